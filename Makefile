@@ -1,0 +1,48 @@
+# make demo    build the digits model and classify held-out digits on the CPU and on the GPU
+# make test    everything that CI checks: lint, types, tests (GPU and browser included)
+# make bench   measure against ONNX Runtime Web and TF.js in one Chromium (minutes)
+# make clean   remove what the commands above made
+SHELL := /bin/bash -euo pipefail
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A driver without a display still wants a folder for its sockets.
+export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
+
+.PHONY: demo test lint types bench system clean
+
+demo: $(VENV)/.stamp system
+	$(BIN)/python demos/digits/run.py
+
+test: lint types system
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+lint: $(VENV)/.stamp
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+
+types: $(VENV)/.stamp node_modules/.stamp
+	$(BIN)/mypy --strict webmlc
+	npx --no-install tsc --project tsconfig.json
+
+bench: $(VENV)/.stamp node_modules/.stamp system
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+$(VENV)/.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("webmlc needs Python 3.11 or later")'
+	@echo "webmlc: setting up $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+node_modules/.stamp: package.json package-lock.json
+	@echo "webmlc: setting up node_modules"
+	@npm ci --silent || npm ci
+	@touch $@
+
+system:
+	@.ci/install-system-packages
+
+clean:
+	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache
+	find build -mindepth 1 ! -name README.md -delete
