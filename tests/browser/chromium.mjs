@@ -1,0 +1,106 @@
+// A real headless Chromium with WebGPU (on SwiftShader), and a loopback server for the pages it opens.
+//
+//   in:  folders to serve, and what to do with each page
+//   out: plain JSON
+//
+//   const server = await startServer({ "/": "build/digits" });
+//   const browser = await startBrowser();
+//   const page = await (await browser.newContext()).newPage();
+//   await page.goto(server.origin + "/index.html");
+//
+// Shared by tests/browser (through run_pages.mjs) and by benchmarks/.
+
+import { createReadStream, existsSync } from "node:fs";
+import { stat } from "node:fs/promises";
+import { createServer } from "node:http";
+import path from "node:path";
+import { chromium } from "playwright-core";
+
+const EXECUTABLE = process.env.WEBMLC_CHROMIUM ?? "/usr/bin/chromium";
+
+const FLAGS = [
+  "--no-sandbox",
+  "--enable-unsafe-webgpu",
+  "--use-webgpu-adapter=swiftshader",
+  "--enable-features=Vulkan",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  // A page that is not in front must run at full speed: benchmarks take turns between pages.
+  "--disable-background-timer-throttling",
+  "--disable-backgrounding-occluded-windows",
+  "--disable-renderer-backgrounding",
+];
+
+const MIME_TYPES = {
+  ".css": "text/css",
+  ".html": "text/html; charset=utf-8",
+  ".js": "text/javascript",
+  ".json": "application/json",
+  ".mjs": "text/javascript",
+  ".svg": "image/svg+xml",
+  ".wasm": "application/wasm",
+  ".wgsl": "text/plain; charset=utf-8",
+};
+
+/**
+ * Serve folders on a free loopback port.
+ *
+ * @param {Record<string, string>} mounts  URL prefix ("/models/") to folder; the longest prefix that fits wins
+ * @param {{ isolated?: boolean, headers?: Record<string, string> }} [options]
+ *   isolated: send COOP and COEP, so that pages may share memory with workers (default)
+ * @returns {Promise<{ origin: string, requests: { path: string, status: number, bytes: number }[], close: () => Promise<void> }>}
+ */
+export async function startServer(mounts, { isolated = true, headers = {} } = {}) {
+  const prefixes = Object.keys(mounts).sort((a, b) => b.length - a.length);
+  const requests = [];
+  const sent = {
+    "Cache-Control": "no-store",
+    ...(isolated && {
+      "Cross-Origin-Opener-Policy": "same-origin",
+      "Cross-Origin-Embedder-Policy": "require-corp",
+      "Cross-Origin-Resource-Policy": "same-origin",
+    }),
+    ...headers,
+  };
+
+  const server = createServer(async (request, response) => {
+    const url = decodeURIComponent(new URL(request.url ?? "/", "http://loopback").pathname);
+    const prefix = prefixes.find((p) => url.startsWith(p));
+    const entry = { path: url, status: 404, bytes: 0 };
+    requests.push(entry);
+    const folder = prefix && path.resolve(mounts[prefix]);
+    const file = folder && path.join(folder, url.slice(prefix.length), url.endsWith("/") ? "index.html" : "");
+    const inside = file?.startsWith(folder + path.sep);
+    const found = inside ? await stat(file).catch(() => null) : null;
+    if (!found?.isFile()) {
+      response.writeHead(404, sent).end();
+      return;
+    }
+    entry.status = 200;
+    entry.bytes = found.size;
+    const type = MIME_TYPES[path.extname(file)] ?? "application/octet-stream";
+    response.writeHead(200, { ...sent, "Content-Type": type, "Content-Length": found.size });
+    createReadStream(file).pipe(response);
+  });
+
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(undefined)));
+  const { port } = server.address();
+  return {
+    origin: `http://127.0.0.1:${port}`,
+    requests,
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve());
+        server.closeAllConnections();
+      }),
+  };
+}
+
+/** Start Chromium with an empty profile. The caller closes it. */
+export async function startBrowser() {
+  if (!existsSync(EXECUTABLE)) {
+    throw new Error(`no Chromium at ${EXECUTABLE}: install Debian's chromium, or set WEBMLC_CHROMIUM`);
+  }
+  return chromium.launch({ executablePath: EXECUTABLE, args: FLAGS });
+}

@@ -1,0 +1,85 @@
+"""Open real pages in a real Chromium.
+
+In: folders to serve and, per page, a function to run inside it (or a Node module that drives it).
+Out: one `PageReport` per page, with the function's result as JSON.
+
+    (tmp_path / "index.html").write_text("<!doctype html>")
+    [report] = open_pages({"/": tmp_path}, Page("/", "() => crossOriginIsolated"))
+    assert report.value is True
+
+A missing Chromium or missing node_modules is an error that says what to install, never a skip.
+"""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+START_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page to open: `evaluate` runs in the page, `script` (a module file) in Node, on the page.
+
+    `context` holds playwright's options of a browser context: viewport, colorScheme and so on.
+    `timeout` is in milliseconds.
+    """
+
+    path: str
+    evaluate: str = ""
+    script: str = ""
+    arg: Any = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+    timeout: int = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class PageReport:
+    """What a page returned, wrote on its console and requested from the server."""
+
+    value: Any
+    console: list[str]
+    errors: list[str]
+    requests: list[dict[str, Any]]
+
+
+def open_pages(
+    mounts: Mapping[str, Path],
+    *pages: Page,
+    isolated: bool = True,
+    headers: Mapping[str, str] | None = None,
+) -> list[PageReport]:
+    """Open the pages one after the other in one Chromium.
+
+    `mounts` maps URL prefixes to folders; `isolated` sends COOP and COEP. Raises AssertionError
+    with what the page said when its function throws or its time is over.
+    """
+    if not (ROOT / "node_modules" / "playwright-core").is_dir():
+        raise RuntimeError("the browser tests need node_modules: run `npm ci` (make test does)")
+    job = {
+        "mounts": {prefix: str(folder) for prefix, folder in mounts.items()},
+        "isolated": isolated,
+        "headers": dict(headers or {}),
+        "pages": [asdict(page) for page in pages],
+    }
+    done = subprocess.run(
+        ["node", str(HERE / "run_pages.mjs")],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS + sum(page.timeout for page in pages) / 1000,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the browser did not run:\n{done.stderr[-2000:]}")
+    reports = json.loads(done.stdout)
+    for page, report in zip(pages, reports, strict=True):
+        if "error" in report:
+            heard = "\n".join([*report["errors"], *report["console"]])
+            raise AssertionError(f"page {page.path}: {report['error']}\n{heard}")
+    return [PageReport(**report) for report in reports]

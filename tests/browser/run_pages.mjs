@@ -1,0 +1,66 @@
+// Open pages in one Chromium and print what each returned, as JSON.
+//
+//   in (stdin):   { mounts, isolated?, headers?, pages: [{ path, context?, arg?, timeout?, evaluate | script }] }
+//   out (stdout): [{ value, console, errors, requests } | { error, console, errors, requests }, ...]
+//
+// `evaluate` is the source of a function of `arg` that runs inside the page; `script` is a module file whose
+// default export runs here, as `({ page, origin, arg }) => value`, and drives the page as a person would.
+// `context` holds playwright's context options (viewport, colorScheme, reducedMotion, ...).
+
+import { pathToFileURL } from "node:url";
+import { startBrowser, startServer } from "./chromium.mjs";
+
+const DEFAULT_TIMEOUT_MS = 60_000;
+
+/** Reject when `promise` takes longer than `ms`. */
+function within(ms, promise) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`the page took longer than ${ms} ms`)), ms);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
+async function runPage(browser, server, job) {
+  const context = await browser.newContext(job.context ?? {});
+  const page = await context.newPage();
+  const report = { console: [], errors: [], requests: [] };
+  const firstRequest = server.requests.length;
+  page.on("console", (message) => report.console.push(`${message.type()}: ${message.text()}`));
+  page.on("pageerror", (error) => report.errors.push(String(error)));
+  try {
+    const work = async () => {
+      await page.goto(server.origin + job.path);
+      if (job.script) {
+        const { default: drive } = await import(pathToFileURL(job.script).href);
+        return drive({ page, origin: server.origin, arg: job.arg });
+      }
+      return page.evaluate(`(${job.evaluate})(${JSON.stringify(job.arg ?? null)})`);
+    };
+    report.value = (await within(job.timeout ?? DEFAULT_TIMEOUT_MS, work())) ?? null;
+  } catch (error) {
+    report.error = String(error?.stack ?? error);
+  } finally {
+    report.requests = server.requests.slice(firstRequest);
+    await context.close();
+  }
+  return report;
+}
+
+async function main() {
+  let input = "";
+  for await (const chunk of process.stdin) input += chunk;
+  const job = JSON.parse(input);
+  const server = await startServer(job.mounts, job);
+  const browser = await startBrowser();
+  try {
+    const reports = [];
+    for (const page of job.pages) reports.push(await runPage(browser, server, page));
+    process.stdout.write(JSON.stringify(reports));
+  } finally {
+    await browser.close();
+    await server.close();
+  }
+}
+
+await main();

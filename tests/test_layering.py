@@ -1,0 +1,129 @@
+"""Imports only point left: the folders are the pipeline, and this keeps them so.
+
+    core < graph/ir < frontend < graph < loops < schedule < target < package < host < compile < cli
+
+One exception to "a folder is a stage": `webmlc/graph/ir.py`, the records that a graph is made of,
+is a stage of its own just right of core, because the frontend's product is a graph. The rest of
+`webmlc/graph`, what transforms those records, stands right of the frontend.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+STAGES = (
+    "webmlc.core",
+    "webmlc.graph.ir",
+    "webmlc.frontend",
+    "webmlc.graph",
+    "webmlc.loops",
+    "webmlc.schedule",
+    "webmlc.target",
+    "webmlc.package",
+    "webmlc.host",
+    "webmlc.compile",
+    "webmlc",  # the package's own __init__: the public names, taken from compile and host
+    "webmlc.cli",
+    "webmlc.__main__",
+)
+# An empty __init__ is loaded by an import of any module inside, so it must stay empty.
+EMPTY = ("webmlc.graph",)
+
+
+def module_of(path: Path) -> str:
+    """`webmlc/core/expr.py` -> `webmlc.core.expr`, `webmlc/core/__init__.py` -> `webmlc.core`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def stage_of(module: str) -> int:
+    """Place in STAGES of the longest entry that is the module or a package around it."""
+    fits = [s for s in STAGES if module == s or (s != "webmlc" and module.startswith(s + "."))]
+    assert fits, f"{module} belongs to no stage: add it to a folder of the pipeline"
+    return STAGES.index(max(fits, key=len))
+
+
+def imported_modules(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """(line, module of ours) for every import, relative ones and those in functions included."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                found = [alias.name for alias in names]
+            case ast.ImportFrom(module=base, names=names, level=level):
+                package = module.split(".")[: None if is_package else -1]
+                above = ".".join(package[: len(package) - (level - 1)]) if level else ""
+                origin = ".".join(filter(None, (above, base)))
+                found = [submodule_or(origin, alias.name) for alias in names]
+            case _:
+                continue
+        yield from ((node.lineno, name) for name in found if f"{name}.".startswith("webmlc."))
+
+
+def submodule_or(origin: str, name: str) -> str:
+    """`from webmlc.graph import ir` names the module webmlc.graph.ir, not webmlc.graph."""
+    path = ROOT.joinpath(*origin.split("."), name)
+    return f"{origin}.{name}" if path.is_dir() or path.with_suffix(".py").is_file() else origin
+
+
+def imports_to_the_right(source: str, module: str, is_package: bool) -> list[str]:
+    own = stage_of(module)
+    return [
+        f"{module}, line {line}: imports {name}, which stands to its right"
+        for line, name in imported_modules(source, module, is_package)
+        if stage_of(name) > own
+    ]
+
+
+def source_files() -> list[Path]:
+    return sorted((ROOT / "webmlc").rglob("*.py"))
+
+
+def test_every_stage_has_source() -> None:
+    present = {stage_of(module_of(path)) for path in source_files()}
+    missing = [s for i, s in enumerate(STAGES) if i not in present and s != "webmlc.__main__"]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", source_files(), ids=module_of)
+def test_imports_point_left(path: Path) -> None:
+    module, is_package = module_of(path), path.name == "__init__.py"
+    assert imports_to_the_right(path.read_text("utf-8"), module, is_package) == []
+
+
+@pytest.mark.parametrize("package", EMPTY)
+def test_init_imports_nothing(package: str) -> None:
+    body = ast.parse((ROOT.joinpath(*package.split(".")) / "__init__.py").read_text("utf-8")).body
+    assert all(isinstance(node, ast.Expr) for node in body), "only a docstring may stand here"
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("webmlc.core.expr", "import webmlc.graph.ir"),
+        ("webmlc.frontend.read", "from webmlc.graph import fuse"),
+        ("webmlc.frontend.read", "from ..graph.fuse import fuse"),
+        ("webmlc.loops.ir", "def late():\n    from ..schedule import rules"),
+        ("webmlc.target.wasm.printer", "from ...package.manifest import Manifest"),
+        ("webmlc.host.wasm", "from webmlc import build"),
+        ("webmlc.compile", "from webmlc.cli import main"),
+    ],
+)
+def test_an_import_to_the_right_is_found(module: str, line: str) -> None:
+    assert len(imports_to_the_right(line, module, is_package=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("webmlc.frontend.read", "from webmlc.graph.ir import Graph"),
+        ("webmlc.graph.fuse", "from .ir import Graph"),
+        ("webmlc.target.wasm.printer", "from ..flatten import flatten"),
+        ("webmlc.cli", "from webmlc import build"),
+        ("webmlc.core.expr", "import numpy, onnx.helper"),
+    ],
+)
+def test_an_import_to_the_left_passes(module: str, line: str) -> None:
+    assert imports_to_the_right(line, module, is_package=False) == []
