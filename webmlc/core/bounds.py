@@ -1,0 +1,99 @@
+"""Interval bounds of index expressions.
+
+In: an index expression and the interval of each variable. Out: an interval that contains every value.
+
+    >>> from webmlc.core.expr import Var
+    >>> i, j = Var("i"), Var("j")
+    >>> bounds(i * 4 + j, {i: Interval(0, 7), j: Interval(0, 3)})
+    Interval(low=0, high=31)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Call, Cast, Const, Expr, Var
+
+Bound = int | float  # an int, or an infinity
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """All values from `low` to `high`, both included; an infinite end is unbounded."""
+
+    low: Bound
+    high: Bound
+
+    @property
+    def is_point(self) -> bool:
+        """True where only one value is possible."""
+        return self.low == self.high
+
+    def within(self, low: Bound, high: Bound) -> bool:
+        """True where every value lies in [low, high]."""
+        return low <= self.low and self.high <= high
+
+
+EVERYTHING = Interval(-math.inf, math.inf)
+SYMBOL = Interval(0, math.inf)
+"""What is known of a symbolic dimension: it is not negative."""
+
+Ranges = Mapping[Var, Interval]
+
+
+def bounds(expr: Expr, ranges: Ranges) -> Interval:
+    """The interval of `expr`. A variable without a range is unbounded; so is what memory holds."""
+    match expr:
+        case Const(value=int() as value):
+            return Interval(value, value)
+        case Var():
+            return ranges.get(expr, EVERYTHING)
+        case Cast(value=inner) if expr.dtype.is_integer and inner.dtype is not DType.bool:
+            return bounds(inner, ranges) if inner.dtype.is_integer else EVERYTHING
+        case Call(op="select", args=(_, a, b)):
+            left, right = bounds(a, ranges), bounds(b, ranges)
+            return Interval(min(left.low, right.low), max(left.high, right.high))
+        case Call(op=op, args=(a, b)):
+            return _binary(op, bounds(a, ranges), bounds(b, ranges))
+        case Call(op="neg", args=(a,)):
+            inner_bounds = bounds(a, ranges)
+            return Interval(-inner_bounds.high, -inner_bounds.low)
+    return EVERYTHING
+
+
+def _binary(op: str, a: Interval, b: Interval) -> Interval:
+    match op:
+        case "add":
+            return Interval(a.low + b.low, a.high + b.high)
+        case "sub":
+            return Interval(a.low - b.high, a.high - b.low)
+        case "mul":
+            products = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+            return Interval(min(products), max(products))
+        case "floordiv" if b.low > 0:
+            quotients = [_over(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+            return Interval(min(quotients), max(quotients))
+        case "floormod" if b.low > 0:
+            if b.is_point and a.low >= 0 and a.high < b.low:
+                return a
+            return Interval(0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1)
+        case "min":
+            return Interval(min(a.low, b.low), min(a.high, b.high))
+        case "max":
+            return Interval(max(a.low, b.low), max(a.high, b.high))
+    return EVERYTHING
+
+
+def _times(x: Bound, y: Bound) -> Bound:
+    return 0 if x == 0 or y == 0 else x * y
+
+
+def _over(x: Bound, y: Bound) -> Bound:
+    if math.isinf(x):
+        return x
+    if math.isinf(y):
+        return 0 if x >= 0 else -1
+    return x // y

@@ -1,0 +1,67 @@
+"""Element types: one table shared by the graph, the loops, the targets and the manifest.
+
+A `DType` is a string (`"float32"`), so it prints, hashes and serialises as itself:
+
+    >>> DType.float32.bytes, DType.int64.is_integer, DType("bool") is DType.bool
+    (4, True, True)
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike
+
+
+class DType(StrEnum):
+    """An element type, spelled as numpy spells it."""
+
+    bool = "bool"
+    int8 = "int8"
+    uint8 = "uint8"
+    int16 = "int16"
+    uint16 = "uint16"
+    int32 = "int32"
+    uint32 = "uint32"
+    int64 = "int64"
+    uint64 = "uint64"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float64 = "float64"
+
+    @property
+    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+        """The numpy dtype of one element."""
+        return np.dtype(ml_dtypes.bfloat16 if self is DType.bfloat16 else str(self))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element in memory."""
+        return 1 if self is DType.bool else int(self.lstrip("buintfloa")) // 8
+
+    @property
+    def is_float(self) -> bool:  # type: ignore[valid-type]
+        """True for the floating-point types."""
+        return "float" in self
+
+    @property
+    def is_integer(self) -> bool:  # type: ignore[valid-type]
+        """True for the signed and unsigned integers; bool is not an integer."""
+        return "int" in self
+
+    @property
+    def is_signed(self) -> bool:  # type: ignore[valid-type]
+        """True for signed integers and floats."""
+        return self.is_float or self.startswith("int")
+
+    @classmethod
+    def of(cls, dtype: DTypeLike) -> DType:
+        """The `DType` of a numpy dtype; raises `ValueError` where there is none."""
+        return cls(np.dtype(dtype).name)
+
+
+INDEX = DType.int32
+"""The type of loop variables, dimensions and addresses (memory32)."""

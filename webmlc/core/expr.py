@@ -1,0 +1,437 @@
+"""Expressions: one small language for dimensions, indices and scalar arithmetic.
+
+A dimension is an expression from day one (`3`, `n`, `2*n + 1`): a static shape is just the constant case. The nodes are
+`Const`, `Var`, `Call` (a row of `SCALAR_OPERATORS`), `Cast`, `Bitcast`, and for vectors `Ramp` and `Broadcast`; later
+stages add leaves that read memory (`graph.compute.Read`, `loops.ir.Load`). Nodes are immutable, equal by structure, and
+hash once.
+
+    >>> n = Var("n")
+    >>> str((n * 2 + 1) // 4)
+    '(n * 2 + 1) // 4'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+
+Number = int | float | bool
+
+
+class Expr:
+    """Base of all expressions. `dtype` is the element type, `lanes` the vector width (1 for a scalar)."""
+
+    __slots__ = ()
+    dtype: DType
+    _hash: int
+
+    @property
+    def lanes(self) -> int:
+        """Elements in the value: 1 for a scalar."""
+        return max((child.lanes for child in self.children()), default=1)
+
+    def children(self) -> tuple[Expr, ...]:
+        """Sub-expressions, in order."""
+        return ()
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        """This node over other children (as many, in the same order)."""
+        assert not children
+        return self
+
+    def _key(self) -> tuple[object, ...]:
+        """What makes this node equal to another of its class."""
+        return tuple(getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
+
+    def _seal(self) -> None:
+        """Compute the hash once, from the children's own."""
+        object.__setattr__(self, "_hash", hash((type(self).__name__, *self._key())))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other) or self._hash != other._hash:  # type: ignore[attr-defined]
+            return False
+        return bool(self._key() == other._key())  # type: ignore[attr-defined]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __add__(self, other: Operand) -> Expr:
+        return call("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return call("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return call("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return call("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return call("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return call("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return call("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return call("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return call("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Expr:
+        return call("floordiv", other, self)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return call("floormod", self, other)
+
+    def __and__(self, other: Operand) -> Expr:
+        return call("bit_and", self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return call("bit_or", self, other)
+
+    def __invert__(self) -> Expr:
+        return call("bit_not", self)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return call("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return call("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return call("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return call("ge", self, other)
+
+    def equals(self, other: Operand) -> Expr:
+        """The boolean expression `self == other` (`==` itself compares structure)."""
+        return call("eq", self, other)
+
+    def astype(self, dtype: DType) -> Expr:
+        """This value converted, as numpy's `astype`."""
+        return self if dtype == self.dtype else Cast(self, dtype)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"an expression has no truth value; compare with .equals or prove it: {self}")
+
+    def __str__(self) -> str:
+        from webmlc.core.expr_text import print_expr
+
+        return print_expr(self)
+
+
+Operand = Expr | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(Expr):
+    """A literal of a dtype. Floats keep their Python value, rounded to the dtype where it is used."""
+
+    value: Number
+    dtype: DType = INDEX
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype.is_float:
+            object.__setattr__(self, "value", float(self.value))
+        elif self.dtype is DType.bool:
+            object.__setattr__(self, "value", bool(self.value))
+        else:
+            object.__setattr__(self, "value", int(self.value))
+        self._seal()
+
+    def _key(self) -> tuple[object, ...]:
+        return (repr(self.value), self.dtype)  # repr tells 0.0 from -0.0 and equates NaNs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var(Expr):
+    """A variable: a loop index, a block axis, a symbolic dimension or a let. Names are unique in a function."""
+
+    name: str
+    dtype: DType = INDEX
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seal()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Expr):
+    """A scalar operator applied to arguments; made by `call`, which checks them."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: DType
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seal()
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Call(self.op, children, self.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cast(Expr):
+    """Numeric conversion, as numpy's `astype`."""
+
+    value: Expr
+    dtype: DType
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seal()
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Cast(children[0], self.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bitcast(Expr):
+    """The same bits read as another dtype of the same width."""
+
+    value: Expr
+    dtype: DType
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seal()
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Bitcast(children[0], self.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ramp(Expr):
+    """The vector `base, base + stride, ..., base + (width - 1)·stride`."""
+
+    base: Expr
+    stride: Expr
+    width: int
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seal()
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.base.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.width
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.base, self.stride)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Ramp(children[0], children[1], self.width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broadcast(Expr):
+    """A scalar in every lane of a vector."""
+
+    value: Expr
+    width: int
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seal()
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.value.dtype
+
+    @property
+    def lanes(self) -> int:
+        return self.width
+
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Broadcast(children[0], self.width)
+
+
+def const(value: Number, dtype: DType = INDEX) -> Const:
+    """A literal of `dtype` (an index by default)."""
+    return Const(value, dtype)
+
+
+def as_expr(value: Operand, like: DType = INDEX) -> Expr:
+    """`value` as an expression; a Python number becomes a literal of dtype `like`."""
+    return value if isinstance(value, Expr) else Const(value, like)
+
+
+def call(op: str, *operands: Operand) -> Expr:
+    """Apply the scalar operator `op`; Python numbers take the dtype of the last expression operand.
+
+    Folds constants and the cheapest identities, so that index arithmetic stays readable. Raises `TypeError` where the
+    operands' dtypes differ.
+    """
+    row = SCALAR_OPERATORS[op]
+    like = next((o.dtype for o in reversed(operands) if isinstance(o, Expr)), INDEX)
+    args = tuple(as_expr(o, like) for o in operands)
+    if len(args) != row.arity:
+        raise TypeError(f"{op} takes {row.arity} operands, not {len(args)}")
+    typed = args[1:] if op == "select" else args
+    if any(a.dtype != typed[0].dtype for a in typed):
+        raise TypeError(f"{op} of {', '.join(a.dtype for a in args)}: cast the operands to one dtype")
+    dtype = DType.bool if row.result == "bool" else args[-1].dtype
+    if dtype == INDEX and len(args) == 2:
+        folded = _index_identity(op, args[0], args[1])
+        return Call(op, args, dtype) if folded is None else folded
+    return Call(op, args, dtype)
+
+
+def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
+    """Fold `a op b` of index type where both are literals or one is a neutral element."""
+    match op, a, b:
+        case ("floordiv" | "floormod" | "truncdiv" | "truncmod"), _, Const(value=0):
+            return None
+        case _, Const(value=x), Const(value=y) if SCALAR_OPERATORS[op].result == "same":
+            return Const(int(SCALAR_OPERATORS[op].meaning(x, y)))
+        case "add", Const(value=0), _:
+            return b
+        case ("add" | "sub"), _, Const(value=0):
+            return a
+        case "mul", Const(value=1), _:
+            return b
+        case ("mul" | "floordiv"), _, Const(value=1):
+            return a
+        case "mul", (Const(value=0) as zero), _:
+            return zero
+        case "mul", _, (Const(value=0) as zero):
+            return zero
+    return None
+
+
+def minimum(a: Operand, b: Operand) -> Expr:
+    """The smaller of two values; as `numpy.minimum`."""
+    return call("min", a, b)
+
+
+def maximum(a: Operand, b: Operand) -> Expr:
+    """The larger of two values; as `numpy.maximum`."""
+    return call("max", a, b)
+
+
+def select(condition: Expr, then: Operand, otherwise: Operand) -> Expr:
+    """`then` where `condition`, else `otherwise`. Both sides may be evaluated: loads must be in bounds or guarded."""
+    return call("select", condition, then, otherwise)
+
+
+def as_int(expr: Operand) -> int | None:
+    """The value of a literal integer, else `None`."""
+    match expr:
+        case Const(value=int() as value):
+            return int(value)
+        case int():
+            return int(expr)
+    return None
+
+
+def walk(root: Expr) -> Iterator[Expr]:
+    """Every node of `root`, parents before children, shared nodes as often as they occur."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children()))
+
+
+def variables(root: Expr) -> frozenset[Var]:
+    """The variables that occur in `root`."""
+    return frozenset(node for node in walk(root) if isinstance(node, Var))
+
+
+def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
+    """Rewrite bottom-up: `rule` sees each node over its rewritten children and returns a replacement or `None`.
+
+    An explicit stack: deep expressions would break Python's recursion. Equal sub-expressions are rewritten once.
+    """
+    done: dict[Expr, Expr] = {}
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in done:
+            continue
+        children = node.children()
+        if not expanded and children:
+            stack.append((node, True))
+            stack.extend((child, False) for child in children if child not in done)
+            continue
+        new = tuple(done[child] for child in children)
+        changed = any(a is not b for a, b in zip(new, children, strict=True))
+        rebuilt = node.rebuild(new) if changed else node
+        result = rule(rebuilt)
+        done[node] = rebuilt if result is None else result
+    return done[root]
+
+
+def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+    """Replace variables by expressions; index arithmetic that becomes constant folds."""
+    if not mapping:
+        return root
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Var():
+                return mapping.get(node)
+            case Call(op=op, args=args, dtype=dtype) if dtype == INDEX:
+                return call(op, *args)
+        return None
+
+    return rewrite(root, rule)
+
+
+def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:
+    """The numpy value of `root` with variables bound by name; exact for integers. Raises `KeyError` if one is unbound."""
+    done: dict[Expr, Any] = {}
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Const(value=value, dtype=dtype):
+                done[node] = value if not dtype.is_float else dtype.numpy.type(value)
+            case Var(name=name):
+                done[node] = values[name]
+            case Call(op=op, args=args):
+                done[node] = SCALAR_OPERATORS[op].meaning(*(done[a] for a in args))
+            case Cast(value=inner, dtype=dtype):
+                done[node] = dtype.numpy.type(done[inner])
+            case _:
+                raise TypeError(f"cannot evaluate {type(node).__name__} without memory: {node}")
+        return None
+
+    rewrite(root, rule)
+    return done[root]
+

@@ -1,0 +1,80 @@
+"""Expressions as Python text: what `str(expr)`, the IR dumps and the golden tests show.
+
+Infix where Python has the operator, `T.<name>(...)` elsewhere; index literals are bare numbers, other literals carry
+their dtype (`T.float32(0.5)`), so that the text parses back (`loops.text`). Leaves of later stages print themselves
+through `text(print_child)`.
+
+    >>> from webmlc.core.expr import Var, maximum
+    >>> str(maximum(Var("i") * 4 + 1, 0))
+    'T.max(i * 4 + 1, 0)'
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+
+_PRECEDENCE = {
+    "==": 1, "!=": 1, "<": 1, "<=": 1, ">": 1, ">=": 1,
+    "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, "+": 6, "-": 6, "*": 7, "/": 7, "//": 7, "%": 7,
+}  # fmt: skip
+_ATOM = 9
+
+
+def print_expr(root: Expr) -> str:
+    """The Python text of an expression; an explicit stack, so depth does not matter."""
+    done: dict[int, tuple[str, int]] = {}
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if id(node) in done:
+            continue
+        children = node.children()
+        if children and not expanded:
+            stack.append((node, True))
+            stack.extend((child, False) for child in children)
+            continue
+        done[id(node)] = _print_node(node, [done[id(child)] for child in children])
+    return done[id(root)][0]
+
+
+def _print_node(node: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
+    """Text and precedence of one node over its children's."""
+    texts = [text for text, _ in parts]
+    match node:
+        case Const(value=value, dtype=dtype):
+            return print_literal(value, dtype), _ATOM
+        case Var(name=name):
+            return name, _ATOM
+        case Call(op=op) if (symbol := SCALAR_OPERATORS[op].symbol) is not None:
+            level = _PRECEDENCE[symbol]
+            left = texts[0] if parts[0][1] >= level + (level == 1) else f"({texts[0]})"
+            right = texts[1] if parts[1][1] > level else f"({texts[1]})"
+            return f"{left} {symbol} {right}", level
+        case Call(op=op):
+            return f"T.{op}({', '.join(texts)})", _ATOM
+        case Cast(dtype=dtype):
+            return f"T.cast({texts[0]}, {str(dtype)!r})", _ATOM
+        case Bitcast(dtype=dtype):
+            return f"T.bitcast({texts[0]}, {str(dtype)!r})", _ATOM
+        case Ramp(width=width):
+            return f"T.ramp({texts[0]}, {texts[1]}, {width})", _ATOM
+        case Broadcast(width=width):
+            return f"T.broadcast({texts[0]}, {width})", _ATOM
+    text: Any = getattr(node, "text", None)
+    if text is None:
+        raise TypeError(f"no text for {type(node).__name__}")
+    return text(texts), _ATOM
+
+
+def print_literal(value: int | float | bool, dtype: DType) -> str:
+    """A literal: bare for the index type, `T.<dtype>(value)` otherwise; infinities and NaN as strings."""
+    if dtype == INDEX:
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'T.{dtype}("{value}")'
+    return f"T.{dtype}({value})"

@@ -1,0 +1,112 @@
+"""The scalar operators: ONE table. Arity, type rule, numpy meaning, identity element.
+
+Everything that computes on scalars or vectors is a `Call` of one of these rows; the targets' own tables only spell them.
+Integer `floordiv`/`floormod` round towards minus infinity (Python's `//`, `%`); `truncdiv`/`truncmod` towards zero (C's).
+
+    >>> SCALAR_OPERATORS["add"].arity, SCALAR_OPERATORS["lt"].result
+    (2, 'bool')
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+Result = Literal["same", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarOperator:
+    """One scalar operator.
+
+    `result` is `"same"` (the dtype of the last argument) or `"bool"`; `meaning` works on numpy scalars and arrays;
+    `symbol` is the infix spelling in the Python text of the IR, if any; `identity` the neutral element of a reduction.
+    """
+
+    name: str
+    arity: int
+    meaning: Callable[..., Any]
+    result: Result = "same"
+    symbol: str | None = None
+    identity: float | None = None
+    commutative: bool = False
+
+
+def _truncdiv(a: Any, b: Any) -> Any:
+    quotient = np.abs(a) // np.abs(b)
+    return np.where((a < 0) != (b < 0), -quotient, quotient).astype(np.asarray(a).dtype)[()]
+
+
+def _erf(x: Any) -> Any:
+    x = np.asarray(x)
+    return np.vectorize(math.erf, otypes=[x.dtype])(x)[()]
+
+
+def _shift_right(a: Any, b: Any) -> Any:
+    return np.right_shift(a, b)
+
+
+def _pow(a: Any, b: Any) -> Any:
+    return np.power(a, b)
+
+
+_ROWS = (
+    ScalarOperator("add", 2, np.add, symbol="+", identity=0, commutative=True),
+    ScalarOperator("sub", 2, np.subtract, symbol="-"),
+    ScalarOperator("mul", 2, np.multiply, symbol="*", identity=1, commutative=True),
+    ScalarOperator("div", 2, np.divide, symbol="/"),
+    ScalarOperator("floordiv", 2, np.floor_divide, symbol="//"),
+    ScalarOperator("floormod", 2, np.mod, symbol="%"),
+    ScalarOperator("truncdiv", 2, _truncdiv),
+    ScalarOperator("truncmod", 2, np.fmod),
+    ScalarOperator("min", 2, np.minimum, identity=math.inf, commutative=True),
+    ScalarOperator("max", 2, np.maximum, identity=-math.inf, commutative=True),
+    ScalarOperator("pow", 2, _pow),
+    ScalarOperator("fma", 3, lambda a, b, c: a * b + c),
+    ScalarOperator("neg", 1, np.negative),
+    ScalarOperator("abs", 1, np.abs),
+    ScalarOperator("sign", 1, np.sign),
+    ScalarOperator("floor", 1, np.floor),
+    ScalarOperator("ceil", 1, np.ceil),
+    ScalarOperator("trunc", 1, np.trunc),
+    ScalarOperator("round", 1, np.rint),
+    ScalarOperator("sqrt", 1, np.sqrt),
+    ScalarOperator("exp", 1, np.exp),
+    ScalarOperator("log", 1, np.log),
+    ScalarOperator("erf", 1, _erf),
+    ScalarOperator("sin", 1, np.sin),
+    ScalarOperator("cos", 1, np.cos),
+    ScalarOperator("tan", 1, np.tan),
+    ScalarOperator("asin", 1, np.arcsin),
+    ScalarOperator("acos", 1, np.arccos),
+    ScalarOperator("atan", 1, np.arctan),
+    ScalarOperator("sinh", 1, np.sinh),
+    ScalarOperator("cosh", 1, np.cosh),
+    ScalarOperator("tanh", 1, np.tanh),
+    ScalarOperator("asinh", 1, np.arcsinh),
+    ScalarOperator("acosh", 1, np.arccosh),
+    ScalarOperator("atanh", 1, np.arctanh),
+    ScalarOperator("isnan", 1, np.isnan, "bool"),
+    ScalarOperator("isinf", 1, np.isinf, "bool"),
+    ScalarOperator("bit_and", 2, np.bitwise_and, symbol="&", identity=-1, commutative=True),
+    ScalarOperator("bit_or", 2, np.bitwise_or, symbol="|", identity=0, commutative=True),
+    ScalarOperator("bit_xor", 2, np.bitwise_xor, symbol="^", identity=0, commutative=True),
+    ScalarOperator("bit_not", 1, np.invert),
+    ScalarOperator("shift_left", 2, np.left_shift, symbol="<<"),
+    ScalarOperator("shift_right", 2, _shift_right, symbol=">>"),
+    ScalarOperator("eq", 2, np.equal, "bool", "==", commutative=True),
+    ScalarOperator("ne", 2, np.not_equal, "bool", "!=", commutative=True),
+    ScalarOperator("lt", 2, np.less, "bool", "<"),
+    ScalarOperator("le", 2, np.less_equal, "bool", "<="),
+    ScalarOperator("gt", 2, np.greater, "bool", ">"),
+    ScalarOperator("ge", 2, np.greater_equal, "bool", ">="),
+    ScalarOperator("select", 3, np.where),
+)
+
+SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
+"""Every scalar operator by name. `select(condition, then, otherwise)`; `fma(a, b, c)` is a·b + c, rounded once or twice;
+booleans combine with `bit_and`, `bit_or`, `bit_xor`, `bit_not`."""

@@ -1,0 +1,382 @@
+"""Simplification of index expressions by a canonical form: sums of products with integer coefficients.
+
+In: an expression and the intervals of its variables. Out: an equal expression, usually shorter; two expressions that
+differ by polynomial arithmetic become the same one, so equality of dimensions can be proved (`prove_equal`).
+
+`a % c` is `a - c·(a // c)` inside the form, so quotients and remainders made by splitting and fusing loops cancel:
+
+    >>> from webmlc.core.expr import Var
+    >>> f = Var("f")
+    >>> str(simplify(f // 56 * 56 + f % 56))
+    'f'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from webmlc.core.bounds import Interval, Ranges, bounds
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call, rewrite
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+
+Monomial = tuple[Expr, ...]  # atoms in the order of their text; () is the constant term
+Polynomial = dict[Monomial, int]
+
+_NO_RANGES: dict[Var, Interval] = {}
+
+
+def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
+    """An equal, simpler expression. Index arithmetic becomes canonical; other scalars fold where exact."""
+    return _Simplifier(ranges or _NO_RANGES).simplify(expr)
+
+
+def prove_equal(a: Expr, b: Expr, ranges: Ranges | None = None) -> bool:
+    """True where `a == b` is certain for all values of the variables."""
+    return a == b or simplify(a - b, ranges) == Const(0)
+
+
+def prove(condition: Expr, ranges: Ranges | None = None) -> bool:
+    """True where a boolean expression is certain to hold."""
+    return simplify(condition, ranges) == Const(True, DType.bool)
+
+
+def divides(factor: int, expr: Expr, ranges: Ranges | None = None) -> bool:
+    """True where `expr` is certainly a multiple of `factor`."""
+    return simplify(expr % factor, ranges) == Const(0)
+
+
+class _Simplifier:
+    """The rules over one set of ranges. One class because every rule needs the ranges and the memo."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+        self.polynomials: dict[Expr, Polynomial] = {}
+
+    def simplify(self, expr: Expr) -> Expr:
+        if expr.dtype == INDEX and expr.lanes == 1 and isinstance(expr, Call):
+            return self.to_expr(self.polynomial(expr))
+        return rewrite(expr, self.rule)
+
+    def rule(self, node: Expr) -> Expr | None:
+        match node:
+            case Call() if node.lanes > 1:
+                return None
+            case Call(dtype=dtype) if dtype == INDEX and _is_arithmetic(node):
+                return self.to_expr(self.polynomial(node))
+            case Call(op="select", args=(Const(value=value), then, otherwise)):
+                return then if value else otherwise
+            case Call(op="select", args=(_, then, otherwise)) if then == otherwise:
+                return then
+            case Call(op="lt" | "le" | "gt" | "ge" | "eq" | "ne", args=(a, b)) if a.dtype == INDEX:
+                return self.compare(node.op, a, b)
+            case Call(op="bit_and" | "bit_or", args=(a, b), dtype=DType.bool):
+                return _boolean(node.op, a, b)
+            case Call(op="bit_not", args=(Const(value=value),), dtype=DType.bool):
+                return Const(not value, DType.bool)
+            case Call(op="min" | "max", args=(a, b)) if a == b:
+                return a
+            case Call(op=op, args=args, dtype=dtype) if all(isinstance(a, Const) for a in args):
+                return _fold(op, args, dtype)
+            case Call(op="mul" | "div", args=(a, Const(value=1))):
+                return a
+            case Call(op="mul", args=(Const(value=1), b)):
+                return b
+            case Call(op="sub", args=(a, Const(value=0))) if not a.dtype.is_float:
+                return a
+            case Cast(value=inner, dtype=dtype) if inner.dtype == dtype:
+                return inner
+            case Cast(value=Const(value=value), dtype=dtype):
+                return _cast_literal(value, dtype)
+        return None
+
+    def compare(self, op: str, a: Expr, b: Expr) -> Expr | None:
+        """Decide a comparison of indices from the bounds of the difference; else put it in canonical form."""
+        difference = self.to_expr(self.polynomial(call("sub", a, b)))
+        interval = bounds(difference, self.ranges)
+        decided: bool | None = None
+        match op:
+            case "lt":
+                decided = True if interval.high < 0 else False if interval.low >= 0 else None
+            case "le":
+                decided = True if interval.high <= 0 else False if interval.low > 0 else None
+            case "gt":
+                decided = True if interval.low > 0 else False if interval.high <= 0 else None
+            case "ge":
+                decided = True if interval.low >= 0 else False if interval.high < 0 else None
+            case "eq" | "ne":
+                if interval.is_point and interval.low == 0:
+                    decided = op == "eq"
+                elif interval.low > 0 or interval.high < 0:
+                    decided = op == "ne"
+        return None if decided is None else Const(decided, DType.bool)
+
+    # -- polynomials ---------------------------------------------------------------------------------------------
+
+    def polynomial(self, root: Expr) -> Polynomial:
+        """The canonical form of an index expression; an explicit stack."""
+        memo = self.polynomials
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if node in memo:
+                continue
+            if not _is_arithmetic(node):
+                memo[node] = self.leaf(node)
+            elif expanded:
+                memo[node] = self.combine(node, [memo[child] for child in node.children()])
+            else:
+                stack.append((node, True))
+                stack.extend((child, False) for child in node.children())
+        return memo[root]
+
+    def leaf(self, node: Expr) -> Polynomial:
+        match node:
+            case Const(value=value):
+                return {(): int(value)} if value else {}
+            case Var() if (interval := self.ranges.get(node)) is not None and interval.is_point:
+                return {(): int(interval.low)} if interval.low else {}
+        children = tuple(self.simplify(child) for child in node.children())
+        return {(node.rebuild(children) if children else node,): 1}
+
+    def combine(self, node: Expr, parts: list[Polynomial]) -> Polynomial:
+        assert isinstance(node, Call)
+        match node.op:
+            case "add":
+                return _add(parts[0], parts[1], 1)
+            case "sub":
+                return _add(parts[0], parts[1], -1)
+            case "neg":
+                return _scale(parts[0], -1)
+            case "mul":
+                return _multiply(parts[0], parts[1])
+            case "floordiv":
+                return self.floordiv(parts[0], parts[1])
+            case "floormod":
+                quotient = self.floordiv(parts[0], parts[1])
+                return _add(parts[0], _multiply(quotient, parts[1]), -1)
+        return self.extremum(node.op, parts[0], parts[1])
+
+    def extremum(self, op: str, a: Polynomial, b: Polynomial) -> Polynomial:
+        """min or max: decided by the bounds of the difference where possible."""
+        interval = bounds(self.to_expr(_add(a, b, -1)), self.ranges)
+        if interval.high <= 0:
+            return a if op == "min" else b
+        if interval.low >= 0:
+            return b if op == "min" else a
+        return {(call(op, self.to_expr(a), self.to_expr(b)),): 1}
+
+    def floordiv(self, a: Polynomial, b: Polynomial) -> Polynomial:
+        """a // b: the terms of `a` that `b` divides leave the quotient; the rest may prove to be zero."""
+        if not a:
+            return {}
+        if set(b) == {()} and b[()] > 0:
+            return self.floordiv_constant(a, b[()])
+        if len(b) != 1:
+            if a == b:
+                return {(): 1}
+            return {(call("floordiv", self.to_expr(a), self.to_expr(b)),): 1}
+        (monomial, coefficient), = b.items()
+        whole: Polynomial = {}
+        rest: Polynomial = {}
+        for term, factor in a.items():
+            remaining = _without(term, monomial)
+            if remaining is not None and factor % coefficient == 0:
+                whole[remaining] = factor // coefficient
+            else:
+                rest[term] = factor
+        if rest:
+            divisor, remainder = self.to_expr(b), self.to_expr(rest)
+            if self.is_below(remainder, divisor):
+                return whole
+            whole = _add(whole, {(call("floordiv", remainder, divisor),): 1}, 1)
+        return whole
+
+    def is_below(self, a: Expr, b: Expr) -> bool:
+        """True where 0 <= a < b is certain, for a symbolic b."""
+        if bounds(a, self.ranges).low < 0:
+            return False
+        match a:
+            case Call(op="floormod", args=(_, modulus)) if modulus == b:
+                return True
+        return bounds(self.to_expr(self.polynomial(call("sub", a, b))), self.ranges).high < 0
+
+    def floordiv_constant(self, a: Polynomial, divisor: int) -> Polynomial:
+        whole: Polynomial = {}
+        rest: Polynomial = {}
+        for term, factor in a.items():
+            if factor % divisor == 0:
+                whole[term] = factor // divisor
+            elif term == ():
+                quotient, remainder = divmod(factor, divisor)
+                _accumulate(whole, (), quotient)
+                _accumulate(rest, (), remainder)
+            else:
+                rest[term] = factor
+        if not rest:
+            return whole
+        common = math.gcd(divisor, *(f for t, f in rest.items() if t != ()))
+        if common > 1:  # (g·x + r) // (g·d) == (x + r // g) // d
+            rest = {t: f // common for t, f in rest.items() if f // common}
+            divisor //= common
+        interval = bounds(self.to_expr(rest), self.ranges)
+        if not math.isinf(interval.low) and interval.low // divisor == interval.high // divisor:
+            return _add(whole, {(): int(interval.low) // divisor}, 1)
+        if divisor == 1:
+            return _add(whole, rest, 1)
+        if len(rest) == 1:
+            (term, factor), = rest.items()
+            match term:
+                case (Call(op="floordiv", args=(inner, Const(value=int() as first))),) if factor == 1:
+                    nested = self.floordiv_constant(self.polynomial(inner), first * divisor)
+                    return _add(whole, nested, 1)
+        return _add(whole, {(call("floordiv", self.to_expr(rest), divisor),): 1}, 1)
+
+    # -- back to expressions -------------------------------------------------------------------------------------
+
+    def to_expr(self, polynomial: Polynomial) -> Expr:
+        """The expression of a canonical form: remainders restored, positive terms first, the constant last."""
+        terms = _restore_remainders({t: f for t, f in polynomial.items() if f}, self)
+        positive = sorted((t for t, f in terms.items() if f > 0 and t), key=_order)
+        negative = sorted((t for t, f in terms.items() if f < 0 and t), key=_order)
+        result: Expr | None = None
+        for term in positive:
+            product = _product(term, terms[term])
+            result = product if result is None else Call("add", (result, product), INDEX)
+        constant = terms.get((), 0)
+        if result is None and (constant > 0 or not negative):
+            result, constant = Const(constant), 0
+        for term in negative:
+            if result is None:
+                result = _product(term, terms[term])
+            else:
+                result = Call("sub", (result, _product(term, -terms[term])), INDEX)
+        assert result is not None
+        if constant:
+            op = "add" if constant > 0 else "sub"
+            result = Call(op, (result, Const(abs(constant))), INDEX)
+        return result
+
+
+_ARITHMETIC = frozenset({"add", "sub", "mul", "neg", "floordiv", "floormod", "min", "max"})
+
+
+def _is_arithmetic(node: Expr) -> bool:
+    return isinstance(node, Call) and node.op in _ARITHMETIC and node.dtype == INDEX
+
+
+def _restore_remainders(terms: Polynomial, simplifier: _Simplifier) -> Polynomial:
+    """Turn `k·x - k·c·(x // c)` back into `k·(x % c)`."""
+    result = dict(terms)
+    for term, factor in terms.items():
+        for position, atom in enumerate(term):
+            match atom:
+                case Call(op="floordiv", args=(inner, divisor)):
+                    pass
+                case _:
+                    continue
+            if result.get(term) != factor:
+                break
+            others = term[:position] + term[position + 1 :]
+            bottom = simplifier.polynomial(divisor)
+            if len(bottom) != 1:
+                break
+            (bottom_term, bottom_factor), = bottom.items()
+            outer = _without(others, bottom_term)
+            if outer is None or factor % bottom_factor:
+                break
+            scale = -(factor // bottom_factor)
+            subtrahend = {_join(outer, t): scale * f for t, f in simplifier.polynomial(inner).items()}
+            if all(_covers(result.get(t, 0), f) for t, f in subtrahend.items()):
+                for t, f in subtrahend.items():
+                    _accumulate(result, t, -f)
+                _accumulate(result, term, -factor)
+                _accumulate(result, _join(outer, (Call("floormod", (inner, divisor), INDEX),)), scale)
+            break
+    return {t: f for t, f in result.items() if f}
+
+
+def _covers(have: int, want: int) -> bool:
+    """True where taking `want` out of `have` does not change sign or grow: the term really contains it."""
+    return have == want or (have * want > 0 and abs(have) >= abs(want))
+
+
+def _order(term: Monomial) -> tuple[int, str]:
+    return (-len(term), " ".join(map(str, term)))
+
+
+def _product(term: Monomial, factor: int) -> Expr:
+    result: Expr | None = None
+    for atom in term:
+        result = atom if result is None else Call("mul", (result, atom), INDEX)
+    if result is None:
+        return Const(factor)
+    return result if factor == 1 else Call("mul", (result, Const(factor)), INDEX)
+
+
+def _accumulate(terms: Polynomial, term: Monomial, factor: int) -> None:
+    total = terms.get(term, 0) + factor
+    if total:
+        terms[term] = total
+    else:
+        terms.pop(term, None)
+
+
+def _add(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
+    result = dict(a)
+    for term, factor in b.items():
+        _accumulate(result, term, sign * factor)
+    return result
+
+
+def _scale(a: Polynomial, factor: int) -> Polynomial:
+    return {term: f * factor for term, f in a.items()}
+
+
+def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
+    result: Polynomial = {}
+    for left, x in a.items():
+        for right, y in b.items():
+            _accumulate(result, _join(left, right), x * y)
+    return result
+
+
+def _join(left: Monomial, right: Monomial) -> Monomial:
+    return tuple(sorted(left + right, key=str)) if left and right else left or right
+
+
+def _without(term: Monomial, part: Monomial) -> Monomial | None:
+    """`term` divided by the product `part`, or `None` where it does not divide."""
+    remaining = list(term)
+    for atom in part:
+        if atom not in remaining:
+            return None
+        remaining.remove(atom)
+    return tuple(remaining)
+
+
+def _boolean(op: str, a: Expr, b: Expr) -> Expr | None:
+    neutral = op == "bit_and"
+    for one, other in ((a, b), (b, a)):
+        match one:
+            case Const(value=value):
+                return other if bool(value) == neutral else one
+    return a if a == b else None
+
+
+def _fold(op: str, args: tuple[Expr, ...], dtype: DType) -> Expr | None:
+    """Fold an operator of literals where numpy computes it exactly as every target does."""
+    row = SCALAR_OPERATORS[op]
+    values = [a.dtype.numpy.type(a.value) for a in args if isinstance(a, Const)]
+    exact = op in {"add", "sub", "mul", "min", "max", "neg", "abs", "select"} or row.result == "bool"
+    if not exact or any(isinstance(v, float) and math.isnan(v) for v in values):
+        return None
+    value: Number = row.meaning(*values).item()
+    return Const(value, dtype)
+
+
+def _cast_literal(value: Mapping[str, int] | Number, dtype: DType) -> Expr | None:
+    if isinstance(value, float) and (not math.isfinite(value) or not dtype.is_float):
+        return None
+    return Const(dtype.numpy.type(value).item(), dtype)

@@ -1,0 +1,149 @@
+"""The graph IR: immutable SSA dataflow of tensor operators, in topological order.
+
+A `Module` names functions; a graph `Function` holds `Node(op, inputs, attributes) -> outputs`. A value is a name with a
+`TensorType(dtype, shape)` whose dimensions are expressions (`3`, `batch`, `2*n + 1`). Before inference a value's type may
+be unknown (absent from `types`). After fusion and lowering a node's op is `call_kernel`, and its `kernel` attribute names a
+loop function of the same module.
+
+    %y: float32[batch, 64] = Relu(%x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr, as_int
+
+if TYPE_CHECKING:
+    from webmlc.loops.ir import LoopFunction
+
+Array = NDArray[Any]
+Attribute = int | float | str | Array | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | DType | Any
+"""An attribute's value: ONNX's kinds as Python's, tensors as arrays, sub-graphs as `Function`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and shape; each dimension is an index expression."""
+
+    dtype: DType
+    shape: tuple[Expr, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape as integers, or `None` where a dimension is symbolic."""
+        sizes = tuple(as_int(d) for d in self.shape)
+        return None if any(s is None for s in sizes) else sizes  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operator application. An empty input name is an omitted optional input; an empty output name is unused.
+
+    `origin` names the ONNX nodes it came from; it travels through every rewrite.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    domain: str = ""
+    origin: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The first ONNX node it came from, else its first output."""
+        return self.origin[0] if self.origin else self.outputs[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A dataflow block. `types` maps value names to what is known; `constants` maps names to arrays."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+
+    def type(self, value: str) -> TensorType:
+        """The type of a value; raises `KeyError` before inference."""
+        return self.types[value]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Module:
+    """Functions side by side: graph functions (one is `main`) and, after lowering, loop functions.
+
+    `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
+    """
+
+    name: str
+    functions: Mapping[str, Function]
+    kernels: Mapping[str, LoopFunction] = field(default_factory=dict)
+    opsets: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def main(self) -> Function:
+        """The graph function that is the model."""
+        return self.functions["main"]
+
+
+def producers(function: Function) -> dict[str, Node]:
+    """The node that makes each value; inputs and constants have none."""
+    return {output: node for node in function.nodes for output in node.outputs if output}
+
+
+def consumers(function: Function) -> dict[str, list[Node]]:
+    """The nodes that read each value, in order; a value that is a function output need not occur."""
+    users: dict[str, list[Node]] = {}
+    for node in function.nodes:
+        for value in dict.fromkeys(node.inputs):
+            if value:
+                users.setdefault(value, []).append(node)
+    return users
+
+
+def print_function(function: Function) -> str:
+    """The function as text, one node a line: what `inspect` and the dumps show."""
+
+    def typed(value: str) -> str:
+        known = function.types.get(value)
+        return f"%{value}" if known is None else f"%{value}: {known}"
+
+    lines = [f"func {function.name}({', '.join(map(typed, function.inputs))}) {{"]
+    for name, array in function.constants.items():
+        small = f" = {array.tolist()}" if array.size <= 8 else ""
+        lines.append(f"  const %{name}: {array.dtype}{list(array.shape)}{small}")
+    for node in function.nodes:
+        outputs = ", ".join(typed(o) for o in node.outputs if o)
+        arguments = ", ".join(f"%{i}" if i else "_" for i in node.inputs)
+        attributes = ", ".join(f"{k}={_print_attribute(v)}" for k, v in sorted(node.attributes.items()))
+        prefix = f"{node.domain}." if node.domain else ""
+        lines.append(f"  {outputs} = {prefix}{node.op}({arguments})" + (f" {{{attributes}}}" if attributes else ""))
+    lines.append(f"  return {', '.join(f'%{o}' for o in function.outputs)}")
+    return "\n".join([*lines, "}"])
+
+
+def _print_attribute(value: Attribute) -> str:
+    match value:
+        case np.ndarray():
+            return f"{value.dtype}{list(value.shape)}"
+        case Function():
+            return f"@{value.name}"
+    return repr(value)

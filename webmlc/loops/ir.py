@@ -1,0 +1,316 @@
+"""The loop IR: TensorIR's loop nests, buffers and blocks, in about twenty node kinds.
+
+A `LoopFunction` takes buffers (destination passing: the caller allocates) and symbolic dimensions, and holds one
+statement. Buffers and variables are equal by name; names are unique in a function (`verify` checks it). The `Block` is the
+unit that schedule primitives move: its axes are bound to expressions of the loops around it, and its body sees only the
+axes. It reads and parses as Python (`loops.text`), and `loops.interp` is its living definition:
+
+    @T.kernel
+    def relu(A: T.Buffer((n, 8), "float32"), B: T.Buffer((n, 8), "float32"), n: T.symbol):
+        for i, j in T.grid(n, 8):
+            with T.block("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = T.max(A[vi, vj], T.float32(0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, rewrite, substitute
+
+Scope = Literal["global", "shared", "local"]
+LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]
+AxisKind = Literal["spatial", "reduce"]
+
+THREAD_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+"""What a `thread_binding` loop may be bound to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A dense row-major array. `global` is memory, `shared` one workgroup's, `local` one thread's (registers)."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: DType
+    scope: Scope = "global"
+
+    def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Load:
+        index = indices if isinstance(indices, tuple) else (indices,)
+        return Load(self, tuple(as_expr(i) for i in index))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load(Expr):
+    """The element (or, over vector indices, the elements) of a buffer."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seal()
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.buffer.dtype
+
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Load(self.buffer, children)
+
+    def text(self, parts: list[str]) -> str:
+        """`A[i, j]`."""
+        return f"{self.buffer.name}[{', '.join(parts) or '()'}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`buffer[indices] = value`."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """Statements in order; never nested, never of length one (`seq` makes it so). Empty: does nothing."""
+
+    statements: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`for var in range(extent)`, run as `kind` says; `thread` names the GPU axis of a `thread_binding` loop."""
+
+    var: Var
+    extent: Expr
+    body: Stmt
+    kind: LoopKind = "serial"
+    thread: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """`if condition: then` with an optional `otherwise`."""
+
+    condition: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """`var = value` for the statements of `body`."""
+
+    var: Var
+    value: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """All threads of a workgroup wait here, and see each other's writes to `shared` buffers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A block axis of `extent` values. `spatial` axes write different elements; `reduce` axes meet in one."""
+
+    var: Var
+    extent: Expr
+    kind: AxisKind
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The unit of scheduling: `body` over `axes`, run for the axis values `bindings` of the loops around it.
+
+    `predicate` (over loop variables) guards instances outside the domain; `init` (over axes) runs before the first
+    instance of the reduction, that is where all reduce axes are zero. `intrinsic` names what a tensorized body is.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    bindings: tuple[Expr, ...]
+    body: Stmt
+    init: Stmt | None = None
+    predicate: Expr | None = None
+    intrinsic: str | None = None
+
+
+Stmt = Store | Seq | For | If | Let | Barrier | Block
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFunction:
+    """One kernel: parameters (inputs, then outputs: `outputs` says how many of the last), symbols, buffers, body.
+
+    `origin` names the ONNX nodes it came from and is not part of equality; neither is `name` part of `key()`.
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    outputs: int
+    symbols: tuple[Var, ...]
+    allocations: tuple[Buffer, ...]
+    body: Stmt
+    origin: tuple[str, ...] = field(default=(), compare=False)
+
+    def key(self) -> LoopFunction:
+        """This function under a fixed name: equal keys are the same kernel."""
+        return replace(self, name="kernel", origin=())
+
+
+def seq(*statements: Stmt) -> Stmt:
+    """Statements in order: flattens nested sequences; one statement stays itself."""
+    flat: list[Stmt] = []
+    for statement in statements:
+        flat.extend(statement.statements if isinstance(statement, Seq) else (statement,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def child_statements(stmt: Stmt) -> tuple[Stmt, ...]:
+    """The statements directly inside `stmt`."""
+    match stmt:
+        case Seq(statements=statements):
+            return statements
+        case For(body=body) | Let(body=body):
+            return (body,)
+        case If(then=then, otherwise=otherwise):
+            return (then,) if otherwise is None else (then, otherwise)
+        case Block(body=body, init=init):
+            return (body,) if init is None else (init, body)
+    return ()
+
+
+def walk_statements(root: Stmt) -> Iterator[Stmt]:
+    """Every statement of `root`, parents first, in program order (a block's init before its body)."""
+    stack = [root]
+    while stack:
+        stmt = stack.pop()
+        yield stmt
+        stack.extend(reversed(child_statements(stmt)))
+
+
+def expressions(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions directly in `stmt` (not in its child statements)."""
+    match stmt:
+        case Store(indices=indices, value=value):
+            return (*indices, value)
+        case For(extent=extent):
+            return (extent,)
+        case If(condition=condition):
+            return (condition,)
+        case Let(value=value):
+            return (value,)
+        case Block(axes=axes, bindings=bindings, predicate=predicate):
+            extents = tuple(axis.extent for axis in axes)
+            return (*extents, *bindings) if predicate is None else (*extents, *bindings, predicate)
+    return ()
+
+
+def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
+    """Rewrite statements bottom-up: `rule` sees each over its rewritten children; `None` keeps it. Sequences flatten."""
+    match root:
+        case Seq(statements=statements):
+            new: Stmt = seq(*(map_statements(s, rule) for s in statements))
+        case For() | Let():
+            body = map_statements(root.body, rule)
+            new = root if body is root.body else replace(root, body=body)
+        case If(then=then, otherwise=otherwise):
+            other = None if otherwise is None else map_statements(otherwise, rule)
+            new = replace(root, then=map_statements(then, rule), otherwise=other)
+        case Block(body=inner, init=init):
+            first = None if init is None else map_statements(init, rule)
+            new = replace(root, body=map_statements(inner, rule), init=first)
+        case _:
+            new = root
+    result = rule(new)
+    return new if result is None else result
+
+
+def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
+    """Apply `transform` to every whole expression of `root`: indices, values, extents, bindings, conditions."""
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Store(buffer=buffer, indices=indices, value=value):
+                return Store(buffer, tuple(transform(i) for i in indices), transform(value))
+            case For(extent=extent):
+                return replace(stmt, extent=transform(extent))
+            case If(condition=condition):
+                return replace(stmt, condition=transform(condition))
+            case Let(value=value):
+                return replace(stmt, value=transform(value))
+            case Block(axes=axes, bindings=bindings, predicate=predicate):
+                return replace(
+                    stmt,
+                    axes=tuple(replace(a, extent=transform(a.extent)) for a in axes),
+                    bindings=tuple(transform(b) for b in bindings),
+                    predicate=None if predicate is None else transform(predicate),
+                )
+        return None
+
+    return map_statements(root, rule)
+
+
+def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
+    """Replace free variables in every expression of `root`."""
+    return map_expressions(root, lambda e: substitute(e, mapping)) if mapping else root
+
+
+def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
+    """Use other buffers of the same rank in every load and store."""
+
+    def load(node: Expr) -> Expr | None:
+        match node:
+            case Load(buffer=buffer, indices=indices) if buffer in mapping:
+                return Load(mapping[buffer], indices)
+        return None
+
+    def store(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Store(buffer=buffer) if buffer in mapping:
+                return replace(stmt, buffer=mapping[buffer])
+        return None
+
+    return map_statements(map_expressions(root, lambda e: rewrite(e, load)), store)
+
+
+def loads(root: Stmt) -> Iterator[Load]:
+    """Every load in `root`, in no particular order of evaluation."""
+    for stmt in walk_statements(root):
+        stack = list(expressions(stmt))
+        while stack:
+            node = stack.pop()
+            if isinstance(node, Load):
+                yield node
+            stack.extend(node.children())
+
+
+def stores(root: Stmt) -> Iterator[Store]:
+    """Every store in `root`, in program order."""
+    return (s for s in walk_statements(root) if isinstance(s, Store))
+
+
+def blocks(root: Stmt) -> Iterator[Block]:
+    """Every block in `root`, in program order."""
+    return (s for s in walk_statements(root) if isinstance(s, Block))
+
+
+def grid(loops: tuple[tuple[Var, Expr], ...], body: Stmt) -> Stmt:
+    """Nested serial loops, outermost first, around `body`."""
+    for var, extent in reversed(loops):
+        body = For(var, extent, body)
+    return body
+
+
+ZERO = Const(0)
