@@ -1,0 +1,208 @@
+"""An ONNX model becomes a graph module: the only stage that knows `onnx`.
+
+In: a path or an `onnx.ModelProto`, opset 7 to 28. Out: a `Module` whose `main` has the model's
+nodes as they stand in the file, with initialisers and `Constant` nodes as constants, model-local
+functions inlined and sub-graphs as attributes that are `Function`s.
+
+    >>> read_model("squeezenet.onnx").main.inputs        # doctest: +SKIP
+    ('data',)
+
+Everything that is wrong with the file is a `ModelError` of one clear sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import (  # type: ignore[import-untyped]
+    DecodeError,
+    EncodeError,
+)
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    inliner,
+    numpy_helper,
+)
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import ModelError
+from webmlc.frontend.expand_functions import expand_functions
+from webmlc.frontend.external_data import load_external_data
+from webmlc.frontend.symbols import Symbols
+from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
+
+OLDEST_OPSET, NEWEST_OPSET = 7, 28
+
+
+def read_model(source: str | Path | ModelProto) -> Module:
+    """Read, check and convert a model; raises `ModelError` where the file cannot be used."""
+    if isinstance(source, ModelProto):
+        model, folder, stem = source, None, source.graph.name or "model"
+    else:
+        path = Path(source)
+        model, folder, stem = _parse(path), path.parent, path.stem
+    _check_opsets(model)
+    model = load_external_data(model, folder)
+    _check(model)
+    if model.functions:
+        model = inliner.inline_local_functions(model, convert_version=True)
+    model = expand_functions(model)
+    opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in model.opset_import}
+    main = _Reader(Symbols()).function(model.graph, "main")
+    return Module(stem, {"main": main}, opsets=opsets)
+
+
+def _parse(path: Path) -> ModelProto:
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file")
+    data = path.read_bytes()
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelError(f"{path}: not an ONNX model, or a truncated one ({error})") from None
+    if not model.ir_version or not model.HasField("graph"):
+        raise ModelError(f"{path}: not an ONNX model (it has no IR version or no graph)")
+    return model
+
+
+def _check_opsets(model: ModelProto) -> None:
+    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    for version in versions:
+        if not OLDEST_OPSET <= version <= NEWEST_OPSET:
+            raise ModelError(
+                f"the model's opset is {version}; webmlc reads {OLDEST_OPSET} to {NEWEST_OPSET}: "
+                "convert it with onnx.version_converter"
+            )
+    if not versions and any(n.domain in ("", "ai.onnx") for n in model.graph.node):
+        raise ModelError("the model uses ONNX operators but does not say of which opset")
+
+
+def _check(model: ModelProto) -> None:
+    """ONNX's own checker. Operators it does not know are left to `normalise`, which lists them."""
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        message = str(error).strip().splitlines()[0]
+        if "No Op registered for" not in message and "No opset import for domain" not in message:
+            raise ModelError(f"the model is malformed: {message}") from None
+    except (EncodeError, ValueError) as error:
+        if "2GB" not in str(error) and "2GiB" not in str(error):
+            raise ModelError(f"the model is malformed: {error}") from None
+
+
+class _Reader:
+    """Converts graphs that share one set of symbols."""
+
+    def __init__(self, symbols: Symbols) -> None:
+        self.symbols = symbols
+
+    def function(self, graph: GraphProto, name: str) -> Function:
+        constants = dict(self.initializers(graph))
+        nodes: list[Node] = []
+        for proto in graph.node:
+            if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+                constants[proto.output[0]] = self.constant(proto)
+            else:
+                nodes.append(self.node(proto))
+        inputs = [i for i in graph.input if i.name not in constants]
+        types = {i.name: t for i in inputs if (t := self.type(i)) is not None}
+        outputs = tuple(o.name for o in graph.output)
+        return Function(
+            name, tuple(i.name for i in inputs), outputs, tuple(nodes), types, constants
+        )
+
+    def initializers(self, graph: GraphProto) -> Iterator[tuple[str, Array]]:
+        for tensor in graph.initializer:
+            yield tensor.name, _array(tensor)
+        for sparse in graph.sparse_initializer:
+            yield sparse.values.name, _dense(sparse)
+
+    def node(self, proto: NodeProto) -> Node:
+        attributes = {a.name: self.attribute(a) for a in proto.attribute}
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        outputs = tuple(proto.output)
+        origin = (proto.name or next(filter(None, outputs), proto.op_type),)
+        return Node(proto.op_type, tuple(proto.input), outputs, attributes, domain, origin)
+
+    def attribute(self, proto: AttributeProto) -> Attribute:
+        match proto.type:
+            case AttributeProto.TENSOR:
+                return _array(proto.t)
+            case AttributeProto.SPARSE_TENSOR:
+                return _dense(proto.sparse_tensor)
+            case AttributeProto.GRAPH:
+                return self.function(proto.g, proto.name)
+            case AttributeProto.GRAPHS:
+                return tuple(
+                    self.function(g, f"{proto.name}_{i}") for i, g in enumerate(proto.graphs)
+                )
+            case AttributeProto.STRING:
+                return proto.s.decode("utf-8", "replace")
+            case AttributeProto.STRINGS:
+                return tuple(s.decode("utf-8", "replace") for s in proto.strings)
+        value: Any = helper.get_attribute_value(proto)
+        return tuple(value) if not isinstance(value, int | float) else value
+
+    def constant(self, proto: NodeProto) -> Array:
+        """The array of a `Constant` node."""
+        attribute = proto.attribute[0]
+        value: Any = self.attribute(attribute)
+        match attribute.name:
+            case "value_int" | "value_ints":
+                return np.array(value, np.int64)
+            case "value_float" | "value_floats":
+                return np.array(value, np.float32)
+            case "value_string" | "value_strings":
+                return np.array(value, object)
+        assert isinstance(value, np.ndarray)
+        return value
+
+    def type(self, info: ValueInfoProto) -> TensorType | None:
+        """The declared type; `None` for sequences, strings and tensors of unknown rank."""
+        tensor = info.type.tensor_type
+        if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            return None
+        dtype = _dtype(tensor.elem_type)
+        if dtype is None:
+            return None
+        dimensions = tuple(
+            self.symbols.dimension(d, info.name, axis) for axis, d in enumerate(tensor.shape.dim)
+        )
+        return TensorType(dtype, dimensions)
+
+
+def _dtype(element_type: int) -> DType | None:
+    try:
+        return DType.of(helper.tensor_dtype_to_np_dtype(element_type))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _array(tensor: TensorProto) -> Array:
+    try:
+        return np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"tensor {tensor.name!r} is malformed: {error}") from None
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> Array:
+    """A sparse tensor written out."""
+    values, indices = _array(sparse.values), _array(sparse.indices)
+    shape: Sequence[int] = tuple(sparse.dims)
+    dense = np.zeros(shape, values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense

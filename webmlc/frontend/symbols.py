@@ -1,0 +1,47 @@
+"""Names of symbolic dimensions: ONNX's `dim_param` text becomes a unique identifier.
+
+>>> symbols = Symbols()
+>>> str(symbols.named("p2o.DynamicDimension.0")), str(symbols.named("unk__7"))
+('p2o_DynamicDimension_0', 'unk__7')
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+import onnx
+
+from webmlc.core.expr import Const, Expr, Var
+
+
+class Symbols:
+    """One table per model: equal text is the same symbol, different text never is."""
+
+    def __init__(self) -> None:
+        self._by_text: dict[str, Var] = {}
+        self._taken: set[str] = set()
+
+    def dimension(self, dim: onnx.TensorShapeProto.Dimension, value: str, axis: int) -> Expr:
+        """A dimension of `value`: a number, a named symbol, or a fresh one named after its place."""
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
+            return Const(dim.dim_value)
+        if dim.dim_param not in ("", "?"):
+            return self.named(dim.dim_param)
+        return self._new(f"{value}_{axis}")
+
+    def named(self, text: str) -> Var:
+        """The symbol of a `dim_param`."""
+        if text not in self._by_text:
+            self._by_text[text] = self._new(text)
+        return self._by_text[text]
+
+    def _new(self, text: str) -> Var:
+        name = re.sub(r"\W", "_", text, flags=re.ASCII)
+        if not name or name[0].isdigit() or keyword.iskeyword(name):
+            name = f"dim_{name}"
+        unique, count = name, 2
+        while unique in self._taken:
+            unique, count = f"{name}_{count}", count + 1
+        self._taken.add(unique)
+        return Var(unique)

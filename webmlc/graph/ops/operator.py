@@ -1,0 +1,294 @@
+"""The row type of the operator table: all that webmlc knows about one ONNX operator, in one place.
+
+A row holds the operator's type inference (`infer`) and its meaning, either `compute` (tensor
+expressions) or `expand` (other operators). Both see the node through a `Context`: input types,
+attributes, and the *values* of those inputs that are known at build time. Values may be symbolic:
+after `infer_shapes` a known value is a constant or a `webmlc.SymbolicConstant` node, so that the
+function itself carries them, and `Scope.of(function).context(node)` is all a later pass needs:
+
+    scope = Scope.of(function)
+    context = scope.context(node)
+    row = OPS[node.domain, node.op]
+    (y,) = row.compute(context, (placeholder("x", *context.type(0)...),))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import WebmlcError
+from webmlc.core.expr import Const, Expr
+from webmlc.graph.compute import Tensor
+from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
+
+FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
+Value = NDArray[np.object_]
+"""A tensor known at build time: Python ints, bools or floats, and index expressions of symbols."""
+
+SYMBOLIC_CONSTANT = ("webmlc", "SymbolicConstant")
+VALUE_LIMIT = 1024
+"""Tensors of more elements are data, not shapes: their values are not followed."""
+
+ELEMENT_TYPES: dict[int, DType] = {
+    1: DType.float32,
+    2: DType.uint8,
+    3: DType.int8,
+    4: DType.uint16,
+    5: DType.int16,
+    6: DType.int32,
+    7: DType.int64,
+    9: DType.bool,
+    10: DType.float16,
+    11: DType.float64,
+    12: DType.uint32,
+    13: DType.uint64,
+    16: DType.bfloat16,
+}
+"""ONNX's `TensorProto.DataType` numbers, as they stand in attributes (`Cast.to`)."""
+
+
+class NotSupportedError(WebmlcError):
+    """This node cannot be compiled; `infer_shapes` gathers them all into one `UnsupportedError`."""
+
+
+class UnknownValueError(NotSupportedError):
+    """An output shape depends on the value of `name`, which is known only at run time."""
+
+    def __init__(self, name: str, what: str) -> None:
+        self.name = name
+        super().__init__(f"{what} is computed at run time (value {name!r}); make it a constant")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A node, and what is known of its inputs. In `compute`, `outputs` are the inferred types."""
+
+    node: Node
+    types: tuple[TensorType | None, ...]
+    constants: tuple[Array | None, ...] = ()
+    values: tuple[Value | None, ...] = ()
+    outputs: tuple[TensorType, ...] = ()
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The attribute, or `default` where it is not set."""
+        return self.node.attributes.get(name, default)
+
+    def has(self, index: int) -> bool:
+        """True where the input is present."""
+        return index < len(self.node.inputs) and self.node.inputs[index] != ""
+
+    def type(self, index: int) -> TensorType:
+        """The type of a present input."""
+        known = self.types[index] if index < len(self.types) else None
+        if known is None:
+            raise NotSupportedError(f"input {index} is missing or of a type that is not supported")
+        return known
+
+    def shape(self, index: int) -> tuple[Expr, ...]:
+        """The shape of a present input."""
+        return self.type(index).shape
+
+    def dtype(self, index: int) -> DType:
+        """The element type of a present input."""
+        return self.type(index).dtype
+
+    def rank(self, index: int) -> int:
+        """The rank of a present input."""
+        return self.type(index).rank
+
+    def constant(self, index: int) -> Array | None:
+        """The input's array where it is a constant."""
+        return self.constants[index] if self.has(index) else None
+
+    def value(self, index: int) -> Value | None:
+        """The input's value where it is known at build time; its elements may be symbolic."""
+        if not self.has(index):
+            return None
+        if self.values[index] is not None:
+            return self.values[index]
+        array = self.constants[index]
+        return array.astype(object) if array is not None and array.size <= VALUE_LIMIT else None
+
+    def known(self, index: int, what: str) -> Value:
+        """The input's value; raises `UnknownValueError`, which says `what` it is, where unknown."""
+        value = self.value(index)
+        if value is None:
+            raise UnknownValueError(self.node.inputs[index], what)
+        return value
+
+    def axis(self, default: int, rank: int | None = None, name: str = "axis") -> int:
+        """An axis attribute, counted from the front."""
+        limit = self.rank(0) if rank is None else rank
+        axis = int(self.attribute(name, default))
+        if not -limit <= axis < max(limit, 1):
+            raise NotSupportedError(f"{name} {axis} is outside a tensor of rank {limit}")
+        return axis + limit if axis < 0 else axis
+
+    def integers(self, name: str, index: int | None = None) -> tuple[int, ...] | None:
+        """Integers that older opsets give as attribute `name` and newer ones as input `index`."""
+        if name in self.node.attributes:
+            found = self.node.attributes[name]
+            return (int(found),) if isinstance(found, int) else tuple(int(v) for v in found)
+        if index is None or not self.has(index):
+            return None
+        elements = self.known(index, name).reshape(-1).tolist()
+        if any(isinstance(e, Expr) for e in elements):
+            raise UnknownValueError(self.node.inputs[index], name)
+        return tuple(int(e) for e in elements)
+
+    def scalar(self, name: str, index: int, default: Any = None) -> Any:
+        """A number that older opsets give as attribute `name` and newer ones as constant input."""
+        if name in self.node.attributes:
+            return self.node.attributes[name]
+        return self.known(index, name).reshape(-1)[0] if self.has(index) else default
+
+
+@dataclass(slots=True)
+class Builder:
+    """Makes the nodes that an `expand` rewrites its node into; values get names under the node's.
+
+    >>> builder = Builder(Node("Celu", ("x",), ("y",)))
+    >>> builder("Relu", "x"), builder.constant(np.float32(2))
+    ('y/Relu', 'y/constant')
+    """
+
+    source: Node
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    _used: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, op: str, *inputs: str, domain: str = "", **attributes: Attribute) -> str:
+        """Add a node of one output and return the output's name."""
+        return self.many(op, *inputs, outputs=1, domain=domain, **attributes)[0]
+
+    def many(
+        self, op: str, *inputs: str, outputs: int, domain: str = "", **attributes: Attribute
+    ) -> tuple[str, ...]:
+        """Add a node of several outputs."""
+        names = tuple(self._fresh(op) for _ in range(outputs))
+        origin = self.source.origin or (self.source.name,)
+        self.nodes.append(Node(op, inputs, names, attributes, domain, origin))
+        return names
+
+    def constant(self, value: Any, dtype: DType | None = None) -> str:
+        """A constant; of `dtype`, or of the array's own."""
+        name = self._fresh("constant")
+        self.constants[name] = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
+        return name
+
+    def _fresh(self, what: str) -> str:
+        base = f"{next(o for o in self.source.outputs if o)}/{what}"
+        count = self._used.get(base, 0)
+        self._used[base] = count + 1
+        return f"{base}_{count}" if count else base
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test of a row.
+
+    An input is an array, or text (`"float32[2, 3]"`, `"float32[4] in 1..2"`), or None: omitted.
+    """
+
+    inputs: tuple[str | Array | None, ...]
+    attributes: Mapping[str, Attribute]
+    outputs: int = 1
+    opset: int | None = None
+
+
+def case(*inputs: Any, outputs: int = 1, opset: int | None = None, **attributes: Attribute) -> Case:
+    """A `Case`; lists and numbers become int64 or float32 arrays."""
+
+    def array(value: Any) -> Any:
+        if value is None or isinstance(value, str | np.ndarray):
+            return value
+        found = np.asarray(value)
+        return found.astype(np.float32) if found.dtype.kind == "f" else found
+
+    return Case(tuple(array(i) for i in inputs), attributes, outputs, opset)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row. One of `compute` and `expand` is given, but for rows that only inference sees.
+
+    `normalise` turns a node of an older opset (given) into the newest form. `kind` tells fusion how
+    outputs depend on inputs: one element of equal position (elementwise; broadcast: or stretched),
+    one element anywhere (injective), a fold (reduction), a folded product (contraction).
+    """
+
+    name: str
+    infer: Callable[[Context], tuple[TensorType, ...]]
+    compute: Callable[[Context, tuple[Tensor | None, ...]], tuple[Tensor, ...]] | None = None
+    expand: Callable[[Context, Builder], tuple[str, ...]] | None = None
+    kind: FusionKind = "opaque"
+    domain: str = ""
+    since: int = 1
+    normalise: Callable[[Node, int], Node] | None = None
+    cases: tuple[Case, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is known of every value of a function, by name."""
+
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    values: Mapping[str, Value]
+
+    @staticmethod
+    def of(function: Function) -> Scope:
+        """The scope of a function after `infer_shapes`."""
+        values = {
+            node.outputs[0]: symbolic_value(node)
+            for node in function.nodes
+            if (node.domain, node.op) == SYMBOLIC_CONSTANT
+        }
+        return Scope(function.types, function.constants, values)
+
+    def type_of(self, name: str) -> TensorType | None:
+        """The type of a value; that of a constant is its array's."""
+        if name in self.constants:
+            return array_type(self.constants[name])
+        return self.types.get(name)
+
+    def context(self, node: Node) -> Context:
+        """The node's context; its `outputs` are given where every output's type is known."""
+        outputs = tuple(self.types.get(o) for o in node.outputs if o)
+        return Context(
+            node,
+            tuple(self.type_of(i) if i else None for i in node.inputs),
+            tuple(self.constants.get(i) for i in node.inputs),
+            tuple(self.values.get(i) for i in node.inputs),
+            tuple(o for o in outputs if o is not None),
+        )
+
+
+def array_type(array: Array) -> TensorType:
+    """The type of a constant."""
+    return TensorType(DType.of(array.dtype), tuple(Const(d) for d in array.shape))
+
+
+def symbolic_constant(value: Value, dtype: DType, output: str, origin: tuple[str, ...]) -> Node:
+    """The node that holds a symbolic value: no inputs, `elements` in row-major order."""
+    domain, op = SYMBOLIC_CONSTANT
+    attributes: dict[str, Attribute] = {
+        "elements": tuple(value.reshape(-1).tolist()),
+        "shape": value.shape,
+        "dtype": dtype,
+    }
+    return Node(op, (), (output,), attributes, domain, origin)
+
+
+def symbolic_value(node: Node) -> Value:
+    """The value of a `SymbolicConstant` node."""
+    elements = node.attributes["elements"]
+    value = np.empty(len(elements), dtype=object)
+    value[:] = elements
+    return value.reshape(node.attributes["shape"])
