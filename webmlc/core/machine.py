@@ -1,0 +1,73 @@
+"""Machines: what a schedule rule and a lowering may assume of the hardware and of the engine that runs the code.
+
+A `Machine` is plain numbers, so that the same rules make different schedules for different machines:
+
+    >>> RELAXED.tile, SIMD128.tile
+    (Tile(rows=6, columns=8), Tile(rows=4, columns=8))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MachineName = Literal["wasm", "webgpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile: `rows` of one operand times `columns` contiguous elements of the other."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the compiler assumes of one target.
+
+    `features` says which instructions may be emitted ("relaxed": FMA and relaxed dot products); `lanes` is the width of a
+    vector of 32-bit elements; `vector_registers` how many of them the engine allocates without spilling; `tile` the register
+    tile of contractions, `narrow_tile` that of one or two rows; `l1_bytes` and `l2_bytes` the caches to block for;
+    `parallel_operations` the scalar operations below which waking threads costs more than it saves.
+    """
+
+    name: MachineName
+    features: frozenset[str]
+    lanes: int
+    vector_registers: int
+    tile: Tile
+    narrow_tile: Tile
+    l1_bytes: int
+    l2_bytes: int
+    parallel_operations: int
+
+
+RELAXED = Machine(
+    name="wasm",
+    features=frozenset({"relaxed"}),
+    lanes=4,
+    vector_registers=15,
+    tile=Tile(6, 8),  # 12 accumulators + 2 of B + 1 splat
+    narrow_tile=Tile(1, 32),
+    l1_bytes=32 << 10,
+    l2_bytes=512 << 10,
+    parallel_operations=100_000,
+)
+"""WebAssembly with relaxed SIMD: one instruction multiplies and adds."""
+
+SIMD128 = Machine(
+    name="wasm",
+    features=frozenset(),
+    lanes=4,
+    vector_registers=15,
+    tile=Tile(4, 8),  # the product needs a register of its own
+    narrow_tile=Tile(1, 32),
+    l1_bytes=32 << 10,
+    l2_bytes=512 << 10,
+    parallel_operations=100_000,
+)
+"""WebAssembly with baseline SIMD, for engines that reject relaxed opcodes."""
+
+WASM_MACHINES = {"relaxed": RELAXED, "simd128": SIMD128}
+"""The two modules of a package, by the feature name in their file names."""
