@@ -1,0 +1,119 @@
+"""Build the digits package and page, then classify the held-out digits on every device.
+
+In: `digits.onnx` and `held_out.npz` beside this file (both written by `train.py`).
+Out: `build/digits/` (the page, with the package in `model/`), and a table of accuracy and time.
+
+    python demos/digits/run.py && webmlc serve build/digits
+"""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+import webmlc
+from webmlc.core.errors import AdapterError
+
+HERE = Path(__file__).parent
+SITE = HERE.parents[1] / "build" / "digits"
+PAGE_FILES = ("index.html", "style.css", "icon.svg", "page.js", "pad.js", "preprocess.js")
+ENOUGH = 0.97
+RUNS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Accuracy as a share; seconds: all held-out digits as one batch, and one digit alone."""
+
+    accuracy: float
+    batch_seconds: float
+    single_seconds: float
+
+
+def build_site(site: Path = SITE) -> Path:
+    """Write the page and its package; the package's folder is returned."""
+    site.mkdir(parents=True, exist_ok=True)
+    for name in PAGE_FILES:
+        shutil.copyfile(HERE / name, site / name)
+    webmlc.build(HERE / "digits.onnx", site / "model", target="both")
+    return site / "model"
+
+
+def held_out() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Images (450, 1, 8, 8), 0 to 16, and their digits."""
+    with np.load(HERE / "held_out.npz") as stored:
+        return stored["image"].astype(np.float32), stored["label"]
+
+
+def median_seconds(run: Callable[[], object]) -> float:
+    run()  # the first run compiles what is compiled lazily
+    times = []
+    for _ in range(RUNS):
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return median(times)
+
+
+def classify(package: Path, device: str, threads: int) -> Result:
+    image, label = held_out()
+    model = webmlc.load(package, device=device, threads=threads)
+    try:
+        found = model.run({"image": image})["probabilities"].argmax(axis=1)
+        return Result(
+            accuracy=float((found == label).mean()),
+            batch_seconds=median_seconds(lambda: model.run({"image": image})),
+            single_seconds=median_seconds(lambda: model.run({"image": image[:1]})),
+        )
+    finally:
+        model.dispose()
+
+
+def main() -> int:
+    console = Console()
+    with console.status("building the package"):
+        begin = time.perf_counter()
+        package = build_site()
+        seconds = time.perf_counter() - begin
+    console.print(f"built build/digits in {seconds:.1f} s")
+    count = len(held_out()[1])
+    table = Table(title=f"{count} held-out digits")
+    table.add_column("device")
+    for heading in ("accuracy", f"batch of {count}", "one digit"):
+        table.add_column(heading, justify="right")
+    wrong = False
+    for name, device, threads in (
+        ("wasmtime, 1 thread", "wasm", 1),
+        ("wasmtime, 2 threads", "wasm", 2),
+        ("wgpu-py", "webgpu", 1),
+    ):
+        try:
+            result = classify(package, device, threads)
+        except AdapterError as error:
+            console.print(f"no GPU adapter, so {name} is left out: {error}")
+            continue
+        wrong = wrong or result.accuracy < ENOUGH
+        table.add_row(
+            name,
+            f"{result.accuracy:.2%}",
+            f"{1e3 * result.batch_seconds:.2f} ms",
+            f"{1e3 * result.single_seconds:.3f} ms",
+        )
+    console.print(table)
+    if wrong:
+        console.print(f"accuracy is under {ENOUGH:.0%}: something is broken")
+        return 1
+    console.print("draw digits yourself:  webmlc serve build/digits")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
