@@ -1,0 +1,207 @@
+"""The manifest: the only contract between the compiler and the runtimes.
+
+In: what a model is made of (signature, symbols, programs) as records. Out: `manifest.json`
+(`to_json`), and the records back from it (`from_json`). `runtime_js/manifest.js` reads the same
+file.
+
+    >>> from webmlc.core.expr import Var
+    >>> to_size(Var("n") * 2 + 1)
+    ['add', ['mul', 'n', 2], 1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError, PackageError
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
+
+FORMAT = "webmlc"
+VERSION = 1
+MANIFEST = "manifest.json"
+SIZE_OPERATORS = ("add", "sub", "mul", "floordiv", "floormod", "min", "max")
+
+Device = Literal["wasm", "webgpu"]
+BufferKind = Literal["input", "constant", "scratch"]
+Size = int | str | list[Any]
+"""A dimension in JSON: an integer, a symbol's name, or `[operator, Size, Size]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A symbolic dimension, bound at run time from one axis of one input."""
+
+    name: str
+    input: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A graph input or output: its public name and type, and the buffer of each program that holds
+    it.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    buffer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer of a program. `tensor` is a constant's name in the weights; `bytes` its exact
+    size.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    kind: BufferKind = "scratch"
+    tensor: str | None = None
+
+    @property
+    def bytes(self) -> Expr:
+        """Size in bytes, perhaps symbolic."""
+        size: Expr = const(self.dtype.bytes)
+        for dimension in self.shape:
+            size = dimension * size
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel call: buffers in the kernel's parameter order (the last `outputs` are written),
+    then symbols.
+
+    `workgroups` is the dispatch of a webgpu step; `origin` the ONNX nodes it computes.
+    """
+
+    device: Device
+    kernel: str
+    arguments: tuple[str, ...]
+    outputs: int = 1
+    symbols: tuple[str, ...] = ()
+    workgroups: tuple[Expr, Expr, Expr] | None = None
+    origin: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The buffers this step writes."""
+        return self.arguments[len(self.arguments) - self.outputs :]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive steps `first..last-1` on one device. `module_first..module_last-1` are the wasm
+    module's own numbers.
+    """
+
+    device: Device
+    first: int
+    last: int
+    module_first: int = 0
+    module_last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a run takes, exactly, in bytes; the hosts assert it. `None` where it depends on symbols.
+
+    `arena` is the activations' memory per device; `memory` the whole WebAssembly memory with one
+    thread; `largest_binding` the largest buffer a GPU binds.
+    """
+
+    weights: int
+    arena: Mapping[str, int | None]
+    memory: int | None
+    largest_binding: int | None
+    scratch_per_thread: int = 0
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How one target runs the model: buffers, steps, and the files that hold their code."""
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    segments: tuple[Segment, ...]
+    resources: Resources
+    modules: Mapping[str, str] = field(default_factory=dict)
+    shaders: str | None = None
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of this name; raises `KeyError` where there is none."""
+        return next(b for b in self.buffers if b.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Size and hash of one file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFile:
+    """One safetensors file: where each tensor's bytes are (`[begin, end)` from the file's start),
+    and hashes of its consecutive chunks, so that a stream is verified while it arrives."""
+
+    path: str
+    bytes: int
+    sha256: str
+    chunk_bytes: int
+    chunks: tuple[str, ...]
+    tensors: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything a host needs to know about a package."""
+
+    name: str
+    compiler: str
+    symbols: tuple[Symbol, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    weights: tuple[WeightFile, ...]
+    files: Mapping[str, File]
+    programs: Mapping[Device, Program]
+
+
+def to_size(expr: Expr) -> Size:
+    """A dimension as JSON. Raises `InternalError` on an operator that sizes may not use."""
+    match expr:
+        case Const(value=value):
+            return int(value)
+        case Var(name=name):
+            return name
+        case Call(op=op, args=(a, b)) if op in SIZE_OPERATORS:
+            return [op, to_size(a), to_size(b)]
+    raise InternalError(
+        f"package: a size may use {', '.join(SIZE_OPERATORS)} of symbols, not {expr}"
+    )
+
+
+def from_size(size: Any) -> Expr:
+    """The expression of a JSON size. Raises `PackageError` where it is malformed."""
+    match size:
+        case bool():
+            pass
+        case int():
+            return const(size)
+        case str():
+            return Var(size)
+        case [str(op), a, b] if op in SIZE_OPERATORS:
+            return call(op, from_size(a), from_size(b))
+    raise PackageError(f"manifest.json: {size!r} is no size")
+
+
+def is_static(program: Program) -> bool:
+    """True where no buffer's size depends on a symbol."""
+    return all(as_int(d) is not None for b in program.buffers for d in b.shape)

@@ -1,0 +1,344 @@
+"""Manifest records to JSON and back.
+
+In: a `Manifest`. Out: the text of `manifest.json`: one buffer, step or file a line, keys in a fixed
+order, so that equal manifests are equal bytes. Reading checks every field and names the culprit:
+
+    PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import PackageError
+from webmlc.core.expr import Expr
+from webmlc.package.manifest import (
+    FORMAT,
+    VERSION,
+    Buffer,
+    BufferKind,
+    Device,
+    File,
+    Manifest,
+    Port,
+    Program,
+    Resources,
+    Segment,
+    Step,
+    Symbol,
+    WeightFile,
+    from_size,
+    to_size,
+)
+
+T = TypeVar("T")
+LINE = 160  # containers whose text is no longer than this stay on one line
+
+
+def to_json(manifest: Manifest) -> str:
+    """The text of `manifest.json`."""
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": manifest.name,
+        "compiler": manifest.compiler,
+        "symbols": [{"name": s.name, "input": s.input, "axis": s.axis} for s in manifest.symbols],
+        "inputs": [_port(p) for p in manifest.inputs],
+        "outputs": [_port(p) for p in manifest.outputs],
+        "weights": {
+            "bytes": sum(w.bytes for w in manifest.weights),
+            "files": [_weight_file(w) for w in manifest.weights],
+        },
+        "files": {
+            path: {"bytes": f.bytes, "sha256": f.sha256}
+            for path, f in sorted(manifest.files.items())
+        },
+        "programs": {name: _program(p) for name, p in manifest.programs.items()},
+    }
+    return _text(data) + "\n"
+
+
+def _text(value: Any) -> str:
+    """Compact JSON, broken into lines where it is long."""
+    compact = json.dumps(value, separators=(",", ":"))
+    if len(compact) <= LINE:
+        return compact
+    match value:
+        case dict():
+            return (
+                "{\n" + ",\n".join(f"{json.dumps(k)}:{_text(v)}" for k, v in value.items()) + "\n}"
+            )
+        case list() if all(isinstance(item, dict) for item in value):
+            return "[\n" + ",\n".join(json.dumps(v, separators=(",", ":")) for v in value) + "\n]"
+    return compact
+
+
+def _shape(shape: tuple[Expr, ...]) -> list[Any]:
+    return [to_size(d) for d in shape]
+
+
+def _port(port: Port) -> dict[str, Any]:
+    return {
+        "name": port.name,
+        "dtype": str(port.dtype),
+        "shape": _shape(port.shape),
+        "buffer": port.buffer,
+    }
+
+
+def _weight_file(file: WeightFile) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "bytes": file.bytes,
+        "sha256": file.sha256,
+        "chunk_bytes": file.chunk_bytes,
+        "chunks": list(file.chunks),
+        "tensors": {name: list(span) for name, span in file.tensors.items()},
+    }
+
+
+def _program(program: Program) -> dict[str, Any]:
+    resources = program.resources
+    data: dict[str, Any] = {
+        "buffers": [_buffer(b) for b in program.buffers],
+        "steps": [_step(s) for s in program.steps],
+        "segments": [_segment(s) for s in program.segments],
+        "resources": {
+            "weights": resources.weights,
+            "arena": dict(resources.arena),
+            "memory": resources.memory,
+            "largest_binding": resources.largest_binding,
+            "scratch_per_thread": resources.scratch_per_thread,
+            "features": list(resources.features),
+        },
+    }
+    if program.modules:
+        data["modules"] = dict(program.modules)
+    if program.shaders is not None:
+        data["shaders"] = program.shaders
+    return data
+
+
+def _buffer(buffer: Buffer) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": buffer.name,
+        "dtype": str(buffer.dtype),
+        "shape": _shape(buffer.shape),
+        "bytes": to_size(buffer.bytes),
+        "kind": buffer.kind,
+    }
+    return data if buffer.tensor is None else {**data, "tensor": buffer.tensor}
+
+
+def _step(step: Step) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "device": step.device,
+        "kernel": step.kernel,
+        "arguments": list(step.arguments),
+        "outputs": step.outputs,
+    }
+    if step.symbols:
+        data["symbols"] = list(step.symbols)
+    if step.workgroups is not None:
+        data["workgroups"] = _shape(step.workgroups)
+    return {**data, "origin": list(step.origin)}
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    data: dict[str, Any] = {"device": segment.device, "first": segment.first, "last": segment.last}
+    if segment.device == "wasm":
+        data |= {"module_first": segment.module_first, "module_last": segment.module_last}
+    return data
+
+
+class _Object:
+    """A JSON object being read: knows where it is, so that errors can say so."""
+
+    def __init__(self, data: Any, where: str) -> None:
+        if not isinstance(data, dict):
+            raise PackageError(f"manifest.json: {where or 'the whole'} is no object")
+        self.data: dict[str, Any] = data
+        self.where = where
+
+    def path(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
+
+    def get(self, key: str, kind: type[T]) -> T:
+        if key not in self.data:
+            raise PackageError(f"manifest.json: {self.path(key)} is missing")
+        value = self.data[key]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise PackageError(
+                f"manifest.json: {self.path(key)} is {value!r}, expected {kind.__name__}"
+            )
+        return value
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        values = self.get(key, list)
+        if not all(isinstance(v, str) for v in values):
+            raise PackageError(f"manifest.json: {self.path(key)} holds what is no string")
+        return tuple(values)
+
+    def size(self, key: str) -> int | None:
+        return None if self.data.get(key) is None else self.get(key, int)
+
+    def one_of(self, key: str, allowed: tuple[str, ...]) -> str:
+        value = self.get(key, str)
+        if value not in allowed:
+            raise PackageError(
+                f"manifest.json: {self.path(key)} is {value!r}, not one of {', '.join(allowed)}"
+            )
+        return value
+
+    def shape(self, key: str) -> tuple[Expr, ...]:
+        return tuple(from_size(d) for d in self.get(key, list))
+
+    def objects(self, key: str, read: Callable[[_Object], T]) -> tuple[T, ...]:
+        items = self.get(key, list)
+        return tuple(read(_Object(v, f"{self.path(key)}[{i}]")) for i, v in enumerate(items))
+
+    def mapping(self, key: str, read: Callable[[_Object], T]) -> dict[str, T]:
+        items = self.get(key, dict)
+        return {name: read(_Object(v, f"{self.path(key)}.{name}")) for name, v in items.items()}
+
+
+def from_json(text: str) -> Manifest:
+    """The records of a `manifest.json`. Raises `PackageError` where it is not one, or another
+    version's.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise PackageError(f"manifest.json is no JSON: {error}") from error
+    root = _Object(data, "")
+    if root.data.get("format") != FORMAT:
+        raise PackageError("manifest.json: not a webmlc package")
+    if root.get("version", int) != VERSION:
+        raise PackageError(
+            f"manifest.json: package version {root.data['version']}, this webmlc reads {VERSION}: "
+            "rebuild it"
+        )
+    weights = _Object(root.get("weights", dict), "weights")
+    manifest = Manifest(
+        name=root.get("name", str),
+        compiler=root.get("compiler", str),
+        symbols=root.objects("symbols", _read_symbol),
+        inputs=root.objects("inputs", _read_port),
+        outputs=root.objects("outputs", _read_port),
+        weights=weights.objects("files", _read_weight_file),
+        files=root.mapping("files", lambda o: File(o.get("bytes", int), o.get("sha256", str))),
+        programs=cast("Mapping[Device, Program]", root.mapping("programs", _read_program)),
+    )
+    _check(manifest)
+    return manifest
+
+
+def _read_symbol(o: _Object) -> Symbol:
+    return Symbol(o.get("name", str), o.get("input", str), o.get("axis", int))
+
+
+def _read_dtype(o: _Object) -> DType:
+    return DType(o.one_of("dtype", tuple(str(d) for d in DType)))
+
+
+def _read_port(o: _Object) -> Port:
+    return Port(o.get("name", str), _read_dtype(o), o.shape("shape"), o.get("buffer", str))
+
+
+def _read_weight_file(o: _Object) -> WeightFile:
+    tensors: dict[str, tuple[int, int]] = {}
+    for name, span in o.get("tensors", dict).items():
+        match span:
+            case [int(begin), int(end)]:
+                tensors[name] = (begin, end)
+            case _:
+                raise PackageError(f"manifest.json: {o.path('tensors')}.{name} is no [begin, end]")
+    return WeightFile(
+        o.get("path", str),
+        o.get("bytes", int),
+        o.get("sha256", str),
+        o.get("chunk_bytes", int),
+        o.strings("chunks"),
+        tensors,
+    )
+
+
+def _read_program(o: _Object) -> Program:
+    resources = _Object(o.get("resources", dict), o.path("resources"))
+    return Program(
+        buffers=o.objects("buffers", _read_buffer),
+        steps=o.objects("steps", _read_step),
+        segments=o.objects("segments", _read_segment),
+        resources=Resources(
+            weights=resources.get("weights", int),
+            arena=cast("Mapping[str, int | None]", resources.get("arena", dict)),
+            memory=resources.size("memory"),
+            largest_binding=resources.size("largest_binding"),
+            scratch_per_thread=resources.get("scratch_per_thread", int),
+            features=resources.strings("features"),
+        ),
+        modules=cast("Mapping[str, str]", o.get("modules", dict)) if "modules" in o.data else {},
+        shaders=o.get("shaders", str) if "shaders" in o.data else None,
+    )
+
+
+def _read_buffer(o: _Object) -> Buffer:
+    kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "scratch")))
+    tensor = o.get("tensor", str) if kind == "constant" else None
+    return Buffer(o.get("name", str), _read_dtype(o), o.shape("shape"), kind, tensor)
+
+
+def _read_device(o: _Object) -> Device:
+    return cast("Device", o.one_of("device", ("wasm", "webgpu")))
+
+
+def _read_step(o: _Object) -> Step:
+    workgroups = o.shape("workgroups") if "workgroups" in o.data else None
+    if workgroups is not None and len(workgroups) != 3:
+        raise PackageError(f"manifest.json: {o.path('workgroups')} has not three sizes")
+    return Step(
+        device=_read_device(o),
+        kernel=o.get("kernel", str),
+        arguments=o.strings("arguments"),
+        outputs=o.get("outputs", int),
+        symbols=o.strings("symbols") if "symbols" in o.data else (),
+        workgroups=workgroups,
+        origin=o.strings("origin"),
+    )
+
+
+def _read_segment(o: _Object) -> Segment:
+    wasm = "module_first" in o.data
+    return Segment(
+        _read_device(o),
+        o.get("first", int),
+        o.get("last", int),
+        o.get("module_first", int) if wasm else 0,
+        o.get("module_last", int) if wasm else 0,
+    )
+
+
+def _check(manifest: Manifest) -> None:
+    """Names that are used exist. What the compiler wrote always passes; an edited manifest may
+    not.
+    """
+    tensors = {name for file in manifest.weights for name in file.tensors}
+    inputs = {port.name: port for port in manifest.inputs}
+    for symbol in manifest.symbols:
+        if symbol.input not in inputs or symbol.axis >= len(inputs[symbol.input].shape):
+            raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")
+    for name, program in manifest.programs.items():
+        known = {b.name for b in program.buffers}
+        used = {a for step in program.steps for a in step.arguments}
+        used |= {port.buffer for port in (*manifest.inputs, *manifest.outputs)}
+        if unknown := sorted(used - known):
+            raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")
+        for buffer in program.buffers:
+            if buffer.tensor is not None and buffer.tensor not in tensors:
+                raise PackageError(f"manifest.json: no weights file holds tensor {buffer.tensor!r}")
+        covered = [i for s in program.segments for i in range(s.first, s.last)]
+        if covered != list(range(len(program.steps))):
+            raise PackageError(f"manifest.json: the segments of programs.{name} miss steps")

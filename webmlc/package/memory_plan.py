@@ -1,0 +1,183 @@
+"""Where every buffer lives: one deterministic algorithm, the same in Python and in
+`runtime_js/memory_plan.js`.
+
+In: a program, the value of each symbol, a device. Out: byte offsets of the activations inside that
+device's arena, and for wasm the addresses of everything in memory. Buffers whose lifetimes do not
+meet share bytes: largest first, each at the lowest offset that fits (Pisarchyk and Lee, "Efficient
+Memory Management for Deep Neural Net Inference", 2020, greedy by size).
+
+    >>> place([Interval(100, 0, 1), Interval(100, 1, 2), Interval(60, 2, 3)], 64)
+    Placement(offsets=(0, 128, 0), total=256)
+
+Linear memory: control area, slot table, scratch of each thread, constants, arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from webmlc.core.expr import evaluate
+from webmlc.package.manifest import Device, Manifest, Program
+from webmlc.package.transfers import Stage, stages
+
+SLOT_TABLE = 1024
+"""Address of the slot table; the control area lies below."""
+SCRATCH_BASE = 256
+"""Address of the i32 that holds the first thread's scratch address; the stride follows it."""
+PAGE = 65536
+ALIGNMENT: Mapping[Device, int] = {"wasm": 64, "webgpu": 256}
+CONSTANT_ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A buffer of `bytes` that is alive during the steps `first..last`, both included."""
+
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Offsets in the order of the intervals, and the arena's size."""
+
+    offsets: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Addresses in one device's memory: constants, activations, and how much of each.
+
+    On wasm, `offsets` are addresses in linear memory and `total` its exact bytes. On webgpu, they
+    are offsets in the arena buffer; constants have buffers of their own.
+    """
+
+    offsets: Mapping[str, int]
+    arena: int
+    constants: Mapping[str, int]
+    scratch: int
+    total: int
+
+
+def align(value: int, alignment: int) -> int:
+    """`value` rounded up to a multiple of `alignment`."""
+    return -(-value // alignment) * alignment
+
+
+def place(intervals: Sequence[Interval], alignment: int) -> Placement:
+    """Offsets for buffers such that no two that are alive together overlap."""
+    order = sorted(range(len(intervals)), key=lambda i: (-intervals[i].bytes, i))
+    offsets = [0] * len(intervals)
+    placed: list[int] = []  # by ascending offset
+    total = 0
+    for i in order:
+        own = intervals[i]
+        size = align(max(own.bytes, 1), alignment)
+        offset = 0
+        for j in placed:
+            other = intervals[j]
+            if other.last < own.first or own.last < other.first:
+                continue
+            if offsets[j] >= offset + size:
+                break
+            offset = max(offset, offsets[j] + align(max(other.bytes, 1), alignment))
+        offsets[i] = offset
+        total = max(total, offset + size)
+        at = next((k for k, j in enumerate(placed) if offsets[j] > offset), len(placed))
+        placed.insert(at, i)
+    return Placement(tuple(offsets), total)
+
+
+def used_on(program: Program, device: Device, own: Device) -> frozenset[str]:
+    """Buffers that need a place on `device`: its steps use them, or no step does and it is the
+    program's own device.
+    """
+    used = {a for step in program.steps if step.device == device for a in step.arguments}
+    if device == own:
+        used |= {b.name for b in program.buffers} - {a for s in program.steps for a in s.arguments}
+    return frozenset(used)
+
+
+def lifetimes(
+    program: Program, stage_list: Sequence[Stage], device: Device, own: Device
+) -> dict[str, tuple[int, int]]:
+    """First and last step during which each activation must keep its bytes on `device`."""
+    spans: dict[str, tuple[int, int]] = {}
+    here = used_on(program, device, own)
+
+    def keep(name: str, step: int) -> None:
+        first, last = spans.get(name, (step, step))
+        spans[name] = (min(first, step), max(last, step))
+
+    for stage in stage_list:
+        segment = stage.segment
+        if segment.device != device:
+            continue
+        for name in stage.uploads:
+            keep(name, segment.first)
+        for index in range(segment.first, segment.last):
+            for name in program.steps[index].arguments:
+                keep(name, index)
+        for name in stage.downloads:
+            keep(name, max(segment.last - 1, segment.first))
+    kinds = {b.name: b.kind for b in program.buffers}
+    for name in here - spans.keys():  # an unused input still has a place
+        spans[name] = (0, max(len(program.steps) - 1, 0))
+    return {
+        b.name: spans[b.name]
+        for b in program.buffers
+        if b.name in spans and kinds[b.name] != "constant"
+    }
+
+
+def layout(
+    manifest: Manifest, own: Device, device: Device, symbols: Mapping[str, int], threads: int = 1
+) -> Layout:
+    """Where everything of program `own` lies in the memory of `device`, for these symbols."""
+    program = manifest.programs[own]
+    sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers}
+    stage_list = stages(program, [o.buffer for o in manifest.outputs], own)
+    spans = lifetimes(program, stage_list, device, own)
+    placement = place([Interval(sizes[n], *span) for n, span in spans.items()], ALIGNMENT[device])
+    offsets = dict(zip(spans, placement.offsets, strict=True))
+    if device == "webgpu":
+        return Layout(offsets, placement.total, {}, 0, placement.total)
+    slots = len(program.buffers) + len(manifest.symbols)
+    scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT)
+    base = align(
+        scratch + threads * scratch_stride(program.resources.scratch_per_thread), CONSTANT_ALIGNMENT
+    )
+    constants, base = place_constants(manifest, own, device, base)
+    addresses = {name: base + offset for name, offset in offsets.items()}
+    return Layout(addresses, placement.total, constants, scratch, base + placement.total)
+
+
+def scratch_stride(scratch_bytes: int) -> int:
+    """Distance between the scratch areas of two threads: whole cache lines, so that threads share
+    none.
+    """
+    return align(scratch_bytes, 64)
+
+
+def place_constants(
+    manifest: Manifest, own: Device, device: Device, base: int
+) -> tuple[dict[str, int], int]:
+    """Address of each constant buffer that `device` needs, in the order of the weights files, and
+    the end.
+    """
+    program = manifest.programs[own]
+    here = used_on(program, device, own)
+    owners: dict[str, list[str]] = {}
+    for buffer in program.buffers:
+        if buffer.tensor is not None and buffer.name in here:
+            owners.setdefault(buffer.tensor, []).append(buffer.name)
+    addresses: dict[str, int] = {}
+    for file in manifest.weights:
+        for tensor, (begin, end) in file.tensors.items():
+            if tensor in owners:
+                addresses.update(dict.fromkeys(owners[tensor], base))
+                base = align(base + end - begin, CONSTANT_ALIGNMENT)
+    return addresses, base

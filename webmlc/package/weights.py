@@ -1,0 +1,186 @@
+"""Weights: constants as safetensors files, laid out so that a host copies them straight to where
+they are used.
+
+In: named arrays. Out: `.safetensors` files (readable by any safetensors library) in which every
+tensor starts at a multiple of 256 bytes, each no larger than a limit, and for each a `WeightFile`
+with spans and hashes.
+
+    >>> import numpy as np, tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> [file] = write_weights(folder, "weights", {"b": np.zeros(8, "float32")})
+    >>> file.path, file.tensors
+    ('weights.safetensors', {'b': (256, 288)})
+
+The format allows no hole between tensors, so padding is tensors of its own (`__pad_0`, ...); the
+header is padded with spaces, as the format permits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import PackageError
+from webmlc.package.manifest import WeightFile
+
+ALIGNMENT = 256
+SHARD_BYTES = 512 << 20
+CHUNK_BYTES = 4 << 20
+
+CODES: Mapping[DType, str] = {
+    DType.bool: "BOOL",
+    DType.int8: "I8",
+    DType.uint8: "U8",
+    DType.int16: "I16",
+    DType.uint16: "U16",
+    DType.int32: "I32",
+    DType.uint32: "U32",
+    DType.int64: "I64",
+    DType.uint64: "U64",
+    DType.float16: "F16",
+    DType.bfloat16: "BF16",
+    DType.float32: "F32",
+    DType.float64: "F64",
+}
+"""safetensors' name of each element type."""
+
+Array = NDArray[Any]
+
+
+def write_weights(
+    folder: Path, stem: str, tensors: Mapping[str, Array], limit: int = SHARD_BYTES
+) -> tuple[WeightFile, ...]:
+    """Write `tensors` in their order as `<stem>.safetensors`, or as numbered shards of at most
+    `limit` data bytes each.
+
+    A tensor is never split: one that is larger than `limit` has a shard of its own.
+    """
+    shards: list[dict[str, Array]] = []
+    size = limit + 1
+    for name, array in tensors.items():
+        bytes_ = _align(array.nbytes)
+        if size + bytes_ > limit:
+            shards.append({})
+            size = 0
+        shards[-1][name] = array
+        size += bytes_
+    count = len(shards)
+    return tuple(
+        _write_file(
+            folder,
+            f"{stem}.safetensors" if count == 1 else f"{stem}-{i + 1:05}-of-{count:05}.safetensors",
+            shard,
+        )
+        for i, shard in enumerate(shards)
+    )
+
+
+def _align(value: int) -> int:
+    return -(-value // ALIGNMENT) * ALIGNMENT
+
+
+def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> WeightFile:
+    entries: dict[str, Any] = {}
+    position = pads = 0
+    for index, (name, array) in enumerate(tensors.items()):
+        begin, position = position, position + array.nbytes
+        entries[name] = {
+            "dtype": CODES[DType.of(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [begin, position],
+        }
+        padded = _align(position)
+        if padded > position and index + 1 < len(tensors):
+            pad = {"dtype": "U8", "shape": [padded - position], "data_offsets": [position, padded]}
+            entries[f"__pad_{pads}"] = pad
+            pads, position = pads + 1, padded
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (_align(8 + len(header)) - 8 - len(header))
+    start = 8 + len(header)
+    whole, chunk_hashes = hashlib.sha256(), _Chunks()
+    with (folder / path).open("wb") as file:
+        for piece in _pieces(header, tensors, entries):
+            file.write(piece)
+            whole.update(piece)
+            chunk_hashes.update(piece)
+    spans = {
+        name: (start + entries[name]["data_offsets"][0], start + entries[name]["data_offsets"][1])
+        for name in tensors
+    }
+    return WeightFile(
+        path, start + position, whole.hexdigest(), CHUNK_BYTES, chunk_hashes.digests(), spans
+    )
+
+
+def _pieces(header: bytes, tensors: Mapping[str, Array], entries: Any) -> Iterator[bytes]:
+    """The file's bytes in order; zeros where an entry is padding."""
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for name, entry in entries.items():
+        if name in tensors:
+            array = np.ascontiguousarray(tensors[name])
+            yield array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+        else:
+            yield bytes(entry["shape"][0])
+
+
+class _Chunks:
+    """SHA-256 of consecutive pieces of `CHUNK_BYTES` of a stream."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.current = hashlib.sha256()
+        self.room = CHUNK_BYTES
+
+    def update(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            self.current.update(view[: self.room])
+            taken = min(self.room, len(view))
+            view, self.room = view[taken:], self.room - taken
+            if self.room == 0:
+                self.done.append(self.current.hexdigest())
+                self.current, self.room = hashlib.sha256(), CHUNK_BYTES
+
+    def digests(self) -> tuple[str, ...]:
+        rest = () if self.room == CHUNK_BYTES else (self.current.hexdigest(),)
+        return (*self.done, *rest)
+
+
+def read_weights(folder: Path, files: tuple[WeightFile, ...]) -> dict[str, memoryview]:
+    """The bytes of every tensor. Raises `PackageError` where a file is missing, cut short or
+    altered.
+    """
+    tensors: dict[str, memoryview] = {}
+    for file in files:
+        data = memoryview(read_file(folder, file.path, file.bytes, file.sha256))
+        for name, (begin, end) in file.tensors.items():
+            tensors[name] = data[begin:end]
+    return tensors
+
+
+def read_file(folder: Path, path: str, size: int, sha256: str) -> bytes:
+    """A package file, verified. Raises `PackageError` where it is missing, of another size or
+    altered.
+    """
+    place = folder / path
+    if not place.resolve().is_relative_to(folder.resolve()):
+        raise PackageError(f"{path}: outside the package's folder")
+    try:
+        data = place.read_bytes()
+    except OSError as error:
+        raise PackageError(
+            f"{path}: cannot be read ({error.strerror}); build the package again"
+        ) from error
+    if len(data) != size:
+        raise PackageError(f"{path}: has {len(data)} bytes, expected {size}: incomplete or altered")
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise PackageError(f"{path}: its SHA-256 differs from the manifest's: corrupted or altered")
+    return data

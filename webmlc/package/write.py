@@ -1,0 +1,221 @@
+"""Write a package: everything a host needs, in one folder.
+
+In: `Parts` (what the compiler made). Out: the folder, and the `Manifest` that describes it. Same
+parts, same bytes.
+
+    write_package(Path("build/digits"), Parts(name="digits", ..., programs={"wasm":
+    ProgramParts(buffers, steps)}))
+
+`runtime_js/` is copied as it is; no JavaScript is generated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from webmlc.core.errors import InternalError, PackageError
+from webmlc.core.expr import as_int
+from webmlc.package.manifest import (
+    MANIFEST,
+    Buffer,
+    Device,
+    File,
+    Manifest,
+    Port,
+    Program,
+    Resources,
+    Step,
+    Symbol,
+    is_static,
+)
+from webmlc.package.manifest_json import from_json, to_json
+from webmlc.package.memory_plan import layout, used_on
+from webmlc.package.transfers import segments_of
+from webmlc.package.weights import SHARD_BYTES, write_weights
+
+SHADERS = "kernels.wgsl"
+RUNTIME_SUFFIXES = (".js", ".ts", ".html", ".css")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramParts:
+    """One target's program as the compiler knows it: buffers in slot order, steps in order.
+
+    `scratch_bytes` is what `emit_module` says each thread needs; `features` what the target
+    requires (`"simd128"`, `"shader-f16"`, ...).
+    """
+
+    buffers: Sequence[Buffer]
+    steps: Sequence[Step]
+    scratch_bytes: int = 0
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All that goes into a package.
+
+    `compiler` names the compiler and its version; `programs` by device (`"wasm"`, `"webgpu"`);
+    `constants` by tensor name, as `Buffer.tensor` names them; `modules` by variant (`"relaxed"`,
+    `"simd128"`), as binaries: their steps are the wasm program's, then the webgpu program's wasm
+    steps; `shaders` as WGSL; `texts` further files (`"model.relaxed.wat"`) that no host reads.
+    """
+
+    name: str
+    compiler: str
+    symbols: Sequence[Symbol]
+    inputs: Sequence[Port]
+    outputs: Sequence[Port]
+    programs: Mapping[Device, ProgramParts]
+    constants: Mapping[str, NDArray[Any]]
+    modules: Mapping[str, bytes] = field(default_factory=dict)
+    shaders: str | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Manifest:
+    """Write the package into folder `out`, replacing an older package there; returns its manifest.
+
+    Raises `PackageError` where `out` holds files that no package of ours wrote under the same names
+    as a manifest.
+    """
+    runtime = runtime_folder()
+    out.mkdir(parents=True, exist_ok=True)
+    _remove_old(out)
+    weights = tuple(
+        file
+        for stem, tensors in _weight_groups(parts).items()
+        for file in write_weights(out, stem, tensors, shard_bytes)
+    )
+    contents = {f"model.{variant}.wasm": code for variant, code in parts.modules.items()}
+    if parts.shaders is not None:
+        contents[SHADERS] = parts.shaders.encode()
+    contents |= {path: text.encode() for path, text in parts.texts.items()}
+    for source in sorted(runtime.iterdir()):
+        if source.suffix in RUNTIME_SUFFIXES:
+            contents[source.name] = source.read_bytes()
+    for path, data in contents.items():
+        (out / path).write_bytes(data)
+    files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
+    files |= {w.path: File(w.bytes, w.sha256) for w in weights}
+    draft = Manifest(
+        name=parts.name,
+        compiler=parts.compiler,
+        symbols=tuple(parts.symbols),
+        inputs=tuple(parts.inputs),
+        outputs=tuple(parts.outputs),
+        weights=weights,
+        files=files,
+        programs={device: _program(device, parts) for device in parts.programs},
+    )
+    programs = {
+        device: replace(p, resources=resources(draft, device))
+        for device, p in draft.programs.items()
+    }
+    manifest = replace(draft, programs=programs)
+    text = to_json(manifest)
+    from_json(text)  # what we write, we can read
+    (out / MANIFEST).write_text(text, "utf-8", newline="\n")
+    return manifest
+
+
+def runtime_folder() -> Path:
+    """Where the JavaScript runtime is: inside an installed webmlc, beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "runtime_js", package.parent / "runtime_js"):
+        if (folder / "webmlc.js").is_file():
+            return folder
+    raise InternalError("package: this installation of webmlc lacks its runtime_js folder")
+
+
+def _remove_old(out: Path) -> None:
+    """Delete the files of the package that `out` holds, so that nothing stale stays behind."""
+    manifest = out / MANIFEST
+    if not manifest.is_file():
+        return
+    try:
+        old = from_json(manifest.read_text("utf-8"))
+    except (PackageError, UnicodeDecodeError) as error:
+        if "rebuild it" in str(error):
+            return
+        raise PackageError(
+            f"{out}: its manifest.json is not of webmlc; choose another folder or delete it"
+        ) from error
+    for path in old.files:
+        place = out / path
+        if place.resolve().is_relative_to(out.resolve()):
+            place.unlink(missing_ok=True)
+    manifest.unlink()
+
+
+def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
+    """Constants by who needs them, so that a page downloads only its device's: all programs', then
+    each one's own.
+    """
+    users: dict[str, set[Device]] = {name: set() for name in parts.constants}
+    for device, program in parts.programs.items():
+        for buffer in program.buffers:
+            if buffer.tensor is not None:
+                if buffer.tensor not in users:
+                    raise InternalError(f"package: no constant {buffer.tensor!r} for {buffer.name}")
+                users[buffer.tensor].add(device)
+    groups: dict[str, dict[str, NDArray[Any]]] = {}
+    everyone = set(parts.programs)
+    for stem, wanted in (
+        ("weights", everyone),
+        *((f"weights.{d}", {d}) for d in parts.programs if {d} != everyone),
+    ):
+        if tensors := {n: parts.constants[n] for n, devices in users.items() if devices == wanted}:
+            groups[stem] = tensors
+    return groups
+
+
+def _program(device: Device, parts: Parts) -> Program:
+    given = parts.programs[device]
+    # The webgpu program's wasm steps stand after the wasm program's in the modules.
+    module_base = 0
+    if device == "webgpu" and "wasm" in parts.programs:
+        module_base = len(parts.programs["wasm"].steps)
+    steps = tuple(given.steps)
+    uses_wasm = any(s.device == "wasm" for s in steps) or device == "wasm"
+    uses_webgpu = any(s.device == "webgpu" for s in steps)
+    return Program(
+        buffers=tuple(given.buffers),
+        steps=steps,
+        segments=segments_of(steps, module_base),
+        resources=Resources(0, {}, None, None, given.scratch_bytes, given.features),
+        modules={v: f"model.{v}.wasm" for v in parts.modules} if uses_wasm else {},
+        shaders=SHADERS if uses_webgpu else None,
+    )
+
+
+def resources(manifest: Manifest, own: Device) -> Resources:
+    """The exact bytes that running program `own` takes; `None` for what depends on symbols."""
+    program = manifest.programs[own]
+    tensors = {b.tensor for b in program.buffers if b.tensor is not None}
+    weights = sum(
+        end - begin
+        for file in manifest.weights
+        for name, (begin, end) in file.tensors.items()
+        if name in tensors
+    )
+    devices: tuple[Device, ...] = ("wasm", "webgpu")
+    used = [d for d in devices if used_on(program, d, own)]
+    if not is_static(program):
+        return replace(program.resources, weights=weights, arena=dict.fromkeys(used))
+    layouts = {d: layout(manifest, own, d, {}) for d in used}
+    bound = used_on(program, "webgpu", own)
+    largest = max((as_int(b.bytes) or 0 for b in program.buffers if b.name in bound), default=0)
+    return replace(
+        program.resources,
+        weights=weights,
+        arena={d: plan.arena for d, plan in layouts.items()},
+        memory=layouts["wasm"].total if "wasm" in layouts else 0,
+        largest_binding=largest,
+    )
