@@ -4,7 +4,7 @@ In: a name of `NAMED`, or the path of an ONNX file.
 Out: `build/benchmarks/<model>/`: `model.onnx`; `package/`, built by webmlc; random inputs and the
 outputs that native onnxruntime gives for them, raw, with `data.json` that names them.
 
-    prepare("squeezenet", Path("build/benchmarks"))
+    prepare("squeezenet", Path("build/benchmarks"), "both", {})
 """
 
 import importlib.util
@@ -28,8 +28,7 @@ ROOT = Path(__file__).parents[1]
 MATERIALISE = ROOT.parent / "shared" / "models" / "materialise.py"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 SIZE = 1024
-# What a symbolic dimension is in a measurement, unless its name says otherwise.
-SYMBOL = 1
+QUIET = 3  # onnxruntime: errors only
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -105,12 +104,12 @@ def source_of(model: str) -> Source:
     return Source(lambda: onnx.load(model))
 
 
-def random_inputs(session: onnxruntime.InferenceSession) -> Arrays:
-    """Seeded: normal floats, small non-negative integers, symbolic dimensions set to SYMBOL."""
+def random_inputs(session: onnxruntime.InferenceSession, dims: Mapping[str, int]) -> Arrays:
+    """Seeded: normal floats, integers 0 and 1; symbolic dimensions from `dims`, else 1."""
     rng = np.random.default_rng(0)
     arrays = {}
     for given in session.get_inputs():
-        shape = [d if isinstance(d, int) else SYMBOL for d in given.shape]
+        shape = [d if isinstance(d, int) else dims.get(d, 1) for d in given.shape]
         dtype = np.dtype(given.type.removeprefix("tensor(").rstrip(")").replace("float", "float32"))
         values = rng.normal(size=shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
         arrays[given.name] = np.asarray(values, dtype)
@@ -127,7 +126,7 @@ def write_arrays(folder: Path, side: str, arrays: Arrays) -> list[dict[str, Any]
     return listed
 
 
-def prepare(model: str, out: Path, target: str) -> Ready:
+def prepare(model: str, out: Path, target: str, dims: Mapping[str, int]) -> Ready:
     """Make the model's folder. Raises FileNotFoundError when the model is not to be had."""
     source = source_of(model)
     name = model if model in NAMED else Path(model).stem
@@ -135,8 +134,10 @@ def prepare(model: str, out: Path, target: str) -> Ready:
     folder.mkdir(parents=True, exist_ok=True)
     proto = source.make()
     onnx.save(proto, folder / "model.onnx")
-    session = onnxruntime.InferenceSession(folder / "model.onnx")
-    inputs = random_inputs(session)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    session = onnxruntime.InferenceSession(folder / "model.onnx", options)
+    inputs = random_inputs(session, dims)
     names = [output.name for output in session.get_outputs()]
     outputs = dict(zip(names, session.run(names, dict(inputs)), strict=True))
     data = {

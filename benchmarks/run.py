@@ -129,6 +129,7 @@ def main(
     models: Annotated[str, typer.Option(help=f"Of {', '.join(NAMED)}, or files")] = DEFAULT_MODELS,
     device: Annotated[str, typer.Option(help="wasm, webgpu or both")] = "wasm,webgpu",
     threads: Annotated[str, typer.Option(help="Numbers of threads on the CPU")] = "1,2",
+    dims: Annotated[str, typer.Option(help="Symbolic dimensions: name=size,…; else 1")] = "",
     runs: Annotated[int, typer.Option(help="Timed runs of each engine", min=1)] = 15,
     warmup: Annotated[int, typer.Option(help="Runs before those", min=0)] = 4,
     loads: Annotated[int, typer.Option(help="Fresh loads of each page", min=1)] = 3,
@@ -138,13 +139,14 @@ def main(
     console = Console(stderr=True)
     devices = device.split(",")
     counts = [int(n) for n in threads.split(",")]
+    sizes = {name: int(size) for name, _, size in (d.partition("=") for d in dims.split(",") if d)}
     target = "both" if len(devices) > 1 else devices[0]
     groups: list[Row] = []
     builds: dict[str, float] = {}
     for model in models.split(","):
         try:
             with console.status(f"building {model}"):
-                ready = prepare(model, OUT, target)
+                ready = prepare(model, OUT, target, sizes)
         except FileNotFoundError as error:
             console.print(f"{model} is left out: {error}")
             continue
@@ -153,7 +155,7 @@ def main(
         gpu = source_of(model).gpu or devices == ["webgpu"]
         groups += groups_of(ready, gpu, devices, counts)
     rows = summarise(measure(groups, runs, warmup, loads)) if groups else []
-    print_table(Console(width=max(110, console.width)), rows, runs)
+    print_table(Console(width=max(120, console.width)), rows, runs)
     if json_path is not None:
         machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
         report = {"machine": machine, "runs": runs, "build_seconds": builds, "rows": rows}

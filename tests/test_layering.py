@@ -2,9 +2,10 @@
 
     core < graph/ir < frontend < graph < loops < schedule < target < package < host < compile < cli
 
-One exception to "a folder is a stage": `webmlc/graph/ir.py`, the records that a graph is made of,
-is a stage of its own just right of core, because the frontend's product is a graph. The rest of
-`webmlc/graph`, what transforms those records, stands right of the frontend.
+Two exceptions. `webmlc/graph/ir.py`, the records that a graph is made of, is a stage of its own just
+right of core, because the frontend's product is a graph; the rest of `webmlc/graph`, what transforms
+those records, stands right of the frontend. And that file may name the loop function's type in
+annotations (ANNOTATIONS), since a module holds both kinds of function.
 """
 
 import ast
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STAGES = (
+    "webmlc.version",  # one constant, of no stage
     "webmlc.core",
     "webmlc.graph.ir",
     "webmlc.frontend",
@@ -29,6 +31,8 @@ STAGES = (
     "webmlc.cli",
     "webmlc.__main__",
 )
+# A module holds graph functions and loop functions side by side; only its annotation says so.
+ANNOTATIONS = {("webmlc.graph.ir", "webmlc.loops.ir")}
 # An empty __init__ is loaded by an import of any module inside, so it must stay empty.
 EMPTY = ("webmlc.graph",)
 
@@ -46,9 +50,21 @@ def stage_of(module: str) -> int:
     return STAGES.index(max(fits, key=len))
 
 
+def annotation_imports(tree: ast.Module) -> set[ast.AST]:
+    """What stands under a top-level `if TYPE_CHECKING:`, which never runs."""
+    return {
+        inner
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in node.body
+    }
+
+
 def imported_modules(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
     """(line, module of ours) for every import, relative ones and those in functions included."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    annotations = annotation_imports(tree)
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 found = [alias.name for alias in names]
@@ -59,7 +75,10 @@ def imported_modules(source: str, module: str, is_package: bool) -> Iterator[tup
                 found = [submodule_or(origin, alias.name) for alias in names]
             case _:
                 continue
-        yield from ((node.lineno, name) for name in found if f"{name}.".startswith("webmlc."))
+        for name in found:
+            allowed = node in annotations and (module, name) in ANNOTATIONS
+            if f"{name}.".startswith("webmlc.") and not allowed:
+                yield node.lineno, name
 
 
 def submodule_or(origin: str, name: str) -> str:
@@ -109,6 +128,9 @@ def test_init_imports_nothing(package: str) -> None:
         ("webmlc.target.wasm.printer", "from ...package.manifest import Manifest"),
         ("webmlc.host.wasm", "from webmlc import build"),
         ("webmlc.compile", "from webmlc.cli import main"),
+        ("webmlc.graph.ir", "from webmlc.loops.ir import LoopFunction"),
+        ("webmlc.graph.ir", "if TYPE_CHECKING:\n    from webmlc.loops.text import parse"),
+        ("webmlc.graph.fuse", "if TYPE_CHECKING:\n    from webmlc.loops.ir import LoopFunction"),
     ],
 )
 def test_an_import_to_the_right_is_found(module: str, line: str) -> None:
@@ -121,6 +143,7 @@ def test_an_import_to_the_right_is_found(module: str, line: str) -> None:
         ("webmlc.frontend.read", "from webmlc.graph.ir import Graph"),
         ("webmlc.graph.fuse", "from .ir import Graph"),
         ("webmlc.target.wasm.printer", "from ..flatten import flatten"),
+        ("webmlc.graph.ir", "if TYPE_CHECKING:\n    from webmlc.loops.ir import LoopFunction"),
         ("webmlc.cli", "from webmlc import build"),
         ("webmlc.core.expr", "import numpy, onnx.helper"),
     ],
