@@ -1,0 +1,159 @@
+"""Expressions of the loop text, from Python's `ast`: one node at a time, over its parsed operands.
+
+In: an `ast` node, its operands, the variables and buffers in scope. Out: an `Expr`, exactly as the
+text spells it (nothing folds, so printing gives the text back), or a bare Python number, which
+takes its dtype from the operation around it.
+
+    T.max(Y[vi, vj] * 2, T.float32(0.0))
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.loops.ir import Buffer, Load
+
+Error = Callable[[ast.AST, str], Exception]
+Part = Expr | float  # an expression, or a bare number
+
+_SYMBOLS: Mapping[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_BY_SYMBOL = {row.symbol: row.name for row in SCALAR_OPERATORS.values() if row.symbol}
+
+
+def is_call(node: ast.expr, name: str) -> bool:
+    """True for a call of the (dotted) `name`."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == name
+
+
+def literal_text(node: ast.expr) -> str | None:
+    """The value of a string literal, else `None`."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def operands(node: ast.expr) -> list[ast.expr]:
+    """The operands of a node that are expressions themselves."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            return [left, right]
+        case ast.Compare(left=left, comparators=[right]):
+            return [left, right]
+        case ast.UnaryOp(operand=operand):
+            return [operand]
+        case ast.Subscript(slice=ast.Tuple(elts=indices)):
+            return indices
+        case ast.Subscript(slice=index):
+            return [index]
+        case ast.Call(args=args):
+            return [a for a in args if literal_text(a) is None]
+    return []
+
+
+def build_expr(
+    node: ast.expr,
+    parts: Sequence[Part],
+    variables: Mapping[str, Var],
+    buffers: Mapping[str, Buffer],
+    error: Error,
+) -> Part:
+    """One node over its operands; `error(node, message)` makes the report of what is not an
+    expression.
+    """
+    match node:
+        case ast.Constant(value=bool() as value):
+            return Const(value, DType.bool)
+        case ast.Constant(value=int() | float() as number):
+            return number
+        case ast.UnaryOp(op=ast.USub()):
+            return -parts[0]
+        case ast.Name(id=name):
+            if name in variables:
+                return variables[name]
+            known = "is a buffer: index it" if name in buffers else "is not bound here"
+            raise error(node, f"{name} {known}")
+        case ast.Subscript(value=ast.Name(id=name)):
+            if name not in buffers:
+                raise error(node, f"{name} is not a buffer")
+            buffer = buffers[name]
+            if len(parts) != len(buffer.shape):
+                raise error(
+                    node, f"{name} has {len(buffer.shape)} dimensions, indexed with {len(parts)}"
+                )
+            return Load(buffer, tuple(_as_expr(node, part, INDEX, error) for part in parts))
+        case ast.BinOp(op=symbol) | ast.Compare(ops=[symbol]) if type(symbol) in _SYMBOLS:
+            return operation(node, _BY_SYMBOL[_SYMBOLS[type(symbol)]], parts, error)
+        case ast.Compare():
+            raise error(node, "chained comparisons: write (a < b) & (b < c)")
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="T"), attr=name)):
+            return _call(node, name, parts, error)
+    raise error(node, "not an expression of the loop language")
+
+
+def operation(node: ast.expr, name: str, parts: Sequence[Part], error: Error) -> Expr:
+    """A scalar operator. Bare numbers take the dtype of the last operand that has one."""
+    row = SCALAR_OPERATORS[name]
+    if len(parts) != row.arity:
+        raise error(node, f"T.{name} takes {row.arity} operands, not {len(parts)}")
+    typed = parts[1:] if name == "select" else parts
+    like = next((p.dtype for p in reversed(typed) if isinstance(p, Expr)), None)
+    if like is None:
+        like = DType.float32 if any(isinstance(p, float) for p in typed) else INDEX
+    args = tuple(_as_expr(node, part, like, error) for part in parts)
+    checked = args[1:] if name == "select" else args
+    if any(a.dtype != like for a in checked):
+        raise error(node, f"T.{name} of {', '.join(a.dtype for a in args)}: cast them to one dtype")
+    return Call(name, args, DType.bool if row.result == "bool" else like)
+
+
+def typed_literal(node: ast.AST, value: float, dtype: DType, error: Error) -> Const:
+    """A number as a literal of `dtype`."""
+    if not dtype.is_float and int(value) != value:
+        raise error(node, f"{value} is not a {dtype}")
+    return Const(value, dtype)
+
+
+def _as_expr(node: ast.AST, part: Part, like: DType, error: Error) -> Expr:
+    return part if isinstance(part, Expr) else typed_literal(node, part, like, error)
+
+
+def _call(node: ast.Call, name: str, parts: Sequence[Part], error: Error) -> Expr:
+    texts = [text for a in node.args if (text := literal_text(a)) is not None]
+    match name, parts, texts:
+        case (("cast" | "bitcast"), [value], [dtype]) if dtype in DType.__members__:
+            made = Cast if name == "cast" else Bitcast
+            return made(_as_expr(node, value, INDEX, error), DType(dtype))
+        case "ramp", [base, stride, int() as width], []:
+            start = _as_expr(node, base, INDEX, error)
+            return Ramp(start, _as_expr(node, stride, INDEX, error), width)
+        case "broadcast", [value, int() as width], []:
+            return Broadcast(_as_expr(node, value, INDEX, error), width)
+        case _, [int() | float() as value], [] if name in DType.__members__:
+            return typed_literal(node, value, DType(name), error)
+        case "bool", [Const() as literal], []:
+            return literal
+        case _, [], [text] if name in DType.__members__ and DType(name).is_float:
+            return Const(float(text), DType(name))
+    if name not in SCALAR_OPERATORS or texts:
+        raise error(node, f"T.{name} is not an operator, or not with these operands")
+    return operation(node, name, parts, error)

@@ -1,0 +1,399 @@
+"""Loop functions from Python text: the inverse of `print_text`, through Python's own `ast`.
+
+In: text as `print_function` writes it, or as a person would. Out: a `LoopFunction`. The text is
+never executed. A person may also leave out `T.Output` (the trailing parameters that the body writes
+are the outputs), reuse a name in a later nest (it gets a suffix), and write plain numbers where the
+other operand gives the dtype:
+
+    @T.kernel
+    def relu(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+        for i in range(8):
+            B[i] = T.max(A[i], 0)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast, get_args
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.errors import UserError
+from webmlc.core.expr import Expr, Var
+from webmlc.loops.ir import (
+    THREAD_AXES,
+    Axis,
+    AxisKind,
+    Barrier,
+    Block,
+    Buffer,
+    For,
+    If,
+    Let,
+    LoopFunction,
+    LoopKind,
+    Scope,
+    Seq,
+    Stmt,
+    Store,
+    seq,
+    stores,
+)
+from webmlc.loops.parse_expr import build_expr, is_call, literal_text, operands, typed_literal
+
+_LOOP_KINDS: Mapping[str, LoopKind] = {
+    "range": "serial",
+    "T.serial": "serial",
+    "T.grid": "serial",
+    **{f"T.{kind}": cast(LoopKind, kind) for kind in get_args(LoopKind)},
+}
+_AXIS_KINDS: Mapping[str, AxisKind] = {"S": "spatial", "R": "reduce"}
+
+
+class LoopTextError(UserError):
+    """Text that is not a loop function: says the line, and points at the place."""
+
+
+def parse_function(text: str) -> LoopFunction:
+    """The loop function that `text` describes. Raises `LoopTextError` with the line and a caret."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise LoopTextError(
+            _point(text, error.lineno or 1, (error.offset or 1) - 1, error.msg)
+        ) from error
+    return _Parser(text, tree).function()
+
+
+def _point(text: str, line: int, column: int, message: str) -> str:
+    lines = text.splitlines()
+    shown = lines[line - 1] if line <= len(lines) else ""
+    return f"loop text, line {line}: {message}\n    {shown}\n    {' ' * column}^"
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What a suite sees: variables by their name in the text, and the extents of its loops."""
+
+    variables: dict[str, Var] = field(default_factory=dict)
+    extents: dict[Var, Expr] = field(default_factory=dict)
+
+    def inner(self) -> _Scope:
+        return _Scope(dict(self.variables), dict(self.extents))
+
+
+class _Parser:
+    """One text being parsed. A class because every rule needs the buffers and the names taken so
+    far.
+    """
+
+    def __init__(self, text: str, tree: ast.Module) -> None:
+        self.text = text
+        self.tree = tree
+        self.buffers: dict[str, Buffer] = {}
+        self.taken: set[str] = set()
+        self.mentioned = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+
+    def error(self, node: ast.AST, message: str) -> LoopTextError:
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        return LoopTextError(_point(self.text, line, column, message))
+
+    # -- the function's head -----------------------------------
+
+    def function(self) -> LoopFunction:
+        if len(self.tree.body) != 1 or not isinstance(self.tree.body[0], ast.FunctionDef):
+            raise self.error(self.tree, "expected one function, decorated with @T.kernel")
+        definition = self.tree.body[0]
+        arguments = definition.args.args
+        scope = _Scope()
+        symbols = tuple(
+            self.declare(a, a.arg, INDEX, scope)
+            for a in arguments
+            if a.annotation is not None and ast.unparse(a.annotation) == "T.symbol"
+        )
+        params, outputs = [], 0
+        for argument in arguments:
+            if argument.arg not in scope.variables:
+                buffer, is_output = self.parameter(argument, scope)
+                params.append(buffer)
+                outputs += is_output
+                if outputs and not is_output:
+                    raise self.error(argument, "inputs come before outputs")
+        allocations, rest = self.allocations(definition.body, scope)
+        body = self.suite(rest, scope)
+        if not outputs:
+            outputs = _trailing_writes(params, body)
+        origin = self.origin(definition)
+        return LoopFunction(
+            definition.name, tuple(params), outputs, symbols, allocations, body, origin
+        )
+
+    def origin(self, definition: ast.FunctionDef) -> tuple[str, ...]:
+        match definition.decorator_list:
+            case [ast.Attribute() as decorator] if ast.unparse(decorator) == "T.kernel":
+                return ()
+            case [ast.Call(keywords=[ast.keyword(arg="origin", value=ast.List(elts=names))])]:
+                return tuple(self.string(name) for name in names)
+        raise self.error(definition, "a loop function is decorated with @T.kernel")
+
+    def parameter(self, argument: ast.arg, scope: _Scope) -> tuple[Buffer, bool]:
+        match argument.annotation:
+            case ast.Call() as call if (kind := ast.unparse(call.func)) in ("T.Buffer", "T.Output"):
+                return self.buffer(argument.arg, call, scope), kind == "T.Output"
+        raise self.error(argument, "a parameter is a T.Buffer, a T.Output or a T.symbol")
+
+    def allocations(
+        self, statements: Sequence[ast.stmt], scope: _Scope
+    ) -> tuple[tuple[Buffer, ...], Sequence[ast.stmt]]:
+        """The buffers allocated at the top of the function, and the statements after them."""
+        buffers: list[Buffer] = []
+        for index, statement in enumerate(statements):
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if is_call(
+                    call, "T.alloc_buffer"
+                ):
+                    buffers.append(self.buffer(name, call, scope))
+                case _:
+                    return tuple(buffers), statements[index:]
+        return tuple(buffers), ()
+
+    def buffer(self, name: str, call: ast.Call, scope: _Scope) -> Buffer:
+        match call:
+            case ast.Call(args=[ast.Tuple(elts=dims), dtype], keywords=keywords):
+                shape = tuple(self.expr(d, scope) for d in dims)
+                scopes = [self.string(k.value) for k in keywords if k.arg == "scope"] or ["global"]
+                if scopes[0] not in get_args(Scope):
+                    raise self.error(call, f"unknown scope {scopes[0]!r}")
+                buffer = Buffer(name, shape, self.dtype(dtype), cast(Scope, scopes[0]))
+                self.claim(call, name)
+                self.buffers[name] = buffer
+                return buffer
+        raise self.error(call, 'expected (shape, "dtype"), the shape a tuple')
+
+    # -- statements --------------------------------------------
+
+    def suite(self, statements: Sequence[ast.stmt], scope: _Scope) -> Stmt:
+        """Statements in order. A `name = value` holds for the rest of the suite."""
+        scope = scope.inner()
+        parsed: list[Stmt] = []
+        for index, statement in enumerate(statements):
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    bound = self.expr(value, scope)
+                    var = self.declare(statement, name, bound.dtype, scope)
+                    parsed.append(Let(var, bound, self.suite(statements[index + 1 :], scope)))
+                    break
+                case ast.Pass():
+                    pass
+                case _:
+                    parsed.append(self.statement(statement, scope))
+        return seq(*parsed)
+
+    def statement(self, node: ast.stmt, scope: _Scope) -> Stmt:
+        match node:
+            case ast.Assign(targets=[ast.Subscript() as target], value=value):
+                return self.store(target, value, scope)
+            case ast.For():
+                return self.loops(node, scope)
+            case ast.If(test=test, body=then, orelse=otherwise):
+                other = self.suite(otherwise, scope) if otherwise else None
+                return If(self.expr(test, scope), self.suite(then, scope), other)
+            case ast.Expr(value=ast.Call() as call) if is_call(call, "T.barrier"):
+                return Barrier()
+            case ast.With(items=[ast.withitem(context_expr=ast.Call() as call)], body=body):
+                if is_call(call, "T.block"):
+                    return self.block(call, body, scope)
+                if is_call(call, "T.let") and len(call.args) == 2:
+                    return self.let(call, body, scope)
+        raise self.error(node, "not a statement of the loop language")
+
+    def let(self, call: ast.Call, body: Sequence[ast.stmt], scope: _Scope) -> Let:
+        bound = self.expr(call.args[1], scope)
+        inner = scope.inner()
+        var = self.declare(call, ast.unparse(call.args[0]), bound.dtype, inner)
+        return Let(var, bound, self.suite(body, inner))
+
+    def store(self, target: ast.Subscript, value: ast.expr, scope: _Scope) -> Store:
+        name = ast.unparse(target.value)
+        if name not in self.buffers:
+            raise self.error(target, f"{name} is not a buffer")
+        buffer = self.buffers[name]
+        slices = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+        if len(slices) != len(buffer.shape):
+            raise self.error(
+                target, f"{name} has {len(buffer.shape)} dimensions, indexed with {len(slices)}"
+            )
+        indices = tuple(self.expr(i, scope) for i in slices)
+        parsed = self.expr(value, scope, buffer.dtype)
+        if parsed.dtype != buffer.dtype:
+            raise self.error(
+                value, f"a {parsed.dtype} stored to {name}, which holds {buffer.dtype}"
+            )
+        return Store(buffer, indices, parsed)
+
+    def loops(self, node: ast.For, scope: _Scope) -> Stmt:
+        targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+        call = node.iter
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in _LOOP_KINDS:
+            raise self.error(call, f"a loop runs over one of {', '.join(_LOOP_KINDS)}")
+        called = ast.unparse(call.func)
+        kind, arguments, thread = _LOOP_KINDS[called], list(call.args), None
+        if kind == "thread_binding":
+            thread = self.string(arguments.pop()) if len(arguments) == 2 else ""
+            if thread not in THREAD_AXES:
+                raise self.error(
+                    call, f"T.thread_binding(extent, axis), axis one of {', '.join(THREAD_AXES)}"
+                )
+        if len(arguments) != len(targets) or (len(targets) > 1 and called != "T.grid"):
+            raise self.error(call, f"{len(targets)} variables over {len(arguments)} extents")
+        extents = [self.expr(a, scope) for a in arguments]
+        inner = scope.inner()
+        loops = []
+        for target, extent in zip(targets, extents, strict=True):
+            var = self.declare(target, ast.unparse(target), INDEX, inner)
+            inner.extents[var] = extent
+            loops.append((var, extent))
+        body = self.suite(node.body, inner)
+        for var, extent in reversed(loops):
+            body = For(var, extent, body, kind, thread)
+        return body
+
+    def block(self, call: ast.Call, statements: Sequence[ast.stmt], scope: _Scope) -> Block:
+        """A block: axes first (seen by init and body only), then where, intrinsic and init, then
+        the body.
+        """
+        if len(call.args) != 1:
+            raise self.error(call, 'expected T.block("name")')
+        inner = scope.inner()
+        axes: list[tuple[Axis, Expr]] = []
+        predicate: Expr | None = None
+        intrinsic: str | None = None
+        init: Stmt | None = None
+        for index, statement in enumerate(statements):
+            match statement:
+                case ast.Assign(targets=[target], value=ast.Call() as value) if ast.unparse(
+                    value.func
+                ).startswith("T.axis."):
+                    axes += self.axes(target, value, scope, inner)
+                case ast.Expr(value=ast.Call(args=[argument]) as value) if is_call(
+                    value, "T.where"
+                ):
+                    predicate = self.expr(argument, scope)
+                case ast.Expr(value=ast.Call(args=[name]) as value) if is_call(
+                    value, "T.intrinsic"
+                ):
+                    intrinsic = self.string(name)
+                case ast.With(items=[ast.withitem(context_expr=ast.Call() as value)]) if is_call(
+                    value, "T.init"
+                ):
+                    init = self.suite(statement.body, inner)
+                case _:
+                    body = self.suite(statements[index:], inner)
+                    break
+        else:
+            body = Seq(())
+        return Block(
+            self.string(call.args[0]),
+            tuple(axis for axis, _ in axes),
+            tuple(binding for _, binding in axes),
+            body,
+            init,
+            predicate,
+            intrinsic,
+        )
+
+    def axes(
+        self, target: ast.expr, call: ast.Call, outer: _Scope, inner: _Scope
+    ) -> list[tuple[Axis, Expr]]:
+        """`vi = T.axis.spatial(extent, binding)`, or `vi, vk = T.axis.remap("SR", [i, k])`."""
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        kind = ast.unparse(call.func).removeprefix("T.axis.")
+        pairs: list[tuple[AxisKind, Expr, Expr]] = []
+        match kind, call.args:
+            case (("spatial" | "reduce"), [extent, binding]) if len(targets) == 1:
+                pairs.append((kind, self.expr(extent, outer), self.expr(binding, outer)))
+            case "remap", [kinds, ast.List(elts=loops)] if len(loops) == len(targets):
+                letters = self.string(kinds)
+                if len(letters) != len(loops) or not set(letters) <= set(_AXIS_KINDS):
+                    raise self.error(
+                        kinds, f"expected {len(loops)} letters S (spatial) or R (reduce)"
+                    )
+                for letter, loop in zip(letters, loops, strict=True):
+                    binding_expr = self.expr(loop, outer)
+                    if (
+                        not isinstance(binding_expr, Var)
+                        or (bound := outer.extents.get(binding_expr)) is None
+                    ):
+                        raise self.error(loop, "T.axis.remap takes loop variables")
+                    pairs.append((_AXIS_KINDS[letter], bound, binding_expr))
+            case _:
+                raise self.error(
+                    call, 'expected T.axis.spatial, T.axis.reduce or T.axis.remap("SR", [i, k])'
+                )
+        return [
+            (Axis(self.declare(t, ast.unparse(t), INDEX, inner), extent, axis_kind), binding)
+            for t, (axis_kind, extent, binding) in zip(targets, pairs, strict=True)
+        ]
+
+    # -- names and expressions ---------------------------------
+
+    def declare(self, node: ast.AST, name: str, dtype: DType, scope: _Scope) -> Var:
+        """A new variable. A name used before, in a nest that has ended, gets a suffix."""
+        if not name.isidentifier():
+            raise self.error(node, f"{name} is not a name")
+        if name in scope.variables:
+            raise self.error(node, f"{name} is bound already")
+        unique, count = name, 0
+        while unique in self.taken or (count and unique in self.mentioned):
+            count += 1
+            unique = f"{name}_{count}"
+        self.claim(node, unique)
+        scope.variables[name] = Var(unique, dtype)
+        return scope.variables[name]
+
+    def claim(self, node: ast.AST, name: str) -> None:
+        if name in self.taken:
+            raise self.error(node, f"{name} is bound already")
+        self.taken.add(name)
+
+    def string(self, node: ast.expr) -> str:
+        text = literal_text(node)
+        if text is None:
+            raise self.error(node, "expected a string")
+        return text
+
+    def dtype(self, node: ast.expr) -> DType:
+        name = self.string(node)
+        if name not in DType.__members__:
+            raise self.error(node, f"unknown dtype {name!r}")
+        return DType(name)
+
+    def expr(self, root: ast.expr, scope: _Scope, like: DType = INDEX) -> Expr:
+        """An expression; an explicit stack, so depth does not matter. A bare number takes dtype
+        `like`.
+        """
+        done: dict[ast.expr, Expr | float] = {}
+        stack: list[tuple[ast.expr, bool]] = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            inner = operands(node)
+            if inner and not expanded:
+                stack.append((node, True))
+                stack.extend((child, False) for child in inner)
+                continue
+            parts = [done[child] for child in inner]
+            done[node] = build_expr(node, parts, scope.variables, self.buffers, self.error)
+        result = done[root]
+        if isinstance(result, Expr):
+            return result
+        return typed_literal(root, result, like, self.error)
+
+
+def _trailing_writes(params: Sequence[Buffer], body: Stmt) -> int:
+    """How many of the last parameters the body writes."""
+    written = {store.buffer for store in stores(body)}
+    count = 0
+    while count < len(params) and params[len(params) - 1 - count] in written:
+        count += 1
+    return count
