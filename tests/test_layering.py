@@ -2,10 +2,10 @@
 
     core < graph/ir < frontend < graph < loops < schedule < target < package < host < compile < cli
 
-Two exceptions. `webmlc/graph/ir.py`, the records that a graph is made of, is a stage of its own just
-right of core, because the frontend's product is a graph; the rest of `webmlc/graph`, what transforms
-those records, stands right of the frontend. And that file may name the loop function's type in
-annotations (ANNOTATIONS), since a module holds both kinds of function.
+Two exceptions. `webmlc/graph/ir.py`, the records that a graph is made of, is a stage of its own
+just right of core, because the frontend's product is a graph; the rest of `webmlc/graph`, what
+transforms those records, stands right of the frontend. And that file may name the loop function's
+type in annotations (ANNOTATIONS), since a module holds both kinds of function.
 """
 
 import ast
