@@ -30,6 +30,8 @@ RANGES = {i: Interval(0, 7), j: Interval(0, 3), n: SYMBOL, m: SYMBOL}
         ((n * m + i * m) // m, "i + n"),
         (n % m + n // m * m, "n"),
         (n % 5, "n % 5"),
+        ((n * 8 + i) // 24, "n // 3"),
+        ((n * 8 + i) % 24, "i + n % 3 * 8"),
         (n % 5 * 3, "n % 5 * 3"),
         (n - 2, "n - 2"),
         (Const(3) - n, "3 - n"),

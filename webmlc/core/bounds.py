@@ -1,6 +1,7 @@
 """Interval bounds of index expressions.
 
-In: an index expression and the interval of each variable. Out: an interval that contains every value.
+In: an index expression and the interval of each variable. Out: an interval that contains every
+value.
 
     >>> from webmlc.core.expr import Var
     >>> i, j = Var("i"), Var("j")

@@ -8,7 +8,9 @@ A `DType` is a string (`"float32"`), so it prints, hashes and serialises as itse
 
 from __future__ import annotations
 
+import builtins
 from enum import StrEnum
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -33,7 +35,7 @@ class DType(StrEnum):
     float64 = "float64"
 
     @property
-    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+    def numpy(self) -> np.dtype[Any]:
         """The numpy dtype of one element."""
         return np.dtype(ml_dtypes.bfloat16 if self is DType.bfloat16 else str(self))
 
@@ -43,17 +45,17 @@ class DType(StrEnum):
         return 1 if self is DType.bool else int(self.lstrip("buintfloa")) // 8
 
     @property
-    def is_float(self) -> bool:  # type: ignore[valid-type]
+    def is_float(self) -> builtins.bool:
         """True for the floating-point types."""
         return "float" in self
 
     @property
-    def is_integer(self) -> bool:  # type: ignore[valid-type]
+    def is_integer(self) -> builtins.bool:
         """True for the signed and unsigned integers; bool is not an integer."""
         return "int" in self
 
     @property
-    def is_signed(self) -> bool:  # type: ignore[valid-type]
+    def is_signed(self) -> builtins.bool:
         """True for signed integers and floats."""
         return self.is_float or self.startswith("int")
 

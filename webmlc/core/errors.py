@@ -1,6 +1,7 @@
 """Errors: what the user did wrong, and what we did wrong, never look alike.
 
-A `UserError` is one clear message and a non-zero exit; an `InternalError` is a bug of ours and says where its dump is.
+A `UserError` is one clear message and a non-zero exit; an `InternalError` is a bug of ours and says
+where its dump is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ class WebmlcError(Exception):
 
 
 class UserError(WebmlcError):
-    """The model, the inputs or the environment cannot be used as they are; the message says what to do."""
+    """The model, the inputs or the environment cannot be used as they are; the message says what to
+    do.
+    """
 
 
 class ModelError(UserError):

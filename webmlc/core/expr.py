@@ -1,9 +1,9 @@
 """Expressions: one small language for dimensions, indices and scalar arithmetic.
 
-A dimension is an expression from day one (`3`, `n`, `2*n + 1`): a static shape is just the constant case. The nodes are
-`Const`, `Var`, `Call` (a row of `SCALAR_OPERATORS`), `Cast`, `Bitcast`, and for vectors `Ramp` and `Broadcast`; later
-stages add leaves that read memory (`graph.compute.Read`, `loops.ir.Load`). Nodes are immutable, equal by structure, and
-hash once.
+A dimension is an expression from day one (`3`, `n`, `2*n + 1`): a static shape is just the constant
+case. The nodes are `Const`, `Var`, `Call` (a row of `SCALAR_OPERATORS`), `Cast`, `Bitcast`, and for
+vectors `Ramp` and `Broadcast`; later stages add leaves that read memory (`graph.compute.Read`,
+`loops.ir.Load`). Nodes are immutable, equal by structure, and hash once.
 
     >>> n = Var("n")
     >>> str((n * 2 + 1) // 4)
@@ -23,7 +23,9 @@ Number = int | float | bool
 
 
 class Expr:
-    """Base of all expressions. `dtype` is the element type, `lanes` the vector width (1 for a scalar)."""
+    """Base of all expressions. `dtype` is the element type, `lanes` the vector width (1 for a
+    scalar).
+    """
 
     __slots__ = ()
     dtype: DType
@@ -57,9 +59,9 @@ class Expr:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if type(self) is not type(other) or self._hash != other._hash:  # type: ignore[attr-defined]
+        if type(self) is not type(other) or self._hash != other._hash:
             return False
-        return bool(self._key() == other._key())  # type: ignore[attr-defined]
+        return bool(self._key() == other._key())
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -130,7 +132,9 @@ class Expr:
         return self if dtype == self.dtype else Cast(self, dtype)
 
     def __bool__(self) -> bool:
-        raise TypeError(f"an expression has no truth value; compare with .equals or prove it: {self}")
+        raise TypeError(
+            f"an expression has no truth value; compare with .equals or prove it: {self}"
+        )
 
     def __str__(self) -> str:
         from webmlc.core.expr_text import print_expr
@@ -143,7 +147,9 @@ Operand = Expr | int | float | bool
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
-    """A literal of a dtype. Floats keep their Python value, rounded to the dtype where it is used."""
+    """A literal of a dtype. Floats keep their Python value, rounded to the dtype where it is
+    used.
+    """
 
     value: Number
     dtype: DType = INDEX
@@ -164,7 +170,9 @@ class Const(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Var(Expr):
-    """A variable: a loop index, a block axis, a symbolic dimension or a let. Names are unique in a function."""
+    """A variable: a loop index, a block axis, a symbolic dimension or a let. Names are unique in a
+    function.
+    """
 
     name: str
     dtype: DType = INDEX
@@ -295,8 +303,8 @@ def as_expr(value: Operand, like: DType = INDEX) -> Expr:
 def call(op: str, *operands: Operand) -> Expr:
     """Apply the scalar operator `op`; Python numbers take the dtype of the last expression operand.
 
-    Folds constants and the cheapest identities, so that index arithmetic stays readable. Raises `TypeError` where the
-    operands' dtypes differ.
+    Folds constants and the cheapest identities, so that index arithmetic stays readable. Raises
+    `TypeError` where the operands' dtypes differ.
     """
     row = SCALAR_OPERATORS[op]
     like = next((o.dtype for o in reversed(operands) if isinstance(o, Expr)), INDEX)
@@ -305,7 +313,9 @@ def call(op: str, *operands: Operand) -> Expr:
         raise TypeError(f"{op} takes {row.arity} operands, not {len(args)}")
     typed = args[1:] if op == "select" else args
     if any(a.dtype != typed[0].dtype for a in typed):
-        raise TypeError(f"{op} of {', '.join(a.dtype for a in args)}: cast the operands to one dtype")
+        raise TypeError(
+            f"{op} of {', '.join(a.dtype for a in args)}: cast the operands to one dtype"
+        )
     dtype = DType.bool if row.result == "bool" else args[-1].dtype
     if dtype == INDEX and len(args) == 2:
         folded = _index_identity(op, args[0], args[1])
@@ -316,17 +326,17 @@ def call(op: str, *operands: Operand) -> Expr:
 def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
     """Fold `a op b` of index type where both are literals or one is a neutral element."""
     match op, a, b:
-        case ("floordiv" | "floormod" | "truncdiv" | "truncmod"), _, Const(value=0):
+        case (("floordiv" | "floormod" | "truncdiv" | "truncmod"), _, Const(value=0)):
             return None
         case _, Const(value=x), Const(value=y) if SCALAR_OPERATORS[op].result == "same":
             return Const(int(SCALAR_OPERATORS[op].meaning(x, y)))
         case "add", Const(value=0), _:
             return b
-        case ("add" | "sub"), _, Const(value=0):
+        case (("add" | "sub"), _, Const(value=0)):
             return a
         case "mul", Const(value=1), _:
             return b
-        case ("mul" | "floordiv"), _, Const(value=1):
+        case (("mul" | "floordiv"), _, Const(value=1)):
             return a
         case "mul", (Const(value=0) as zero), _:
             return zero
@@ -346,7 +356,9 @@ def maximum(a: Operand, b: Operand) -> Expr:
 
 
 def select(condition: Expr, then: Operand, otherwise: Operand) -> Expr:
-    """`then` where `condition`, else `otherwise`. Both sides may be evaluated: loads must be in bounds or guarded."""
+    """`then` where `condition`, else `otherwise`. Both sides may be evaluated: loads must be in
+    bounds or guarded.
+    """
     return call("select", condition, then, otherwise)
 
 
@@ -361,12 +373,16 @@ def as_int(expr: Operand) -> int | None:
 
 
 def walk(root: Expr) -> Iterator[Expr]:
-    """Every node of `root`, parents before children, shared nodes as often as they occur."""
+    """Every distinct node of `root`, parents before children: what is shared is visited once."""
+    seen: set[Expr] = {root}
     stack = [root]
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(node.children()))
+        for child in reversed(node.children()):
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
 
 
 def variables(root: Expr) -> frozenset[Var]:
@@ -375,9 +391,11 @@ def variables(root: Expr) -> frozenset[Var]:
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
-    """Rewrite bottom-up: `rule` sees each node over its rewritten children and returns a replacement or `None`.
+    """Rewrite bottom-up: `rule` sees each node over its rewritten children and returns a
+    replacement or `None`.
 
-    An explicit stack: deep expressions would break Python's recursion. Equal sub-expressions are rewritten once.
+    An explicit stack: deep expressions would break Python's recursion. Equal sub-expressions are
+    rewritten once.
     """
     done: dict[Expr, Expr] = {}
     stack: list[tuple[Expr, bool]] = [(root, False)]
@@ -415,7 +433,9 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
 
 
 def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:
-    """The numpy value of `root` with variables bound by name; exact for integers. Raises `KeyError` if one is unbound."""
+    """The numpy value of `root` with variables bound by name; exact for integers. Raises `KeyError`
+    if one is unbound.
+    """
     done: dict[Expr, Any] = {}
 
     def rule(node: Expr) -> Expr | None:
@@ -434,4 +454,3 @@ def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:
 
     rewrite(root, rule)
     return done[root]
-

@@ -1,8 +1,8 @@
 """Expressions as Python text: what `str(expr)`, the IR dumps and the golden tests show.
 
-Infix where Python has the operator, `T.<name>(...)` elsewhere; index literals are bare numbers, other literals carry
-their dtype (`T.float32(0.5)`), so that the text parses back (`loops.text`). Leaves of later stages print themselves
-through `text(print_child)`.
+Infix where Python has the operator, `T.<name>(...)` elsewhere; index literals are bare numbers,
+other literals carry their dtype (`T.float32(0.5)`), so that the text parses back (`loops.text`).
+Leaves of later stages print themselves through `text(print_child)`.
 
     >>> from webmlc.core.expr import Var, maximum
     >>> str(maximum(Var("i") * 4 + 1, 0))
@@ -72,7 +72,9 @@ def _print_node(node: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
 
 
 def print_literal(value: int | float | bool, dtype: DType) -> str:
-    """A literal: bare for the index type, `T.<dtype>(value)` otherwise; infinities and NaN as strings."""
+    """A literal: bare for the index type, `T.<dtype>(value)` otherwise; infinities and NaN as
+    strings.
+    """
     if dtype == INDEX:
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,6 +1,8 @@
-"""Machines: what a schedule rule and a lowering may assume of the hardware and of the engine that runs the code.
+"""Machines: what a schedule rule and a lowering may assume of the hardware and of the engine that
+runs the code.
 
-A `Machine` is plain numbers, so that the same rules make different schedules for different machines:
+A `Machine` is plain numbers, so that the same rules make different schedules for different
+machines:
 
     >>> RELAXED.tile, SIMD128.tile
     (Tile(rows=6, columns=8), Tile(rows=4, columns=8))
@@ -26,10 +28,11 @@ class Tile:
 class Machine:
     """What the compiler assumes of one target.
 
-    `features` says which instructions may be emitted ("relaxed": FMA and relaxed dot products); `lanes` is the width of a
-    vector of 32-bit elements; `vector_registers` how many of them the engine allocates without spilling; `tile` the register
-    tile of contractions, `narrow_tile` that of one or two rows; `l1_bytes` and `l2_bytes` the caches to block for;
-    `parallel_operations` the scalar operations below which waking threads costs more than it saves.
+    `features` says which instructions may be emitted ("relaxed": FMA and relaxed dot products);
+    `lanes` is the width of a vector of 32-bit elements; `vector_registers` how many of them the
+    engine allocates without spilling; `tile` the register tile of contractions, `narrow_tile` that
+    of one or two rows; `l1_bytes` and `l2_bytes` the caches to block for; `parallel_operations` the
+    scalar operations below which waking threads costs more than it saves.
     """
 
     name: MachineName

@@ -1,7 +1,8 @@
 """The scalar operators: ONE table. Arity, type rule, numpy meaning, identity element.
 
-Everything that computes on scalars or vectors is a `Call` of one of these rows; the targets' own tables only spell them.
-Integer `floordiv`/`floormod` round towards minus infinity (Python's `//`, `%`); `truncdiv`/`truncmod` towards zero (C's).
+Everything that computes on scalars or vectors is a `Call` of one of these rows; the targets' own
+tables only spell them. Integer `floordiv`/`floormod` round towards minus infinity (Python's `//`,
+`%`); `truncdiv`/`truncmod` towards zero (C's).
 
     >>> SCALAR_OPERATORS["add"].arity, SCALAR_OPERATORS["lt"].result
     (2, 'bool')
@@ -23,8 +24,10 @@ Result = Literal["same", "bool"]
 class ScalarOperator:
     """One scalar operator.
 
-    `result` is `"same"` (the dtype of the last argument) or `"bool"`; `meaning` works on numpy scalars and arrays;
-    `symbol` is the infix spelling in the Python text of the IR, if any; `identity` the neutral element of a reduction.
+    `result` is `"same"` (the dtype of the last argument) or `"bool"`; `meaning` works on numpy
+    scalars and arrays; `symbol` is the infix spelling in the Python text of the IR, if any;
+    `identity` the neutral element of a reduction;
+    `cost` is in additions, roughly, on a machine without an instruction for it.
     """
 
     name: str
@@ -34,6 +37,7 @@ class ScalarOperator:
     symbol: str | None = None
     identity: float | None = None
     commutative: bool = False
+    cost: int = 1
 
 
 def _truncdiv(a: Any, b: Any) -> Any:
@@ -58,14 +62,14 @@ _ROWS = (
     ScalarOperator("add", 2, np.add, symbol="+", identity=0, commutative=True),
     ScalarOperator("sub", 2, np.subtract, symbol="-"),
     ScalarOperator("mul", 2, np.multiply, symbol="*", identity=1, commutative=True),
-    ScalarOperator("div", 2, np.divide, symbol="/"),
+    ScalarOperator("div", 2, np.divide, symbol="/", cost=4),
     ScalarOperator("floordiv", 2, np.floor_divide, symbol="//"),
     ScalarOperator("floormod", 2, np.mod, symbol="%"),
     ScalarOperator("truncdiv", 2, _truncdiv),
     ScalarOperator("truncmod", 2, np.fmod),
     ScalarOperator("min", 2, np.minimum, identity=math.inf, commutative=True),
     ScalarOperator("max", 2, np.maximum, identity=-math.inf, commutative=True),
-    ScalarOperator("pow", 2, _pow),
+    ScalarOperator("pow", 2, _pow, cost=32),
     ScalarOperator("fma", 3, lambda a, b, c: a * b + c),
     ScalarOperator("neg", 1, np.negative),
     ScalarOperator("abs", 1, np.abs),
@@ -74,22 +78,22 @@ _ROWS = (
     ScalarOperator("ceil", 1, np.ceil),
     ScalarOperator("trunc", 1, np.trunc),
     ScalarOperator("round", 1, np.rint),
-    ScalarOperator("sqrt", 1, np.sqrt),
-    ScalarOperator("exp", 1, np.exp),
-    ScalarOperator("log", 1, np.log),
-    ScalarOperator("erf", 1, _erf),
-    ScalarOperator("sin", 1, np.sin),
-    ScalarOperator("cos", 1, np.cos),
-    ScalarOperator("tan", 1, np.tan),
-    ScalarOperator("asin", 1, np.arcsin),
-    ScalarOperator("acos", 1, np.arccos),
-    ScalarOperator("atan", 1, np.arctan),
-    ScalarOperator("sinh", 1, np.sinh),
-    ScalarOperator("cosh", 1, np.cosh),
-    ScalarOperator("tanh", 1, np.tanh),
-    ScalarOperator("asinh", 1, np.arcsinh),
-    ScalarOperator("acosh", 1, np.arccosh),
-    ScalarOperator("atanh", 1, np.arctanh),
+    ScalarOperator("sqrt", 1, np.sqrt, cost=4),
+    ScalarOperator("exp", 1, np.exp, cost=16),
+    ScalarOperator("log", 1, np.log, cost=16),
+    ScalarOperator("erf", 1, _erf, cost=16),
+    ScalarOperator("sin", 1, np.sin, cost=16),
+    ScalarOperator("cos", 1, np.cos, cost=16),
+    ScalarOperator("tan", 1, np.tan, cost=16),
+    ScalarOperator("asin", 1, np.arcsin, cost=16),
+    ScalarOperator("acos", 1, np.arccos, cost=16),
+    ScalarOperator("atan", 1, np.arctan, cost=16),
+    ScalarOperator("sinh", 1, np.sinh, cost=16),
+    ScalarOperator("cosh", 1, np.cosh, cost=16),
+    ScalarOperator("tanh", 1, np.tanh, cost=16),
+    ScalarOperator("asinh", 1, np.arcsinh, cost=16),
+    ScalarOperator("acosh", 1, np.arccosh, cost=16),
+    ScalarOperator("atanh", 1, np.arctanh, cost=16),
     ScalarOperator("isnan", 1, np.isnan, "bool"),
     ScalarOperator("isinf", 1, np.isinf, "bool"),
     ScalarOperator("bit_and", 2, np.bitwise_and, symbol="&", identity=-1, commutative=True),
@@ -108,5 +112,6 @@ _ROWS = (
 )
 
 SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
-"""Every scalar operator by name. `select(condition, then, otherwise)`; `fma(a, b, c)` is a·b + c, rounded once or twice;
-booleans combine with `bit_and`, `bit_or`, `bit_xor`, `bit_not`."""
+"""Every scalar operator by name. `select(condition, then, otherwise)`; `fma(a, b, c)` is a·b + c,
+rounded once or twice; booleans combine with `bit_and`, `bit_or`, `bit_xor`, `bit_not`.
+"""

@@ -1,9 +1,12 @@
-"""Simplification of index expressions by a canonical form: sums of products with integer coefficients.
+"""Simplification of index expressions by a canonical form: sums of products with integer
+coefficients.
 
-In: an expression and the intervals of its variables. Out: an equal expression, usually shorter; two expressions that
-differ by polynomial arithmetic become the same one, so equality of dimensions can be proved (`prove_equal`).
+In: an expression and the intervals of its variables. Out: an equal expression, usually shorter; two
+expressions that differ by polynomial arithmetic become the same one, so equality of dimensions can
+be proved (`prove_equal`).
 
-`a % c` is `a - c·(a // c)` inside the form, so quotients and remainders made by splitting and fusing loops cancel:
+`a % c` is `a - c·(a // c)` inside the form, so quotients and remainders made by splitting and
+fusing loops cancel:
 
     >>> from webmlc.core.expr import Var
     >>> f = Var("f")
@@ -28,7 +31,9 @@ _NO_RANGES: dict[Var, Interval] = {}
 
 
 def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
-    """An equal, simpler expression. Index arithmetic becomes canonical; other scalars fold where exact."""
+    """An equal, simpler expression. Index arithmetic becomes canonical; other scalars fold where
+    exact.
+    """
     return _Simplifier(ranges or _NO_RANGES).simplify(expr)
 
 
@@ -48,7 +53,9 @@ def divides(factor: int, expr: Expr, ranges: Ranges | None = None) -> bool:
 
 
 class _Simplifier:
-    """The rules over one set of ranges. One class because every rule needs the ranges and the memo."""
+    """The rules over one set of ranges. One class because every rule needs the ranges and the
+    memo.
+    """
 
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
@@ -92,7 +99,9 @@ class _Simplifier:
         return None
 
     def compare(self, op: str, a: Expr, b: Expr) -> Expr | None:
-        """Decide a comparison of indices from the bounds of the difference; else put it in canonical form."""
+        """Decide a comparison of indices from the bounds of the difference; else put it in
+        canonical form.
+        """
         difference = self.to_expr(self.polynomial(call("sub", a, b)))
         interval = bounds(difference, self.ranges)
         decided: bool | None = None
@@ -112,7 +121,7 @@ class _Simplifier:
                     decided = op == "ne"
         return None if decided is None else Const(decided, DType.bool)
 
-    # -- polynomials ---------------------------------------------------------------------------------------------
+    # -- polynomials -------------------------------------------------------------------
 
     def polynomial(self, root: Expr) -> Polynomial:
         """The canonical form of an index expression; an explicit stack."""
@@ -168,7 +177,9 @@ class _Simplifier:
         return {(call(op, self.to_expr(a), self.to_expr(b)),): 1}
 
     def floordiv(self, a: Polynomial, b: Polynomial) -> Polynomial:
-        """a // b: the terms of `a` that `b` divides leave the quotient; the rest may prove to be zero."""
+        """a // b: the terms of `a` that `b` divides leave the quotient; the rest may prove to be
+        zero.
+        """
         if not a:
             return {}
         if set(b) == {()} and b[()] > 0:
@@ -177,7 +188,7 @@ class _Simplifier:
             if a == b:
                 return {(): 1}
             return {(call("floordiv", self.to_expr(a), self.to_expr(b)),): 1}
-        (monomial, coefficient), = b.items()
+        ((monomial, coefficient),) = b.items()
         whole: Polynomial = {}
         rest: Polynomial = {}
         for term, factor in a.items():
@@ -225,18 +236,40 @@ class _Simplifier:
             return _add(whole, {(): int(interval.low) // divisor}, 1)
         if divisor == 1:
             return _add(whole, rest, 1)
+        step = self.common_step(rest, divisor)
+        if step > 1:  # (g·x + y) // (g·d) == x // d where 0 <= y < g
+            coarse = {t: f // step for t, f in rest.items() if f % step == 0}
+            return _add(whole, self.floordiv_constant(coarse, divisor // step), 1)
         if len(rest) == 1:
-            (term, factor), = rest.items()
+            ((term, factor),) = rest.items()
             match term:
-                case (Call(op="floordiv", args=(inner, Const(value=int() as first))),) if factor == 1:
+                case (Call(op="floordiv", args=(inner, Const(value=int() as first))),) if (
+                    factor == 1
+                ):
                     nested = self.floordiv_constant(self.polynomial(inner), first * divisor)
                     return _add(whole, nested, 1)
         return _add(whole, {(call("floordiv", self.to_expr(rest), divisor),): 1}, 1)
 
-    # -- back to expressions -------------------------------------------------------------------------------------
+    def common_step(self, terms: Polynomial, divisor: int) -> int:
+        """The largest g > 1 that divides `divisor` and some terms, the others adding up to less
+        than g; else 1.
+        """
+        for step in sorted({math.gcd(divisor, factor) for factor in terms.values()}, reverse=True):
+            fine = {t: f for t, f in terms.items() if f % step}
+            if (
+                step > 1
+                and fine != terms
+                and bounds(self.to_expr(fine), self.ranges).within(0, step - 1)
+            ):
+                return step
+        return 1
+
+    # -- back to expressions -----------------------------------------------------------
 
     def to_expr(self, polynomial: Polynomial) -> Expr:
-        """The expression of a canonical form: remainders restored, positive terms first, the constant last."""
+        """The expression of a canonical form: remainders restored, positive terms first, the
+        constant last.
+        """
         terms = _restore_remainders({t: f for t, f in polynomial.items() if f}, self)
         positive = sorted((t for t, f in terms.items() if f > 0 and t), key=_order)
         negative = sorted((t for t, f in terms.items() if f < 0 and t), key=_order)
@@ -282,23 +315,29 @@ def _restore_remainders(terms: Polynomial, simplifier: _Simplifier) -> Polynomia
             bottom = simplifier.polynomial(divisor)
             if len(bottom) != 1:
                 break
-            (bottom_term, bottom_factor), = bottom.items()
+            ((bottom_term, bottom_factor),) = bottom.items()
             outer = _without(others, bottom_term)
             if outer is None or factor % bottom_factor:
                 break
             scale = -(factor // bottom_factor)
-            subtrahend = {_join(outer, t): scale * f for t, f in simplifier.polynomial(inner).items()}
-            if all(_covers(result.get(t, 0), f) for t, f in subtrahend.items()):
+            subtrahend = {
+                _join(outer, t): scale * f for t, f in simplifier.polynomial(inner).items()
+            }
+            if all(t == () or _covers(result.get(t, 0), f) for t, f in subtrahend.items()):
                 for t, f in subtrahend.items():
                     _accumulate(result, t, -f)
                 _accumulate(result, term, -factor)
-                _accumulate(result, _join(outer, (Call("floormod", (inner, divisor), INDEX),)), scale)
+                _accumulate(
+                    result, _join(outer, (Call("floormod", (inner, divisor), INDEX),)), scale
+                )
             break
     return {t: f for t, f in result.items() if f}
 
 
 def _covers(have: int, want: int) -> bool:
-    """True where taking `want` out of `have` does not change sign or grow: the term really contains it."""
+    """True where taking `want` out of `have` does not change sign or grow: the term really contains
+    it.
+    """
     return have == want or (have * want > 0 and abs(have) >= abs(want))
 
 
@@ -369,7 +408,9 @@ def _fold(op: str, args: tuple[Expr, ...], dtype: DType) -> Expr | None:
     """Fold an operator of literals where numpy computes it exactly as every target does."""
     row = SCALAR_OPERATORS[op]
     values = [a.dtype.numpy.type(a.value) for a in args if isinstance(a, Const)]
-    exact = op in {"add", "sub", "mul", "min", "max", "neg", "abs", "select"} or row.result == "bool"
+    exact = (
+        op in {"add", "sub", "mul", "min", "max", "neg", "abs", "select"} or row.result == "bool"
+    )
     if not exact or any(isinstance(v, float) and math.isnan(v) for v in values):
         return None
     value: Number = row.meaning(*values).item()

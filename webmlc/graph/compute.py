@@ -1,8 +1,9 @@
 """Tensor expressions: what an operator means, element by element.
 
-A `Tensor` has a shape, a dtype and a `body` that gives the element at its axes; a placeholder has none. A body reads other
-tensors with `tensor[i, j]` (a `Read`); a reduction folds its `value` over `reduce` axes. An operator's `compute` takes
-input tensors and returns output tensors; fusion composes them; `loops.from_graph` turns each remaining stage into a block.
+A `Tensor` has a shape, a dtype and a `body` that gives the element at its axes; a placeholder has
+none. A body reads other tensors with `tensor[i, j]` (a `Read`); a reduction folds its `value` over
+`reduce` axes. An operator's `compute` takes input tensors and returns output tensors; fusion
+composes them; `loops.from_graph` turns each remaining stage into a block.
 
     >>> from webmlc.core.expr import const, maximum
     >>> x = placeholder("x", (const(4), const(8)), DType.float32)
@@ -31,8 +32,9 @@ class ReduceAxis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduction:
-    """`combine` (a scalar operator with an identity: add, mul, min, max, bit_and, bit_or) of `value` over `axes`,
-    starting at `init` (the operator's identity)."""
+    """`combine` (a scalar operator with an identity: add, mul, min, max, bit_and, bit_or) of
+    `value` over `axes`, starting at `init` (the operator's identity).
+    """
 
     combine: str
     axes: tuple[ReduceAxis, ...]
@@ -42,9 +44,11 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor: a placeholder (`body` is None), a pointwise stage (`body` is an `Expr`) or a reduction.
+    """A tensor: a placeholder (`body` is None), a pointwise stage (`body` is an `Expr`) or a
+    reduction.
 
-    `axes` has one variable a dimension; `body` is an expression over them. Tensors are equal by identity.
+    `axes` has one variable a dimension; `body` is an expression over them. Tensors are equal by
+    identity.
     """
 
     name: str
@@ -113,16 +117,22 @@ def reduce(
     combine: str,
     body: Callable[..., Expr],
 ) -> Tensor:
-    """The tensor whose element is `combine` of `body(*axes, *reduce_axes)` over reduce axes of these extents."""
+    """The tensor whose element is `combine` of `body(*axes, *reduce_axes)` over reduce axes of
+    these extents.
+    """
     axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
     reduce_axes = tuple(ReduceAxis(Var(f"{name}_r{d}"), extent) for d, extent in enumerate(extents))
     value = body(*axes, *(axis.var for axis in reduce_axes))
     init = identity(combine, value.dtype)
-    return Tensor(name, tuple(shape), value.dtype, axes, Reduction(combine, reduce_axes, value, init))
+    return Tensor(
+        name, tuple(shape), value.dtype, axes, Reduction(combine, reduce_axes, value, init)
+    )
 
 
 def identity(combine: str, dtype: DType) -> Const:
-    """The neutral element of a reduction: ±infinity of integers is their largest or smallest value."""
+    """The neutral element of a reduction: ±infinity of integers is their largest or smallest
+    value.
+    """
     import numpy as np
 
     value = SCALAR_OPERATORS[combine].identity

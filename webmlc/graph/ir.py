@@ -1,9 +1,10 @@
 """The graph IR: immutable SSA dataflow of tensor operators, in topological order.
 
-A `Module` names functions; a graph `Function` holds `Node(op, inputs, attributes) -> outputs`. A value is a name with a
-`TensorType(dtype, shape)` whose dimensions are expressions (`3`, `batch`, `2*n + 1`). Before inference a value's type may
-be unknown (absent from `types`). After fusion and lowering a node's op is `call_kernel`, and its `kernel` attribute names a
-loop function of the same module.
+A `Module` names functions; a graph `Function` holds `Node(op, inputs, attributes) -> outputs`. A
+value is a name with a `TensorType(dtype, shape)` whose dimensions are expressions (`3`, `batch`,
+`2*n + 1`). Before inference a value's type may be unknown (absent from `types`). After fusion and
+lowering a node's op is `call_kernel`, and its `kernel` attribute names a loop function of the same
+module.
 
     %y: float32[batch, 64] = Relu(%x)
 """
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from webmlc.loops.ir import LoopFunction
 
 Array = NDArray[Any]
-Attribute = int | float | str | Array | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | DType | Any
-"""An attribute's value: ONNX's kinds as Python's, tensors as arrays, sub-graphs as `Function`."""
+Attribute = Any
+"""An attribute's value: ONNX's kinds as Python's (tuples for lists), tensors as arrays, sub-graphs
+as `Function`; what it has to be is the operator's row's affair.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operator application. An empty input name is an omitted optional input; an empty output name is unused.
+    """One operator application. An empty input name is an omitted optional input; an empty output
+    name is unused.
 
     `origin` names the ONNX nodes it came from; it travels through every rewrite.
     """
@@ -72,7 +76,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """A dataflow block. `types` maps value names to what is known; `constants` maps names to arrays."""
+    """A dataflow block. `types` maps value names to what is known; `constants` maps names to
+    arrays.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -110,7 +116,9 @@ def producers(function: Function) -> dict[str, Node]:
 
 
 def consumers(function: Function) -> dict[str, list[Node]]:
-    """The nodes that read each value, in order; a value that is a function output need not occur."""
+    """The nodes that read each value, in order; a value that is a function output need not
+    occur.
+    """
     users: dict[str, list[Node]] = {}
     for node in function.nodes:
         for value in dict.fromkeys(node.inputs):
@@ -133,9 +141,14 @@ def print_function(function: Function) -> str:
     for node in function.nodes:
         outputs = ", ".join(typed(o) for o in node.outputs if o)
         arguments = ", ".join(f"%{i}" if i else "_" for i in node.inputs)
-        attributes = ", ".join(f"{k}={_print_attribute(v)}" for k, v in sorted(node.attributes.items()))
+        attributes = ", ".join(
+            f"{k}={_print_attribute(v)}" for k, v in sorted(node.attributes.items())
+        )
         prefix = f"{node.domain}." if node.domain else ""
-        lines.append(f"  {outputs} = {prefix}{node.op}({arguments})" + (f" {{{attributes}}}" if attributes else ""))
+        lines.append(
+            f"  {outputs} = {prefix}{node.op}({arguments})"
+            + (f" {{{attributes}}}" if attributes else "")
+        )
     lines.append(f"  return {', '.join(f'%{o}' for o in function.outputs)}")
     return "\n".join([*lines, "}"])
 

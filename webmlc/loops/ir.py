@@ -1,9 +1,10 @@
 """The loop IR: TensorIR's loop nests, buffers and blocks, in about twenty node kinds.
 
-A `LoopFunction` takes buffers (destination passing: the caller allocates) and symbolic dimensions, and holds one
-statement. Buffers and variables are equal by name; names are unique in a function (`verify` checks it). The `Block` is the
-unit that schedule primitives move: its axes are bound to expressions of the loops around it, and its body sees only the
-axes. It reads and parses as Python (`loops.text`), and `loops.interp` is its living definition:
+A `LoopFunction` takes buffers (destination passing: the caller allocates) and symbolic dimensions,
+and holds one statement. Buffers and variables are equal by name; names are unique in a function
+(`verify` checks it). The `Block` is the unit that schedule primitives move: its axes are bound to
+expressions of the loops around it, and its body sees only the axes. It reads and parses as Python
+(`loops.text`), and `loops.interp` is its living definition:
 
     @T.kernel
     def relu(A: T.Buffer((n, 8), "float32"), B: T.Buffer((n, 8), "float32"), n: T.symbol):
@@ -20,19 +21,28 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, rewrite, substitute
+from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, rewrite, substitute, walk
 
 Scope = Literal["global", "shared", "local"]
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]
 AxisKind = Literal["spatial", "reduce"]
 
-THREAD_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+THREAD_AXES = (
+    "blockIdx.x",
+    "blockIdx.y",
+    "blockIdx.z",
+    "threadIdx.x",
+    "threadIdx.y",
+    "threadIdx.z",
+)
 """What a `thread_binding` loop may be bound to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense row-major array. `global` is memory, `shared` one workgroup's, `local` one thread's (registers)."""
+    """A dense row-major array. `global` is memory, `shared` one workgroup's, `local` one thread's
+    (registers).
+    """
 
     name: str
     shape: tuple[Expr, ...]
@@ -81,14 +91,18 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Seq:
-    """Statements in order; never nested, never of length one (`seq` makes it so). Empty: does nothing."""
+    """Statements in order; never nested, never of length one (`seq` makes it so). Empty: does
+    nothing.
+    """
 
     statements: tuple[Stmt, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """`for var in range(extent)`, run as `kind` says; `thread` names the GPU axis of a `thread_binding` loop."""
+    """`for var in range(extent)`, run as `kind` says; `thread` names the GPU axis of a
+    `thread_binding` loop.
+    """
 
     var: Var
     extent: Expr
@@ -122,7 +136,9 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A block axis of `extent` values. `spatial` axes write different elements; `reduce` axes meet in one."""
+    """A block axis of `extent` values. `spatial` axes write different elements; `reduce` axes meet
+    in one.
+    """
 
     var: Var
     extent: Expr
@@ -131,10 +147,12 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The unit of scheduling: `body` over `axes`, run for the axis values `bindings` of the loops around it.
+    """The unit of scheduling: `body` over `axes`, run for the axis values `bindings` of the loops
+    around it.
 
-    `predicate` (over loop variables) guards instances outside the domain; `init` (over axes) runs before the first
-    instance of the reduction, that is where all reduce axes are zero. `intrinsic` names what a tensorized body is.
+    `predicate` (over loop variables) guards instances outside the domain; `init` (over axes) runs
+    before the first instance of the reduction, that is where all reduce axes are zero. `intrinsic`
+    names what a tensorized body is.
     """
 
     name: str
@@ -151,9 +169,11 @@ Stmt = Store | Seq | For | If | Let | Barrier | Block
 
 @dataclass(frozen=True, slots=True)
 class LoopFunction:
-    """One kernel: parameters (inputs, then outputs: `outputs` says how many of the last), symbols, buffers, body.
+    """One kernel: parameters (inputs, then outputs: `outputs` says how many of the last), symbols,
+    buffers, body.
 
-    `origin` names the ONNX nodes it came from and is not part of equality; neither is `name` part of `key()`.
+    `origin` names the ONNX nodes it came from and is not part of equality; neither is `name` part
+    of `key()`.
     """
 
     name: str
@@ -192,7 +212,9 @@ def child_statements(stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def walk_statements(root: Stmt) -> Iterator[Stmt]:
-    """Every statement of `root`, parents first, in program order (a block's init before its body)."""
+    """Every statement of `root`, parents first, in program order (a block's init before its
+    body).
+    """
     stack = [root]
     while stack:
         stmt = stack.pop()
@@ -218,7 +240,9 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
-    """Rewrite statements bottom-up: `rule` sees each over its rewritten children; `None` keeps it. Sequences flatten."""
+    """Rewrite statements bottom-up: `rule` sees each over its rewritten children; `None` keeps it.
+    Sequences flatten.
+    """
     match root:
         case Seq(statements=statements):
             new: Stmt = seq(*(map_statements(s, rule) for s in statements))
@@ -238,7 +262,9 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
 
 
 def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
-    """Apply `transform` to every whole expression of `root`: indices, values, extents, bindings, conditions."""
+    """Apply `transform` to every whole expression of `root`: indices, values, extents, bindings,
+    conditions.
+    """
 
     def rule(stmt: Stmt) -> Stmt | None:
         match stmt:
@@ -286,14 +312,10 @@ def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
 
 
 def loads(root: Stmt) -> Iterator[Load]:
-    """Every load in `root`, in no particular order of evaluation."""
+    """Every load in `root`, in no particular order; equal loads of one expression come once."""
     for stmt in walk_statements(root):
-        stack = list(expressions(stmt))
-        while stack:
-            node = stack.pop()
-            if isinstance(node, Load):
-                yield node
-            stack.extend(node.children())
+        for expr in expressions(stmt):
+            yield from (node for node in walk(expr) if isinstance(node, Load))
 
 
 def stores(root: Stmt) -> Iterator[Store]:

@@ -12,10 +12,10 @@ parts, same bytes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -39,6 +39,10 @@ from webmlc.package.memory_plan import layout, used_on
 from webmlc.package.transfers import segments_of
 from webmlc.package.weights import SHARD_BYTES, write_weights
 
+if TYPE_CHECKING:
+    from webmlc.target.wasm.emit_module import Module as WasmModule
+    from webmlc.target.webgpu.emit_shaders import Shaders
+
 SHADERS = "kernels.wgsl"
 RUNTIME_SUFFIXES = (".js", ".ts", ".html", ".css")
 
@@ -55,6 +59,17 @@ class ProgramParts:
     steps: Sequence[Step]
     scratch_bytes: int = 0
     features: tuple[str, ...] = ()
+
+    def with_code(self, modules: Iterable[WasmModule], shaders: Shaders) -> ProgramParts:
+        """This program with what only its compiled code can say: scratch memory, and each dispatch's size and symbols."""
+        steps = []
+        for step in self.steps:
+            if step.device == "webgpu":
+                entry = shaders.entries[step.kernel]
+                step = replace(step, workgroups=entry.workgroups, symbols=entry.symbols)
+            steps.append(step)
+        scratch = max((module.scratch_bytes for module in modules), default=0)
+        return replace(self, steps=tuple(steps), scratch_bytes=scratch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,33 @@
+"""webmlc: compile a trained ONNX model, ahead of time, to WebAssembly and WebGPU.
+
+import webmlc
+webmlc.build("model.onnx", "build/model", target="both")
+outputs = webmlc.load("build/model", device="wasm").run({"x": array})
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from webmlc.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from webmlc.compile import build
+    from webmlc.host.load import load
+
+__all__ = ["__version__", "build", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """`build` and `load` are imported when first used: one does not need the other's
+    dependencies.
+    """
+    if name == "build":
+        from webmlc.compile import build
+
+        return build
+    if name == "load":
+        from webmlc.host.load import load
+
+        return load
+    raise AttributeError(f"module 'webmlc' has no attribute {name!r}")

@@ -1,0 +1,300 @@
+"""The command line: `webmlc build | run | check | bench | serve | inspect | ops`. No logic of its own.
+
+webmlc build model.onnx -o build/model
+webmlc check model.onnx --device webgpu
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from webmlc.core.errors import InternalError, UserError, WebmlcError
+from webmlc.core.stages import Stage
+
+app = typer.Typer(
+    name="webmlc",
+    help="Compile a trained ONNX model to WebAssembly and WebGPU, ahead of time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+errors = Console(stderr=True)
+
+
+class TargetChoice(StrEnum):
+    """What to compile for."""
+
+    wasm = "wasm"
+    webgpu = "webgpu"
+    both = "both"
+
+
+class DeviceChoice(StrEnum):
+    """What to run on."""
+
+    wasm = "wasm"
+    webgpu = "webgpu"
+
+
+Model = Annotated[Path, typer.Argument(help="An ONNX model file.", show_default=False)]
+PackageOrModel = Annotated[
+    Path, typer.Argument(help="A package folder, or an ONNX model to build first.")
+]
+Device = Annotated[DeviceChoice, typer.Option(help="Where to run.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Dimensions = Annotated[
+    list[str],
+    typer.Option("--dim", help="Size of a symbolic dimension, as NAME=SIZE. Default: 1 each."),
+]
+Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
+
+
+@app.command()
+def build(
+    model: Model,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Package folder [default: build/<model>].")
+    ] = None,
+    target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
+    emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile a model into a package that any browser runs."""
+    from webmlc.compile import build as build_package
+    from webmlc.host.report import package_report
+
+    folder = out or Path("build") / model.stem
+    with _progress(f"Building {model.name}", quiet=as_json) as advance:
+        build_package(model, folder, target.value, emit_text=emit_text, on_stage=advance)
+    report = package_report(folder)
+    if as_json:
+        _print_json(report.as_json())
+    else:
+        console.print(report.as_table())
+        console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
+
+
+@app.command()
+def run(
+    package: PackageOrModel,
+    inputs: Annotated[
+        Path | None, typer.Option(help="A .npz file of inputs [default: random ones].")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write outputs as .npz.")] = None,
+    device: Device = DeviceChoice.wasm,
+    threads: Threads = 1,
+    dim: Dimensions = [],  # noqa: B006
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model once and show its outputs."""
+    from webmlc.host.try_model import load_any, read_inputs, summarise, write_outputs
+
+    with load_any(package, device.value, threads) as model:
+        arrays = read_inputs(model, inputs, _dimensions(dim), seed)
+        outputs = model.run(arrays)
+    if out is not None:
+        write_outputs(out, outputs)
+    rows = summarise(outputs)
+    if as_json:
+        _print_json(rows)
+    else:
+        _print_table("Outputs", rows)
+
+
+@app.command()
+def check(
+    model: Model,
+    device: Device = DeviceChoice.wasm,
+    threads: Threads = 1,
+    dim: Dimensions = [],  # noqa: B006
+    seed: Seed = 0,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest error, relative to the output's scale.")
+    ] = 1e-3,
+    as_json: AsJson = False,
+) -> None:
+    """Compare with onnxruntime (or onnx.reference) on random inputs; exit 1 on a mismatch."""
+    from webmlc.host.check import check_model
+
+    with _progress(f"Checking {model.name}", quiet=as_json) as advance:
+        result = check_model(
+            model, device.value, threads, _dimensions(dim), seed, tolerance, on_stage=advance
+        )
+    if as_json:
+        _print_json(result.as_json())
+    else:
+        console.print(result.as_table())
+        if result.first_difference is not None:
+            console.print(f"First node that differs: [bold red]{result.first_difference}[/]")
+    raise typer.Exit(0 if result.passed else 1)
+
+
+@app.command()
+def bench(
+    package: PackageOrModel,
+    device: Device = DeviceChoice.wasm,
+    threads: Threads = 1,
+    runs: Annotated[int, typer.Option(min=1, help="Timed runs.")] = 10,
+    kernels: Annotated[bool, typer.Option(help="Time every kernel.")] = False,
+    dim: Dimensions = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Time a model in the Python hosts (the validators: a browser's figures are its own)."""
+    from webmlc.host.try_model import load_any, time_kernels, time_runs
+
+    with load_any(package, device.value, threads) as model:
+        sizes = _dimensions(dim)
+        rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
+    if as_json:
+        _print_json(rows)
+    else:
+        _print_table(f"{package.name} on {device.value}, {threads} thread(s)", rows)
+
+
+@app.command()
+def serve(
+    folder: Annotated[Path, typer.Argument(help="A package or any folder of a web page.")],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8000,
+) -> None:
+    """Serve a folder to this machine's browsers, with the headers that threads need."""
+    from webmlc.host.serve import serve_folder
+
+    def announce(url: str) -> None:
+        console.print(f"Serving {folder} at [bold]{url}[/] (Ctrl-C stops)")
+
+    serve_folder(folder, port, announce)
+
+
+@app.command()
+def inspect(
+    model: Model,
+    stage: Annotated[
+        list[str], typer.Option(help="Only stages whose title contains this (repeatable).")
+    ] = [],  # noqa: B006
+    kernel: Annotated[str | None, typer.Option(help="Only this kernel's stages.")] = None,
+    target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
+) -> None:
+    """Print every stage of the pipeline, numbered, from the graph to the emitted text."""
+    from webmlc.compile import compile_model
+
+    numbers: dict[str, int] = {}
+
+    def show(one: Stage) -> None:
+        number = numbers.setdefault(one.title, len(numbers) + 1)
+        named = not stage or any(s in one.title for s in stage)
+        if named and (kernel is None or one.kernel == kernel):
+            suffix = f" · {one.kernel}" if one.kernel else ""
+            print(f"── {number:02} {one.title}{suffix} ".ljust(100, "─"))
+            print(one.text())
+
+    compile_model(model, target.value, on_stage=show)
+
+
+@app.command()
+def ops(
+    as_json: AsJson = False,
+) -> None:
+    """List the operators that can be compiled."""
+    from webmlc.graph.ops import OPS
+
+    rows = [
+        {
+            "domain": domain or "ai.onnx",
+            "operator": name,
+            "since opset": row.since,
+            "kind": row.kind,
+        }
+        for (domain, name), row in sorted(OPS.items())
+        if domain != "webmlc"
+    ]
+    if as_json:
+        _print_json(rows)
+    else:
+        _print_table(f"{len(rows)} operators", rows)
+
+
+def main() -> None:
+    """Entry point: errors of the user's are one message; ours say that they are ours."""
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except (InternalError, WebmlcError) as error:
+        errors.print(
+            f"[bold red]internal error[/] (a bug of webmlc, please report it): {_escape(str(error))}\n"
+            "WEBMLC_DUMP=dir writes every stage of the build there.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        sys.exit(3)
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+class _progress:  # noqa: N801
+    """A progress line that shows the stage being built; nothing where `quiet` or not a terminal."""
+
+    def __init__(self, title: str, *, quiet: bool) -> None:
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(pulse_style="cyan"),
+            TextColumn("[dim]{task.fields[stage]}"),
+            TimeElapsedColumn(),
+            console=errors,
+            transient=True,
+            disable=quiet or not errors.is_terminal,
+        )
+        self.task = self.progress.add_task(title, total=None, stage="")
+
+    def __enter__(self) -> _progress:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def __call__(self, stage: Stage) -> None:
+        self.progress.update(self.task, stage=f"{stage.title} {stage.kernel or ''}")
+
+
+def _dimensions(texts: list[str]) -> dict[str, int]:
+    sizes = {}
+    for text in texts:
+        name, _, size = text.partition("=")
+        if not size.isdecimal():
+            raise UserError(f"--dim {text!r}: write NAME=SIZE, for instance --dim batch=8")
+        sizes[name] = int(size)
+    return sizes
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for column in rows[0] if rows else ():
+        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    for row in rows:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The table of contents: the whole pipeline, one line per step.
+
+In: a model. Out: a package on disk (`build`), or its parts in memory (`compile_model`). Every
+step's result can be watched (`on_stage`): that is what `webmlc inspect` prints and what
+`WEBMLC_DUMP` writes.
+
+    >>> build("model.onnx", "build/model", target="both")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from webmlc.core.errors import UserError
+from webmlc.core.flags import verify_level
+from webmlc.core.machine import WASM_MACHINES, WEBGPU, Machine
+from webmlc.core.stages import Stage, Watcher, watcher
+from webmlc.frontend.read_model import read_model
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.fold_constants import fold_constants
+from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.ir import Module, print_function
+from webmlc.graph.normalise import normalise
+from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.loops import text as loop_text
+from webmlc.loops.ir import LoopFunction
+from webmlc.loops.lower_module import lower_module
+from webmlc.loops.verify import verify
+from webmlc.package.manifest import Device, Manifest
+from webmlc.package.program import Signature, module_calls, program_parts, signature
+from webmlc.package.write import Parts, ProgramParts, write_package
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.lower import lower
+from webmlc.target.wasm.assemble import assemble
+from webmlc.target.wasm.emit_module import Module as WasmModule
+from webmlc.target.wasm.emit_module import Step, emit_module
+from webmlc.target.webgpu.emit_shaders import Shaders, emit_shaders
+from webmlc.version import VERSION
+
+if TYPE_CHECKING:
+    pass
+
+Target = Literal["wasm", "webgpu", "both"]
+Source = "str | Path | onnx.ModelProto"
+FUSION_LIMITS: Mapping[Device, FusionLimits] = {
+    "wasm": FusionLimits(),
+    "webgpu": FusionLimits(buffers=8),  # storage buffers that every WebGPU device binds at once
+}
+
+
+def build(
+    model: Source,
+    out: str | Path,
+    target: Target = "both",
+    *,
+    emit_text: bool = False,
+    on_stage: Watcher | None = None,
+) -> Manifest:
+    """Compile `model` and write the package into folder `out`; returns its manifest.
+
+    Raises `ModelError` (unreadable model), `UnsupportedError` (every unsupported node at once) or
+    `UserError`. The same model and arguments give the same bytes. `emit_text` also writes the WAT
+    text.
+    """
+    parts = compile_model(model, target, emit_text=emit_text, on_stage=on_stage)
+    return write_package(Path(out), parts)
+
+
+def compile_model(
+    model: Source,
+    target: Target = "both",
+    *,
+    emit_text: bool = False,
+    on_stage: Watcher | None = None,
+) -> Parts:
+    """The whole pipeline, in memory."""
+    if target not in ("wasm", "webgpu", "both"):
+        raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
+    watch = watcher(on_stage)
+    module = _seen(watch, "frontend", read_model(model))
+    module = _seen(watch, "normalise", normalise(module))
+    module = _seen(watch, "infer shapes", infer_shapes(module))
+    module = _seen(watch, "fold constants", fold_constants(module))
+    module = _seen(watch, "simplify", simplify_graph(module))
+    module = _seen(watch, "choose layouts", choose_layouts(module))
+    module = _seen(watch, "simplify layouts", simplify_graph(module))
+
+    devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)
+    fused = {d: _seen(watch, f"{d}: fuse", fuse(module, FUSION_LIMITS[d])) for d in devices}
+    lowered = {d: _seen(watch, f"{d}: lower", lower_module(m, d)) for d, m in fused.items()}
+    described = signature(module.main)
+    programs = {d: program_parts(m) for d, m in lowered.items()}
+
+    modules = _wasm_modules(lowered, programs, described, watch)
+    shaders = _shaders(lowered, watch)
+    return Parts(
+        name=module.name,
+        compiler=f"webmlc {VERSION}",
+        symbols=described.symbols,
+        inputs=described.inputs,
+        outputs=described.outputs,
+        programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
+        constants=module.main.constants,
+        modules={variant: assemble(m.text) for variant, m in modules.items()},
+        shaders=shaders.text if shaders.entries else None,
+        texts={f"model.{v}.wat": m.text for v, m in modules.items()} if emit_text else {},
+    )
+
+
+def _wasm_modules(
+    lowered: Mapping[Device, Module],
+    programs: Mapping[Device, ProgramParts],
+    described: Signature,
+    watch: Watcher,
+) -> dict[str, WasmModule]:
+    """Both feature variants of the one module that holds every CPU kernel of every program."""
+    calls = module_calls(programs, described)
+    steps = [Step(call.kernel, call.slots) for call in calls]
+    kernels = {call.kernel: lowered[call.program].kernels[call.source] for call in calls}
+    if not steps:
+        return {}
+    modules = {}
+    for variant, machine in WASM_MACHINES.items():
+        ready = _compile_kernels(kernels, machine, variant, watch)
+        modules[variant] = emit_module(ready, steps, variant)
+        watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
+    return modules
+
+
+def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> Shaders:
+    """Every shader of the webgpu program, in one text."""
+    kernels: dict[str, LoopFunction] = {}
+    if (module := lowered.get("webgpu")) is not None:
+        on_gpu = {
+            n.attributes["kernel"]
+            for n in module.main.nodes
+            if n.attributes.get("device") == "webgpu"
+        }
+        kernels = {name: f for name, f in module.kernels.items() if name in on_gpu}
+    shaders = emit_shaders(_compile_kernels(kernels, WEBGPU, "webgpu", watch))
+    watch(Stage("webgpu: wgsl", partial(str, shaders.text)))
+    return shaders
+
+
+def _compile_kernels(
+    kernels: Mapping[str, LoopFunction], machine: Machine, title: str, watch: Watcher
+) -> dict[str, LoopFunction]:
+    """Schedule and lower every kernel for a machine."""
+    ready = {}
+    for name, kernel in kernels.items():
+        watch(Stage(f"{title}: loops", partial(loop_text.print_function, kernel), name))
+        if verify_level():
+            verify(kernel)
+        schedule = schedule_kernel(kernel, machine)
+        watch(
+            Stage(f"{title}: schedule", partial(loop_text.print_function, schedule.function), name)
+        )
+        ready[name] = lower(schedule.function, machine)
+        watch(Stage(f"{title}: lowered", partial(loop_text.print_function, ready[name]), name))
+    return ready
+
+
+def _seen(watch: Watcher, title: str, module: Module) -> Module:
+    """Show a graph stage and hand the module on."""
+    watch(Stage(title, partial(print_function, module.main)))
+    return module

@@ -1,0 +1,478 @@
+"""Layouts: feature maps become NHWC, weights are packed for vector loads.
+
+In: an inferred function of ONNX operators (NCHW). Out: the same meaning, where convolutions and
+pools are the `webmlc` operators of `ops/layout.py` over NHWC maps, and constant matrix operands are
+packed `[N/8][K][8]`. One pass: every value may have an NHWC twin, made on demand; elementwise
+operators, Concat, Pad and the like follow the layout of their inputs, so transposes remain only
+where a layout really meets another (usually at the graph's edge).
+
+    %y = Conv(%x, %w)  ->  %x.nhwc = Transpose(%x); %y.nhwc = webmlc.Conv(%x.nhwc, %w.packed)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.simplify import simplify
+from webmlc.graph.ir import Array, Function, Module, Node, TensorType
+from webmlc.graph.meaning import infer_node, kind_of
+from webmlc.graph.ops.layout import PACK
+
+NHWC = (0, 2, 3, 1)
+NCHW = (0, 3, 1, 2)
+_POOLS = frozenset({"MaxPool", "AveragePool"})
+_GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_REDUCTIONS = frozenset(
+    {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2"}
+)
+
+
+def choose_layouts(module: Module) -> Module:
+    """Choose layouts in `main`.
+
+    needs: inferred types. guarantees: inferred types; nodes whose bytes do not change are `View`.
+    """
+    functions = {**module.functions, "main": _Layouts(module.main).run()}
+    return replace(module, functions=functions)
+
+
+@dataclass(slots=True)
+class _Layouts:
+    """The function being written, and which values have an NHWC twin."""
+
+    source: Function
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    nhwc: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def run(self) -> Function:
+        self.types.update(self.source.types)
+        self.constants.update(self.source.constants)
+        for node in self.source.nodes:
+            self.rewrite(node)
+        for output in self.source.outputs:
+            self.nchw(output)
+        return replace(
+            self.source, nodes=tuple(self.nodes), types=self.types, constants=self.constants
+        )
+
+    def rewrite(self, node: Node) -> None:
+        """Write `node` in the layout that suits it."""
+        key = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op}"
+        maps = self.rank(node.inputs[0]) == 4 if node.inputs and node.inputs[0] else False
+        if key == "Conv" and maps and node.inputs[1] in self.constants:
+            self.convolution(node)
+        elif key in _POOLS and maps and len([o for o in node.outputs if o]) == 1:
+            self.pool(node)
+        elif key in _GLOBAL_POOLS and maps:
+            self.global_pool(node)
+        elif key in ("MatMul", "Gemm") and self.matmul(node):
+            return
+        elif not (self.follows_nhwc(node) and self.follow(node, key)):
+            inputs = tuple(self.nchw(i) for i in node.inputs)
+            if key in _VIEWS or self.is_view(node):
+                self.view(inputs[0], self.types[node.outputs[0]], node.outputs[0], node.origin)
+            else:
+                self.nodes.append(replace(node, inputs=inputs))
+
+    # -- values ------------------------------------------------------------------------
+
+    def rank(self, value: str) -> int:
+        return self.types[value].rank if value in self.types else np.ndim(self.constants[value])
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        origin: tuple[str, ...],
+        domain: str = "",
+        **attributes: Any,
+    ) -> str:
+        """Append a node whose output type is inferred."""
+        node = Node(op, tuple(inputs), (output,), attributes, domain, origin)
+        (self.types[output],) = infer_node(node, self.types, self.constants)
+        self.nodes.append(node)
+        return output
+
+    def constant(self, name: str, array: Array) -> str:
+        self.constants[name] = np.ascontiguousarray(array)
+        self.types[name] = TensorType(DType.of(array.dtype), tuple(Const(s) for s in array.shape))
+        return name
+
+    def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:
+        if value in self.constants:
+            shape = known.static_shape
+            assert shape is not None
+            return self.constant(output, self.constants[value].reshape(shape))
+        self.types[output] = known
+        self.nodes.append(Node("View", (value,), (output,), {}, "webmlc", origin))
+        return output
+
+    def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:
+        """`value` with its dimensions permuted, as a `View` where only dimensions of size one
+        move.
+        """
+        known = self.types[value]
+        permuted = TensorType(known.dtype, tuple(known.shape[p] for p in permutation))
+        if value in self.constants:
+            return self.constant(output, self.constants[value].transpose(permutation))
+        if _keeps_order(known, permutation):
+            return self.view(value, permuted, output, ())
+        return self.emit("Transpose", (value,), output, (), perm=permutation)
+
+    def as_nhwc(self, value: str) -> str:
+        """The NHWC twin of an NCHW value."""
+        if value not in self.nhwc:
+            self.nhwc[value] = self.transpose(value, f"{value}.nhwc", NHWC)
+        return self.nhwc[value]
+
+    def nchw(self, value: str) -> str:
+        """The value in its own layout, transposing back where so far only its NHWC twin exists."""
+        origin = self.pending.pop(value, None)
+        if origin is not None:
+            self.transpose(self.nhwc[value], value, NCHW)
+        return value
+
+    def define_nhwc(self, value: str, twin: str, origin: tuple[str, ...]) -> None:
+        """Say that `twin` is the NHWC form of `value`, which itself is made only if asked for."""
+        self.nhwc[value] = twin
+        self.pending[value] = origin
+
+    # -- operators ---------------------------------------------------------------------
+
+    def convolution(self, node: Node) -> None:
+        data = self.as_nhwc(node.inputs[0])
+        weights = self.constants[node.inputs[1]]
+        groups = int(node.attributes.get("group", 1))
+        kernel = weights.shape[2:]
+        strides, dilations = _pair(node, "strides"), _pair(node, "dilations")
+        result = self.types[node.outputs[0]]
+        begins = _begins(node, self.types[node.inputs[0]], kernel, strides, dilations)
+        data = self.pad(data, begins, kernel, strides, dilations, result.shape[2:], 0.0, node)
+        depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
+        twin = f"{node.outputs[0]}.nhwc"
+        if depthwise:
+            packed = self.constant(f"{node.inputs[1]}.packed", weights[:, 0].transpose(1, 2, 0))
+        else:
+            packed = self.constant(f"{node.inputs[1]}.packed", pack_convolution(weights, groups))
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        self.emit(
+            "DepthwiseConv" if depthwise else "Conv",
+            (data, packed),
+            f"{twin}.sum" if bias else twin,
+            node.origin,
+            "webmlc",
+            channels=weights.shape[0],
+            groups=groups,
+            kernel_shape=tuple(kernel),
+            strides=strides,
+            dilations=dilations,
+        )
+        if bias:
+            self.emit("Add", (f"{twin}.sum", self.nchw(bias)), twin, node.origin)
+        self.define_nhwc(node.outputs[0], twin, node.origin)
+
+    def pool(self, node: Node) -> None:
+        data = self.as_nhwc(node.inputs[0])
+        known = self.types[node.inputs[0]]
+        kernel = tuple(node.attributes["kernel_shape"])
+        strides, dilations = _pair(node, "strides"), _pair(node, "dilations")
+        result = self.types[node.outputs[0]]
+        begins = _begins(node, known, kernel, strides, dilations)
+        fill = -np.inf if node.op == "MaxPool" else 0.0
+        padded = self.pad(data, begins, kernel, strides, dilations, result.shape[2:], fill, node)
+        twin = f"{node.outputs[0]}.nhwc"
+        ends = _ends(node, known, kernel, strides, dilations)
+        self.emit(
+            node.op,
+            (padded,),
+            twin,
+            node.origin,
+            "webmlc",
+            kernel_shape=kernel,
+            strides=strides,
+            dilations=dilations,
+            begins=begins,
+            ends=ends,
+            size=known.shape[2:],
+            output_size=result.shape[2:],
+            count_include_pad=int(node.attributes.get("count_include_pad", 0)),
+        )
+        self.define_nhwc(node.outputs[0], twin, node.origin)
+
+    def global_pool(self, node: Node) -> None:
+        data = self.as_nhwc(node.inputs[0])
+        twin = f"{node.outputs[0]}.nhwc"
+        axes = self.constant(f"{twin}.axes", np.array([1, 2], np.int64))
+        self.emit(_GLOBAL_POOLS[node.op], (data, axes), twin, node.origin, keepdims=1)
+        self.define_nhwc(node.outputs[0], twin, node.origin)
+
+    def pad(
+        self,
+        data: str,
+        begins: tuple[int, ...],
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        output_size: Sequence[Expr],
+        fill: float,
+        node: Node,
+    ) -> str:
+        """`data` (NHWC) padded so that every window lies inside; itself where nothing is
+        missing.
+        """
+        ends = []
+        for d in range(2):
+            reach = (output_size[d] - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1
+            missing = as_int(simplify(reach - self.types[data].shape[d + 1] - begins[d]))
+            ends.append(max(missing, 0) if missing is not None else _symbolic_end(node, d))
+        if not any((*begins, *ends)):
+            return data
+        pads = np.array([0, *begins, 0, 0, *ends, 0], np.int64)
+        name = f"{node.outputs[0]}.pad"
+        dtype = self.types[data].dtype
+        amounts = self.constant(f"{name}.amounts", pads)
+        value = self.constant(f"{name}.value", np.array(fill, dtype.numpy))
+        return self.emit("Pad", (data, amounts, value), name, node.origin, mode="constant")
+
+    def matmul(self, node: Node) -> bool:
+        """Pack the right operand of a matrix product; False where the plain operator serves
+        better.
+        """
+        left, right = node.inputs[:2]
+        if not self.types[left].dtype == self.types[right].dtype == DType.float32:
+            return False
+        if node.op == "Gemm" and (node.attributes.get("transA", 0) or right not in self.constants):
+            return False
+        if (
+            self.rank(left) < 2
+            or self.rank(right) < 2
+            or (self.rank(right) > 2 and node.op == "Gemm")
+        ):
+            return False
+        columns = self.types[node.outputs[0]].shape[-1]
+        bias, packed = "", f"{node.outputs[0]}.packed"
+        if right in self.constants and self.rank(right) == 2:
+            matrix = self.constants[right]
+            if node.op == "Gemm":
+                matrix = matrix.T if node.attributes.get("transB", 0) else matrix
+                matrix = matrix * np.float32(node.attributes.get("alpha", 1.0))
+                bias = self.scaled(node, node.inputs[2]) if len(node.inputs) > 2 else ""
+            self.constant(packed, pack_matrix(matrix))
+        elif self.is_large(node):
+            self.emit("Pack", (self.nchw(right),), packed, node.origin, "webmlc")
+        else:
+            return False
+        product = f"{node.outputs[0]}.sum" if bias else node.outputs[0]
+        self.emit(
+            "MatMul", (self.nchw(left), packed), product, node.origin, "webmlc", columns=columns
+        )
+        if bias:
+            self.emit("Add", (product, bias), node.outputs[0], node.origin)
+        return True
+
+    def scaled(self, node: Node, value: str) -> str:
+        """`beta · value`."""
+        beta = float(node.attributes.get("beta", 1.0))
+        if not value or beta == 1.0:
+            return self.nchw(value) if value else ""
+        if value in self.constants:
+            return self.constant(f"{value}.scaled", self.constants[value] * np.float32(beta))
+        factor = self.constant(f"{node.outputs[0]}.beta", np.array(beta, np.float32))
+        return self.emit("Mul", (self.nchw(value), factor), f"{value}.scaled", node.origin)
+
+    def is_large(self, node: Node) -> bool:
+        """True where packing the right operand at run time pays: many rows read it again."""
+        rows = as_int(self.types[node.outputs[0]].shape[-2])
+        same_batch = self.rank(node.inputs[0]) == self.rank(node.inputs[1])
+        return same_batch and (rows is None or rows >= 24)
+
+    # -- followers ---------------------------------------------------------------------
+
+    def follows_nhwc(self, node: Node) -> bool:
+        return any(i in self.pending for i in node.inputs)
+
+    def follow(self, node: Node, key: str) -> bool:
+        """Write a layout-agnostic operator over NHWC twins; False where it depends on the order of
+        dimensions.
+        """
+        attributes: Mapping[str, Any] = node.attributes
+        inputs: list[str] | None = None
+        if any(self.types[o].rank != 4 for o in node.outputs if o):
+            return False
+        if kind_of(node) in ("elementwise", "broadcast"):
+            inputs = self.broadcast_inputs(node)
+        elif key == "Concat" and all(self.rank(i) == 4 for i in node.inputs):
+            inputs = [self.as_nhwc(i) for i in node.inputs]
+            attributes = {**attributes, "axis": NCHW[attributes["axis"]]}
+        elif key == "Pad" and len(node.inputs) < 4 and node.inputs[1] in self.constants:
+            amounts = self.constants[node.inputs[1]].reshape(2, 4)[:, list(NHWC)].reshape(-1)
+            moved = self.constant(f"{node.outputs[0]}.amounts", amounts)
+            inputs = [self.as_nhwc(node.inputs[0]), moved, *node.inputs[2:]]
+        elif key == "Resize" and self.resize_inputs(node) is not None:
+            inputs = self.resize_inputs(node)
+        elif key in _REDUCTIONS and attributes.get("keepdims", 1) and len(node.inputs) > 1:
+            axes = self.constants.get(node.inputs[1])
+            if axes is not None and axes.size:
+                moved_axes = np.array([NCHW[a] for a in axes.tolist()], np.int64)
+                name = self.constant(f"{node.outputs[0]}.axes", np.sort(moved_axes))
+                inputs = [self.as_nhwc(node.inputs[0]), name]
+        if inputs is None:
+            return False
+        twins = tuple(f"{o}.nhwc" if o else "" for o in node.outputs)
+        written = Node(node.op, tuple(inputs), twins, attributes, node.domain, node.origin)
+        for value, twin, known in zip(
+            node.outputs, twins, infer_node(written, self.types, self.constants), strict=False
+        ):
+            if value:
+                self.types[twin] = known
+                self.define_nhwc(value, twin, node.origin)
+        self.nodes.append(written)
+        return True
+
+    def broadcast_inputs(self, node: Node) -> list[str] | None:
+        """The inputs of an elementwise operator in NHWC, constants rearranged; `None` where one
+        cannot follow.
+        """
+        inputs = []
+        for value in node.inputs:
+            array = self.constants.get(value)
+            if not value or (array is not None and array.size == 1 and array.ndim <= 4):
+                inputs.append(value)
+            elif array is not None:
+                wide = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(NHWC)
+                inputs.append(self.constant(f"{value}.nhwc", wide))
+            elif self.rank(value) == 4:
+                inputs.append(self.as_nhwc(value))
+            elif self.rank(value) == 0:
+                inputs.append(value)
+            else:
+                return None
+        return inputs
+
+    def resize_inputs(self, node: Node) -> list[str] | None:
+        """Resize's inputs with scales and sizes reordered."""
+        extra = [i for i in node.inputs[1:] if i]
+        if node.attributes.get("axes") is not None or any(i not in self.constants for i in extra):
+            return None
+        inputs = [self.as_nhwc(node.inputs[0])]
+        for slot, value in enumerate(node.inputs[1:]):
+            array = self.constants[value] if value else np.zeros(0)
+            if array.size == 4 and slot:
+                inputs.append(self.constant(f"{value}.nhwc", array[list(NHWC)]))
+            elif array.size == 0:
+                inputs.append(value)
+            else:
+                return None
+        return inputs
+
+    def is_view(self, node: Node) -> bool:
+        """True for a Transpose that only moves dimensions of size one."""
+        if node.op != "Transpose" or node.domain:
+            return False
+        known = self.types[node.inputs[0]]
+        permutation = node.attributes.get("perm", tuple(reversed(range(known.rank))))
+        return _keeps_order(known, tuple(permutation))
+
+
+def pack_matrix(matrix: Array) -> Array:
+    """`[K, N]` as `[N/8, K, 8]`: panels of eight columns, zero-padded, so that a vector load reads
+    one row of a panel.
+    """
+    rows, columns = matrix.shape
+    panels = -(-columns // PACK)
+    padded = np.zeros((rows, panels * PACK), matrix.dtype)
+    padded[:, :columns] = matrix
+    return padded.reshape(rows, panels, PACK).transpose(1, 0, 2)
+
+
+def pack_convolution(weights: Array, groups: int) -> Array:
+    """`[O, I, KH, KW]` as `[O/8, KH, KW, I, 8]`, per group (`[groups, ...]`) where there are
+    several; zero-padded.
+    """
+    outputs, inputs, height, width = weights.shape
+    per_group = outputs // groups
+    panels = -(-per_group // PACK)
+    padded = np.zeros((groups, panels * PACK, inputs, height, width), weights.dtype)
+    padded[:, :per_group] = weights.reshape(groups, per_group, inputs, height, width)
+    packed = padded.reshape(groups, panels, PACK, inputs, height, width).transpose(0, 1, 4, 5, 3, 2)
+    return packed if groups > 1 else packed[0]
+
+
+def _keeps_order(known: TensorType, permutation: tuple[int, ...]) -> bool:
+    """True where permuting moves only dimensions of size one."""
+    kept = [p for p in permutation if as_int(known.shape[p]) != 1]
+    return kept == sorted(kept)
+
+
+def _pair(node: Node, name: str) -> tuple[int, int]:
+    values = tuple(int(v) for v in node.attributes.get(name, ())) or (1, 1)
+    return values[0], values[1]
+
+
+def _begins(
+    node: Node,
+    data: TensorType,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[int, int]:
+    """Padding before the map, from `pads` or `auto_pad`."""
+    begins, _ = _padding(node, data, kernel, strides, dilations)
+    return begins
+
+
+def _ends(
+    node: Node,
+    data: TensorType,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[int, int]:
+    """Padding after the map, as declared (ceil_mode may read further)."""
+    _, ends = _padding(node, data, kernel, strides, dilations)
+    return ends
+
+
+def _padding(
+    node: Node,
+    data: TensorType,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    mode = node.attributes.get("auto_pad", "NOTSET")
+    if mode in ("NOTSET", ""):
+        pads = tuple(int(p) for p in node.attributes.get("pads", ())) or (0, 0, 0, 0)
+        return (pads[0], pads[1]), (pads[2], pads[3])
+    if mode == "VALID":
+        return (0, 0), (0, 0)
+    begins, ends = [], []
+    for d in range(2):
+        size = as_int(data.shape[2 + d])
+        assert size is not None, "auto_pad SAME needs a static map"
+        output = -(-size // strides[d])
+        total = max((output - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1 - size, 0)
+        low = total // 2 if mode == "SAME_UPPER" else total - total // 2
+        begins.append(low)
+        ends.append(total - low)
+    return (begins[0], begins[1]), (ends[0], ends[1])
+
+
+def _symbolic_end(node: Node, axis: int) -> int:
+    """Padding after a map of symbolic size: what the node declares (its windows then lie
+    inside).
+    """
+    pads = tuple(int(p) for p in node.attributes.get("pads", ())) or (0, 0, 0, 0)
+    extra = int(node.attributes.get("ceil_mode", 0)) * (_pair(node, "strides")[axis] - 1)
+    return pads[2 + axis] + extra

@@ -1,0 +1,208 @@
+"""Fusion: groups of nodes become `fused` nodes, one kernel each.
+
+In: a function after layouts. Out: a function whose nodes are `fused` (attribute `body`: the group
+as a graph function) and `View` (same bytes, other shape). Three steps: every contraction and
+reduction takes the elementwise nodes that follow it as its epilogue; every reduction takes the
+pointwise nodes that only it reads; what is left joins by itself.
+
+    %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
+    relu, add}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.simplify import prove_equal
+from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
+from webmlc.graph.meaning import kind_of
+
+POINTWISE = frozenset({"elementwise", "broadcast", "injective"})
+EPILOGUE = frozenset({"elementwise", "broadcast"})
+_LOOK_AHEAD = 24
+
+
+@dataclass(frozen=True, slots=True)
+class FusionLimits:
+    """What one kernel may hold: `buffers` bounds its parameters (8 storage buffers on a default
+    WebGPU device).
+    """
+
+    buffers: int = 64
+
+
+def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
+    """Group the nodes of `main` into kernels.
+
+    needs: inferred types, layouts chosen. guarantees: every node is `fused` or `View`; topological
+    order; a value leaves its group only if another group or the caller reads it.
+    """
+    fused = _Fusion(module.main, limits or FusionLimits()).run()
+    return replace(module, functions={**module.functions, "main": fused})
+
+
+@dataclass(slots=True)
+class _Fusion:
+    """The state: which group (a list of nodes, in order) each node is in."""
+
+    function: Function
+    limits: FusionLimits
+    groups: dict[Node, list[Node]] = field(default_factory=dict)
+    users: dict[str, list[Node]] = field(default_factory=dict)
+    makers: dict[str, Node] = field(default_factory=dict)
+    position: dict[Node, int] = field(default_factory=dict)
+
+    def run(self) -> Function:
+        self.users = consumers(self.function)
+        self.makers = producers(self.function)
+        self.position = {node: p for p, node in enumerate(self.function.nodes)}
+        for kind in ("contraction", "reduction"):
+            for node in self.function.nodes:
+                if kind_of(node) == kind and node not in self.groups:
+                    self.take_epilogue([node], EPILOGUE)
+        for node in self.function.nodes:
+            if kind_of(node) == "reduction":
+                self.take_prologue(self.groups[node])
+        for node in self.function.nodes:
+            if node not in self.groups and node.op != "View":
+                kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
+                self.take_epilogue([node], kinds)
+        return self.build()
+
+    def take_epilogue(self, group: list[Node], kinds: frozenset[str]) -> None:
+        """Grow `group` forward while exactly one value leaves it; keep the longest such group."""
+        best = list(group)
+        grown = list(group)
+        values = {o for node in group for o in node.outputs if o}
+        shape = self.function.type(group[0].outputs[0])
+        first_output = group[0].outputs[0]
+        pointwise = kind_of(group[0]) in POINTWISE
+        if sum(1 for o in group[0].outputs if o) == 1 and kinds:
+            for node in self.followers(first_output):
+                fits = (
+                    kind_of(node) in kinds
+                    and node not in self.groups
+                    and self.keeps_shape(node, shape, pointwise)
+                )
+                if not fits or not any(i in values for i in node.inputs) or len(node.outputs) != 1:
+                    continue
+                grown.append(node)
+                values.add(node.outputs[0])
+                shape = self.function.type(node.outputs[0])
+                if self.live_out(grown) == [node.outputs[0]] and self.fits_limits(grown):
+                    best = list(grown)
+        for node in best:
+            self.groups[node] = best
+
+    def followers(self, value: str) -> Iterator[Node]:
+        """The nodes that depend on `value` within a short distance, in topological order."""
+        seen: dict[Node, None] = {}
+        front = [value]
+        while front and len(seen) < _LOOK_AHEAD:
+            readers = [n for v in front for n in self.users.get(v, ()) if n not in seen]
+            seen.update(dict.fromkeys(readers))
+            front = [o for n in readers if kind_of(n) in POINTWISE for o in n.outputs if o]
+        return iter(sorted(seen, key=self.position.__getitem__))
+
+    def keeps_shape(self, node: Node, anchor: TensorType, pointwise: bool) -> bool:
+        """True where `node` is a map over the anchor's elements (or, for pointwise groups, any
+        injective map).
+        """
+        shape = self.function.type(node.outputs[0]).shape
+        if kind_of(node) == "injective":
+            return pointwise and node.op != "Concat"
+        return len(shape) == anchor.rank and all(map(prove_equal, shape, anchor.shape))
+
+    def live_out(self, group: Iterable[Node]) -> list[str]:
+        """Values made in the group that are read outside it or returned."""
+        members = set(group)
+        made = [o for node in members for o in node.outputs if o]
+        returned = set(self.function.outputs)
+        return [
+            v for v in made if v in returned or any(u not in members for u in self.users.get(v, ()))
+        ]
+
+    def fits_limits(self, group: list[Node]) -> bool:
+        """True where the kernel's buffers stay within the limits; one-element constants need no
+        buffer.
+        """
+        return len(self.inputs_of(group)) + 1 <= self.limits.buffers
+
+    def inputs_of(self, group: list[Node]) -> list[str]:
+        """Values the group reads from outside, in order of first use, without one-element
+        constants.
+        """
+        made = {o for node in group for o in node.outputs}
+        read = dict.fromkeys(i for node in group for i in node.inputs if i and i not in made)
+        return [v for v in read if not self.is_literal(v)]
+
+    def is_literal(self, value: str) -> bool:
+        array = self.function.constants.get(value)
+        return array is not None and array.size <= 1
+
+    def take_prologue(self, group: list[Node]) -> None:
+        """Grow a reduction's group backward over pointwise nodes that only the group reads."""
+        queue = [i for node in group for i in node.inputs if i]
+        while queue:
+            maker = self.makers.get(queue.pop(0))
+            if (
+                maker is None
+                or maker in self.groups
+                or kind_of(maker) not in POINTWISE
+                or maker.op == "Concat"
+            ):
+                continue
+            members = set(group)
+            only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))
+            if not only_here or any(o in self.function.outputs for o in maker.outputs):
+                continue
+            if not self.fits_limits([maker, *group]):
+                continue
+            group.insert(0, maker)
+            self.groups[maker] = group
+            queue += [i for i in maker.inputs if i]
+
+    def build(self) -> Function:
+        """The function of `fused` and `View` nodes, in an order that respects their dependences."""
+        done: set[int] = set()
+        nodes: list[Node] = []
+
+        def emit(group: list[Node]) -> None:
+            stack: list[tuple[list[Node], bool]] = [(group, False)]
+            while stack:
+                current, expanded = stack.pop()
+                if id(current) in done:
+                    continue
+                if expanded:
+                    done.add(id(current))
+                    view = len(current) == 1 and current[0].op == "View"
+                    nodes.append(current[0] if view else self.fused_node(current))
+                    continue
+                stack.append((current, True))
+                makers = [self.makers[i] for n in current for i in n.inputs if i in self.makers]
+                stack += [(self.groups[m], False) for m in makers if self.groups[m] is not current]
+
+        for node in self.function.nodes:
+            if node.op == "View":
+                self.groups[node] = [node]
+        for node in self.function.nodes:
+            emit(self.groups[node])
+        return replace(self.function, nodes=tuple(nodes))
+
+    def fused_node(self, group: list[Node]) -> Node:
+        ordered = tuple(sorted(group, key=self.position.__getitem__))
+        inputs = tuple(self.inputs_of(list(ordered)))
+        live = self.live_out(ordered)
+        outputs = tuple(o for node in ordered for o in node.outputs if o in live)
+        values = {v for node in ordered for v in (*node.inputs, *node.outputs) if v}
+        body = Function(
+            "_".join(node.op.lower() for node in ordered[:4]),
+            inputs,
+            outputs,
+            ordered,
+            {v: t for v, t in self.function.types.items() if v in values},
+            {v: a for v, a in self.function.constants.items() if v in values},
+        )
+        origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
+        return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)

@@ -1,0 +1,49 @@
+"""What a node means: its row of the operator table, applied to this node's types and constants.
+
+The passes after inference, and the lowering to loops, ask here and never look into the table
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from webmlc.graph.compute import Tensor
+from webmlc.graph.ir import Array, Function, Node, TensorType
+from webmlc.graph.ops import OPS
+from webmlc.graph.ops.operator import FusionKind, Operator, Scope
+from webmlc.graph.pieces import PIECES, Piece
+
+Tensors = tuple[Tensor | None, ...]
+
+
+def row_of(node: Node) -> Operator:
+    """The operator's row; raises `KeyError` for an operator that inference would have reported."""
+    return OPS[node.domain, node.op]
+
+
+def kind_of(node: Node) -> FusionKind:
+    """How the node's outputs depend on its inputs."""
+    return row_of(node).kind
+
+
+def infer_node(
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]
+) -> tuple[TensorType, ...]:
+    """The types of the node's outputs."""
+    return row_of(node).infer(Scope(types, constants, {}).context(node))
+
+
+def compute_node(node: Node, function: Function, tensors: Tensors) -> tuple[Tensor, ...]:
+    """The node's output tensors over its input tensors."""
+    meaning = row_of(node).compute
+    assert meaning is not None, f"{node.op} has no compute; it should have been expanded"
+    return meaning(Scope.of(function).context(node), tensors)
+
+
+def pieces_of_node(node: Node, function: Function, tensors: Tensors) -> tuple[Piece, ...] | None:
+    """The node's one output as parts that are written one after the other, where it has that
+    form.
+    """
+    rule = PIECES.get((node.domain, node.op))
+    return None if rule is None else rule(Scope.of(function).context(node), tensors)

@@ -1,0 +1,310 @@
+"""Graph -> loops: a fused graph function becomes one naive loop function.
+
+In: the body of a `fused` node (a graph `Function` whose types are inferred). Out: a `LoopFunction`
+with a block for each stage that has to exist (reductions, outputs, values too dear to compute
+twice); every other pointwise stage is inlined into its readers. No schedule: loops are serial, in
+the order of the axes.
+
+    %y = Relu(Conv(%x, %w))  ->  block "conv" (reduction into a temporary), block "relu" (writes %y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Call, Const, Expr, Var, rewrite, substitute, variables, walk
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.core.simplify import simplify
+from webmlc.graph.compute import Read, Reduction, Tensor, placeholder
+from webmlc.graph.ir import Function
+from webmlc.graph.meaning import compute_node, pieces_of_node
+from webmlc.graph.pieces import Piece
+from webmlc.loops.ir import (
+    Axis,
+    Block,
+    Buffer,
+    For,
+    Let,
+    LoopFunction,
+    Stmt,
+    Store,
+    expressions,
+    seq,
+    walk_statements,
+)
+
+Device = Literal["wasm", "webgpu"]
+
+_DEAR = 4
+"""Scalar operators of this cost or more are not computed twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A loop function, and which of the body's inputs its input parameters are, in order."""
+
+    function: LoopFunction
+    inputs: tuple[str, ...]
+
+
+def from_graph(body: Function, name: str, device: Device = "wasm") -> Lowered:
+    """Lower one fused function.
+
+    Parameters are `in0, in1, ...` (the inputs that are read at run time, in order) then `out0,
+    ...`: names do not depend on the model, so equal kernels are equal functions; what only shapes
+    the code (axes, pads) is no parameter. On the CPU, operators that put parts together (Concat,
+    Pad) write each part by a block of its own, and dear values that several stages read are stored;
+    a GPU dispatch cannot wait for all its threads between blocks, so there both are computed where
+    they are read.
+    """
+    return _Lowering(body, name, device).run()
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """State of one lowering: which tensor is which value, and which tensors have buffers."""
+
+    body: Function
+    name: str
+    device: Device
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    buffers: dict[Tensor, Buffer] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+    stage_names: dict[Tensor, str] = field(default_factory=dict)
+    allocations: list[Buffer] = field(default_factory=list)
+
+    def run(self) -> Lowered:
+        for value in self.body.inputs:
+            known = self.body.type(value)
+            tensor = placeholder(value, known.shape, known.dtype)
+            self.tensors[value] = tensor
+        for value, array in self.body.constants.items():
+            if array.size == 1:
+                self.tensors[value] = _scalar_constant(value, array)
+        placeholders = dict(self.tensors)
+        pieces = self.compute_nodes()
+        roots = [self.tensors[v] for v in self.body.outputs if v not in pieces]
+        parts = [piece.tensor for group in pieces.values() for piece in group]
+        order = _stages((*roots, *parts))
+        read = [v for v in self.body.inputs if placeholders[v] in order]
+        inputs = tuple(
+            Buffer(f"in{p}", self.body.type(v).shape, self.body.type(v).dtype)
+            for p, v in enumerate(read)
+        )
+        self.buffers.update(zip((placeholders[v] for v in read), inputs, strict=True))
+        outputs = tuple(
+            Buffer(f"out{p}", self.body.type(v).shape, self.body.type(v).dtype)
+            for p, v in enumerate(self.body.outputs)
+        )
+        statements = self.emit_stages(order, outputs, pieces)
+        function = LoopFunction(
+            self.name,
+            (*inputs, *outputs),
+            len(outputs),
+            (),
+            tuple(self.allocations),
+            seq(*statements),
+            tuple(dict.fromkeys(o for node in self.body.nodes for o in node.origin)),
+        )
+        return Lowered(replace(function, symbols=_symbols(function)), tuple(read))
+
+    def compute_nodes(self) -> dict[str, tuple[Piece, ...]]:
+        """Tensors of every node's outputs; for outputs of the function that come in pieces, those
+        pieces.
+        """
+        pieces: dict[str, tuple[Piece, ...]] = {}
+        for node in self.body.nodes:
+            inputs = tuple(self.tensors.get(i) for i in node.inputs)
+            if self.device == "wasm" and node.outputs[0] in self.body.outputs:
+                parts = pieces_of_node(node, self.body, inputs)
+                if parts is not None:
+                    pieces[node.outputs[0]] = parts
+                    continue
+            results = compute_node(node, self.body, inputs)
+            for value, tensor in zip(node.outputs, results, strict=False):
+                if value:
+                    self.tensors[value] = tensor
+        return pieces
+
+    def emit_stages(
+        self,
+        order: list[Tensor],
+        outputs: tuple[Buffer, ...],
+        pieces: Mapping[str, tuple[Piece, ...]],
+    ) -> list[Stmt]:
+        """Blocks for every stage with a buffer, producers first, then for the outputs that come in
+        pieces.
+        """
+        for value, buffer in zip(self.body.outputs, outputs, strict=True):
+            if value not in pieces:
+                self.buffers.setdefault(self.tensors[value], buffer)
+        readers = _count_readers(order)
+        statements: list[Stmt] = []
+        for tensor in order:
+            if tensor not in self.buffers and self.must_exist(tensor, readers):
+                self.buffers[tensor] = Buffer(self.stage_name(tensor), tensor.shape, tensor.dtype)
+                self.allocations.append(self.buffers[tensor])
+            if tensor in self.buffers and tensor.body is not None:
+                statements.append(self.emit_block(tensor, self.buffers[tensor]))
+        for value, buffer in zip(self.body.outputs, outputs, strict=True):
+            if value in pieces:
+                statements += [self.emit_block(p.tensor, buffer, p.offsets) for p in pieces[value]]
+            elif (
+                self.buffers[self.tensors[value]] is not buffer
+            ):  # an input, or one value returned twice
+                statements.append(self.emit_block(_copy(self.tensors[value]), buffer))
+        return statements
+
+    def must_exist(self, tensor: Tensor, readers: Mapping[Tensor, list[Tensor]]) -> bool:
+        """True for a stage that gets a buffer: a reduction, or a dear value that would be computed
+        again and again.
+        """
+        if isinstance(tensor.body, Reduction):
+            return True
+        if tensor.body is None or self.device == "webgpu" or not _is_dear(tensor.body):
+            return False
+        users = readers.get(tensor, [])
+        reductions = [u.body for u in users if isinstance(u.body, Reduction)]
+        return bool(reductions) and len(users) > 1
+
+    def stage_name(self, tensor: Tensor) -> str:
+        """The name of a tensor's block (and buffer): its own, made unique in this function."""
+        if tensor not in self.stage_names:
+            count = self.names.get(tensor.name, 0)
+            self.names[tensor.name] = count + 1
+            self.stage_names[tensor] = tensor.name if count == 0 else f"{tensor.name}_{count}"
+        return self.stage_names[tensor]
+
+    def emit_block(
+        self, tensor: Tensor, buffer: Buffer, offsets: tuple[Expr, ...] | None = None
+    ) -> Stmt:
+        """The loop nest and block that write `tensor` into `buffer` (at `offsets`, for a piece of
+        it).
+        """
+        name = self.stage_name(tensor)
+        axes = [
+            (var, extent, "spatial") for var, extent in zip(tensor.axes, tensor.shape, strict=True)
+        ]
+        reduction = tensor.body if isinstance(tensor.body, Reduction) else None
+        if reduction is not None:
+            axes += [(axis.var, axis.extent, "reduce") for axis in reduction.axes]
+        loops, block_axes, renamed = [], [], {}
+        spatial = reduced = 0
+        for var, extent, kind in axes:
+            if kind == "spatial":
+                label, spatial = f"{name}_{spatial}", spatial + 1
+            else:
+                label, reduced = f"{name}_r{reduced}", reduced + 1
+            axis_var = Var(f"v_{label}")
+            renamed[var] = axis_var
+            loops.append((Var(label), extent))
+            block_axes.append(Axis(axis_var, extent, "spatial" if kind == "spatial" else "reduce"))
+        target: tuple[Expr, ...] = tuple(a.var for a in block_axes[: tensor.rank])
+        if offsets is not None:
+            target = tuple(simplify(v + o) for v, o in zip(target, offsets, strict=True))
+        init: Stmt | None = None
+        if reduction is None:
+            assert isinstance(tensor.body, Expr)
+            store = Store(buffer, target, self.lower(tensor.body, renamed))
+        else:
+            value = self.lower(reduction.value, renamed)
+            folded = Call(reduction.combine, (buffer[target], value), tensor.dtype)
+            store = Store(buffer, target, folded)
+            init = Store(buffer, target, reduction.init)
+        nest: Stmt = Block(name, tuple(block_axes), tuple(var for var, _ in loops), store, init)
+        for var, extent in reversed(loops):
+            nest = For(var, extent, nest)
+        return nest
+
+    def lower(self, value: Expr, renamed: Mapping[Var, Expr]) -> Expr:
+        """`value` over block axes: reads of stored stages become loads, reads of others their
+        bodies.
+        """
+
+        def rule(node: Expr) -> Expr | None:
+            match node:
+                case Var():
+                    return renamed.get(node)
+                case Read(tensor=tensor, indices=indices):
+                    if tensor in self.buffers:
+                        return self.buffers[tensor][indices]
+                    assert isinstance(tensor.body, Expr), tensor.name
+                    inner = substitute(tensor.body, dict(zip(tensor.axes, indices, strict=True)))
+                    return self.lower(inner, {})
+            return None
+
+        return simplify(rewrite(value, rule))
+
+
+def _scalar_constant(value: str, array: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    """A one-element constant as a pointwise tensor: it ends up as a literal in the code."""
+    dtype = DType.of(array.dtype)
+    axes = tuple(Var(f"constant_{d}") for d in range(array.ndim))
+    return Tensor(
+        "constant", tuple(Const(s) for s in array.shape), dtype, axes, Const(array.item(), dtype)
+    )
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    axes = tuple(Var(f"copy_{d}") for d in range(tensor.rank))
+    return Tensor("copy", tensor.shape, tensor.dtype, axes, tensor[axes])
+
+
+def _reads(tensor: Tensor) -> list[Read]:
+    match tensor.body:
+        case None:
+            return []
+        case Reduction(value=value):
+            return [n for n in walk(value) if isinstance(n, Read)]
+        case body:
+            return [n for n in walk(body) if isinstance(n, Read)]
+
+
+def _stages(roots: tuple[Tensor, ...]) -> list[Tensor]:
+    """All tensors that `roots` need, producers before readers; an explicit stack."""
+    order: dict[Tensor, None] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        tensor, expanded = stack.pop()
+        if tensor in order:
+            continue
+        if expanded:
+            order[tensor] = None
+            continue
+        stack.append((tensor, True))
+        stack.extend((read.tensor, False) for read in reversed(_reads(tensor)))
+    return list(order)
+
+
+def _count_readers(order: list[Tensor]) -> dict[Tensor, list[Tensor]]:
+    readers: dict[Tensor, list[Tensor]] = {}
+    for tensor in order:
+        for read in dict.fromkeys(read.tensor for read in _reads(tensor)):
+            readers.setdefault(read, []).append(tensor)
+    return readers
+
+
+def _is_dear(value: Expr) -> bool:
+    return any(
+        isinstance(node, Call) and SCALAR_OPERATORS[node.op].cost >= _DEAR for node in walk(value)
+    )
+
+
+def _symbols(function: LoopFunction) -> tuple[Var, ...]:
+    """The free variables of the function's shapes: its symbolic dimensions, by name."""
+    shapes = [d for b in (*function.params, *function.allocations) for d in b.shape]
+    free = {v for d in shapes for v in variables(d)}
+    bound: set[Var] = set()
+    for stmt in walk_statements(function.body):
+        match stmt:
+            case For(var=var) | Let(var=var):
+                bound.add(var)
+            case Block(axes=axes):
+                bound.update(axis.var for axis in axes)
+        free.update(v for e in expressions(stmt) for v in variables(e))
+    return tuple(sorted(free - bound, key=lambda v: v.name))

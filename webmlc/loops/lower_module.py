@@ -1,0 +1,74 @@
+"""Every `fused` node of a module becomes a kernel and a `call_kernel`.
+
+In: a fused module and a target device. Out: the module with `kernels` (naive loop functions, equal
+ones once) and a `main` of `call_kernel` nodes (attributes `kernel`, `device`; destination passing:
+the outputs are arguments too) and `View`s. On webgpu, a kernel without a GPU form gets the device
+`wasm`: a CPU segment of the same package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import walk
+from webmlc.graph.ir import Function, Module, Node
+from webmlc.loops.from_graph import Device, Lowered, from_graph
+from webmlc.loops.ir import LoopFunction, expressions, walk_statements
+
+GPU_BUFFER_TYPES = frozenset({DType.float32, DType.int32, DType.uint32})
+GPU_VALUE_TYPES = GPU_BUFFER_TYPES | {DType.bool}
+
+
+def lower_module(module: Module, device: Device) -> Module:
+    """Lower `main` for a device; see the module's docstring.
+
+    needs: a fused `main`. guarantees: every node is `call_kernel` or `View`.
+    """
+    table = _Kernels()
+    nodes = tuple(n if n.op == "View" else table.call(n, device) for n in module.main.nodes)
+    main = replace(module.main, nodes=nodes)
+    return replace(module, functions={**module.functions, "main": main}, kernels=table.kernels)
+
+
+@dataclass(slots=True)
+class _Kernels:
+    """The kernels made so far: by name, and by what they compute."""
+
+    kernels: dict[str, LoopFunction] = field(default_factory=dict)
+    by_key: dict[LoopFunction, str] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict)
+
+    def call(self, node: Node, device: Device) -> Node:
+        body = node.attributes["body"]
+        assert isinstance(body, Function)
+        lowered, place = _lower(body, device)
+        key = lowered.function.key()
+        if key not in self.by_key:
+            count = self.used.get(body.name, 0)
+            self.used[body.name] = count + 1
+            name = body.name if count == 0 else f"{body.name}_{count}"
+            self.kernels[name] = replace(lowered.function, name=name)
+            self.by_key[key] = name
+        attributes = {"kernel": self.by_key[key], "device": place}
+        return Node("call_kernel", lowered.inputs, node.outputs, attributes, "webmlc", node.origin)
+
+
+def _lower(body: Function, device: Device) -> tuple[Lowered, Device]:
+    lowered = from_graph(body, body.name, device)
+    if device == "webgpu" and not has_gpu_form(lowered.function):
+        return from_graph(body, body.name, "wasm"), "wasm"
+    return lowered, device
+
+
+def has_gpu_form(function: LoopFunction) -> bool:
+    """True where every buffer holds 32-bit numbers and every value is one or a boolean: nothing is
+    silently narrowed.
+    """
+    buffers = (*function.params, *function.allocations)
+    if any(b.dtype not in GPU_BUFFER_TYPES for b in buffers) or len(function.params) > 8:
+        return False
+    values = (
+        e for s in walk_statements(function.body) for root in expressions(s) for e in walk(root)
+    )
+    return all(e.dtype in GPU_VALUE_TYPES or e.dtype == INDEX for e in values)
