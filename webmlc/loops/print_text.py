@@ -17,6 +17,7 @@ value):`) where statements follow it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,8 @@ from webmlc.loops.ir import (
 )
 
 _WIDTH = 100
-_CONTEXT = 3  # lines around a drawn culprit
+_CONTEXT = 3  # lines shown around a drawn culprit
+_SHORT = 24  # lines of a text that is shown whole
 
 Culprit = Stmt | Buffer | Var
 
@@ -83,7 +85,7 @@ def draw(function: LoopFunction, culprit: Culprit | None, part: str = "") -> str
     lines = print_lines(function)
     at = _find(lines, culprit)
     if at is None:
-        return _indented(map(str, lines[: 8 * _CONTEXT]))
+        return _indented(map(str, lines[:_SHORT]))
     shown = _around(lines, at)
     drawn: list[str] = []
     previous = -1
@@ -107,7 +109,9 @@ def _find(lines: Sequence[Line], culprit: Culprit | None) -> int | None:
 
 
 def _around(lines: Sequence[Line], at: int) -> list[int]:
-    """Lines near `at`, and the heads of all suites around it."""
+    """Lines near `at`, and the heads of all suites around it; a short text whole."""
+    if len(lines) <= _SHORT:
+        return list(range(len(lines)))
     keep = set(range(max(0, at - _CONTEXT), min(len(lines), at + _CONTEXT + 1)))
     for start in sorted(keep):
         indent = lines[start].indent
@@ -119,10 +123,9 @@ def _around(lines: Sequence[Line], at: int) -> list[int]:
 
 
 def _underline(line: str, part: str) -> str:
-    start = line.find(part) if part else -1
-    if start < 0:
-        start, part = len(line) - len(line.lstrip()), line.strip()
-    return " " * start + "^" * len(part)
+    found = re.search(rf"(?<!\w){re.escape(part)}(?!\w)", line) if part else None
+    start, end = found.span() if found else (len(line) - len(line.lstrip()), len(line))
+    return " " * start + "^" * (end - start)
 
 
 def _indented(lines: Sequence[str] | map[str]) -> str:
