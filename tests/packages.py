@@ -1,0 +1,146 @@
+"""Small packages written by hand: what the compiler would write, without the compiler.
+
+`scaled(folder)` computes `y = max(x * w, 0)` for `x: float32[n, 4]` in two steps, with a scratch buffer
+between them, on wasm and on webgpu. `mixed(folder)` adds a webgpu program whose second step runs on
+the CPU. Module steps: 0 and 1 are the wasm program's, 2 the webgpu program's CPU step.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import wasmtime
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Var, const
+from webmlc.package.manifest import Buffer, Device, Manifest, Port, Step, Symbol
+from webmlc.package.write import Parts, ProgramParts, write_package
+
+N = Var("n")
+W = np.array([1, -2, 0.5, 3], np.float32)
+
+# Slots: x, w, t, y, n, as the buffers of the programs below.
+WAT = """
+(module
+  (import "env" "memory" (memory 1 65536 shared))
+  (func $slot (param $s i32) (result i32)
+    (i32.load offset=1024 (i32.shl (local.get $s) (i32.const 2))))
+  ;; Byte 0 counts arrivals: a thread waits until all of its round have come.
+  (func $barrier (param $threads i32) (local $ticket i32) (local $round i32)
+    (if (i32.eq (local.get $threads) (i32.const 1)) (then (return)))
+    (local.set $ticket (i32.atomic.rmw.add (i32.const 0) (i32.const 1)))
+    (local.set $round (i32.mul (local.get $threads)
+      (i32.add (i32.const 1) (i32.div_u (local.get $ticket) (local.get $threads)))))
+    (loop $spin
+      (br_if $spin (i32.lt_u (i32.atomic.load (i32.const 0)) (local.get $round)))))
+  (func $scale (param $x i32) (param $w i32) (param $t i32) (param $n i32)
+      (param $tid i32) (param $threads i32) (local $i i32) (local $end i32)
+    (local.set $i (i32.div_u (i32.mul (local.get $n) (local.get $tid)) (local.get $threads)))
+    (local.set $end (i32.div_u
+      (i32.mul (local.get $n) (i32.add (local.get $tid) (i32.const 1))) (local.get $threads)))
+    (block $done (loop $rows
+      (br_if $done (i32.ge_u (local.get $i) (local.get $end)))
+      (v128.store (i32.add (local.get $t) (i32.shl (local.get $i) (i32.const 4)))
+        PRODUCT)
+      (local.set $i (i32.add (local.get $i) (i32.const 1)))
+      (br $rows))))
+  (func $relu (param $t i32) (param $y i32) (param $n i32)
+      (param $tid i32) (param $threads i32) (local $i i32)
+    (if (local.get $tid) (then (return)))  ;; serial: one thread does it
+    (block $done (loop $rows
+      (br_if $done (i32.ge_u (local.get $i) (local.get $n)))
+      (v128.store (i32.add (local.get $y) (i32.shl (local.get $i) (i32.const 4)))
+        (f32x4.pmax (v128.const f32x4 0 0 0 0)
+          (v128.load (i32.add (local.get $t) (i32.shl (local.get $i) (i32.const 4))))))
+      (local.set $i (i32.add (local.get $i) (i32.const 1)))
+      (br $rows))))
+  (func (export "run") (param $first i32) (param $last i32) (param $tid i32) (param $threads i32)
+    (loop $steps
+      (if (i32.ge_s (local.get $first) (local.get $last)) (then (return)))
+      (block $case2 (block $case1 (block $case0
+        (br_table $case0 $case1 $case2 (local.get $first)))
+        (call $scale (call $slot (i32.const 0)) (call $slot (i32.const 1)) (call $slot (i32.const 2))
+          (call $slot (i32.const 4)) (local.get $tid) (local.get $threads)))
+        (if (i32.eqz (local.get $first)) (then) (else
+          (call $relu (call $slot (i32.const 2)) (call $slot (i32.const 3)) (call $slot (i32.const 4))
+            (local.get $tid) (local.get $threads)))))
+      (if (i32.eq (local.get $first) (i32.const 2)) (then
+        (call $relu (call $slot (i32.const 2)) (call $slot (i32.const 3)) (call $slot (i32.const 4))
+          (local.get $tid) (local.get $threads))))
+      (call $barrier (local.get $threads))
+      (local.set $first (i32.add (local.get $first) (i32.const 1)))
+      (br $steps))))
+"""
+ROW = "(v128.load (i32.add (local.get $x) (i32.shl (local.get $i) (i32.const 4))))"
+PRODUCTS = {
+    "relaxed": f"(f32x4.relaxed_madd {ROW} (v128.load (local.get $w)) (v128.const f32x4 0 0 0 0))",
+    "simd128": f"(f32x4.mul {ROW} (v128.load (local.get $w)))",
+}
+
+WGSL = """
+@group(0) @binding(0) var<storage, read_write> scale_x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> scale_w: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> scale_t: array<vec4<f32>>;
+struct Symbols { values: array<vec4<i32>, 1> }
+@group(0) @binding(3) var<uniform> scale_symbols: Symbols;
+@compute @workgroup_size(8)
+fn scale(@builtin(global_invocation_id) id: vec3<u32>) {
+  if (id.x < u32(scale_symbols.values[0].x)) { scale_t[id.x] = scale_x[id.x] * scale_w[0]; }
+}
+@group(0) @binding(0) var<storage, read_write> relu_t: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> relu_y: array<vec4<f32>>;
+@group(0) @binding(2) var<uniform> relu_symbols: Symbols;
+@compute @workgroup_size(8)
+fn relu(@builtin(global_invocation_id) id: vec3<u32>) {
+  if (id.x < u32(relu_symbols.values[0].x)) { relu_y[id.x] = max(relu_t[id.x], vec4<f32>(0.0)); }
+}
+"""
+
+BUFFERS = (
+    Buffer("x", DType.float32, (N, const(4)), "input"),
+    Buffer("w", DType.float32, (const(4),), "constant", "weight"),
+    Buffer("t", DType.float32, (N, const(4))),
+    Buffer("y", DType.float32, (N, const(4))),
+)
+GROUPS = ((N + 7) // 8, const(1), const(1))
+
+
+def step(device: Device, kernel: str, *arguments: str) -> Step:
+    groups = GROUPS if device == "webgpu" else None
+    return Step(device, kernel, arguments, 1, ("n",), groups, (f"/{kernel}",))
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x * W, 0)
+
+
+def parts(*, mixed: bool = False) -> Parts:
+    """The package's contents: `mixed` puts the webgpu program's second step on the CPU."""
+    scale = ("scale", "x", "w", "t")
+    relu = ("relu", "t", "y")
+    return Parts(
+        name="scaled",
+        compiler="hand",
+        symbols=(Symbol("n", "x", 0),),
+        inputs=(Port("x", DType.float32, (N, const(4)), "x"),),
+        outputs=(Port("y", DType.float32, (N, const(4)), "y"),),
+        programs={
+            "wasm": ProgramParts(BUFFERS, (step("wasm", *scale), step("wasm", *relu))),
+            "webgpu": ProgramParts(
+                BUFFERS,
+                (step("webgpu", *scale), step("wasm" if mixed else "webgpu", *relu)),
+            ),
+        },
+        constants={"weight": W},
+        modules={v: bytes(wasmtime.wat2wasm(WAT.replace("PRODUCT", p))) for v, p in PRODUCTS.items()},
+        shaders=WGSL,
+    )
+
+
+def scaled(folder: Path) -> Manifest:
+    """Write the package whose two programs each stay on their device."""
+    return write_package(folder, parts())
+
+
+def mixed(folder: Path) -> Manifest:
+    """Write the package whose webgpu program ends on the CPU."""
+    return write_package(folder, parts(mixed=True))

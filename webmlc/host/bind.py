@@ -1,0 +1,85 @@
+"""Check a run's inputs and bind the package's symbols from their shapes.
+
+In: the manifest and `{name: array}`. Out: the value of each symbol, and the arrays, contiguous. The
+twin is `bind` in `runtime_js/manifest.js`.
+
+    x: float32[batch, 10], an array of shape (3, 10)  ->  {"batch": 3}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InputError
+from webmlc.core.expr import Expr, evaluate
+from webmlc.package.manifest import Manifest, Port
+
+Array = NDArray[Any]
+LIMIT = 1 << 31
+
+
+def bind(
+    manifest: Manifest, inputs: Mapping[str, Array]
+) -> tuple[dict[str, int], dict[str, Array]]:
+    """Symbols by name and inputs by port name.
+
+    Raises `InputError` where a name, dtype or shape is not what the model takes.
+    """
+    ports = {port.name: port for port in manifest.inputs}
+    if unknown := [name for name in inputs if name not in ports]:
+        raise InputError(f"no input is named {unknown[0]!r}; the model takes {_names(manifest)}")
+    if missing := [name for name in ports if name not in inputs]:
+        raise InputError(f"input {missing[0]!r} is missing; the model takes {_names(manifest)}")
+    arrays = {name: _array(port, inputs[name]) for name, port in ports.items()}
+    symbols = {s.name: int(arrays[s.input].shape[s.axis]) for s in manifest.symbols}
+    for port in manifest.inputs:
+        expected = shape_of(port, symbols)
+        if arrays[port.name].shape != expected:
+            bound = ", ".join(
+                f"{s.name} = {symbols[s.name]} from axis {s.axis} of {s.input!r}"
+                for s in manifest.symbols
+            )
+            raise InputError(
+                f"input {port.name!r} has shape {_text(arrays[port.name].shape)}, expected "
+                f"{_text(port.shape)} = {_text(expected)}" + (f" with {bound}" if bound else "")
+            )
+    return symbols, arrays
+
+
+def shape_of(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The port's shape in numbers."""
+    return tuple(int(evaluate(d, symbols)) for d in port.shape)
+
+
+def _array(port: Port, value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype != port.dtype.numpy:
+        raise InputError(
+            f"input {port.name!r} has dtype {array.dtype}, expected {port.dtype}: "
+            f"convert it with .astype({_numpy_name(port.dtype)})"
+        )
+    if array.ndim != len(port.shape):
+        raise InputError(
+            f"input {port.name!r} has shape {_text(array.shape)}, expected {_text(port.shape)}"
+        )
+    if array.nbytes >= LIMIT:
+        raise InputError(f"input {port.name!r} has {array.nbytes} bytes: more than 32-bit memory")
+    # ascontiguousarray makes a scalar one-dimensional
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _numpy_name(dtype: DType) -> str:
+    return "ml_dtypes.bfloat16" if dtype is DType.bfloat16 else f'"{dtype}"'
+
+
+def _names(manifest: Manifest) -> str:
+    return ", ".join(f"{p.name!r} ({p.dtype}{_text(p.shape)})" for p in manifest.inputs) or "none"
+
+
+def _text(shape: tuple[Expr, ...] | tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

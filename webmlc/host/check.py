@@ -1,0 +1,188 @@
+"""Compare a compiled model with onnxruntime (or `onnx.reference`, where that cannot run it).
+
+In: an ONNX file. Out: the error of each output relative to its scale and, on a mismatch, the first
+node whose result differs, found by building the model up to one value after another (bisection).
+
+    result = check_model(Path("model.onnx"), build, "wasm", threads=1)
+    assert result.passed, result.first_difference
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnx.utils
+from numpy.typing import NDArray
+
+from webmlc.core.errors import WebmlcError
+from webmlc.host.load import load
+from webmlc.host.try_model import Build, random_inputs
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputError:
+    """The largest error of one output: absolute, and relative to the largest expected element."""
+
+    output: str
+    shape: tuple[int, ...]
+    scale: float
+    error: float
+    relative: float
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found; `first_difference` names the first ONNX node that differs."""
+
+    outputs: tuple[OutputError, ...]
+    reference: str
+    first_difference: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """True where every output is within the tolerance."""
+        return all(o.passed for o in self.outputs)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per output, to print."""
+        return [
+            {
+                "output": o.output,
+                "shape": list(o.shape),
+                "scale": o.scale,
+                "error": o.error,
+                "relative": o.relative,
+                "passed": o.passed,
+            }
+            for o in self.outputs
+        ]
+
+
+def check_model(
+    path: Path,
+    build: Build,
+    device: Literal["wasm", "webgpu"],
+    threads: int = 1,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    tolerance: float = 1e-3,
+) -> CheckResult:
+    """Run the model both ways on the same random inputs and compare every output.
+
+    `tolerance` is relative to the largest expected element of the output; integers and booleans
+    must be equal. Raises what building and running raise.
+    """
+    with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
+        package = Path(scratch) / "package"
+        build(path, package)
+        model = load(package, device, threads)
+        inputs = random_inputs(model.inputs, sizes or {}, seed)
+        actual = model.run(inputs)
+        model.dispose()
+    expected, reference = run_reference(path, inputs)
+    errors = tuple(compare(n, expected[n], a, tolerance) for n, a in actual.items())
+    result = CheckResult(errors, reference)
+    if result.passed:
+        return result
+    first = _first_difference(path, build, device, inputs, tolerance)
+    return CheckResult(errors, reference, first)
+
+
+def run_reference(path: Path, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], str]:
+    """The expected outputs, and who computed them."""
+    try:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        names = [o.name for o in session.get_outputs()]
+        return dict(zip(names, session.run(None, dict(inputs)), strict=True)), "onnxruntime"
+    except Exception as error:  # onnxruntime raises its own classes, one per status
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            evaluator = ReferenceEvaluator(str(path))
+            results = evaluator.run(None, dict(inputs))
+        except Exception as second:
+            raise WebmlcError(
+                f"no reference can run {path}: onnxruntime: {error}; onnx.reference: {second}"
+            ) from second
+        return dict(zip(evaluator.output_names, results, strict=True)), "onnx.reference"
+
+
+def compare(name: str, expected: Array, actual: Array, tolerance: float) -> OutputError:
+    """The error of one output; NaNs and infinities must be in the same places."""
+    if expected.shape != actual.shape:
+        return OutputError(name, actual.shape, 0.0, float("inf"), float("inf"), False)
+    if expected.size == 0:
+        return OutputError(name, actual.shape, 0.0, 0.0, 0.0, True)
+    wide, own = expected.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(wide)
+    alike = np.array_equal(wide[~finite], own[~finite], equal_nan=True)
+    error = float(np.abs(wide[finite] - own[finite]).max(initial=0.0)) if alike else float("inf")
+    scale = float(np.abs(wide[finite]).max(initial=0.0))
+    relative = error / scale if scale else error
+    exact = not np.issubdtype(expected.dtype, np.floating)
+    passed = bool(error == 0.0 if exact else relative <= tolerance)
+    return OutputError(name, actual.shape, scale, error, relative, passed)
+
+
+def _first_difference(
+    path: Path,
+    build: Build,
+    device: Literal["wasm", "webgpu"],
+    inputs: Mapping[str, Array],
+    tolerance: float,
+) -> str | None:
+    """The first node, in the model's order, whose result differs when the model ends there."""
+    graph = onnx.load(path).graph
+    nodes = [n for n in graph.node if n.op_type != "Constant" and n.output and n.output[0]]
+    low, high = 0, len(nodes) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _differs_at(path, build, device, inputs, nodes[middle].output[0], tolerance):
+            high = middle
+        else:
+            low = middle + 1
+    if not nodes:
+        return None
+    node = nodes[low]
+    return f"{node.op_type} {node.name or node.output[0]!r} (value {node.output[0]!r})"
+
+
+def _differs_at(
+    path: Path,
+    build: Build,
+    device: Literal["wasm", "webgpu"],
+    inputs: Mapping[str, Array],
+    value: str,
+    tolerance: float,
+) -> bool:
+    """True where the model cut at `value` gives another result than the reference, or fails."""
+    with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
+        cut = Path(scratch) / "cut.onnx"
+        try:
+            onnx.utils.extract_model(str(path), str(cut), list(inputs), [value])
+            expected, _ = run_reference(cut, inputs)
+        except Exception:  # the cut is no valid model by itself: it tells nothing
+            return False
+        try:
+            build(cut, Path(scratch) / "package")
+            model = load(Path(scratch) / "package", device)
+            actual = model.run({p.name: inputs[p.name] for p in model.inputs})
+            model.dispose()
+        except WebmlcError:
+            return True
+    return not all(compare(n, expected[n], a, tolerance).passed for n, a in actual.items())

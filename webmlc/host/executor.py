@@ -1,0 +1,53 @@
+"""What a device offers to `host.load`: memory for a binding of symbols, and stages to run in it.
+
+In: bytes of uploaded buffers and a `Stage`. Out: bytes of the downloaded ones. `wasm.WasmExecutor`
+and `webgpu.WebGpuExecutor` are the two; `runtime_js` has their twins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from webmlc.package.manifest import Device, Manifest, Program
+from webmlc.package.transfers import Stage
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A package's files in memory, verified: what an executor is made from.
+
+    `own` is the program's device; `tensors` the raw bytes of each constant it uses.
+    """
+
+    manifest: Manifest
+    own: Device
+    tensors: Mapping[str, memoryview]
+    module: bytes
+    shaders: str
+
+    @property
+    def program(self) -> Program:
+        """The program that runs."""
+        return self.manifest.programs[self.own]
+
+
+class Executor(Protocol):
+    """One device of a loaded model."""
+
+    def bind(self, symbols: Mapping[str, int]) -> None:
+        """Make room for these sizes; cheap when they are the same as before."""
+
+    def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:
+        """Write `uploads` (bytes), run the stage's steps, return the bytes of its downloads."""
+
+    def profile(self, stage: Stage, uploads: Mapping[str, Array]) -> list[float]:
+        """Seconds of each step of the stage."""
+
+    def dispose(self) -> None:
+        """Free what the device holds; the executor cannot be used afterwards."""

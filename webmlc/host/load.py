@@ -1,0 +1,190 @@
+"""Load a package and run it from Python.
+
+In: a folder written by `webmlc build`. Out: a `Model`, the twin of the one in `runtime_js/`.
+
+    model = load("build/digits", device="wasm", threads=2)
+    outputs = model.run({"x": images})
+    model.dispose()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.errors import AdapterError, InputError, PackageError, UserError
+from webmlc.host.bind import bind, shape_of
+from webmlc.host.executor import Executor, Loaded
+from webmlc.host.wasm import WasmExecutor
+from webmlc.host.webgpu import WebGpuExecutor, find_adapter
+from webmlc.package.manifest import MANIFEST, Device, Manifest, Port
+from webmlc.package.manifest_json import from_json
+from webmlc.package.memory_plan import used_on
+from webmlc.package.transfers import stages
+from webmlc.package.weights import read_file, read_weights
+
+Array = NDArray[Any]
+Features = Literal["relaxed", "simd128"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long one step took."""
+
+    kernel: str
+    device: Device
+    origin: tuple[str, ...]
+    seconds: float
+
+
+class Model:
+    """A loaded package: run it as often as you like, then `dispose` of it."""
+
+    def __init__(self, loaded: Loaded, threads: int) -> None:
+        self.manifest = loaded.manifest
+        self.program = loaded.program
+        self.device: Device = loaded.own
+        self.threads = threads
+        self._stages = stages(self.program, [o.buffer for o in self.outputs], self.device)
+        self._executors: dict[Device, Executor] = {}
+        devices = {stage.segment.device for stage in self._stages}
+        if "wasm" in devices:
+            self._executors["wasm"] = WasmExecutor(loaded, threads)
+        if "webgpu" in devices:
+            self._executors["webgpu"] = WebGpuExecutor(loaded)
+        self._disposed = False
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Name, dtype and shape of each input."""
+        return self.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Name, dtype and shape of each output."""
+        return self.manifest.outputs
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs by name. Raises `InputError` where an input is not what the model takes."""
+        symbols, values = self._start(inputs)
+        for stage in self._stages:
+            uploads = {name: values[name] for name in stage.uploads}
+            values |= self._executors[stage.segment.device].execute(stage, uploads)
+        return {
+            port.name: values[port.buffer].view(port.dtype.numpy).reshape(shape_of(port, symbols))
+            for port in self.outputs
+        }
+
+    def profile(self, inputs: Mapping[str, Array]) -> list[StepTime]:
+        """Seconds of every step, measured one by one after an ordinary run."""
+        _, values = self._start(inputs)
+        times: list[float] = []
+        for stage in self._stages:
+            executor = self._executors[stage.segment.device]
+            uploads = {name: values[name] for name in stage.uploads}
+            values |= executor.execute(stage, uploads)
+            times += executor.profile(stage, uploads)
+        return [
+            StepTime(step.kernel, step.device, step.origin, seconds)
+            for step, seconds in zip(self.program.steps, times, strict=True)
+        ]
+
+    def dispose(self) -> None:
+        """Free memory, threads and GPU buffers."""
+        for executor in self._executors.values():
+            executor.dispose()
+        self._executors, self._disposed = {}, True
+
+    def _start(self, inputs: Mapping[str, Array]) -> tuple[dict[str, int], dict[str, Array]]:
+        """Symbols, and the bytes of each input by its buffer's name, with memory made ready."""
+        if self._disposed:
+            raise UserError("this model was disposed of; load it again")
+        symbols, arrays = bind(self.manifest, inputs)
+        for executor in self._executors.values():
+            executor.bind(symbols)
+        values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
+        return symbols, values
+
+
+def load(
+    package: str | Path,
+    device: Literal["auto", "wasm", "webgpu"] = "auto",
+    threads: int = 1,
+    features: Features = "relaxed",
+) -> Model:
+    """Load the package in folder `package`; every file that is used is checked against its hash.
+
+    `auto` takes the GPU where there is a hardware adapter. `features` chooses the WebAssembly
+    variant. Raises `PackageError` (a bad package) or `AdapterError` (no usable GPU).
+    """
+    folder = Path(package)
+    manifest = read_manifest(folder)
+    own = _choose_device(manifest, device)
+    program = manifest.programs[own]
+    tensors = {b.tensor for b in program.buffers if b.tensor is not None}
+    files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
+    module, shaders = b"", ""
+    if used_on(program, "wasm", own) or any(s.device == "wasm" for s in program.steps):
+        module = _verified(folder, manifest, _variant(program.modules, features))
+    if program.shaders is not None:
+        shaders = _verified(folder, manifest, program.shaders).decode()
+    loaded = Loaded(manifest, own, read_weights(folder, files), module, shaders)
+    return Model(loaded, threads)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of the package in `folder`. Raises `PackageError` where there is none."""
+    try:
+        text = (folder / MANIFEST).read_text("utf-8")
+    except OSError as error:
+        raise PackageError(
+            f"{folder}: no {MANIFEST} here; make a package with `webmlc build MODEL -o {folder}`"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise PackageError(f"{folder / MANIFEST}: not UTF-8 text") from error
+    return from_json(text)
+
+
+def _choose_device(manifest: Manifest, device: str) -> Device:
+    if device not in ("auto", "wasm", "webgpu"):
+        raise InputError(f"device is {device!r}, expected 'auto', 'wasm' or 'webgpu'")
+    available = tuple(manifest.programs)
+    if not available:
+        raise PackageError("manifest.json: the package holds no program")
+    for known in available:
+        if device == known:
+            return known
+    if device != "auto":
+        raise PackageError(
+            f"the package was built for {', '.join(available)} only; "
+            f"build it with --target {device} or --target both"
+        )
+    if "webgpu" in available and ("wasm" not in available or _has_hardware_gpu()):
+        return "webgpu"
+    return "wasm"
+
+
+def _has_hardware_gpu() -> bool:
+    try:
+        return str(find_adapter().info["adapter_type"]) != "CPU"
+    except AdapterError:
+        return False
+
+
+def _variant(modules: Mapping[str, str], features: str) -> str:
+    if features not in modules:
+        have = ", ".join(modules) or "none"
+        raise PackageError(f"the package has no {features!r} WebAssembly module (it has {have})")
+    return modules[features]
+
+
+def _verified(folder: Path, manifest: Manifest, path: str) -> bytes:
+    if path not in manifest.files:
+        raise PackageError(f"manifest.json: {path} has no hash")
+    file = manifest.files[path]
+    return read_file(folder, path, file.bytes, file.sha256)

@@ -1,0 +1,54 @@
+"""What a package is: its files, its resources, and what runs where.
+
+In: a package folder. Out: rows to print after a build, or JSON.
+
+    report = package_report(Path("build/digits"))
+    report["programs"]["wasm"]["arena bytes"]
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from webmlc.host.load import read_manifest
+from webmlc.package.manifest import Device, Manifest, Program
+
+_RUNTIME = (".js", ".html", ".css")
+
+
+def package_report(folder: Path) -> dict[str, Any]:
+    """The report of the package in `folder`, as plain values."""
+    manifest = read_manifest(folder)
+    return {
+        "name": manifest.name,
+        "folder": str(folder),
+        "inputs": {p.name: f"{p.dtype}[{', '.join(map(str, p.shape))}]" for p in manifest.inputs},
+        "outputs": {p.name: f"{p.dtype}[{', '.join(map(str, p.shape))}]" for p in manifest.outputs},
+        "programs": {
+            device: _program(manifest, device, program)
+            for device, program in manifest.programs.items()
+        },
+        "files": {path: file.bytes for path, file in manifest.files.items()},
+    }
+
+
+def _program(manifest: Manifest, device: Device, program: Program) -> dict[str, Any]:
+    used = {b.tensor for b in program.buffers if b.tensor is not None}
+    weights = sum(f.bytes for f in manifest.weights if used & f.tensors.keys())
+    code = [program.modules["relaxed"]] if "relaxed" in program.modules else []
+    code += [program.shaders] if program.shaders is not None else []
+    other = [p for p in manifest.files if p.endswith(_RUNTIME)]
+    on_cpu = [s for s in program.steps if s.device == "wasm"]
+    return {
+        "kernels": len({s.kernel for s in program.steps}),
+        "steps": len(program.steps),
+        "steps on the cpu": len(on_cpu),
+        "cpu nodes": [o for s in on_cpu for o in s.origin] if device == "webgpu" else [],
+        "weights bytes": weights,
+        "code bytes": sum(manifest.files[p].bytes for p in code),
+        "runtime bytes": sum(manifest.files[p].bytes for p in other),
+        "arena bytes": dict(program.resources.arena),
+        "memory bytes": program.resources.memory,
+        "largest binding bytes": program.resources.largest_binding,
+    }

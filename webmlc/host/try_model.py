@@ -1,0 +1,149 @@
+"""Try a model from the command line: random inputs, timings, summaries.
+
+In: a loaded `Model`. Out: rows that print as a table or as JSON.
+
+    rows = time_runs(model, {"batch": 8}, runs=10)
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InputError, ModelError
+from webmlc.core.expr import Expr, evaluate, variables
+from webmlc.host.load import Model, load
+from webmlc.package.manifest import MANIFEST, Port
+
+Array = NDArray[Any]
+Build = Callable[[Path, Path], object]
+Row = dict[str, Any]
+
+
+@contextmanager
+def load_any(
+    path: Path, device: Literal["wasm", "webgpu"], threads: int, build: Build
+) -> Iterator[Model]:
+    """The model of a package, or of an ONNX file that `build(model, folder)` compiles first."""
+    if not path.exists():
+        raise ModelError(f"{path}: no such file or folder")
+    with tempfile.TemporaryDirectory(prefix="webmlc-") as scratch:
+        folder = path
+        if not (path / MANIFEST).is_file():
+            if path.is_dir():
+                raise ModelError(f"{path}: this folder holds no package (no {MANIFEST})")
+            folder = Path(scratch) / path.stem
+            build(path, folder)
+        model = load(folder, device, threads)
+        try:
+            yield model
+        finally:
+            model.dispose()
+
+
+def random_inputs(ports: Sequence[Port], sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
+    """Random inputs: normal floats, small non-negative integers (masks and types: 0 or 1).
+
+    Symbolic dimensions without a size in `sizes` are 1. Raises `InputError` for a size of a
+    dimension that the model does not have.
+    """
+    generator = np.random.default_rng(seed)
+    symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
+    if unknown := sorted(sizes.keys() - symbols):
+        have = ", ".join(sorted(symbols)) or "none"
+        raise InputError(f"no dimension is named {unknown[0]!r}; the model's are: {have}")
+    bound = {name: sizes.get(name, 1) for name in symbols}
+    return {port.name: _random_array(port, bound, generator) for port in ports}
+
+
+def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
+    shape = tuple(_size(d, sizes) for d in port.shape)
+    if port.dtype.is_float:
+        return generator.standard_normal(shape).astype(port.dtype.numpy)
+    binary = port.dtype is DType.bool or "mask" in port.name or "type" in port.name
+    return generator.integers(0, 2 if binary else 10, shape).astype(port.dtype.numpy)
+
+
+def _size(dimension: Expr, sizes: Mapping[str, int]) -> int:
+    return int(evaluate(dimension, sizes))
+
+
+def read_inputs(
+    model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
+) -> dict[str, Array]:
+    """The arrays of a `.npz` file, or random ones."""
+    if path is None:
+        return random_inputs(model.inputs, sizes, seed)
+    try:
+        with np.load(path) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a readable .npz file of named arrays") from error
+
+
+def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
+    """Write the outputs as a `.npz` file."""
+    with path.open("wb") as file:
+        np.savez(file, **{name: array for name, array in outputs.items()})
+
+
+def summarise(outputs: Mapping[str, Array]) -> list[Row]:
+    """A row per output: type, shape, least, mean and greatest element."""
+    rows = []
+    for name, array in outputs.items():
+        numbers = array.astype(np.float64) if array.size else np.zeros(1)
+        rows.append(
+            {
+                "output": name,
+                "type": f"{array.dtype}[{', '.join(map(str, array.shape))}]",
+                "min": float(numbers.min()),
+                "mean": float(numbers.mean()),
+                "max": float(numbers.max()),
+            }
+        )
+    return rows
+
+
+def time_runs(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
+    """Milliseconds of whole runs, after one that is not counted."""
+    inputs = random_inputs(model.inputs, sizes, 0)
+    model.run(inputs)
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        model.run(inputs)
+        times.append(1e3 * (time.perf_counter() - start))
+    return [
+        {
+            "runs": runs,
+            "min ms": min(times),
+            "median ms": statistics.median(times),
+            "max ms": max(times),
+        }
+    ]
+
+
+def time_kernels(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
+    """Median milliseconds of each step, slowest first, with the ONNX nodes it computes."""
+    inputs = random_inputs(model.inputs, sizes, 0)
+    profiles = [model.profile(inputs) for _ in range(runs)]
+    rows = []
+    for steps in zip(*profiles, strict=True):
+        rows.append(
+            {
+                "kernel": steps[0].kernel,
+                "device": str(steps[0].device),
+                "median ms": 1e3 * statistics.median(s.seconds for s in steps),
+                "nodes": ", ".join(steps[0].origin),
+            }
+        )
+    return sorted(rows, key=lambda row: -float(row["median ms"]))

@@ -1,0 +1,210 @@
+"""Run wasm steps through wasmtime.
+
+In: a verified package (`Loaded`). Out: an `Executor`. The memory is shared and exactly as large as
+the plan needs; each SPMD thread is a Python thread with its own Store and instance (foreign calls
+release the GIL). The module's `run(first, last, tid, threads)` does the rest; see
+`package.memory_plan` for what lies where.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import wasmtime
+from numpy.typing import NDArray
+from wasmtime import _ffi as ffi
+
+from webmlc.core.errors import InternalError, PackageError, UserError
+from webmlc.core.expr import evaluate
+from webmlc.host.executor import Array, Loaded
+from webmlc.package.memory_plan import (
+    PAGE,
+    SCRATCH_BASE,
+    SLOT_TABLE,
+    Layout,
+    layout,
+    scratch_stride,
+)
+from webmlc.package.transfers import Stage
+
+Run = Callable[[int, int, int, int], None]
+MAX_PAGES = 65536
+
+
+class WasmExecutor:
+    """The CPU: one shared memory, one instance a thread."""
+
+    def __init__(self, loaded: Loaded, threads: int) -> None:
+        if threads < 1:
+            raise UserError(f"threads is {threads}: at least one is needed")
+        self.loaded = loaded
+        self.threads = threads
+        self.engine = wasmtime.Engine(_config())
+        try:
+            self.module = wasmtime.Module(self.engine, loaded.module)
+        except wasmtime.WasmtimeError as error:
+            raise PackageError(f"the package's WebAssembly module is invalid: {error}") from error
+        self.workers = [_Worker(tid) for tid in range(threads)] if threads > 1 else []
+        self.symbols: Mapping[str, int] | None = None
+        self.layout: Layout | None = None
+        self.sizes: dict[str, int] = {}
+        self.bytes: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.memory: wasmtime.SharedMemory | None = None
+        self.runs: list[Run] = []
+
+    def bind(self, symbols: Mapping[str, int]) -> None:
+        """Plan memory for `symbols`; a new memory only where the present one is too small."""
+        if symbols == self.symbols:
+            return
+        loaded = self.loaded
+        program = loaded.program
+        plan = layout(loaded.manifest, loaded.own, "wasm", symbols, self.threads)
+        expected = program.resources.arena.get("wasm")
+        if expected is not None and plan.arena != expected:
+            raise InternalError(
+                f"host: the arena takes {plan.arena} bytes, the manifest says {expected}"
+            )
+        self.sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers}
+        if plan.total > len(self.bytes):
+            self._new_memory(plan)
+        slots = [plan.offsets.get(b.name, plan.constants.get(b.name, 0)) for b in program.buffers]
+        slots += [symbols[s.name] for s in loaded.manifest.symbols]
+        self._words(SLOT_TABLE, slots)
+        stride = scratch_stride(program.resources.scratch_per_thread)
+        self._words(SCRATCH_BASE, [plan.scratch, stride])
+        self.layout, self.symbols = plan, dict(symbols)
+
+    def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:
+        """See `Executor.execute`."""
+        for name, data in uploads.items():
+            self._view(name)[:] = data
+        self._run(stage.segment.module_first, stage.segment.module_last)
+        return {name: self._view(name).copy() for name in stage.downloads}
+
+    def profile(self, stage: Stage, uploads: Mapping[str, Array]) -> list[float]:
+        """See `Executor.profile`."""
+        for name, data in uploads.items():
+            self._view(name)[:] = data
+        seconds = []
+        for step in range(stage.segment.module_first, stage.segment.module_last):
+            start = perf_counter()
+            self._run(step, step + 1)
+            seconds.append(perf_counter() - start)
+        return seconds
+
+    def dispose(self) -> None:
+        """Stop the threads and let go of the memory."""
+        for worker in self.workers:
+            worker.stop()
+        self.workers, self.runs, self.memory = [], [], None
+        self.bytes, self.symbols = np.zeros(0, np.uint8), None
+
+    def _new_memory(self, plan: Layout) -> None:
+        pages = -(-plan.total // PAGE)
+        if pages > MAX_PAGES:
+            raise UserError(f"the model needs {plan.total} bytes: more than 32-bit memory holds")
+        old, program = self.bytes, self.loaded.program
+        kind = wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True)
+        try:
+            self.memory = _Memory(self.engine, kind)
+        except wasmtime.WasmtimeError as error:
+            raise UserError(f"cannot allocate {pages * PAGE} bytes for the model") from error
+        pointer = ctypes.cast(self.memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8))
+        self.bytes = np.ctypeslib.as_array(pointer, (self.memory.data_len(),))
+        self.runs = [self._instance(self.memory) for _ in range(self.threads)]
+        for buffer in program.buffers:
+            if buffer.tensor is not None and buffer.name in plan.constants:
+                address, data = plan.constants[buffer.name], self.loaded.tensors[buffer.tensor]
+                self.bytes[address : address + len(data)] = np.frombuffer(data, np.uint8)
+        del old
+
+    def _instance(self, memory: wasmtime.SharedMemory) -> Run:
+        store = wasmtime.Store(self.engine)
+        imports: list[Any] = [memory for _ in self.module.imports]
+        run = wasmtime.Instance(store, self.module, imports).exports(store)["run"]
+        if not isinstance(run, wasmtime.Func):
+            raise PackageError("the package's WebAssembly module exports no function `run`")
+        # one prepared call for the life of the model
+        return lambda *arguments: run(store, *arguments)
+
+    def _run(self, first: int, last: int) -> None:
+        """Run module steps `first..last-1` on every thread."""
+        if first == last:
+            return
+        try:
+            if self.threads == 1:
+                self.runs[0](first, last, 0, 1)
+                return
+            calls = [
+                worker.submit(run, (first, last, worker.tid, self.threads))
+                for worker, run in zip(self.workers, self.runs, strict=True)
+            ]
+            done, _ = wait(calls, return_when=FIRST_EXCEPTION)
+            for call in done:
+                call.result()
+        except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
+            steps = f"{first}..{last - 1}"
+            raise InternalError(f"host: a kernel of steps {steps} trapped: {error}") from error
+
+    def _view(self, name: str) -> NDArray[np.uint8]:
+        assert self.layout is not None
+        plan = self.layout
+        address = plan.offsets[name] if name in plan.offsets else plan.constants[name]
+        return self.bytes[address : address + self.sizes[name]]
+
+    def _words(self, address: int, values: list[int]) -> None:
+        words = np.array(values, np.int64).astype(np.int32).view(np.uint8)
+        self.bytes[address : address + len(words)] = words
+
+
+class _Memory(wasmtime.SharedMemory):
+    """A shared memory that can be imported: wasmtime-py 50 passes a pointer to the pointer."""
+
+    def _as_extern(self) -> ffi.wasmtime_extern_t:
+        union = ffi.wasmtime_extern_union(sharedmemory=self.ptr())
+        return ffi.wasmtime_extern_t(ffi.WASMTIME_EXTERN_SHAREDMEMORY, union)
+
+
+class _Worker:
+    """A daemon thread that runs what it is given: a trapped kernel's peers may wait for ever."""
+
+    def __init__(self, tid: int) -> None:
+        self.tid = tid
+        self.jobs: queue.SimpleQueue[tuple[Future[None], Run, tuple[int, ...]] | None]
+        self.jobs = queue.SimpleQueue()
+        threading.Thread(target=self._loop, name=f"webmlc-{tid}", daemon=True).start()
+
+    def submit(self, run: Run, arguments: tuple[int, int, int, int]) -> Future[None]:
+        """Start `run(*arguments)` on this thread."""
+        future: Future[None] = Future()
+        self.jobs.put((future, run, arguments))
+        return future
+
+    def stop(self) -> None:
+        """End the thread once it is idle."""
+        self.jobs.put(None)
+
+    def _loop(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            future, run, arguments = job
+            try:
+                run(*arguments)
+                future.set_result(None)
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def _config() -> wasmtime.Config:
+    config = wasmtime.Config()
+    config.wasm_simd = True
+    config.wasm_relaxed_simd = True
+    config.wasm_threads = True
+    config.shared_memory = True
+    return config
