@@ -32,7 +32,9 @@ class Machine:
     `lanes` is the width of a vector of 32-bit elements; `vector_registers` how many of them the
     engine allocates without spilling; `tile` the register tile of contractions, `narrow_tile` that
     of one or two rows; `l1_bytes` and `l2_bytes` the caches to block for; `parallel_operations` the
-    scalar operations below which waking threads costs more than it saves.
+    scalar operations below which waking threads costs more than it saves. Of a GPU also:
+    `workgroup_size` invocations of a workgroup, and `shared_bytes` of workgroup memory to tile
+    contractions through, 0 where registers alone are faster (software adapters).
     """
 
     name: MachineName
@@ -44,6 +46,8 @@ class Machine:
     l1_bytes: int
     l2_bytes: int
     parallel_operations: int
+    workgroup_size: int = 1
+    shared_bytes: int = 0
 
 
 RELAXED = Machine(
@@ -74,3 +78,17 @@ SIMD128 = Machine(
 
 WASM_MACHINES = {"relaxed": RELAXED, "simd128": SIMD128}
 """The two modules of a package, by the feature name in their file names."""
+
+WEBGPU = Machine(
+    name="webgpu",
+    features=frozenset(),
+    lanes=4,
+    vector_registers=64,  # drivers keep what they can in registers: nothing is worth recomputing
+    tile=Tile(8, 8),  # per thread; 8 rows halve the loads of 4, 16 spill on software adapters
+    narrow_tile=Tile(1, 8),
+    l1_bytes=16 << 10,
+    l2_bytes=1 << 20,
+    parallel_operations=0,
+    workgroup_size=64,
+)
+"""Any WebGPU adapter, on the default limits: register tiles without workgroup memory."""

@@ -1,0 +1,106 @@
+"""Lowered kernels -> one WGSL module.
+
+In: lowered loop functions by name, and which of their parameters are constants. Out: the text of
+one module that naga and Tint both accept, on the default limits, and for each entry point the
+workgroups to dispatch and the symbols to pass.
+
+Binding model: group 0; binding i is the i-th parameter, `read` for constants, `read_write` for all
+else (activations live in one arena buffer, bound at different offsets); then, only where the kernel
+has symbols, a uniform buffer of them as `array<vec4<i32>, ceil(n / 4)>`, in the order of
+`Entry.symbols`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import Expr
+from webmlc.loops.ir import LoopFunction
+from webmlc.target.registers import register_lanes
+from webmlc.target.webgpu.hoist_indices import hoist_indices
+from webmlc.target.webgpu.legalise import legalise
+from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.printer import Shader, print_shader
+from webmlc.target.webgpu.table import INFINITY
+from webmlc.target.webgpu.views import vector_views
+
+LARGEST_BINDINGS = 8
+"""Storage buffers of one kernel: the default limit of WebGPU."""
+
+ELEMENTS = (DType.float32, DType.int32, DType.uint32)
+"""What a buffer in GPU memory may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How to launch a kernel: the entry point's name, its grid over the symbols, and the symbols of
+    its uniform buffer.
+    """
+
+    name: str
+    workgroups: tuple[Expr, Expr, Expr]
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shaders:
+    """A WGSL module and its entry points by kernel."""
+
+    text: str
+    entries: Mapping[str, Entry]
+
+
+def obstacles(function: LoopFunction) -> tuple[str, ...]:
+    """Why a kernel (in any form) cannot run on the GPU; empty where it can. What has an obstacle is
+    placed on the CPU.
+    """
+    reasons = [
+        f"buffer {b.name} holds {b.dtype}, which a shader cannot address"
+        for b in (*function.params, *function.allocations)
+        if b.dtype not in ELEMENTS and (b in function.params or b.dtype is not DType.bool)
+    ]
+    if len(function.params) > LARGEST_BINDINGS:
+        reasons.append(
+            f"{len(function.params)} buffers, of which a kernel can bind {LARGEST_BINDINGS}"
+        )
+    return tuple(reasons)
+
+
+def emit_shaders(
+    kernels: Mapping[str, LoopFunction], constants: Mapping[str, frozenset[str]] | None = None
+) -> Shaders:
+    """Print all kernels into one module; `constants` names each kernel's parameters that hold
+    constants.
+
+    Raises InternalError, naming the kernel, for what WGSL cannot say.
+    """
+    read_only = constants or {}
+    shaders = {
+        name: emit_shader(f, read_only.get(name, frozenset())) for name, f in kernels.items()
+    }
+    helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
+    preamble = [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
+    text = "\n".join([*preamble, *helpers, *(shader.text for shader in shaders.values())])
+    entries = {
+        name: Entry(
+            wgsl_name(kernels[name].name),
+            shader.grid.workgroups,
+            tuple(symbol.name for symbol in kernels[name].symbols),
+        )
+        for name, shader in shaders.items()
+    }
+    return Shaders(text, entries)
+
+
+def emit_shader(function: LoopFunction, constants: frozenset[str]) -> Shader:
+    """One kernel: legalise, hoist, print."""
+    if reasons := obstacles(function):
+        raise InternalError(f"webgpu: kernel {function.name}: {'; '.join(reasons)}")
+    registers = frozenset(b.name for b in register_lanes(function))
+    views = vector_views(function, registers)
+    legal = legalise(function, views)
+    hoisted = hoist_indices(legal, views)
+    return print_shader(hoisted, constants, views, registers)

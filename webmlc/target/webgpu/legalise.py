@@ -1,0 +1,125 @@
+"""Rewrite what WGSL has no spelling for into what it has; one rule, one reason.
+
+In: a lowered function. Out: an equal one (the interpreter runs it) of operators that
+`table.OPERATORS` spells. Rules:
+
+- WGSL integer division truncates; ours rounds down. Powers of two become shifts and masks, which
+  round down; operands that cannot be negative may use the truncating forms; the rest is corrected.
+- NaN and infinity are tested on the bits: implementations may assume that floats are neither.
+- Booleans have no order and no arithmetic in WGSL.
+- A base of a vector access to a vector view becomes `unit * 4`, so that the unit is the index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.bounds import Ranges, bounds
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, call, rewrite
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, map_statements
+from webmlc.target import VECTOR_LANES
+from webmlc.target.scoped import map_scoped, symbol_ranges
+
+_INFINITY_BITS = 0x7F800000
+
+
+def legalise(function: LoopFunction, views: frozenset[str]) -> LoopFunction:
+    """Needs the lowered form; guarantees operators of the table and quotable bases into the buffers
+    of `views`.
+    """
+
+    def rule(root: Expr, ranges: Ranges) -> Expr:
+        return rewrite(rewrite(root, lambda n: _view(n, views, ranges)), lambda n: _node(n, ranges))
+
+    wrapped = map_statements(function.body, lambda s: _store_as_load(s, views))
+    body = map_scoped(wrapped, symbol_ranges(function), rule)
+    return replace(function, body=map_statements(body, lambda s: _unwrap_store(s, views)))
+
+
+def _store_as_load(stmt: Stmt, views: frozenset[str]) -> Stmt | None:
+    """Show a store's base to the expression rules as that of a load, which knows its buffer."""
+    match stmt:
+        case Store(buffer=buffer, indices=(Ramp() as index,)) if buffer.name in views:
+            return replace(stmt, indices=(Load(buffer, (index,)),))
+    return None
+
+
+def _unwrap_store(stmt: Stmt, views: frozenset[str]) -> Stmt | None:
+    match stmt:
+        case Store(buffer=buffer, indices=(Load(buffer=same, indices=indices),)):
+            if same == buffer and buffer.name in views:
+                return replace(stmt, indices=indices)
+    return None
+
+
+def _view(node: Expr, views: frozenset[str], ranges: Ranges) -> Expr | None:
+    match node:
+        case Load(buffer=buffer, indices=(Ramp(base=base, stride=Const(value=1), width=width),)):
+            if buffer.name in views:
+                unit = simplify(base // VECTOR_LANES, ranges)
+                scaled = Call("mul", (unit, Const(VECTOR_LANES)), INDEX)
+                return Load(buffer, (Ramp(scaled, Const(1), width),))
+    return None
+
+
+def _node(node: Expr, ranges: Ranges) -> Expr | None:
+    match node:
+        case Call(op="floordiv" | "floormod" as op, args=(a, b)):
+            return _divide_float(op, a, b) if a.dtype.is_float else _divide(op, a, b, ranges)
+        case Call(op="isnan", args=(a,)):
+            return call("gt", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
+        case Call(op="isinf", args=(a,)):
+            return call("eq", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
+        case Call(op="neg", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
+            return call("sub", _like(a, 0, a.dtype), a)
+        case Call(op="sign", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
+            return call("min", a, _like(a, 1, a.dtype))
+        case Call(op="mul" | "min", args=(a, b), dtype=DType.bool):
+            return call("bit_and", a, b)
+        case Call(op="add" | "max", args=(a, b), dtype=DType.bool):
+            return call("bit_or", a, b)
+        case Call(op="lt" | "le" | "gt" | "ge" as op, args=(a, b)) if a.dtype is DType.bool:
+            return call(op, Cast(a, DType.int32), Cast(b, DType.int32))
+    return None
+
+
+def _magnitude_bits(value: Expr) -> Expr:
+    bits = Bitcast(value, DType.uint32)
+    return call("bit_and", bits, _like(value, 0x7FFFFFFF, DType.uint32))
+
+
+def _like(value: Expr, number: int, dtype: DType) -> Expr:
+    """A literal as wide as `value`."""
+    constant = Const(number, dtype)
+    return constant if value.lanes == 1 else Broadcast(constant, value.lanes)
+
+
+def _divide_float(op: str, a: Expr, b: Expr) -> Expr:
+    whole = call("floor", call("div", a, b))
+    return whole if op == "floordiv" else call("sub", a, call("mul", b, whole))
+
+
+def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
+    divisor = _literal(b)
+    if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
+        if op == "floormod":
+            return Call("bit_and", (a, _like(a, divisor - 1, a.dtype)), a.dtype)
+        return Call("shift_right", (a, _like(a, divisor.bit_length() - 1, a.dtype)), a.dtype)
+    truncated = "truncdiv" if op == "floordiv" else "truncmod"
+    if not a.dtype.is_signed or (bounds(a, ranges).low >= 0 and bounds(b, ranges).low >= 0):
+        return Call(truncated, (a, b), a.dtype)
+    # ((a % b) + b) % b has the sign of b, and a minus it is a multiple of b.
+    remainder = Call("truncmod", (a, b), a.dtype)
+    remainder = Call("truncmod", (Call("add", (remainder, b), a.dtype), b), a.dtype)
+    if op == "floormod":
+        return remainder
+    return Call("truncdiv", (Call("sub", (a, remainder), a.dtype), b), a.dtype)
+
+
+def _literal(value: Expr) -> int | None:
+    match value:
+        case Const(value=int() as number) | Broadcast(value=Const(value=int() as number)):
+            return int(number)
+    return None

@@ -1,0 +1,209 @@
+"""WGSL text of expressions.
+
+In: a legalised expression. Out: its text, and the helper functions and literals that the shader has
+to declare for it.
+
+    C_0[T.ramp(0, 1, 4)] + T.broadcast(A[base + k], 4) * b0[T.ramp(0, 1, 4)]  ->  C_0 +
+    vec4<f32>(A[base + k]) * b0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import (
+    Bitcast,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Ramp,
+    Var,
+    call,
+)
+from webmlc.loops.ir import Buffer, Load
+from webmlc.target import VECTOR_LANES
+from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.table import (
+    ATOM,
+    HELPERS,
+    LOOSE,
+    OPERATORS,
+    PRODUCT,
+    SUM,
+    helper_text,
+    kind_of,
+    literal,
+    suffix,
+    type_name,
+)
+
+Printed = tuple[str, int]  # text and precedence
+
+_WRAPS = {
+    DType.int8: "({0} << 24u) >> 24u",
+    DType.int16: "({0} << 16u) >> 16u",
+    DType.uint8: "{0} & 255u",
+    DType.uint16: "{0} & 65535u",
+}
+"""Narrow integers live in 32 bits; what may leave their range is wrapped."""
+
+_WRAPPED = frozenset({"add", "sub", "mul", "neg", "shift_left", "bit_not"})
+_COMPONENTS = "xyzw"
+
+
+@dataclass(slots=True)
+class ExpressionPrinter:
+    """Prints the expressions of one kernel; `globals` names its memory buffers, `views` those that
+    are vectors.
+    """
+
+    kernel: str
+    globals: Mapping[str, str]
+    views: frozenset[str]
+    registers: frozenset[str]
+    helpers: dict[str, None] = field(default_factory=dict)
+    needs_infinity: bool = False
+
+    def text(self, root: Expr) -> str:
+        """The text of a whole expression."""
+        return self.printed(root)[0]
+
+    def printed(self, root: Expr) -> Printed:
+        """Text and precedence; an explicit stack, so depth does not matter."""
+        done: dict[int, Printed] = {}
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if id(node) in done:
+                continue
+            children = () if isinstance(node, Load) else node.children()
+            if children and not expanded:
+                stack.append((node, True))
+                stack.extend((child, False) for child in children)
+                continue
+            done[id(node)] = self.node(node, [done[id(child)] for child in children])
+        return done[id(root)]
+
+    def node(self, node: Expr, parts: list[Printed]) -> Printed:
+        match node:
+            case Const(value=value, dtype=dtype):
+                text = literal(value, dtype)
+                self.needs_infinity |= "infinity_bits" in text
+                return text, ATOM
+            case Var(name=name):
+                return wgsl_name(name), ATOM
+            case Load():
+                return self.load(node), ATOM
+            case Call(op=op) if op in _WRAPPED and node.dtype in _WRAPS:
+                return self.wrap(self.operation(node, parts), node.dtype, node.lanes)
+            case Call():
+                return self.operation(node, parts)
+            case Cast(value=value, dtype=dtype):
+                if kind_of(value.dtype) == kind_of(dtype) and dtype not in _WRAPS:
+                    return parts[0]
+                text = f"{type_name(dtype, node.lanes)}({parts[0][0]})"
+                return (
+                    self.wrap((text, ATOM), dtype, node.lanes) if dtype in _WRAPS else (text, ATOM)
+                )
+            case Bitcast(dtype=dtype):
+                return f"bitcast<{type_name(dtype, node.lanes)}>({parts[0][0]})", ATOM
+            case Broadcast(dtype=dtype, width=width):
+                return f"{type_name(dtype, width)}({parts[0][0]})", ATOM
+            case Ramp(base=base, stride=stride, width=width):
+                steps = ", ".join(
+                    self.text(call("add", base, call("mul", stride, Const(lane))))
+                    for lane in range(width)
+                )
+                return f"{type_name(node.dtype, width)}({steps})", ATOM
+        raise self.unsayable(f"{type_name(node.dtype)} expression {type(node).__name__}")
+
+    def wrap(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
+        if lanes > 1:
+            raise self.unsayable(f"vectors of {dtype}")
+        inner = printed[0] if printed[1] == ATOM else f"({printed[0]})"
+        return _WRAPS[dtype].format(inner), LOOSE
+
+    def operation(self, node: Call, parts: list[Printed]) -> Printed:
+        row = OPERATORS.get(node.op, {}).get(kind_of(node.args[-1].dtype))
+        if row is None:
+            raise self.unsayable(f"{node.op} of {node.args[-1].dtype}")
+        lanes = node.lanes
+        if row.helper is not None:
+            definition = helper_text(row.helper, node.dtype, lanes)
+            self.helpers.setdefault(definition)
+            self.needs_infinity |= "infinity_bits" in HELPERS[row.helper]
+        operands = _operands(row.text, row.level, parts)
+        text = row.text.format(
+            *operands,
+            suffix=suffix(node.dtype, lanes),
+            unsigned=type_name(DType.uint32, lanes),
+        )
+        return text, row.level
+
+    def load(self, node: Load) -> str:
+        return self.access(node.buffer, node.indices)
+
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+        """A load, or the reference that a store of the same shape assigns to."""
+        if buffer.name in self.registers:
+            return wgsl_name(buffer.name)
+        name = self.globals[buffer.name]
+        match indices:
+            case (Ramp(base=base, stride=Const(value=1)),) if buffer.name in self.views:
+                return f"{name}[{self.text(vector_index(base))}]"
+            case (Ramp(base=base, stride=stride, width=width),):
+                elements = [
+                    self.element(buffer, call("add", base, call("mul", stride, Const(lane))))
+                    for lane in range(width)
+                ]
+                return f"{type_name(buffer.dtype, width)}({', '.join(elements)})"
+            case (index,) if index.lanes == 1:
+                return self.element(buffer, index)
+            case (index,):
+                raise self.unsayable(f"the vector index {index}")
+        raise self.unsayable(f"buffer {buffer.name} of rank {len(indices)}")
+
+    def element(self, buffer: Buffer, index: Expr) -> str:
+        """One scalar of a memory buffer."""
+        name = self.globals[buffer.name]
+        if buffer.name not in self.views:
+            return f"{name}[{self.text(index)}]"
+        match index:
+            case Const(value=int() as value):
+                return f"{name}[{value // VECTOR_LANES}].{_COMPONENTS[value % VECTOR_LANES]}"
+        text, level = self.printed(index)
+        inner = text if level == ATOM else f"({text})"
+        return f"{name}[{inner} >> 2u][{inner} & 3]"
+
+    def unsayable(self, what: str) -> InternalError:
+        return InternalError(f"webgpu: kernel {self.kernel}: WGSL has no {what}")
+
+
+def vector_index(base: Expr) -> Expr:
+    """The index into a vector view of elements that start at `base`."""
+    match base:
+        case Call(op="mul", args=(unit, Const(value=value))) if value == VECTOR_LANES:
+            return unit
+        case Const(value=int() as value) if value % VECTOR_LANES == 0:
+            return Const(value // VECTOR_LANES)
+    raise InternalError(f"webgpu: {base} is no aligned base; legalise should have made it one")
+
+
+def _operands(template: str, level: int, parts: list[Printed]) -> list[str]:
+    """Operands with the parentheses they need inside an operator of this precedence."""
+    if level == ATOM:
+        prefix = template[0] in "-~!"
+        return [f"({text})" if prefix and own < ATOM else text for text, own in parts]
+    if level == LOOSE:
+        return [text if own > LOOSE else f"({text})" for text, own in parts]
+    is_fma = template == OPERATORS["fma"]["float"].text
+    need = (PRODUCT, ATOM, PRODUCT) if is_fma else (level, level + 1, ATOM)
+    return [text if own >= n else f"({text})" for (text, own), n in zip(parts, need, strict=False)]
+
+
+assert LOOSE < SUM < PRODUCT < ATOM

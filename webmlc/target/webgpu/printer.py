@@ -1,0 +1,354 @@
+"""WGSL text of one kernel.
+
+In: a legalised, hoisted function, and which of its buffers are constants. Out: its declarations and
+entry point, its grid, and the helper functions it calls.
+
+    @group(0) @binding(0) var<storage, read_write> relu_in0: array<vec4<f32>>;
+    @compute @workgroup_size(64)
+    fn relu(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_id) thread:
+    vec3<u32>) { ... }
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import Const, Expr, Ramp, as_int, call
+from webmlc.loops.ir import (
+    Barrier,
+    Buffer,
+    For,
+    If,
+    Let,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    loads,
+    stores,
+    walk_statements,
+)
+from webmlc.target import VECTOR_LANES
+from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.print_expression import ExpressionPrinter
+from webmlc.target.webgpu.table import type_name
+from webmlc.target.webgpu.threads import Grid, Section, grid_of
+
+_BUILTINS = (
+    ("workgroup_id", "workgroup"),
+    ("local_invocation_id", "thread"),
+    ("num_workgroups", "workgroups"),
+)
+_AXES = "xyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Shader:
+    """The text of one kernel, its grid, and what it needs from the module it is put into."""
+
+    text: str
+    grid: Grid
+    helpers: tuple[str, ...]
+    needs_infinity: bool
+
+
+def print_shader(
+    function: LoopFunction,
+    constants: frozenset[str],
+    views: frozenset[str],
+    registers: frozenset[str],
+) -> Shader:
+    """Print a kernel. Raises InternalError, with the kernel's name, for what WGSL cannot say."""
+    grid = grid_of(function)
+    names = _global_names(function, registers)
+    expressions = ExpressionPrinter(function.name, names, views, registers)
+    printer = _Printer(function, grid, expressions, _assigned_once(function, registers))
+    body = printer.entry()
+    head = _declarations(function, constants, views, registers, names)
+    text = "\n".join([*_comment(function), *head, *body, ""])
+    return Shader(text, grid, tuple(expressions.helpers), expressions.needs_infinity)
+
+
+def _comment(function: LoopFunction) -> list[str]:
+    origin = ", ".join(function.origin)
+    return [f"// {function.name}{': ' if origin else ''}{origin}".replace("\n", " ")]
+
+
+def _global_names(function: LoopFunction, registers: frozenset[str]) -> dict[str, str]:
+    """Memory buffers by their WGSL names: module-scope ones carry the kernel's name, since kernels
+    share a module.
+    """
+    names = {b.name: wgsl_name(f"{function.name}_{b.name}") for b in function.params}
+    for buffer in function.allocations:
+        if buffer.scope == "shared":
+            names[buffer.name] = wgsl_name(f"{function.name}_{buffer.name}")
+        elif buffer.name not in registers:
+            names[buffer.name] = wgsl_name(buffer.name)
+    return names
+
+
+def _array(buffer: Buffer, views: frozenset[str], function: LoopFunction) -> str:
+    """The WGSL type of an array of known size."""
+    size = as_int(buffer.shape[0]) if buffer.shape else 1
+    if size is None:
+        raise InternalError(
+            f"webgpu: kernel {function.name}: {buffer.scope} buffer {buffer.name} has no constant "
+            "size"
+        )
+    if buffer.name in views:
+        return f"array<{type_name(buffer.dtype, VECTOR_LANES)}, {size // VECTOR_LANES}>"
+    return f"array<{type_name(buffer.dtype)}, {size}>"
+
+
+def _declarations(
+    function: LoopFunction,
+    constants: frozenset[str],
+    views: frozenset[str],
+    registers: frozenset[str],
+    names: dict[str, str],
+) -> list[str]:
+    lines: list[str] = []
+    for position, buffer in enumerate(function.params):
+        access = "read" if buffer.name in constants else "read_write"
+        element = type_name(buffer.dtype, VECTOR_LANES if buffer.name in views else 1)
+        lines.append(
+            f"@group(0) @binding({position}) "
+            f"var<storage, {access}> {names[buffer.name]}: array<{element}>;"
+        )
+    if function.symbols:
+        vectors = -(-len(function.symbols) // VECTOR_LANES)
+        lines.append(
+            f"@group(0) @binding({len(function.params)}) "
+            f"var<uniform> {function.name}_symbols: array<vec4<i32>, {vectors}>;"
+        )
+    for buffer in function.allocations:
+        match buffer.scope:
+            case "shared":
+                array = _array(buffer, views, function)
+                lines.append(f"var<workgroup> {names[buffer.name]}: {array};")
+            case "global":
+                raise InternalError(
+                    f"webgpu: kernel {function.name}: buffer {buffer.name} is global and no "
+                    "parameter: a dispatch cannot wait for all its workgroups, so what writes it "
+                    "must be a kernel of its own"
+                )
+    return lines
+
+
+def _assigned_once(function: LoopFunction, registers: frozenset[str]) -> frozenset[str]:
+    """Registers with one store, all of whose loads follow it in the same sequence: they print as
+    `let`.
+    """
+    total: dict[str, int] = {}
+    writes: dict[str, int] = {}
+    for load in loads(function.body):
+        total[load.buffer.name] = total.get(load.buffer.name, 0) + 1
+    for store in stores(function.body):
+        writes[store.buffer.name] = writes.get(store.buffer.name, 0) + 1
+    found: set[str] = set()
+    for stmt in walk_statements(function.body):
+        if not isinstance(stmt, Seq):
+            continue
+        candidates = {
+            s.buffer.name: position
+            for position, s in enumerate(stmt.statements)
+            if isinstance(s, Store) and s.buffer.name in registers and writes[s.buffer.name] == 1
+        }
+        if not candidates:
+            continue
+        after: dict[str, int] = {}
+        for position, s in enumerate(stmt.statements):
+            for load in loads(s):
+                name = load.buffer.name
+                if name in candidates and position > candidates[name]:
+                    after[name] = after.get(name, 0) + 1
+        found |= {n for n in candidates if after.get(n, 0) == total.get(n, 0)}
+    return frozenset(found)
+
+
+@dataclass(slots=True)
+class _Printer:
+    """Prints the entry point of one kernel, line by line."""
+
+    function: LoopFunction
+    grid: Grid
+    expressions: ExpressionPrinter
+    constant_registers: frozenset[str]
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    block: str = ""  # the workgroup's number within the section, where the grid is linear
+    section: Section | None = None
+    guards: int = 0  # conditionals around the current statement that may differ between threads
+
+    def write(self, line: str) -> None:
+        self.lines.append(f"{'    ' * self.depth}{line}")
+
+    def text(self, expr: Expr) -> str:
+        return self.expressions.text(expr)
+
+    def entry(self) -> list[str]:
+        """The entry point: attributes, symbols, registers, then the sections."""
+        function, grid = self.function, self.grid
+        sizes = list(grid.workgroup_size)
+        while len(sizes) > 1 and sizes[-1] == 1:
+            sizes.pop()
+        for position, symbol in enumerate(function.symbols):
+            vector, component = divmod(position, VECTOR_LANES)
+            value = f"{function.name}_symbols[{vector}].{'xyzw'[component]}"
+            self.write(f"let {wgsl_name(symbol.name)} = {value};")
+        for buffer in function.allocations:
+            self.declare(buffer)
+        if grid.is_linear:
+            self.write("let group = i32(workgroup.x + workgroup.y * workgroups.x);")
+        several = len(grid.sections) > 1
+        for section in grid.sections:
+            self.print_section(section, several)
+        used = "\n".join(self.lines)
+        builtins = ", ".join(
+            f"@builtin({builtin}) {name}: vec3<u32>"
+            for builtin, name in _BUILTINS
+            if f"{name}." in used
+        )
+        return [
+            f"@compute @workgroup_size({', '.join(map(str, sizes))})",
+            f"fn {wgsl_name(function.name)}({builtins}) {{",
+            *self.lines,
+            "}",
+        ]
+
+    def declare(self, buffer: Buffer) -> None:
+        name = wgsl_name(buffer.name)
+        if buffer.name in self.constant_registers or buffer.scope != "local":
+            return
+        if buffer.name in self.expressions.registers:
+            lanes = as_int(buffer.shape[0]) if buffer.shape else 1
+            self.write(f"var {name}: {type_name(buffer.dtype, lanes or 1)};")
+        else:
+            self.write(f"var {name}: {_array(buffer, self.expressions.views, self.function)};")
+
+    def print_section(self, section: Section, several: bool) -> None:
+        """One section; the condition is on the workgroup alone, so control flow stays uniform
+        inside.
+        """
+        self.section = section
+        if not self.grid.is_linear:
+            self.statement(section.body)
+            return
+        first, last = self.text(section.first), self.text(section.first + section.count)
+        self.block = "group" if section.first == Const(0) else f"(group - {_atom(first)})"
+        lower = "" if section.first == Const(0) else f"group >= {first} && "
+        self.write(f"if ({lower}group < {last}) {{")
+        self.depth += 1
+        self.statement(section.body)
+        self.depth -= 1
+        self.write("}")
+
+    def statement(self, root: Stmt) -> None:
+        while isinstance(root, Let):  # a chain of lets may be longer than Python's recursion allows
+            self.write(f"let {wgsl_name(root.var.name)} = {self.text(root.value)};")
+            root = root.body
+        match root:
+            case Seq(statements=statements):
+                for child in statements:
+                    self.statement(child)
+            case For(kind="thread_binding"):
+                self.thread_loop(root)
+            case For(var=var, extent=extent, body=body, kind="serial"):
+                name = wgsl_name(var.name)
+                self.braced(
+                    f"for (var {name}: i32 = 0; {name} < {self.text(extent)}; {name} = {name} + 1)",
+                    body,
+                )
+            case For(kind=kind):
+                raise self.expressions.unsayable(f"{kind} loop")
+            case If(condition=condition, then=then, otherwise=otherwise):
+                self.guards += 1
+                self.braced(f"if ({self.text(condition)})", then)
+                if otherwise is not None:
+                    self.braced("else", otherwise)
+                self.guards -= 1
+            case Store():
+                self.store(root)
+            case Barrier():
+                if self.guards:
+                    raise InternalError(
+                        f"webgpu: kernel {self.function.name}: a barrier under a condition that "
+                        "may differ between threads"
+                    )
+                self.write("workgroupBarrier();")
+            case _:
+                raise self.expressions.unsayable(type(root).__name__)
+
+    def braced(self, head: str, body: Stmt) -> None:
+        self.write(f"{head} {{")
+        self.depth += 1
+        self.statement(body)
+        self.depth -= 1
+        self.write("}")
+
+    def thread_loop(self, loop: For) -> None:
+        """Bind the loop's variable to a workgroup's or a thread's number; guard where not all
+        threads have one.
+        """
+        assert loop.thread is not None and self.section is not None
+        name = wgsl_name(loop.var.name)
+        kind, axis = loop.thread.split(".")
+        position = _AXES.index(axis)
+        if kind == "blockIdx":
+            self.write(f"let {name} = {self.block_index(position)};")
+            self.statement(loop.body)
+            return
+        self.write(f"let {name} = i32(thread.{axis});")
+        if as_int(loop.extent) == self.grid.workgroup_size[position]:
+            self.statement(loop.body)
+            return
+        self.guards += 1
+        self.braced(f"if ({name} < {self.text(loop.extent)})", loop.body)
+        self.guards -= 1
+
+    def block_index(self, position: int) -> str:
+        """The value of blockIdx.x, y or z."""
+        assert self.section is not None
+        if not self.grid.is_linear:
+            return f"i32(workgroup.{_AXES[position]})"
+        inner = [self.text(extent) for extent in self.section.blocks[:position]]
+        text = self.block
+        for extent in inner:
+            text = f"{text} / {_atom(extent)}"
+        if any(as_int(extent) != 1 for extent in self.section.blocks[position + 1 :]):
+            text = f"{text} % {_atom(self.text(self.section.blocks[position]))}"
+        return text
+
+    def store(self, stmt: Store) -> None:
+        """An assignment; a vector goes to a scalar view element by element."""
+        buffer, value = stmt.buffer, self.text(stmt.value)
+        if buffer.name in self.constant_registers:
+            self.write(f"let {wgsl_name(buffer.name)} = {value};")
+            return
+        is_spread = (
+            stmt.indices
+            and stmt.indices[0].lanes > 1
+            and buffer.name not in self.expressions.registers
+            and buffer.name not in self.expressions.views
+        )
+        if not is_spread:
+            self.write(f"{self.expressions.access(buffer, stmt.indices)} = {value};")
+            return
+        match stmt.indices:
+            case (Ramp(base=base, stride=stride, width=width),):
+                pass
+            case _:
+                raise self.expressions.unsayable(f"a store at {stmt.indices[0]}")
+        self.write("{")
+        self.depth += 1
+        self.write(f"let vector = {value};")
+        for lane in range(width):
+            index = call("add", base, call("mul", stride, Const(lane)))
+            self.write(f"{self.expressions.element(buffer, index)} = vector.{'xyzw'[lane]};")
+        self.depth -= 1
+        self.write("}")
+
+
+def _atom(text: str) -> str:
+    return text if text.isalnum() else f"({text})"

@@ -1,0 +1,210 @@
+"""How WGSL spells each scalar operator, type and literal: one table, by the kind of the operands.
+
+A row is a template over the printed operands, with the precedence of what it makes. Rows spelled as
+a function of ours (`erf_T`) name a helper in `HELPERS`, whose one text serves scalars and vectors:
+`{T}` is the type, `{B}` its booleans.
+
+    >>> OPERATORS["add"]["float"].text, OPERATORS["bit_not"]["bool"].text
+    ('{0} + {1}', '!{0}')
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import Number
+
+Kind = Literal["float", "int", "uint", "bool"]
+
+LOOSE, SUM, PRODUCT, ATOM = range(4)
+"""Precedences: LOOSE must be in parentheses inside any operator (WGSL does not mix most of them
+without).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """A template over operands and its precedence; `helper` names the function of `HELPERS` that it
+    calls.
+    """
+
+    text: str
+    level: int = ATOM
+    helper: str | None = None
+
+
+def _same(spelling: Spelling, *kinds: Kind) -> dict[Kind, Spelling]:
+    return dict.fromkeys(kinds, spelling)
+
+
+def _functions(*names: str) -> dict[str, dict[Kind, Spelling]]:
+    return {name: {"float": Spelling(f"{name}({{0}})")} for name in names}
+
+
+_NUMBERS: tuple[Kind, ...] = ("float", "int", "uint")
+_INTEGERS: tuple[Kind, ...] = ("int", "uint")
+_ALL: tuple[Kind, ...] = ("float", "int", "uint", "bool")
+
+
+def _compare(symbol: str) -> dict[Kind, Spelling]:
+    return _same(Spelling(f"{{0}} {symbol} {{1}}", LOOSE), *_NUMBERS)
+
+
+def _helper(name: str, arity: int = 1) -> dict[Kind, Spelling]:
+    operands = ", ".join(f"{{{i}}}" for i in range(arity))
+    return {"float": Spelling(f"{name}_{{suffix}}({operands})", ATOM, name)}
+
+
+_DIFFERENT = Spelling("{0} != {1}", LOOSE)
+
+OPERATORS: dict[str, dict[Kind, Spelling]] = {
+    "add": _same(Spelling("{0} + {1}", SUM), *_NUMBERS),
+    "sub": _same(Spelling("{0} - {1}", SUM), *_NUMBERS),
+    "mul": _same(Spelling("{0} * {1}", PRODUCT), *_NUMBERS),
+    "div": {"float": Spelling("{0} / {1}", PRODUCT)},
+    "truncdiv": _same(Spelling("{0} / {1}", PRODUCT), *_INTEGERS),
+    "truncmod": _same(Spelling("{0} % {1}", PRODUCT), *_NUMBERS),
+    "min": _same(Spelling("min({0}, {1})"), *_NUMBERS),
+    "max": _same(Spelling("max({0}, {1})"), *_NUMBERS),
+    # Never `fma`: software adapters call a function to round once; GPUs contract it themselves.
+    "fma": _same(Spelling("{0} * {1} + {2}", SUM), *_NUMBERS),
+    "pow": _helper("power", 2),
+    "neg": _same(Spelling("-{0}"), "float", "int"),
+    "abs": _same(Spelling("abs({0})"), *_NUMBERS),
+    "sign": _same(Spelling("sign({0})"), "float", "int"),
+    # WGSL's `round` takes ties to even, as numpy's `rint`.
+    **_functions("floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "sin", "cos", "tan"),
+    **_functions("asin", "acos", "atan", "asinh", "acosh", "atanh", "cosh"),
+    "sinh": _helper("hyperbolic_sine"),
+    "tanh": _helper("hyperbolic_tangent"),
+    "erf": _helper("error_function"),
+    "bit_and": _same(Spelling("{0} & {1}", LOOSE), "int", "uint", "bool"),
+    "bit_or": _same(Spelling("{0} | {1}", LOOSE), "int", "uint", "bool"),
+    "bit_xor": {**_same(Spelling("{0} ^ {1}", LOOSE), *_INTEGERS), "bool": _DIFFERENT},
+    "bit_not": {**_same(Spelling("~{0}"), *_INTEGERS), "bool": Spelling("!{0}")},
+    "shift_left": _same(Spelling("{0} << {unsigned}({1})", LOOSE), *_INTEGERS),
+    "shift_right": _same(Spelling("{0} >> {unsigned}({1})", LOOSE), *_INTEGERS),
+    "eq": {**_compare("=="), "bool": Spelling("{0} == {1}", LOOSE)},
+    "ne": {**_compare("!="), "bool": _DIFFERENT},
+    "lt": _compare("<"),
+    "le": _compare("<="),
+    "gt": _compare(">"),
+    "ge": _compare(">="),
+    "select": _same(Spelling("select({2}, {1}, {0})"), *_ALL),
+}
+"""By operator, then by the kind of its last operand; `legalise` rewrites what is missing here."""
+
+
+HELPERS: dict[str, str] = {
+    # x·P(x²)/Q(x²) on [-4, 4], where erf in float32 reaches ±1: as Eigen and XLA have it.
+    "error_function": """\
+fn error_function_{suffix}(v: {T}) -> {T} {{
+    let x = clamp(v, {T}(-4.0), {T}(4.0));
+    let s = x * x;
+    var p = s * -2.72614225801306e-10 + 2.77068142495902e-08;
+    p = p * s - 2.10102402082508e-06;
+    p = p * s - 5.69250639462346e-05;
+    p = p * s - 7.34990630326855e-04;
+    p = p * s - 2.95459980854025e-03;
+    p = p * s - 1.60960333262415e-02;
+    var q = s * -1.45660718464996e-05 - 2.13374055278905e-04;
+    q = q * s - 1.68282697438203e-03;
+    q = q * s - 7.37332916720468e-03;
+    q = q * s - 1.42647390514189e-02;
+    return x * p / q;
+}}
+""",
+    # WGSL leaves pow of a negative base undefined, and says nothing of 0 to the power 0.
+    "power": """\
+fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
+    let whole = floor(y) == y;
+    let odd = floor(y * 0.5) * 2.0 != y;
+    let magnitude = pow(abs(x), y);
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
+    let negative = select(undefined, select(magnitude, -magnitude, odd), whole);
+    return select(select(magnitude, negative, x < {T}(0.0)), {T}(1.0), y == {T}(0.0));
+}}
+""",
+    # Drivers compute tanh from exp(2x), which overflows into NaN.
+    "hyperbolic_tangent": """\
+fn hyperbolic_tangent_{suffix}(x: {T}) -> {T} {{
+    return tanh(clamp(x, {T}(-10.0), {T}(10.0)));
+}}
+""",
+    # exp(x) - exp(-x) cancels near zero: a series there.
+    "hyperbolic_sine": """\
+fn hyperbolic_sine_{suffix}(x: {T}) -> {T} {{
+    let s = x * x;
+    let series = x * (s * (s * (s * 1.9841270e-4 + 8.3333333e-3) + 0.16666667) + 1.0);
+    return select(sinh(x), series, abs(x) < {T}(0.5));
+}}
+""",
+}
+
+INFINITY = "var<private> infinity_bits: u32 = 0x7f800000u;\n"
+"""WGSL rejects constant expressions that are not finite: infinities and NaNs are made of this."""
+
+
+def kind_of(dtype: DType) -> Kind:
+    """The kind of a dtype's values on the GPU; raises InternalError where a shader has none."""
+    if dtype is DType.float32:
+        return "float"
+    if dtype in (DType.int8, DType.int16, DType.int32):
+        return "int"
+    if dtype in (DType.uint8, DType.uint16, DType.uint32):
+        return "uint"
+    if dtype is DType.bool:
+        return "bool"
+    raise InternalError(f"webgpu: a shader has no values of {dtype}")
+
+
+_SCALARS: dict[Kind, str] = {"float": "f32", "int": "i32", "uint": "u32", "bool": "bool"}
+
+
+def type_name(dtype: DType, lanes: int = 1) -> str:
+    """The WGSL type of a value."""
+    scalar = _SCALARS[kind_of(dtype)]
+    return scalar if lanes == 1 else f"vec{lanes}<{scalar}>"
+
+
+def suffix(dtype: DType, lanes: int) -> str:
+    """The ending of a helper's name for this type."""
+    return f"{_SCALARS[kind_of(dtype)]}{'' if lanes == 1 else f'x{lanes}'}"
+
+
+def helper_text(name: str, dtype: DType, lanes: int) -> str:
+    """The definition of a helper for one type."""
+    unsigned = type_name(DType.uint32, lanes)
+    return HELPERS[name].format(T=type_name(dtype, lanes), U=unsigned, suffix=suffix(dtype, lanes))
+
+
+def literal(value: Number, dtype: DType) -> str:
+    """A literal of a dtype. Infinities and NaNs are built at run time from `infinity_bits`."""
+    match kind_of(dtype):
+        case "bool":
+            return "true" if value else "false"
+        case "uint":
+            return f"{value}u"
+        case "int":
+            if value == -(2**31):
+                return "(-2147483647 - 1)"
+            return str(value) if value >= 0 else f"({value})"
+        case "float":
+            return _float_literal(float(value))
+
+
+def _float_literal(value: float) -> str:
+    with np.errstate(over="ignore"):
+        rounded = np.float32(value)
+    if math.isnan(rounded):
+        return "bitcast<f32>(infinity_bits | 0x400000u)"
+    if math.isinf(rounded):
+        return f"bitcast<f32>(infinity_bits{' | 0x80000000u' if rounded < 0 else ''})"
+    text = f"{rounded!s}f"
+    return f"({text})" if text.startswith("-") else text

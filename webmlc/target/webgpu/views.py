@@ -1,0 +1,77 @@
+"""Which memory buffers a shader sees as `array<vec4<...>>`, and which as scalars.
+
+In: a lowered function. Out: the names of the buffers that are accessed by aligned vectors only
+(single elements may be read too, as components), so that every access is one load or store of 16
+bytes.
+
+    a[T.ramp(i * 4, 1, 4)]  ->  vec4 view        a[T.ramp(i * 4 + 1, 1, 4)]  ->  scalars
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from webmlc.core.bounds import Ranges, bounds
+from webmlc.core.expr import Const, Expr, Ramp
+from webmlc.core.simplify import divides
+from webmlc.loops.ir import Buffer, For, If, Let, Load, LoopFunction, Seq, Stmt, Store, expressions
+from webmlc.target import VECTOR_LANES
+from webmlc.target.scoped import Scope, loop_range, symbol_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedAccess:
+    """One load or store with the intervals of the variables around it."""
+
+    buffer: Buffer
+    index: Expr
+    is_store: bool
+    ranges: Ranges
+
+
+def scoped_accesses(function: LoopFunction) -> Iterator[ScopedAccess]:
+    """Every access to a buffer with exactly one index."""
+    stack: list[tuple[Stmt, Scope]] = [(function.body, symbol_ranges(function))]
+    while stack:
+        stmt, scope = stack.pop()
+        match stmt:
+            case Seq(statements=statements):
+                stack.extend((s, scope) for s in statements)
+            case For(var=var, extent=extent, body=body):
+                stack.append((body, {**scope, var: loop_range(extent, scope)}))
+            case Let(var=var, value=value, body=body):
+                known = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
+                stack.append((body, known))
+            case If(then=then, otherwise=otherwise):
+                stack.extend((s, scope) for s in (then, otherwise) if s is not None)
+            case Store(buffer=buffer, indices=(index,)):
+                yield ScopedAccess(buffer, index, True, scope)
+        pending = list(expressions(stmt))
+        while pending:
+            node = pending.pop()
+            match node:
+                case Load(buffer=buffer, indices=(index,)):
+                    yield ScopedAccess(buffer, index, False, scope)
+            pending.extend(node.children())
+
+
+def vector_views(function: LoopFunction, registers: frozenset[str]) -> frozenset[str]:
+    """Names of the memory buffers viewed as vectors; `registers` are the buffers that are not
+    memory.
+    """
+    seen: dict[str, bool] = {}
+    shaped: set[str] = set()
+    for buffer in (*function.params, *function.allocations):
+        if not divides(VECTOR_LANES, buffer.shape[0] if buffer.shape else Const(1)):
+            seen[buffer.name] = False  # the last elements would be out of a vector's reach
+    for access in scoped_accesses(function):
+        name = access.buffer.name
+        match access.index:
+            case Ramp(base=base, stride=Const(value=1)):
+                shaped.add(name)
+                fits = divides(VECTOR_LANES, base, access.ranges)
+            case _:
+                fits = not access.is_store
+        seen[name] = seen.get(name, True) and fits
+    return frozenset(n for n in shaped if seen[n] and n not in registers)
