@@ -1,0 +1,82 @@
+"""`WEBMLC_VERIFY`: is the function after a schedule step well formed, and does it compute the same?
+
+In: the functions before and after one primitive. Out: nothing, or an `InternalError` that names the
+step. The functions run through the interpreter on random inputs, symbols at 5; large ones are only
+verified, the interpreter is slow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import as_int, evaluate
+from webmlc.loops.interp import run as interpret
+from webmlc.loops.ir import Buffer, For, LoopFunction, child_statements
+from webmlc.schedule.trace import Step
+
+_SYMBOL = 5
+_LARGEST = 200_000  # iterations of the deepest nest
+
+
+def check_step(before: LoopFunction, after: LoopFunction, step: Step, run: bool) -> None:
+    """Verify `after`; with `run`, also compare what both compute. Raises `InternalError`."""
+    from webmlc.loops.verify import verify
+
+    verify(after)
+    if not run or max(_work(before), _work(after)) > _LARGEST:
+        return
+    expected, got = random_run(before), random_run(after)
+    for name, array in expected.items():
+        if not np.allclose(array, got[name], rtol=1e-4, atol=1e-5, equal_nan=True):
+            raise InternalError(
+                f"schedule: step {step} changes output {name!r} of kernel {before.name!r}"
+            )
+
+
+def _work(function: LoopFunction) -> int:
+    """The iterations of all loops together, roughly: the product of every nest's extents."""
+    largest = 0
+    stack = [(function.body, 1)]
+    while stack:
+        stmt, count = stack.pop()
+        if isinstance(stmt, For):
+            extent = as_int(stmt.extent)
+            count *= _SYMBOL if extent is None else max(extent, 1)
+        largest = max(largest, count)
+        stack.extend((child, count) for child in child_statements(stmt))
+    return largest
+
+
+def random_run(
+    function: LoopFunction, symbols: Mapping[str, int] | None = None, seed: int = 0
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The outputs of `function` on random inputs, the same ones for the same parameters and
+    seed.
+    """
+    values = {s.name: _SYMBOL for s in function.symbols} if symbols is None else dict(symbols)
+    generator = np.random.default_rng(seed)
+    arrays = {b.name: _random(b, values, generator) for b in function.params}
+    outputs = function.params[len(function.params) - function.outputs :]
+    for buffer in outputs:
+        arrays[buffer.name] = np.zeros_like(arrays[buffer.name])
+    interpret(function, arrays, values)
+    return {buffer.name: arrays[buffer.name] for buffer in outputs}
+
+
+def _random(
+    buffer: Buffer, symbols: Mapping[str, int], generator: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    shape = tuple(int(evaluate(size, symbols)) for size in buffer.shape)
+    count = math.prod(shape)
+    limit = 2 if buffer.dtype is DType.bool else 4
+    floats = buffer.dtype.is_float
+    values: np.ndarray[Any, Any] = (
+        generator.standard_normal(count) if floats else generator.integers(0, limit, count)
+    )
+    return values.astype(buffer.dtype.numpy).reshape(shape)

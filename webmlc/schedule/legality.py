@@ -1,0 +1,39 @@
+"""What several primitives require of a loop or a block before they change it."""
+
+from __future__ import annotations
+
+from webmlc.loops.ir import Block, Buffer, For, LoopFunction, stores
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.tree import depends_on, outer_blocks
+
+
+def require_serial(primitive: str, function: LoopFunction, loop: For) -> None:
+    """Refuse a loop that already has a kind: what it would mean for the new loops is not
+    defined.
+    """
+    if loop.kind != "serial":
+        kind = loop.kind.replace("_", " ")
+        reason = f"loop {loop.var.name!r} is {kind}; {primitive} it before that"
+        raise ScheduleError(primitive, reason, function, loop.var.name)
+
+
+def require_data_parallel(primitive: str, function: LoopFunction, loop: For) -> None:
+    """Refuse a loop that a reduce axis runs along: its iterations meet in one element."""
+    name = loop.var.name
+    for block in outer_blocks(loop.body):
+        for axis, binding in zip(block.axes, block.bindings, strict=True):
+            if axis.kind == "reduce" and depends_on(binding, {name}):
+                reason = (
+                    f"loop {name!r} runs along the reduce axis {axis.var.name!r} of block "
+                    f"{block.name!r}: its iterations meet in one element"
+                )
+                raise ScheduleError(primitive, reason, function, name, block.name)
+
+
+def only_output(primitive: str, function: LoopFunction, block: Block) -> Buffer:
+    """The one buffer that `block` writes."""
+    written = {store.buffer.name: store.buffer for store in stores(block)}
+    if len(written) != 1:
+        reason = f"block {block.name!r} writes {len(written)} buffers; {primitive} needs one"
+        raise ScheduleError(primitive, reason, function, block.name)
+    return next(iter(written.values()))

@@ -1,0 +1,92 @@
+"""Making new loops around a block that moves: one loop for each axis, over the part of the axis
+that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from webmlc.core.bounds import Interval, bounds
+from webmlc.core.expr import Const, Expr, Var, as_int, variables
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Block, Load, Stmt, grid
+from webmlc.schedule.regions import Span, within
+from webmlc.schedule.tree import conjoin, fresh, interval_of, simplified_condition
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The values of one axis that are run: `span`, of which only those in `domain` exist (`None`:
+    all of it does).
+    """
+
+    span: Span
+    domain: Span | None = None
+
+
+def nest_block(
+    block: Block, parts: Mapping[Var, Part], taken: set[str], ranges: Mapping[Var, Interval]
+) -> Stmt:
+    """`block` under new serial loops over `parts` (by axis variable), spatial axes outside reduce
+    axes.
+    """
+    inside = dict(ranges)
+    loops: dict[str, list[tuple[Var, Expr]]] = {"spatial": [], "reduce": []}
+    bindings: list[Expr] = []
+    predicate: Expr | None = None
+    for axis in block.axes:
+        part = clip(parts[axis.var], ranges)
+        low, width = part.span.low, part.span.width
+        if as_int(width) == 0:
+            binding = simplify(low, inside)
+        else:
+            var = Var(fresh(loop_name(axis.var), taken))
+            extent = simplify(width + 1, inside)
+            inside[var] = interval_of(extent, inside)
+            loops[axis.kind].append((var, extent))
+            binding = simplify(low + var, inside)
+        bindings.append(binding)
+        if part.domain is not None:
+            end = simplify(part.domain.low + part.domain.width + 1, inside)
+            predicate = conjoin(predicate, binding >= part.domain.low)
+            predicate = conjoin(predicate, binding < end)
+    predicate = simplified_condition(predicate, inside)
+    moved = replace(block, bindings=tuple(bindings), predicate=predicate)
+    return grid((*loops["spatial"], *loops["reduce"]), moved)
+
+
+def clip(part: Part, ranges: Mapping[Var, Interval]) -> Part:
+    """Without the domain where the span lies inside it; the domain itself where the span is wider
+    than it.
+    """
+    span, domain = part.span, part.domain
+    if domain is None or within(span, domain, ranges):
+        return Part(span)
+    wider = bounds(simplify(span.width - domain.width, ranges), ranges)
+    return Part(domain) if wider.low >= 0 else part
+
+
+def loop_name(axis: Var) -> str:
+    """The loop over an axis `vi` is called `i`; over any other, like the axis."""
+    name = axis.name
+    return name[1:] if len(name) > 1 and name[0] == "v" else name
+
+
+def invert(index: Expr, axes: frozenset[Var]) -> tuple[Var, Expr] | None:
+    """The axis and the offset of an index `axis + offset`; `None` where it has another form."""
+    used = variables(index) & axes
+    if len(used) != 1:
+        return None
+    (axis,) = used
+    offset = simplify(index - axis)
+    if axis in variables(offset) or any(
+        isinstance(node, Load) for node in (index, *index.children())
+    ):
+        return None
+    return axis, offset
+
+
+def full(extent: Expr) -> Span:
+    """All values of an axis."""
+    return Span(Const(0), simplify(extent - 1))

@@ -1,0 +1,44 @@
+"""The schedule primitives: one file a verb, one row each in `PRIMITIVES`.
+
+A primitive takes a loop function and plain arguments (names of loops and blocks, numbers) and
+returns the changed function, alone or with the names of the loops or blocks it made. It never
+changes what the function computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from webmlc.schedule.primitives.bind import bind
+from webmlc.schedule.primitives.cache_write import cache_write
+from webmlc.schedule.primitives.compute_at import compute_at
+from webmlc.schedule.primitives.decompose_reduction import decompose_reduction
+from webmlc.schedule.primitives.fuse import fuse
+from webmlc.schedule.primitives.parallel import parallel
+from webmlc.schedule.primitives.partition import partition
+from webmlc.schedule.primitives.reorder import reorder
+from webmlc.schedule.primitives.reverse_compute_at import reverse_compute_at
+from webmlc.schedule.primitives.set_scope import set_scope
+from webmlc.schedule.primitives.split import split
+from webmlc.schedule.primitives.unroll import unroll
+from webmlc.schedule.primitives.vectorize import vectorize
+
+PRIMITIVES: dict[str, Callable[..., Any]] = {
+    primitive.__name__: primitive
+    for primitive in (
+        bind,
+        cache_write,
+        compute_at,
+        decompose_reduction,
+        fuse,
+        parallel,
+        partition,
+        reorder,
+        reverse_compute_at,
+        set_scope,
+        split,
+        unroll,
+        vectorize,
+    )
+}

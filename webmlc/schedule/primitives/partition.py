@@ -1,0 +1,168 @@
+"""`partition`: a loop becomes two consecutive ones, so that a remainder needs no predicate.
+
+    for i in T.serial(50):             for i in T.serial(48):
+        with T.block("C"):        ->       with T.block("C"):
+            vi = ...(i)                        vi = ...(i)
+                                       for i_tail in T.serial(2):
+                                           with T.block("C_tail"):
+                                               vi_tail = ...(i_tail + 48)
+
+Buffers that only the loop uses are allocated again for the second part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from webmlc.core.bounds import bounds
+from webmlc.core.expr import Expr, Operand, Var, as_expr, as_int
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import (
+    Axis,
+    Block,
+    Buffer,
+    For,
+    If,
+    Let,
+    LoopFunction,
+    Seq,
+    Stmt,
+    loads,
+    map_statements,
+    replace_buffers,
+    seq,
+    stores,
+    substitute_statement,
+    walk_statements,
+)
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.legality import require_serial
+from webmlc.schedule.tree import (
+    Intervals,
+    block_names,
+    fresh,
+    interval_of,
+    path_to_loop,
+    ranges_along,
+    rebind,
+    replace_last,
+    simplified_condition,
+    symbol_ranges,
+    used_names,
+)
+from webmlc.schedule.update import with_body
+
+
+def partition(
+    function: LoopFunction, loop: str, at: Operand
+) -> tuple[LoopFunction, tuple[str, str]]:
+    """Split the iterations of `loop` into [0, at) and [at, extent).
+
+    Returns the function and the names of the two loops. The second part's loops, blocks, axes and
+    own buffers are renamed with the suffix `_tail`. Raises `ScheduleError` where `at` does not lie
+    inside the loop.
+    """
+    path, old = path_to_loop(function, "partition", loop)
+    require_serial("partition", function, old)
+    symbols = symbol_ranges(function)
+    at = simplify(as_expr(at), symbols)
+    rest = simplify(old.extent - at, symbols)
+    if (
+        bounds(rest, symbols).low < 0
+        or bounds(at, symbols).low < 0
+        or 0 in (as_int(at), as_int(rest))
+    ):
+        reason = f"{at} does not lie inside the {old.extent} iterations of loop {loop!r}"
+        raise ScheduleError("partition", reason, function, loop)
+    taken = used_names(function)
+    buffers = _own_buffers(function, old, taken)
+    outer = ranges_along(function, path[:-1])
+    ranges = {**outer, old.var: interval_of(at, outer)}
+    first = For(old.var, at, _settle(old.body, ranges))
+    copy = _rename(replace_buffers(old.body, buffers), taken, block_names(function))
+    tail = Var(fresh(f"{loop}_tail", taken))
+    ranges = {**outer, tail: interval_of(rest, outer)}
+    body = _settle(rebind(copy, {old.var: simplify(tail + at, ranges)}, ranges), ranges)
+    body_after = replace_last(path, seq(first, For(tail, rest, body)))
+    allocations = (*function.allocations, *buffers.values())
+    return with_body(function, body_after, allocations), (loop, tail.name)
+
+
+def _own_buffers(function: LoopFunction, loop: For, taken: set[str]) -> dict[Buffer, Buffer]:
+    """New allocations for the buffers that nothing outside `loop` uses."""
+    inside = _uses(loop)
+    total = _uses(function.body)
+    return {
+        buffer: replace(buffer, name=fresh(f"{buffer.name}_tail", taken))
+        for buffer in function.allocations
+        if inside[buffer.name] > 0 and inside[buffer.name] == total[buffer.name]
+    }
+
+
+def _uses(stmt: Stmt) -> Counter[str]:
+    names = [load.buffer.name for load in loads(stmt)]
+    return Counter(names + [store.buffer.name for store in stores(stmt)])
+
+
+def _rename(root: Stmt, taken: set[str], taken_blocks: set[str]) -> Stmt:
+    """A copy of `root` with new names for its loops, lets, blocks and axes."""
+    mapping: dict[Var, Expr] = {}
+    for stmt in walk_statements(root):
+        match stmt:
+            case For(var=var) | Let(var=var):
+                mapping[var] = Var(fresh(f"{var.name}_tail", taken), var.dtype)
+            case Block(axes=axes):
+                for axis in axes:
+                    if axis.var not in mapping:
+                        mapping[axis.var] = Var(fresh(f"{axis.var.name}_tail", taken))
+
+    def renamed(var: Var) -> Var:
+        new = mapping[var]
+        assert isinstance(new, Var)
+        return new
+
+    def visit(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Seq(statements=statements):
+                return Seq(tuple(visit(s) for s in statements))
+            case For(var=var, body=body) | Let(var=var, body=body):
+                return replace(stmt, var=renamed(var), body=visit(body))
+            case If(then=then, otherwise=otherwise):
+                other = None if otherwise is None else visit(otherwise)
+                return replace(stmt, then=visit(then), otherwise=other)
+            case Block(name=name, axes=axes, body=body, init=init):
+                return replace(
+                    stmt,
+                    name=fresh(f"{name}_tail", taken_blocks),
+                    axes=tuple(Axis(renamed(a.var), a.extent, a.kind) for a in axes),
+                    body=visit(body),
+                    init=None if init is None else visit(init),
+                )
+        return stmt
+
+    return substitute_statement(visit(root), mapping)
+
+
+def _settle(root: Stmt, ranges: Intervals) -> Stmt:
+    """Drop what the narrower loop decides: predicates that always hold, and inits of reductions
+    that began before.
+    """
+    inside = dict(ranges)
+    for stmt in walk_statements(root):
+        if isinstance(stmt, For):
+            inside[stmt.var] = interval_of(stmt.extent, inside)
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Block(predicate=predicate, init=init):
+                if predicate is not None:
+                    predicate = simplified_condition(predicate, inside)
+                for axis, binding in zip(stmt.axes, stmt.bindings, strict=True):
+                    if axis.kind == "reduce" and bounds(binding, inside).low > 0:
+                        init = None
+                if predicate is not stmt.predicate or init is not stmt.init:
+                    return replace(stmt, predicate=predicate, init=init)
+        return None
+
+    return map_statements(root, rule)

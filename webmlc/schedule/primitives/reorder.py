@@ -1,0 +1,86 @@
+"""`reorder`: loops of one nest change places.
+
+for i, j, k in T.grid(4, 8, 16):        for k, i, j in T.grid(16, 4, 8):
+    with T.block("C"): ...         ->       with T.block("C"): ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.expr import variables
+from webmlc.loops.ir import For, LoopFunction, Stmt
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.regions import scan
+from webmlc.schedule.tree import depends_on, path_to_loop, ranges_along, replace_last
+from webmlc.schedule.update import with_body
+
+
+def reorder(function: LoopFunction, *loops: str) -> LoopFunction:
+    """Put `loops` in this order, outermost first, in the places they have now; other loops stay.
+
+    The loops may be given in any order and must lie on one path with no statement beside it between
+    them. Raises `ScheduleError` otherwise, and where a loop's extent depends on a loop that would
+    come to stand inside it.
+    """
+    if len(set(loops)) != len(loops) or not loops:
+        reason = f"{list(loops)} must name each loop once"
+        raise ScheduleError("reorder", reason, function, *loops)
+    found = [path_to_loop(function, "reorder", name)[0] for name in loops]
+    top, bottom = min(found, key=len), max(found, key=len)
+    chain = bottom[len(top) - 1 :]
+    nest: list[For] = []
+    for stmt in chain:
+        if not isinstance(stmt, For):
+            reason = f"loops {', '.join(map(repr, loops))} are not perfectly nested in one another"
+            raise ScheduleError("reorder", reason, function, *loops)
+        nest.append(stmt)
+    on_path = {loop.var.name for loop in nest}
+    for name in loops:
+        if name not in on_path:
+            reason = f"loop {name!r} is not on one path with loop {nest[-1].var.name!r}"
+            raise ScheduleError("reorder", reason, function, name, nest[-1].var.name)
+    by_name = {loop.var.name: loop for loop in nest}
+    wanted = iter(loops)
+    order = [by_name[next(wanted)] if loop.var.name in loops else loop for loop in nest]
+    _check_extents(function, order)
+    if order != nest:
+        _check_blocks(function, bottom, nest)
+    body: Stmt = nest[-1].body
+    for loop in reversed(order):
+        body = replace(loop, body=body)
+    return with_body(function, replace_last(top, body))
+
+
+def _check_extents(function: LoopFunction, order: list[For]) -> None:
+    inside = {loop.var.name for loop in order}
+    for loop in order:
+        if depends_on(loop.extent, inside):
+            reason = (
+                f"the extent {loop.extent} of loop {loop.var.name!r} depends on a loop that would "
+                "be inside it"
+            )
+            raise ScheduleError("reorder", reason, function, loop.var.name)
+        inside.discard(loop.var.name)
+
+
+def _check_blocks(function: LoopFunction, path: tuple[Stmt, ...], nest: list[For]) -> None:
+    """Blocks that share a buffer must meet in the same iteration of the moved loops, or the order
+    of loops matters.
+    """
+    names = frozenset(loop.var.name for loop in nest)
+    found = scan(nest[-1].body, ranges_along(function, path))
+    for name, accesses in found.by_buffer().items():
+        blocks = {access.block for access in accesses if access.block is not None}
+        if len(blocks) < 2 or not any(access.writes for access in accesses):
+            continue
+        bases = {found.base(access) for access in accesses}
+        fixed = {
+            var.name for index in next(iter(bases)) if index is not None for var in variables(index)
+        }
+        if len(bases) > 1 or None in next(iter(bases)) or len(names - fixed) > 1:
+            reason = (
+                f"blocks {', '.join(map(repr, sorted(blocks)))} share buffer {name!r} across "
+                "iterations"
+            )
+            raise ScheduleError("reorder", reason, function, *sorted(blocks))

@@ -1,0 +1,185 @@
+"""The schedule of a loop function: primitives applied step by step, recorded as a trace that
+replays.
+
+Loops and blocks are addressed by name (a loop by its variable), so a step is plain data:
+
+    schedule = Schedule(matmul)
+    i, j, k = schedule.loops("C")
+    outer, inner = schedule.split(j, [None, 8])
+    schedule.vectorize(inner)
+    assert replay(matmul, schedule.trace) == schedule.function
+
+`WEBMLC_VERIFY=1` verifies the function after every step; `2` also runs it before and after on small
+inputs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from webmlc.core.expr import Expr, Operand, Var
+from webmlc.loops.ir import Block, For, LoopFunction, Scope, Stmt, blocks, walk_statements
+from webmlc.schedule.primitives import PRIMITIVES
+from webmlc.schedule.trace import Step, Trace, arguments_of, step
+from webmlc.schedule.tree import (
+    fresh,
+    loops_of,
+    path_to_block,
+    path_to_loop,
+    rebind,
+    symbol_ranges,
+    used_names,
+)
+from webmlc.schedule.update import with_body
+
+
+class Schedule:
+    """A function and the steps that made it. Every method applies one primitive of the same name
+    (see its file).
+    """
+
+    def __init__(self, function: LoopFunction) -> None:
+        self.function = unique_loops(function)
+        self.trace: Trace = []
+        self._verify = int(os.environ.get("WEBMLC_VERIFY") or 0)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def blocks(self) -> list[str]:
+        """The names of the blocks, in program order."""
+        return [block.name for block in blocks(self.function.body)]
+
+    def loops(self, block: str) -> list[str]:
+        """The names of the loops around `block`, outermost first, up to the block that encloses
+        it.
+        """
+        path, _ = path_to_block(self.function, "loops", block)
+        return [loop.var.name for loop in loops_of(path)]
+
+    def block(self, name: str) -> Block:
+        """The block called `name`."""
+        return path_to_block(self.function, "block", name)[1]
+
+    def loop(self, name: str) -> For:
+        """The loop called `name`."""
+        return path_to_loop(self.function, "loop", name)[1]
+
+    def extent(self, loop: str) -> Expr:
+        """How often `loop` runs."""
+        return self.loop(loop).extent
+
+    # -- loops -----------------------------------------------------------------------------------
+
+    def split(self, loop: str, factors: Sequence[int | None]) -> list[str]:
+        """Split a loop into a nest of `factors` iterations; returns the new loops."""
+        return list(self.apply("split", loop, list(factors)))
+
+    def partition(self, loop: str, at: Operand) -> tuple[str, str]:
+        """Split the iterations of a loop into [0, at) and [at, extent); returns both loops."""
+        first, last = self.apply("partition", loop, at)
+        return first, last
+
+    def reorder(self, *loops: str) -> None:
+        """Put loops of one nest in this order, outermost first."""
+        self.apply("reorder", *loops)
+
+    def fuse(self, *loops: str) -> str:
+        """Make one loop of perfectly nested ones; returns it."""
+        return str(self.apply("fuse", *loops))
+
+    def unroll(self, loop: str) -> None:
+        """Write the body of a loop once for each iteration."""
+        self.apply("unroll", loop)
+
+    def vectorize(self, loop: str) -> None:
+        """Make the iterations of a loop the lanes of a vector."""
+        self.apply("vectorize", loop)
+
+    def parallel(self, loop: str) -> None:
+        """Share the iterations of a loop out to threads."""
+        self.apply("parallel", loop)
+
+    def bind(self, loop: str, thread: str) -> None:
+        """Bind a loop to a GPU axis."""
+        self.apply("bind", loop, thread)
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def cache_write(self, block: str, scope: Scope) -> str:
+        """Let a block write a buffer of `scope` that a new block copies out; returns the new
+        block.
+        """
+        return str(self.apply("cache_write", block, scope))
+
+    def set_scope(self, block: str, scope: Scope) -> None:
+        """Put the temporary that a block writes into `scope`."""
+        self.apply("set_scope", block, scope)
+
+    def compute_at(self, block: str, loop: str) -> None:
+        """Move a producer under a loop of its consumer."""
+        self.apply("compute_at", block, loop)
+
+    def reverse_compute_at(self, block: str, loop: str) -> None:
+        """Move a consumer under a loop of its producer."""
+        self.apply("reverse_compute_at", block, loop)
+
+    def decompose_reduction(self, block: str, loop: str) -> str:
+        """Move the init of a reduction before a loop; returns the init block."""
+        return str(self.apply("decompose_reduction", block, loop))
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def apply(self, primitive: str, *arguments: Any) -> Any:
+        """Apply a row of `PRIMITIVES` and record it; returns the names of what it made, if
+        anything.
+        """
+        result = PRIMITIVES[primitive](self.function, *arguments)
+        function, made = result if isinstance(result, tuple) else (result, None)
+        if self._verify:
+            self._check(function, step(primitive, arguments))
+        self.function = function
+        self.trace.append(step(primitive, arguments))
+        return made
+
+    def _check(self, after: LoopFunction, recorded: Step) -> None:
+        from webmlc.schedule.check_step import check_step
+
+        check_step(self.function, after, recorded, run=self._verify >= 2)
+
+
+def replay(function: LoopFunction, trace: Iterable[Step]) -> LoopFunction:
+    """The function that the steps of `trace` make of `function`."""
+    schedule = Schedule(function)
+    for recorded in trace:
+        schedule.apply(recorded["primitive"], *arguments_of(recorded))
+    return schedule.function
+
+
+def unique_loops(function: LoopFunction) -> LoopFunction:
+    """`function` with different names for all its loops: two nests may both run over `i` in a
+    program's text.
+    """
+    names = [s.var.name for s in walk_statements(function.body) if isinstance(s, For)]
+    if len(set(names)) == len(names):
+        return function
+    taken = used_names(function)
+    seen: set[str] = set()
+    ranges = symbol_ranges(function)
+
+    def visit(stmt: Stmt) -> Stmt:
+        from webmlc.loops.ir import map_statements
+
+        def rule(node: Stmt) -> Stmt | None:
+            if not isinstance(node, For) or node.var.name not in seen:
+                if isinstance(node, For):
+                    seen.add(node.var.name)
+                return None
+            var = Var(fresh(node.var.name, taken))
+            body = rebind(node.body, {node.var: var}, ranges)
+            return For(var, node.extent, body, node.kind, node.thread)
+
+        return map_statements(stmt, rule)
+
+    return with_body(function, visit(function.body))

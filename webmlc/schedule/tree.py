@@ -1,0 +1,254 @@
+"""Finding and replacing statements of a loop function by the names of its loops and blocks.
+
+A `Path` is the chain of statements from the function's body down to one statement; `replace_last`
+rebuilds the chain. Loops and blocks are addressed by name, so that a schedule's trace is plain
+data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from webmlc.core.bounds import SYMBOL, Interval, bounds
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Call, Const, Expr, Var, call, substitute, variables
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import (
+    Block,
+    For,
+    If,
+    Let,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    child_statements,
+    seq,
+    walk_statements,
+)
+from webmlc.schedule.errors import ScheduleError
+
+Path = tuple[Stmt, ...]
+Intervals = dict[Var, Interval]
+
+
+def find(root: Stmt, wanted: Callable[[Stmt], bool]) -> Path | None:
+    """The path to the first statement that is `wanted`, in program order."""
+    stack: list[Path] = [(root,)]
+    while stack:
+        path = stack.pop()
+        if wanted(path[-1]):
+            return path
+        stack.extend((*path, child) for child in reversed(child_statements(path[-1])))
+    return None
+
+
+def path_to_loop(function: LoopFunction, primitive: str, name: str) -> tuple[Path, For]:
+    """The path to the loop `name`, and the loop; a `ScheduleError` where there is none."""
+    path = find(function.body, lambda s: isinstance(s, For) and s.var.name == name)
+    if path is None:
+        names = [s.var.name for s in walk_statements(function.body) if isinstance(s, For)]
+        raise ScheduleError(
+            primitive, f"there is no loop {name!r}; the loops are {', '.join(names)}", function
+        )
+    loop = path[-1]
+    assert isinstance(loop, For)
+    return path, loop
+
+
+def path_to_block(function: LoopFunction, primitive: str, name: str) -> tuple[Path, Block]:
+    """The path to the block `name`, and the block; a `ScheduleError` where there is none."""
+    path = find(function.body, lambda s: isinstance(s, Block) and s.name == name)
+    if path is None:
+        names = [s.name for s in walk_statements(function.body) if isinstance(s, Block)]
+        raise ScheduleError(
+            primitive, f"there is no block {name!r}; the blocks are {', '.join(names)}", function
+        )
+    block = path[-1]
+    assert isinstance(block, Block)
+    return path, block
+
+
+def loops_of(path: Path) -> tuple[For, ...]:
+    """The loops around the last statement of `path`, up to the block that encloses it, outermost
+    first.
+    """
+    loops: list[For] = []
+    for stmt in reversed(path[:-1]):
+        match stmt:
+            case For():
+                loops.append(stmt)
+            case Block():
+                break
+    return tuple(reversed(loops))
+
+
+def outer_blocks(root: Stmt) -> Iterator[Block]:
+    """The blocks of `root` that no other block of `root` encloses, in program order."""
+    stack = [root]
+    while stack:
+        stmt = stack.pop()
+        if isinstance(stmt, Block):
+            yield stmt
+        else:
+            stack.extend(reversed(child_statements(stmt)))
+
+
+def replace_last(path: Path, new: Stmt | None) -> Stmt:
+    """The root of `path` with its last statement replaced; `None` removes it and the loops it
+    leaves empty.
+    """
+    old = path[-1]
+    for parent in reversed(path[:-1]):
+        match parent:
+            case Seq(statements=statements):
+                kept = [new if s is old else s for s in statements]
+                left = [s for s in kept if s is not None]
+                new = seq(*left) if left else None
+            case For() | Let():
+                new = None if new is None else replace(parent, body=new)
+            case If(then=then, otherwise=otherwise) if old is then:
+                if new is not None or otherwise is not None:
+                    new = replace(parent, then=Seq(()) if new is None else new)
+            case If():
+                new = replace(parent, otherwise=new)
+            case Block(init=init) if old is init:
+                new = replace(parent, init=new)
+            case Block():
+                new = replace(parent, body=Seq(()) if new is None else new)
+        old = parent
+    return Seq(()) if new is None else new
+
+
+def used_names(function: LoopFunction) -> set[str]:
+    """The names of the symbols, buffers, loops, lets and axes; blocks have names of their own
+    (`block_names`).
+    """
+    names = {symbol.name for symbol in function.symbols}
+    names.update(buffer.name for buffer in (*function.params, *function.allocations))
+    for stmt in walk_statements(function.body):
+        match stmt:
+            case For(var=var) | Let(var=var):
+                names.add(var.name)
+            case Block(axes=axes):
+                names.update(axis.var.name for axis in axes)
+    return names
+
+
+def block_names(function: LoopFunction) -> set[str]:
+    """The names of the blocks."""
+    return {stmt.name for stmt in walk_statements(function.body) if isinstance(stmt, Block)}
+
+
+def fresh(base: str, taken: set[str]) -> str:
+    """`base`, or `base_1`, `base_2`, ...: the first that is not taken; it is taken now."""
+    name, count = base, 0
+    while name in taken:
+        count += 1
+        name = f"{base}_{count}"
+    taken.add(name)
+    return name
+
+
+def interval_of(extent: Expr, ranges: Mapping[Var, Interval]) -> Interval:
+    """The values of a loop of `extent` iterations."""
+    return Interval(0, max(0, bounds(extent, ranges).high - 1))
+
+
+def symbol_ranges(function: LoopFunction) -> Intervals:
+    """What is known of the function's symbols."""
+    return dict.fromkeys(function.symbols, SYMBOL)
+
+
+def ranges_along(function: LoopFunction, path: Path) -> Intervals:
+    """The intervals of the symbols and of all loops and axes of `path`, its last statement's own
+    included.
+    """
+    ranges = symbol_ranges(function)
+    for stmt in path:
+        match stmt:
+            case For(var=var, extent=extent):
+                ranges[var] = interval_of(extent, ranges)
+            case Block(axes=axes):
+                for axis in axes:
+                    ranges[axis.var] = interval_of(axis.extent, ranges)
+    return ranges
+
+
+def conjoin(a: Expr | None, b: Expr | None) -> Expr | None:
+    """Both conditions; `None` is true."""
+    if a is None or b is None:
+        return a if b is None else b
+    return a if a == b else call("bit_and", a, b)
+
+
+def conjuncts(condition: Expr | None) -> tuple[Expr, ...]:
+    """The conditions that `condition` is the conjunction of."""
+    match condition:
+        case None:
+            return ()
+        case Call(op="bit_and", args=(a, b), dtype=DType.bool):
+            return (*conjuncts(a), *conjuncts(b))
+    return (condition,)
+
+
+def simplified_condition(condition: Expr | None, ranges: Mapping[Var, Interval]) -> Expr | None:
+    """`condition` simplified; `None` where it always holds."""
+    result: Expr | None = None
+    for part in conjuncts(condition):
+        new = simplify(part, ranges)
+        if new != Const(True, DType.bool):
+            result = conjoin(result, new)
+    return result
+
+
+def rebind(
+    stmt: Stmt,
+    mapping: Mapping[Var, Expr],
+    ranges: Mapping[Var, Interval],
+    guard: Expr | None = None,
+) -> Stmt:
+    """Replace loop variables by expressions, simplified, and add `guard` to the predicate of every
+    block.
+
+    A block isolates its body from the loops, so only bindings, predicates and what stands outside
+    blocks changes.
+    """
+
+    def new(expr: Expr, inside: Mapping[Var, Interval]) -> Expr:
+        changed = substitute(expr, mapping)
+        return expr if changed == expr else simplify(changed, inside)
+
+    def visit(node: Stmt, inside: Mapping[Var, Interval]) -> Stmt:
+        match node:
+            case Seq(statements=statements):
+                return seq(*(visit(s, inside) for s in statements))
+            case For(var=var):
+                extent = new(node.extent, inside)
+                body = visit(node.body, {**inside, var: interval_of(extent, inside)})
+                return For(var, extent, body, node.kind, node.thread)
+            case Block(bindings=bindings, predicate=predicate):
+                if predicate is not None:
+                    substituted = substitute(predicate, mapping)
+                    if substituted != predicate:
+                        predicate = simplified_condition(substituted, inside)
+                predicate = conjoin(predicate, guard)
+                new_bindings = tuple(new(b, inside) for b in bindings)
+                return replace(node, bindings=new_bindings, predicate=predicate)
+            case If(condition=condition, then=then, otherwise=otherwise):
+                other = None if otherwise is None else visit(otherwise, inside)
+                return If(new(condition, inside), visit(then, inside), other)
+            case Let(var=var, value=value, body=body):
+                return Let(var, new(value, inside), visit(body, inside))
+            case Store(buffer=buffer, indices=indices, value=value):
+                changed = Store(buffer, tuple(new(i, inside) for i in indices), new(value, inside))
+                return changed if guard is None else If(guard, changed)
+        return node
+
+    return visit(stmt, ranges)
+
+
+def depends_on(expr: Expr, names: set[str] | frozenset[str]) -> bool:
+    """True where `expr` uses one of the variables called `names`."""
+    return any(var.name in names for var in variables(expr))
