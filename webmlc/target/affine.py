@@ -1,0 +1,117 @@
+"""Index expressions as sums of products with integer coefficients: what strides and pointers are read from.
+
+In: an index expression. Out: its terms, `{(): constant, (i,): 8, (i, n): 4}`, where an atom is a variable, a load or any
+operation that is not `+`, `-` or `*`.
+
+    >>> terms(Var("i") * 8 + 3)
+    {(Var(name='i', dtype=<DType.int32: 'int32'>),): 8, (): 3}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from webmlc.core.expr import Call, Const, Expr, Var, call, walk
+
+Term = tuple[Expr, ...]
+Terms = Mapping[Term, int]
+
+
+@lru_cache(maxsize=65536)
+def terms(expr: Expr) -> Terms:
+    """The terms of an index expression; do not modify the result (it is shared)."""
+    match expr:
+        case Const(value=value):
+            return {(): int(value)} if value else {}
+        case Call(op="add", args=(a, b)):
+            return _sum(terms(a), terms(b), 1)
+        case Call(op="sub", args=(a, b)):
+            return _sum(terms(a), terms(b), -1)
+        case Call(op="neg", args=(a,)):
+            return {t: -f for t, f in terms(a).items()}
+        case Call(op="mul", args=(a, b)):
+            return _product(terms(a), terms(b))
+    return {(expr,): 1}
+
+
+def _sum(a: Terms, b: Terms, sign: int) -> Terms:
+    result = dict(a)
+    for term, factor in b.items():
+        total = result.get(term, 0) + sign * factor
+        if total:
+            result[term] = total
+        else:
+            del result[term]
+    return result
+
+
+def _product(a: Terms, b: Terms) -> Terms:
+    result: dict[Term, int] = {}
+    for left, x in a.items():
+        for right, y in b.items():
+            term = tuple(sorted(left + right, key=str)) if left and right else left or right
+            result[term] = result.get(term, 0) + x * y
+    return {t: f for t, f in result.items() if f}
+
+
+def from_terms(parts: Terms) -> Expr:
+    """The expression of these terms, in their order, the constant last."""
+    result: Expr | None = None
+    for term, factor in parts.items():
+        if not term:
+            continue
+        product: Expr | None = None
+        for atom in term:
+            product = atom if product is None else call("mul", product, atom)
+        assert product is not None
+        if result is None:
+            result = call("mul", product, Const(factor))
+        else:
+            op = "add" if factor > 0 else "sub"
+            result = call(op, result, call("mul", product, Const(abs(factor))))
+    constant = parts.get((), 0)
+    if result is None:
+        return Const(constant)
+    if constant:
+        result = call("add" if constant > 0 else "sub", result, Const(abs(constant)))
+    return result
+
+
+def stride(expr: Expr, var: Var) -> Expr | None:
+    """The derivative of `expr` by `var`; `None` where `expr` is not affine in it."""
+    split = split_linear(expr, var)
+    return None if split is None else split[1]
+
+
+def split_linear(expr: Expr, var: Var) -> tuple[Expr, Expr] | None:
+    """`(rest, stride)` with `expr == rest + stride * var` and neither containing `var`; `None` where impossible."""
+    rest: dict[Term, int] = {}
+    slope: dict[Term, int] = {}
+    for term, factor in terms(expr).items():
+        others = tuple(atom for atom in term if atom != var)
+        if any(depends(atom, var) for atom in others) or len(term) - len(others) > 1:
+            return None
+        target = rest if len(others) == len(term) else slope
+        target[others] = target.get(others, 0) + factor
+    return from_terms(rest), from_terms(slope)
+
+
+@lru_cache(maxsize=65536)
+def atoms(expr: Expr) -> frozenset[Expr]:
+    """Every node of `expr`: for asking what it depends on."""
+    return frozenset(walk(expr))
+
+
+def depends(expr: Expr, var: Expr) -> bool:
+    """True where `var` occurs in `expr`."""
+    return expr == var or (bool(expr.children()) and var in atoms(expr))
+
+
+def constant_part(expr: Expr) -> tuple[Expr, int]:
+    """`(variable part, constant)` of an index expression."""
+    parts = terms(expr)
+    constant = parts.get((), 0)
+    if not constant:
+        return from_terms(parts), 0
+    return from_terms({t: f for t, f in parts.items() if t}), constant

@@ -1,0 +1,227 @@
+"""Values that are computed more than once in straight-line code are computed once, just before their first use.
+
+Needs: the lowered form, legalised for the target. Guarantees: within a run of stores, equal values (loads from memory where
+no store to that buffer intervenes, broadcasts, operations) used twice or more are bound: a scalar by a `Let`, a vector by a
+vector register stored once. Index expressions are left alone (they are addresses), so are literals and what only a `select`
+arm loads.
+
+before                                                   after
+    C_0[r] = C_0[r] + T.broadcast(A[k], 4) * B[...]          t[r] = T.broadcast(A[k], 4)
+    C_4[r] = C_4[r] + T.broadcast(A[k], 4) * D[...]          C_0[r] = C_0[r] + t[r] * B[...]
+                                                             C_4[r] = C_4[r] + t[r] * D[...]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    seq,
+)
+from webmlc.target import VECTOR_LANES
+from webmlc.target.registers import LANES, read_register, register_lanes
+from webmlc.target.scoped import Names
+
+_VECTOR_DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
+
+
+def common_subexpressions(function: LoopFunction) -> LoopFunction:
+    """Bind what is computed more than once in each run of stores of `function`."""
+    pass_ = _Pass(Names.of(function), frozenset(register_lanes(function)))
+    body = pass_.statement(function.body)
+    return replace(function, body=body, allocations=(*function.allocations, *pass_.made))
+
+
+Versions = dict[Buffer, int]
+Key = tuple[Expr, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class _Pass:
+    names: Names
+    registers: frozenset[Buffer]
+    made: list[Buffer] = field(default_factory=list)
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Store():
+                return self.run([stmt])
+            case Seq(statements=statements):
+                return self.sequence(statements)
+            case For(body=body):
+                return replace(stmt, body=self.statement(body))
+            case Let(body=body):
+                return replace(stmt, body=self.statement(body))
+            case If(then=then, otherwise=otherwise):
+                other = None if otherwise is None else self.statement(otherwise)
+                return replace(stmt, then=self.statement(then), otherwise=other)
+        return stmt
+
+    def sequence(self, statements: tuple[Stmt, ...]) -> Stmt:
+        """Handle each maximal run of stores by itself."""
+        parts: list[Stmt] = []
+        pending: list[Store] = []
+        for stmt in statements:
+            if isinstance(stmt, Store):
+                pending.append(stmt)
+                continue
+            if pending:
+                parts.append(self.run(pending))
+                pending = []
+            parts.append(self.statement(stmt))
+        if pending:
+            parts.append(self.run(pending))
+        return seq(*parts)
+
+    def run(self, statements: list[Store]) -> Stmt:
+        counts: Counter[Key] = Counter()
+        versions: Versions = {}
+        for store in statements:
+            self.count(store.value, versions, counts)
+            versions[store.buffer] = versions.get(store.buffer, 0) + 1
+        if all(n < 2 for n in counts.values()):
+            return seq(*statements)
+        return _Binder(self, {k for k, n in counts.items() if n > 1}).bind(statements)
+
+    def count(self, root: Expr, versions: Versions, counts: Counter[Key]) -> None:
+        """Count values; below one that was seen before nothing is counted again."""
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if self.is_candidate(node):
+                key = self.key(node, versions)
+                counts[key] += 1
+                if counts[key] > 1:
+                    continue
+            stack.extend(reversed(operands(node)))
+
+    def is_candidate(self, node: Expr) -> bool:
+        """True for a value worth a name: not a literal, variable, register, ramp or broadcast of one."""
+        match node:
+            case Const() | Var() | Ramp():
+                return False
+            case Load(buffer=buffer) if buffer in self.registers:
+                return False
+            case Broadcast(value=Const()):
+                return False
+        return node.lanes == 1 or (node.lanes == VECTOR_LANES and node.dtype in _VECTOR_DTYPES)
+
+    def key(self, node: Expr, versions: Versions) -> Key:
+        """Equal keys hold equal values: the expression and how often each buffer it reads was stored to."""
+        return node, tuple(versions.get(b, 0) for b in buffers_read(node))
+
+
+@dataclass(slots=True)
+class _Binder:
+    """Rewrites one run of stores; `repeated` are the keys to bind."""
+
+    owner: _Pass
+    repeated: set[Key]
+    bound: dict[Key, Expr] = field(default_factory=dict)
+    versions: Versions = field(default_factory=dict)
+    out: list[Stmt | tuple[Var, Expr]] = field(default_factory=list)
+
+    def bind(self, statements: list[Store]) -> Stmt:
+        for store in statements:
+            value = self.value(store.value)
+            self.out.append(replace(store, value=value))
+            self.versions[store.buffer] = self.versions.get(store.buffer, 0) + 1
+        result: list[Stmt] = []
+        for item in reversed(self.out):
+            match item:
+                case (Var() as var, Expr() as value):
+                    result = [Let(var, value, seq(*reversed(result)))]
+                case _:
+                    assert not isinstance(item, tuple)
+                    result.append(item)
+        return seq(*reversed(result))
+
+    def value(self, root: Expr) -> Expr:
+        """`root` with repeated values replaced by their names, bound on the way (operands first)."""
+        done: dict[Expr, Expr] = {}
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if node in done:
+                continue
+            candidate = self.owner.is_candidate(node)
+            key = self.owner.key(node, self.versions) if candidate else None
+            if key is not None and key in self.bound:
+                done[node] = self.bound[key]
+                continue
+            below = operands(node)
+            if below and not expanded:
+                stack.append((node, True))
+                stack.extend((child, False) for child in reversed(below))
+                continue
+            new = _with_operands(node, {child: done[child] for child in below})
+            if key is not None and key in self.repeated:
+                new = self.name(new)
+                self.bound[key] = new
+            done[node] = new
+        return done[root]
+
+    def name(self, value: Expr) -> Expr:
+        if value.lanes == 1:
+            var = Var(self.owner.names.fresh(_wish(value)), value.dtype)
+            self.out.append((var, value))
+            return var
+        name = self.owner.names.fresh(_wish(value))
+        register = Buffer(name, (Const(VECTOR_LANES),), value.dtype, "local")
+        self.owner.made.append(register)
+        self.out.append(Store(register, (LANES,), value))
+        return read_register(register)
+
+
+def operands(node: Expr) -> tuple[Expr, ...]:
+    """The values that `node` is computed from: no indices, and no `select` arm that loads (it may be out of bounds)."""
+    match node:
+        case Load() | Ramp():
+            return ()
+        case Call(op="select", args=(condition, then, otherwise)):
+            return (condition, *(arm for arm in (then, otherwise) if not buffers_read(arm)))
+    return node.children()
+
+
+def _with_operands(node: Expr, done: dict[Expr, Expr]) -> Expr:
+    children = node.children()
+    new = tuple(done.get(child, child) for child in children)
+    return node if all(a is b for a, b in zip(new, children, strict=True)) else node.rebuild(new)
+
+
+@lru_cache(maxsize=65536)
+def buffers_read(node: Expr) -> tuple[Buffer, ...]:
+    """The buffers that `node` loads from, each once."""
+    found: dict[Buffer, None] = {}
+    stack: list[Expr] = [node]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, Load):
+            found[current.buffer] = None
+        stack.extend(current.children())
+    return tuple(found)
+
+
+def _wish(value: Expr) -> str:
+    """A name that says where a value comes from."""
+    match value:
+        case Load(buffer=buffer):
+            return f"{buffer.name}_v"
+        case Broadcast(value=Load(buffer=buffer)):
+            return f"{buffer.name}_s"
+        case Call(op=op):
+            return f"t_{op}"
+    return "t"

@@ -1,0 +1,357 @@
+"""Allocations shrink to the part that is live at once.
+
+Needs: no blocks; schedules leave intermediate buffers full-size. Guarantees: an allocation is rank 1 and covers the region
+used under the lowest common ancestor of its accesses, for one iteration of the loops around it; the part of the index that
+only those loops decide is gone. Nothing changes where an iteration may read what an earlier one wrote.
+
+before                                                  after
+    Y: local (56, 64)                                       Y: local (48,)
+    for mo in range(9):                                     for mo in range(9):
+        for mi, n in T.grid(6, 8):                              for mi, n in T.grid(6, 8):
+            Y[mo * 6 + mi, n] = ...                                 Y[mi * 8 + n] = ...
+        for mi, n in T.grid(6, 8):                              for mi, n in T.grid(6, 8):
+            C[mo * 6 + mi, n] = Y[mo * 6 + mi, n]                   C[mo * 6 + mi, n] = Y[mi * 8 + n]
+
+The region is found on row-major offsets, so that fused loops (`f // 56, f % 56`) cost nothing: each term of an offset
+belongs to the dimension with the largest stride that divides it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from webmlc.core.bounds import Interval, bounds
+from webmlc.core.expr import Const, Expr, Var, as_int, rewrite
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    map_expressions,
+    map_statements,
+)
+from webmlc.target.affine import Term, from_terms, terms
+from webmlc.target.flatten_buffers import offset
+from webmlc.target.scoped import Scope, loop_range, simplify_function, symbol_ranges
+
+
+def compact_buffers(function: LoopFunction) -> LoopFunction:
+    """Shrink every allocation of `function` that can be shrunk."""
+    found = _collect(function)
+    for buffer in function.allocations:
+        accesses = found.get(buffer, [])
+        region = _region(buffer, accesses)
+        if region is not None:
+            function = _rewrite(function, buffer, accesses, region)
+    return simplify_function(function)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A load or store: its row-major offset, the statements around it with the child taken, the ranges in scope."""
+
+    indices: tuple[Expr, ...]
+    offset: Expr
+    is_store: bool
+    path: tuple[tuple[Stmt, int], ...]
+    scope: Scope
+
+    def loops(self, depth: int | None = None) -> list[For]:
+        """The loops around it, outermost first, in the first `depth` steps of the path."""
+        return [stmt for stmt, _ in self.path[:depth] if isinstance(stmt, For)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """How offsets shrink: `strides` of the old dimensions, the loops whose part of the offset goes, low and extent of each
+    new dimension."""
+
+    strides: tuple[Expr, ...]
+    outer: frozenset[Var]
+    lows: tuple[int, ...]
+    extents: tuple[int, ...]
+
+
+def _collect(function: LoopFunction) -> dict[Buffer, list[_Access]]:
+    """Every access to an allocation, in program order."""
+    found: dict[Buffer, list[_Access]] = {b: [] for b in function.allocations}
+
+    def visit(stmt: Stmt, path: tuple[tuple[Stmt, int], ...], scope: Scope) -> None:
+        here = (*path, (stmt, 0))
+        for expr in expressions(stmt):
+            stack = [expr]
+            while stack:
+                node = stack.pop()
+                if isinstance(node, Load) and node.buffer in found:
+                    index = simplify(offset(node.buffer, node.indices), scope)
+                    found[node.buffer].append(_Access(node.indices, index, False, here, scope))
+                stack.extend(node.children())
+        match stmt:
+            case Store(buffer=buffer, indices=indices) if buffer in found:
+                index = simplify(offset(buffer, indices), scope)
+                found[buffer].append(_Access(indices, index, True, here, scope))
+            case Seq(statements=statements):
+                for position, child in enumerate(statements):
+                    visit(child, (*path, (stmt, position)), scope)
+            case For(var=var, extent=extent, body=body):
+                visit(body, here, {**scope, var: loop_range(extent, scope)})
+            case Let(var=var, value=value, body=body):
+                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
+                visit(body, here, inner)
+            case If(then=then, otherwise=otherwise):
+                visit(then, here, scope)
+                if otherwise is not None:
+                    visit(otherwise, (*path, (stmt, 1)), scope)
+
+    visit(function.body, (), symbol_ranges(function))
+    return found
+
+
+def _ancestor_depth(accesses: list[_Access]) -> int:
+    """How many steps of the paths all accesses share (the same statement and the same child of it)."""
+    first = accesses[0].path
+    depth = len(first)
+    for access in accesses[1:]:
+        common = 0
+        for (a, i), (b, j) in zip(first[:depth], access.path, strict=False):
+            if a is not b or i != j:
+                break
+            common += 1
+        depth = min(depth, common)
+    return depth
+
+
+def _is_shared_axis(buffer: Buffer, loop: For) -> bool:
+    """True for a loop whose iterations see one another's part of the buffer while they run."""
+    if buffer.scope == "local" or loop.kind != "thread_binding":
+        return False
+    return buffer.scope == "global" or (loop.thread or "").startswith("threadIdx")
+
+
+def _region(buffer: Buffer, accesses: list[_Access]) -> _Region | None:
+    """The region to keep, or `None` to leave the buffer as it is."""
+    if not accesses or not buffer.shape:
+        return None
+    depth = _ancestor_depth(accesses)
+    loops = [loop for loop in accesses[0].loops(depth) if loop.kind != "vectorized"]
+    outer = frozenset(loop.var for loop in loops if not _is_shared_axis(buffer, loop))
+    strides = _strides(buffer)
+    while True:
+        clash = _clashing(accesses, outer)
+        if not clash:
+            region = _box(buffer, accesses, strides, outer)
+            clash = (
+                _carrying(accesses, loops, depth, outer, region) if region is not None else outer
+            )
+            if not clash:
+                return region
+        if not outer & clash:
+            return None
+        outer -= clash
+
+
+def _strides(buffer: Buffer) -> tuple[Expr, ...]:
+    result: list[Expr] = []
+    stride: Expr = Const(1)
+    for extent in reversed(buffer.shape):
+        result.append(simplify(stride))
+        stride = stride * extent
+    return tuple(reversed(result))
+
+
+def _outer_terms(index: Expr, outer: frozenset[Var]) -> dict[Term, int]:
+    """The terms of an offset that only the outer loops decide."""
+    return {
+        term: factor
+        for term, factor in terms(index).items()
+        if term and (used := _variables(term)) and used & outer and used - outer <= _symbols(term)
+    }
+
+
+def _variables(term: Term) -> frozenset[Var]:
+    found: set[Var] = set()
+    stack: list[Expr] = list(term)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Var):
+            found.add(node)
+        stack.extend(node.children())
+    return frozenset(found)
+
+
+def _symbols(term: Term) -> frozenset[Var]:
+    """Variables that stand alone in a product: symbolic strides."""
+    return frozenset(atom for atom in term if isinstance(atom, Var)) if len(term) > 1 else frozenset()
+
+
+def _clashing(accesses: list[_Access], outer: frozenset[Var]) -> frozenset[Var]:
+    """Outer variables that move some accesses and not others."""
+    parts = [_outer_terms(access.offset, outer) for access in accesses]
+    clash: set[Var] = set()
+    for part in parts[1:]:
+        for term, _ in part.items() ^ parts[0].items():
+            clash |= _variables(term)
+    return frozenset(clash)
+
+
+def _box(
+    buffer: Buffer, accesses: list[_Access], strides: tuple[Expr, ...], outer: frozenset[Var]
+) -> _Region | None:
+    """The box of all accesses, one interval a dimension; `None` where it is not finite or wraps around."""
+    boxes = [_digits(access, strides, outer) for access in accesses]
+    lows: list[int] = []
+    extents: list[int] = []
+    for dimension in range(len(strides)):
+        low = min(box[dimension].low for box in boxes)
+        high = max(box[dimension].high for box in boxes)
+        if math.isinf(low) or math.isinf(high):
+            return None
+        lows.append(int(low))
+        extents.append(int(high - low) + 1)
+        full = as_int(buffer.shape[dimension])
+        if dimension and (full is None or extents[-1] > full):
+            return None
+    return _Region(strides, outer, tuple(lows), tuple(extents))
+
+
+def _digits(access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var]) -> list[Interval]:
+    """The interval of the inner part of an offset in each dimension."""
+    parts = _split(access.offset, strides, outer)
+    return [bounds(part, access.scope) for part in parts]
+
+
+def _split(index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var]) -> list[Expr]:
+    """The inner part of an offset, one expression a dimension: what is left of each term over the stride."""
+    taken = _outer_terms(index, outer)
+    digits: list[dict[Term, int]] = [{} for _ in strides]
+    for term, factor in terms(index).items():
+        if term in taken:
+            continue
+        if not term:
+            _split_constant(factor, strides, digits)
+            continue
+        for digit, stride in zip(digits, strides, strict=True):
+            rest = _divide(term, factor, stride)
+            if rest is not None:
+                digit[rest[0]] = digit.get(rest[0], 0) + rest[1]
+                break
+    return [from_terms(digit) for digit in digits]
+
+
+def _split_constant(value: int, strides: tuple[Expr, ...], digits: list[dict[Term, int]]) -> None:
+    """A constant offset in mixed radix, digits rounded to nearest so that a small negative stays small."""
+    for digit, stride in zip(digits, strides, strict=True):
+        unit = as_int(stride)
+        if unit is None:
+            continue
+        quotient = (value + unit // 2) // unit if unit > 1 else value
+        digit[()] = quotient
+        value -= quotient * unit
+
+
+def _divide(term: Term, factor: int, stride: Expr) -> tuple[Term, int] | None:
+    """`factor · term / stride`, where it divides."""
+    ((bottom, unit),) = terms(stride).items()
+    rest = list(term)
+    for atom in bottom:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return (tuple(rest), factor // unit) if factor % unit == 0 else None
+
+
+def _carrying(
+    accesses: list[_Access], loops: list[For], depth: int, outer: frozenset[Var], region: _Region
+) -> frozenset[Var]:
+    """Collapsed variables under a loop whose later iterations may read what earlier ones wrote; empty where safe."""
+    used = {v for t in _outer_terms(accesses[0].offset, outer) for v in _variables(t)} & outer
+    if not used or _is_written_first(accesses, depth, region):
+        return frozenset()
+    carrier = False
+    clash: set[Var] = set()
+    for loop in loops:
+        if loop.var not in used and loop.kind not in ("parallel", "thread_binding"):
+            carrier = True
+        elif loop.var in used and carrier:
+            clash.add(loop.var)
+    if not clash and not _is_injective(accesses[0], loops, region):
+        clash |= used
+    return frozenset(clash)
+
+
+def _is_written_first(accesses: list[_Access], depth: int, region: _Region) -> bool:
+    """True where each iteration fills the whole region before reading: its first statement only stores, all of it."""
+    if any(len(access.path) <= depth for access in accesses):
+        return False
+    first = accesses[0].path[depth][1]
+    if not isinstance(accesses[0].path[depth][0], Seq):
+        return False
+    opening = [access for access in accesses if access.path[depth][1] == first]
+    if any(not access.is_store for access in opening):
+        return False
+    for dimension, (low, extent) in enumerate(zip(region.lows, region.extents, strict=True)):
+        boxes = [_digits(a, region.strides, region.outer)[dimension] for a in opening]
+        if min(b.low for b in boxes) > low or max(b.high for b in boxes) < low + extent - 1:
+            return False
+    return True
+
+
+def _is_injective(access: _Access, loops: list[For], region: _Region) -> bool:
+    """True where different iterations of the outer loops use disjoint parts of the full buffer."""
+    extents = {loop.var: as_int(loop.extent) for loop in loops}
+    levels: list[list[tuple[int, int]]] = [[] for _ in region.strides]
+    for term, factor in _outer_terms(access.offset, region.outer).items():
+        for level, stride in zip(levels, region.strides, strict=True):
+            rest = _divide(term, factor, stride)
+            if rest is None:
+                continue
+            extent = extents.get(rest[0][0]) if len(rest[0]) == 1 else None  # type: ignore[arg-type]
+            if extent is None:
+                extent = -1
+            level.append((rest[1], extent))
+            break
+    for level, covered in zip(levels, region.extents, strict=True):
+        reach = covered
+        for position, (step, extent) in enumerate(sorted(level)):
+            if step < reach or (extent < 0 and position < len(level) - 1):
+                return False
+            reach = step * extent
+    return True
+
+
+def _rewrite(
+    function: LoopFunction, buffer: Buffer, accesses: list[_Access], region: _Region
+) -> LoopFunction:
+    """Use the compact buffer in every access."""
+    compact = replace(buffer, shape=(Const(math.prod(region.extents)),))
+    offsets = {access.indices: _compact_offset(access.offset, region) for access in accesses}
+
+    def load(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer == buffer:
+            return Load(compact, (offsets[node.indices],))
+        return None
+
+    def store(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Store) and stmt.buffer == buffer:
+            return replace(stmt, buffer=compact, indices=(offsets[stmt.indices],))
+        return None
+
+    body = map_statements(map_expressions(function.body, lambda e: rewrite(e, load)), store)
+    allocations = tuple(compact if b == buffer else b for b in function.allocations)
+    return replace(function, body=body, allocations=allocations)
+
+
+def _compact_offset(index: Expr, region: _Region) -> Expr:
+    digits = _split(index, region.strides, region.outer)
+    result: Expr = Const(0)
+    for digit, low, extent in zip(digits, region.lows, region.extents, strict=True):
+        result = result * extent + (digit - low)
+    return result

@@ -1,0 +1,194 @@
+"""Vectorized loops become vector expressions.
+
+Needs: rank-1 buffers, canonical indices. Guarantees: no `vectorized` loop; inside, each store became stores of
+`VECTOR_LANES` elements (and scalar ones for what is left of the extent), in place: the control flow around them stays.
+A loop that has no such form (a symbolic extent, a condition or bound that depends on the lane, an index not affine in it,
+dtypes that are not 32 bits wide) becomes `unrolled` up to 16 iterations, else `serial`.
+
+before                                             after
+    for v in T.vectorized(8):                          C[T.ramp(i * 8, 1, 4)] = T.broadcast(a[i], 4) * B[T.ramp(0, 1, 4)]
+        C[i * 8 + v] = a[i] * B[v]                     C[T.ramp(i * 8 + 4, 1, 4)] = T.broadcast(a[i], 4) * B[T.ramp(4, 1, 4)]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.bounds import Interval, bounds
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import (
+    Bitcast,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Ramp,
+    Var,
+    as_int,
+    substitute,
+)
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import (
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    seq,
+    substitute_statement,
+)
+from webmlc.target import VECTOR_LANES
+from webmlc.target.affine import depends, split_linear
+from webmlc.target.scoped import Scope, loop_range, symbol_ranges
+
+_DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
+_MOST_UNROLLED = 16
+
+
+class _NotVectorizable(Exception):
+    """The loop has no vector form; it is unrolled instead."""
+
+
+def expand_vectors(function: LoopFunction) -> LoopFunction:
+    """Expand every vectorized loop of `function`."""
+    return replace(function, body=_visit(function.body, symbol_ranges(function)))
+
+
+def _visit(stmt: Stmt, scope: Scope) -> Stmt:
+    match stmt:
+        case Seq(statements=statements):
+            return seq(*(_visit(s, scope) for s in statements))
+        case For(var=var, extent=extent, body=body, kind=kind):
+            inner = {**scope, var: loop_range(extent, scope)}
+            new = replace(stmt, body=_visit(body, inner))
+            return _expand(new, inner) if kind == "vectorized" else new
+        case Let(var=var, value=value, body=body):
+            inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
+            return replace(stmt, body=_visit(body, inner))
+        case If(then=then, otherwise=otherwise):
+            other = None if otherwise is None else _visit(otherwise, scope)
+            return replace(stmt, then=_visit(then, scope), otherwise=other)
+    return stmt
+
+
+def _expand(loop: For, scope: Scope) -> Stmt:
+    extent = as_int(loop.extent)
+    try:
+        if extent is None or extent < VECTOR_LANES:
+            raise _NotVectorizable
+        return _Expander(loop.var, extent, scope).statement(loop.body, {})
+    except _NotVectorizable:
+        few = extent is not None and extent <= _MOST_UNROLLED
+        return replace(loop, kind="unrolled" if few else "serial")
+
+
+class _Expander:
+    """Expansion of one loop of variable `var`."""
+
+    def __init__(self, var: Var, extent: int, scope: Scope) -> None:
+        self.var = var
+        self.scope = scope
+        whole = extent // VECTOR_LANES * VECTOR_LANES
+        self.vectors = range(0, whole, VECTOR_LANES)
+        self.scalars = range(whole, extent)
+
+    def statement(self, stmt: Stmt, lets: dict[Var, Expr]) -> Stmt:
+        """`lets` are bindings that depend on the lane: they are substituted."""
+        match stmt:
+            case Seq(statements=statements):
+                return seq(*(self.statement(s, lets) for s in statements))
+            case For(extent=extent, body=body):
+                self.check_uniform(substitute(extent, lets))
+                return replace(stmt, body=self.statement(body, lets))
+            case If(condition=condition, then=then, otherwise=otherwise):
+                self.check_uniform(substitute(condition, lets))
+                other = None if otherwise is None else self.statement(otherwise, lets)
+                return replace(stmt, then=self.statement(then, lets), otherwise=other)
+            case Let(var=var, value=value, body=body):
+                value = substitute(value, lets)
+                if depends(value, self.var):
+                    return self.statement(body, {**lets, var: value})
+                return Let(var, value, self.statement(body, lets))
+            case Store():
+                return self.store(substitute_store(stmt, lets))
+        raise _NotVectorizable
+
+    def check_uniform(self, expr: Expr) -> None:
+        if depends(expr, self.var):
+            raise _NotVectorizable
+
+    def store(self, store: Store) -> Stmt:
+        if not depends(store.indices[0], self.var) or store.buffer.dtype not in _DTYPES:
+            raise _NotVectorizable
+        pieces: list[Stmt] = []
+        for start in self.vectors:
+            value = self.vector(store.value, start)
+            pieces.append(Store(store.buffer, (self.index(store.indices[0], start),), value))
+        pieces.extend(substitute_statement(store, {self.var: Const(lane)}) for lane in self.scalars)
+        return seq(*pieces)
+
+    def index(self, index: Expr, start: int) -> Expr:
+        """A scalar index where the lane does not matter, else a ramp."""
+        split = split_linear(index, self.var)
+        if split is None:
+            lanes = Interval(start, start + VECTOR_LANES - 1)
+            split = split_linear(simplify(index, {**self.scope, self.var: lanes}), self.var)
+            if split is None:
+                raise _NotVectorizable
+        base, stride = split
+        if stride == Const(0):
+            return base
+        if depends(stride, self.var):
+            raise _NotVectorizable
+        return Ramp(simplify(base + stride * start, self.scope), stride, VECTOR_LANES)
+
+    def vector(self, expr: Expr, start: int) -> Expr:
+        """The vector of the values of `expr` in lanes `start ...`."""
+        if not depends(expr, self.var):
+            return Broadcast(expr, VECTOR_LANES)
+        if expr.dtype not in _DTYPES and expr.dtype is not DType.bool:
+            raise _NotVectorizable
+        match expr:
+            case Var():
+                return Ramp(Const(start), Const(1), VECTOR_LANES)
+            case Load(buffer=buffer, indices=(index,)):
+                if buffer.dtype not in _DTYPES:
+                    raise _NotVectorizable
+                where = self.index(index, start)
+                load = Load(buffer, (where,))
+                return load if where.lanes > 1 else Broadcast(load, VECTOR_LANES)
+            case Call(op="select", args=(condition, then, otherwise)):
+                arms = (self.vector(then, start), self.vector(otherwise, start))
+                if not depends(condition, self.var):
+                    return Call("select", (condition, *arms), expr.dtype)
+                if any(_has_load(arm) for arm in (then, otherwise)):
+                    raise _NotVectorizable  # a lane that is not chosen may be out of bounds
+                return Call("select", (self.vector(condition, start), *arms), expr.dtype)
+            case Call(op=op, args=args, dtype=dtype):
+                return Call(op, tuple(self.vector(a, start) for a in args), dtype)
+            case Cast(value=value, dtype=dtype):
+                return Cast(self.vector(value, start), dtype)
+            case Bitcast(value=value, dtype=dtype):
+                return Bitcast(self.vector(value, start), dtype)
+        raise _NotVectorizable
+
+
+def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:
+    """Replace variables in one store."""
+    new = substitute_statement(store, mapping)
+    assert isinstance(new, Store)
+    return new
+
+
+def _has_load(expr: Expr) -> bool:
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Load):
+            return True
+        stack.extend(node.children())
+    return False

@@ -1,0 +1,64 @@
+"""Every memory access gets one index: row-major offsets in elements.
+
+Needs: no blocks. Guarantees: every buffer has rank 1 (rank 0 becomes one element), every index is the canonical form of the
+row-major offset, simplified under the ranges in scope, so that splits and fusions of loops cancel.
+
+before                                             after
+    A: T.Buffer((8, 16), "float32")                    A: T.Buffer((128,), "float32")
+    A[i, k + 1]                                        A[i * 16 + k + 1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.bounds import Ranges
+from webmlc.core.expr import Const, Expr, rewrite
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Buffer, Load, LoopFunction, Stmt, Store, map_statements
+from webmlc.target.scoped import drop_trivial, map_scoped, symbol_ranges
+
+
+def flatten_buffers(function: LoopFunction) -> LoopFunction:
+    """Rewrite all buffers of `function`, parameters included, to rank 1."""
+    buffers = (*function.params, *function.allocations)
+    flat = {b: replace(b, shape=(size(b),)) for b in buffers}
+
+    def load(node: Expr) -> Expr | None:
+        match node:
+            case Load(buffer=buffer, indices=indices) if buffer in flat:
+                return Load(flat[buffer], (offset(buffer, indices),))
+        return None
+
+    def store(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Store(buffer=buffer, indices=indices) if buffer in flat:
+                return replace(stmt, buffer=flat[buffer], indices=(offset(buffer, indices),))
+        return None
+
+    def rule(expr: Expr, ranges: Ranges) -> Expr:
+        return simplify(rewrite(expr, load), ranges)
+
+    body = map_statements(function.body, store)
+    return replace(
+        function,
+        params=tuple(flat[b] for b in function.params),
+        allocations=tuple(flat[b] for b in function.allocations),
+        body=drop_trivial(map_scoped(body, symbol_ranges(function), rule)),
+    )
+
+
+def size(buffer: Buffer) -> Expr:
+    """Elements of a buffer."""
+    result: Expr = Const(1)
+    for extent in buffer.shape:
+        result = result * extent
+    return simplify(result)
+
+
+def offset(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+    """The row-major offset of an element."""
+    result: Expr = Const(0)
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        result = result * extent + index
+    return result

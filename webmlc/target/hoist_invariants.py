@@ -1,0 +1,241 @@
+"""What an innermost loop computes again and again to the same value is computed before it.
+
+Needs: the lowered form after `common_subexpressions`. Guarantees: loop-invariant values of an innermost loop (loads from
+buffers it does not store to, if it runs at least once; operations; broadcasts, literal ones included) are bound before it,
+and before the loops around it as long as these hold nothing else. Vectors only as long as registers last
+(`vector_registers`). Index expressions and conditional statements are left alone.
+
+before                                             after
+    for i in range(64):                                s[r] = T.broadcast(scale[0], 4)
+        Y[...] = X[...] * T.broadcast(scale[0], 4)     for i in range(64):
+                                                           Y[...] = X[...] * s[r]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var, as_int
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    loads,
+    map_statements,
+    seq,
+    stores,
+    walk_statements,
+)
+from webmlc.target import VECTOR_LANES
+from webmlc.target.affine import atoms
+from webmlc.target.common_subexpressions import buffers_read, operands
+from webmlc.target.registers import LANES, read_register, register_lanes
+from webmlc.target.scoped import Names
+
+Item = Stmt | tuple[Var, Expr]
+"""A statement, or a let whose body is everything after it."""
+
+_MAY_TRAP = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
+
+
+def hoist_invariants(function: LoopFunction, vector_registers: int = 15) -> LoopFunction:
+    """Hoist out of every innermost loop of `function`."""
+    lanes = register_lanes(function)
+    once = {b for b, n in Counter(s.buffer for s in stores(function.body)).items() if n == 1}
+    state = _State(Names.of(function), lanes, frozenset(once & set(lanes)), vector_registers)
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        return join(state.loop(stmt)) if isinstance(stmt, For) else None
+
+    body = map_statements(function.body, rule)
+    return replace(function, body=body, allocations=(*function.allocations, *state.made))
+
+
+def split(stmt: Stmt) -> list[Item]:
+    """The statements of a body with its lets in line."""
+    match stmt:
+        case Seq(statements=statements):
+            return [item for s in statements for item in split(s)]
+        case Let(var=var, value=value, body=body):
+            return [(var, value), *split(body)]
+    return [stmt]
+
+
+def join(items: list[Item]) -> Stmt:
+    """The statement of these items, the inverse of `split`."""
+    tail: list[Stmt] = []
+    for item in reversed(items):
+        if isinstance(item, tuple):
+            tail = [Let(item[0], item[1], seq(*reversed(tail)))]
+        else:
+            tail.append(item)
+    return seq(*reversed(tail))
+
+
+@dataclass(slots=True)
+class _State:
+    names: Names
+    registers: dict[Buffer, int]
+    once: frozenset[Buffer]
+    vector_registers: int
+    made: list[Buffer] = field(default_factory=list)
+
+    def loop(self, loop: For) -> list[Item]:
+        """The loop with what was hoisted before it."""
+        items = split(loop.body)
+        inner = [item for item in items if isinstance(item, For)]
+        innermost = not any(isinstance(s, For) for s in walk_statements(loop.body))
+        if not innermost and (len(inner) != 1 or not all(map(self.is_binding, items[:-1]))):
+            return [loop]
+        variant = _Variant.of(loop)
+        hoisted: list[Item] = []
+        kept: list[Item] = []
+        for item in items:
+            if self.is_binding(item) and variant.allows(_value(item)):
+                hoisted.append(item)
+                if isinstance(item, tuple):
+                    variant.names.discard(item[0])
+                elif isinstance(item, Store):
+                    variant.buffers.discard(item.buffer)
+            else:
+                kept.append(item)
+        if innermost:
+            kept = self.values(kept, variant, hoisted)
+        return [*hoisted, replace(loop, body=join(kept))] if hoisted else [loop]
+
+    def is_binding(self, item: Item) -> bool:
+        """True for a let, and for the only store to a register."""
+        return isinstance(item, tuple) or (isinstance(item, Store) and item.buffer in self.once)
+
+    def values(self, items: list[Item], variant: _Variant, hoisted: list[Item]) -> list[Item]:
+        """Hoist invariant values out of expressions; the most used first, while registers last."""
+        counts: Counter[Expr] = Counter()
+        for item in items:
+            if isinstance(item, Store | tuple):
+                self.count(_value(item), variant, counts)
+        live = {
+            access.buffer
+            for item in (*items, *hoisted)
+            if not isinstance(item, tuple)
+            for access in (*loads(item), *stores(item))
+            if self.registers.get(access.buffer) == VECTOR_LANES
+        }
+        room = self.vector_registers - 1 - len(live)
+        names: dict[Expr, Expr] = {}
+        for value, _ in sorted(counts.items(), key=lambda pair: _is_literal(pair[0])):
+            if value.lanes > 1:
+                room -= 1
+                if room < 0:
+                    continue
+            names[value] = self.bind(value, hoisted)
+        if not names:
+            return items
+        return [_replace_values(item, names) for item in items]
+
+    def count(self, root: Expr, variant: _Variant, counts: Counter[Expr]) -> None:
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if self.is_worth(node) and variant.allows(node):
+                counts[node] += 1
+                continue
+            stack.extend(operands(node))
+
+    def is_worth(self, node: Expr) -> bool:
+        """True for a value that costs more than a register read."""
+        match node:
+            case Const() | Var() | Ramp() | Broadcast(value=Const(value=0)):
+                return False
+            case Load(buffer=buffer) if buffer in self.registers:
+                return False
+            case Call(args=args) if node.dtype == INDEX and node.lanes == 1:
+                return any(buffers_read(a) for a in args)
+        return node.lanes in (1, VECTOR_LANES) and node.dtype is not DType.bool
+
+    def bind(self, value: Expr, hoisted: list[Item]) -> Expr:
+        if value.lanes == 1:
+            var = Var(self.names.fresh("h"), value.dtype)
+            hoisted.append((var, value))
+            return var
+        register = Buffer(self.names.fresh("h"), (Const(VECTOR_LANES),), value.dtype, "local")
+        self.made.append(register)
+        self.registers[register] = VECTOR_LANES
+        self.once |= {register}
+        hoisted.append(Store(register, (LANES,), value))
+        return read_register(register)
+
+
+@dataclass(slots=True)
+class _Variant:
+    """What changes from one iteration to the next."""
+
+    names: set[Var]
+    buffers: set[Buffer]
+    may_load: bool
+
+    @classmethod
+    def of(cls, loop: For) -> _Variant:
+        bound = {s.var for s in walk_statements(loop.body) if isinstance(s, For | Let)}
+        written = {s.buffer for s in stores(loop.body)}
+        return cls(bound | {loop.var}, written, (as_int(loop.extent) or 0) >= 1)
+
+    def allows(self, value: Expr) -> bool:
+        """True where `value` is the same in every iteration and may be computed before the first."""
+        read = buffers_read(value)
+        if any(b in self.buffers for b in read) or (
+            not self.may_load and any(b.scope != "local" for b in read)
+        ):
+            return False
+        nodes = atoms(value)
+        if not self.names.isdisjoint(nodes):
+            return False
+        return self.may_load or not any(isinstance(n, Call) and n.op in _MAY_TRAP for n in nodes)
+
+
+def _value(item: Item) -> Expr:
+    if isinstance(item, tuple):
+        return item[1]
+    assert isinstance(item, Store)
+    return item.value
+
+
+def _is_literal(value: Expr) -> bool:
+    return isinstance(value, Broadcast) and isinstance(value.value, Const)
+
+
+def _replace_values(item: Item, names: dict[Expr, Expr]) -> Item:
+    match item:
+        case (Var() as var, Expr() as value):
+            return var, _use(value, names)
+        case Store(value=value):
+            return replace(item, value=_use(value, names))
+        case If():
+            return item
+    return item
+
+
+def _use(root: Expr, names: dict[Expr, Expr]) -> Expr:
+    """Replace whole values, from the top; indices stay."""
+    done: dict[Expr, Expr] = dict(names)
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in done:
+            continue
+        below = operands(node)
+        if below and not expanded:
+            stack.append((node, True))
+            stack.extend((child, False) for child in below)
+            continue
+        children = tuple(done.get(child, child) for child in node.children())
+        same = all(a is b for a, b in zip(children, node.children(), strict=True))
+        done[node] = node if same else node.rebuild(children)
+    return done[root]

@@ -1,0 +1,37 @@
+"""Lowering: a scheduled loop function becomes the lowered form that `webmlc.target` defines.
+
+In: a verified `LoopFunction` of blocks and the machine it was scheduled for. Out: the same function without blocks, with flat
+buffers, 4-lane vectors, registers, and values bound once; it computes the same.
+
+    lowered = lower(function, RELAXED)
+"""
+
+from __future__ import annotations
+
+from webmlc.core.machine import Machine
+from webmlc.loops.ir import LoopFunction
+from webmlc.target.common_subexpressions import common_subexpressions
+from webmlc.target.compact_buffers import compact_buffers
+from webmlc.target.expand_vectors import expand_vectors
+from webmlc.target.flatten_buffers import flatten_buffers
+from webmlc.target.hoist_invariants import hoist_invariants
+from webmlc.target.lower_blocks import lower_blocks
+from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.scoped import simplify_function
+from webmlc.target.unroll_loops import unroll_loops
+from webmlc.target.wasm.legalise import legalise as legalise_for_wasm
+
+
+def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
+    """The lowered form of `function` for `machine`."""
+    function = lower_blocks(function)
+    function = compact_buffers(function)
+    function = flatten_buffers(function)
+    function = expand_vectors(function)
+    function = unroll_loops(function)
+    function = simplify_function(function)
+    function = scalar_replacement(function)
+    if machine.name == "wasm":
+        function = legalise_for_wasm(function)
+    function = common_subexpressions(function)
+    return hoist_invariants(function, machine.vector_registers)

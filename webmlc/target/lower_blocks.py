@@ -1,0 +1,48 @@
+"""Blocks become plain statements.
+
+Needs: a verified loop function. Guarantees: no `Block`; block axes are replaced by their bindings, a predicate is an `If`
+around the instance, an `init` runs under "all reduce axes are zero" (nothing where that is certain).
+
+before                                             after
+    for i, k in T.grid(8, 16):                         for i in range(8):
+        with T.block("Y"):                                 for k in range(16):
+            vi, vk = T.axis.remap("SR", [i, k])                if k == 0:
+            with T.init():                                         Y[i] = 0
+                Y[vi] = 0                                      Y[i] = Y[i] + A[i, k]
+            Y[vi] = Y[vi] + A[vi, vk]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr
+from webmlc.loops.ir import (
+    Block,
+    If,
+    LoopFunction,
+    Stmt,
+    map_statements,
+    seq,
+    substitute_statement,
+)
+from webmlc.target.scoped import simplify_function
+
+
+def lower_blocks(function: LoopFunction) -> LoopFunction:
+    """Replace every block of `function` by its meaning, simplified under the ranges of the loops around it."""
+    body = map_statements(function.body, lambda s: _lower(s) if isinstance(s, Block) else None)
+    return simplify_function(replace(function, body=body))
+
+
+def _lower(block: Block) -> Stmt:
+    bindings = {axis.var: binding for axis, binding in zip(block.axes, block.bindings, strict=True)}
+    body = substitute_statement(block.body, bindings)
+    if block.init is not None:
+        first: Expr = Const(True, DType.bool)
+        for axis, binding in zip(block.axes, block.bindings, strict=True):
+            if axis.kind == "reduce":
+                first = first & binding.equals(0)
+        body = seq(If(first, substitute_statement(block.init, bindings)), body)
+    return body if block.predicate is None else If(block.predicate, body)

@@ -1,0 +1,38 @@
+"""Which local allocations are registers: see the lowered form in `webmlc.target`.
+
+    >>> register_lanes(function)
+    {C_0: 4, C_1: 4, total: 1}
+"""
+
+from __future__ import annotations
+
+from webmlc.core.expr import Const, Expr, Ramp
+from webmlc.loops.ir import Buffer, Load, LoopFunction, loads, stores
+from webmlc.target import VECTOR_LANES
+
+LANES: Expr = Ramp(Const(0), Const(1), VECTOR_LANES)
+"""The one index of a vector register."""
+
+
+def register_lanes(function: LoopFunction) -> dict[Buffer, int]:
+    """Every register of a lowered function with its lanes: 1 or `VECTOR_LANES`."""
+    whole = (Const(VECTOR_LANES),)
+    result = {
+        b: VECTOR_LANES if b.shape else 1
+        for b in function.allocations
+        if b.scope == "local" and b.shape in ((), whole)
+    }
+    for access in (*loads(function.body), *stores(function.body)):
+        if access.buffer.shape == whole and access.indices != (LANES,):
+            result.pop(access.buffer, None)
+    return result
+
+
+def read_register(register: Buffer) -> Load:
+    """The value of a register."""
+    return Load(register, register_index(register))
+
+
+def register_index(register: Buffer) -> tuple[Expr, ...]:
+    """The index that reads or writes a whole register."""
+    return (LANES,) if register.shape else ()

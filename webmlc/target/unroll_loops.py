@@ -1,0 +1,65 @@
+"""Unrolled loops become copies of their body.
+
+Needs: nothing; after `expand_vectors`, which makes unrolled loops of what it cannot express. Guarantees: no `unrolled` loop
+of constant extent; the variable is replaced by its value; loops and lets inside a copy get fresh names. An unrolled loop of
+symbolic extent becomes serial.
+
+before                                             after
+    for r in T.unrolled(2):                            C[i * 2] = A[i * 2]
+        C[i * 2 + r] = A[i * 2 + r]                    C[i * 2 + 1] = A[i * 2 + 1]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.loops.ir import (
+    For,
+    Let,
+    LoopFunction,
+    Stmt,
+    map_statements,
+    seq,
+    substitute_statement,
+    walk_statements,
+)
+from webmlc.target.scoped import Names, drop_trivial
+
+
+def unroll_loops(function: LoopFunction) -> LoopFunction:
+    """Expand every unrolled loop of `function`, innermost first."""
+    names = Names.of(function)
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case For(kind="unrolled", var=var, extent=extent, body=body):
+                count = as_int(extent)
+                if count is None:
+                    return replace(stmt, kind="serial")
+                copies = [substitute_statement(body, {var: Const(0)})] if count else []
+                for index in range(1, count):
+                    copy = rename_bound(body, names)
+                    copies.append(substitute_statement(copy, {var: Const(index)}))
+                return seq(*copies)
+        return None
+
+    return replace(function, body=drop_trivial(map_statements(function.body, rule)))
+
+
+def rename_bound(root: Stmt, names: Names) -> Stmt:
+    """A copy of `root` whose loops and lets have names of their own."""
+    bound = [s.var for s in walk_statements(root) if isinstance(s, For | Let)]
+    if not bound:
+        return root
+    fresh: dict[Var, Expr] = {v: Var(names.fresh(v.name), v.dtype) for v in bound}
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case For(var=var) | Let(var=var):
+                new = fresh[var]
+                assert isinstance(new, Var)
+                return replace(stmt, var=new)
+        return None
+
+    return substitute_statement(map_statements(root, rule), fresh)

@@ -1,0 +1,1 @@
+def legalise(f): return f
