@@ -89,6 +89,10 @@ class Schedule:
         """Make one loop of perfectly nested ones; returns it."""
         return str(self.apply("fuse", *loops))
 
+    def fission(self, loop: str) -> list[str]:
+        """Give each statement of a loop a loop of its own; returns them."""
+        return list(self.apply("fission", loop))
+
     def unroll(self, loop: str) -> None:
         """Write the body of a loop once for each iteration."""
         self.apply("unroll", loop)

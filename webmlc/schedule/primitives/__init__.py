@@ -14,6 +14,7 @@ from webmlc.schedule.primitives.bind import bind
 from webmlc.schedule.primitives.cache_write import cache_write
 from webmlc.schedule.primitives.compute_at import compute_at
 from webmlc.schedule.primitives.decompose_reduction import decompose_reduction
+from webmlc.schedule.primitives.fission import fission
 from webmlc.schedule.primitives.fuse import fuse
 from webmlc.schedule.primitives.parallel import parallel
 from webmlc.schedule.primitives.partition import partition
@@ -31,6 +32,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
         cache_write,
         compute_at,
         decompose_reduction,
+        fission,
         fuse,
         parallel,
         partition,

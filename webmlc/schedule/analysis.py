@@ -1,0 +1,285 @@
+"""What schedule rules ask of a loop function: how its blocks read and write memory, and which axis plays which part.
+
+In: a `LoopFunction` and its blocks. Out: facts; nothing here changes a function. Shared by the rules of all targets.
+
+    Y[m, n] += A[m, k] * B[n // 8, k, n % 8]   ->   Contraction: m is a row, n is a column (the lane axis), k is reduced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from webmlc.core.bounds import SYMBOL, Interval, bounds
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, substitute, variables, walk
+from webmlc.core.simplify import prove_equal, simplify
+from webmlc.loops.ir import Axis, Block, Buffer, For, Load, LoopFunction, Stmt, Store, loads
+
+_LANE = Var("analysis.lane")
+_GROUP = Var("analysis.group")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One read or write of a buffer by a block, as a flat row-major element index over the block's axes."""
+
+    buffer: Buffer
+    index: Expr
+    is_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """The body of a reduction block: `target[...] = combine(target[...], value)`."""
+
+    combine: str
+    target: Load
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A fold by addition of a product. Axes by what they index, outermost first.
+
+    `rows` occur in the left operand only, `columns` in the right one only (the last is contiguous in memory), `batch` in both;
+    `reduced` are the reduction axes. Every spatial axis occurs in the result.
+    """
+
+    left: Load
+    right: Load
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    batch: tuple[Axis, ...]
+    reduced: tuple[Axis, ...]
+
+
+def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
+    """The row-major element index."""
+    result: Expr = Const(0)
+    for index, size in zip(indices, buffer.shape, strict=True):
+        result = call("add", call("mul", result, size), index)
+    return result
+
+
+def axis_ranges(block: Block) -> dict[Var, Interval]:
+    """The interval of every axis of a block, and of the symbols in their extents."""
+    ranges: dict[Var, Interval] = {}
+    for axis in block.axes:
+        ranges.update({symbol: SYMBOL for symbol in variables(axis.extent)})
+    for axis in block.axes:
+        ranges[axis.var] = Interval(0, max(0, bounds(axis.extent, ranges).high - 1))
+    return ranges
+
+
+def accesses(block: Block) -> tuple[Access, ...]:
+    """Every distinct access of a block's body; writes first."""
+    found: dict[Access, None] = {}
+    for stmt in _stores(block.body):
+        found[Access(stmt.buffer, flat_index(stmt.buffer, stmt.indices), True)] = None
+    for load in loads(block.body):
+        found[Access(load.buffer, flat_index(load.buffer, load.indices), False)] = None
+    return tuple(found)
+
+
+def _stores(root: Stmt) -> Iterable[Store]:
+    from webmlc.loops.ir import stores
+
+    return stores(root)
+
+
+def stride(index: Expr, var: Var, ranges: dict[Var, Interval]) -> Expr | None:
+    """How far one step of `var` moves a flat index, where every step moves it equally far; else `None`."""
+    if var not in variables(index):
+        return Const(0)
+    step = simplify(substitute(index, {var: var + 1}) - index, ranges)
+    return None if var in variables(step) or _reads_memory(step) else step
+
+
+def lane_stride(index: Expr, var: Var, lanes: int, ranges: dict[Var, Interval]) -> int | None:
+    """The stride of a flat index within aligned groups of `lanes` values of `var`; `None` where it is not a constant.
+
+    `n // 8 * 4096 + n % 8` has the lane stride 1 for 4 and for 8 lanes, though no stride.
+    """
+    if var not in variables(index):
+        return 0
+    inside = {
+        **ranges,
+        _LANE: Interval(0, lanes - 1),
+        _GROUP: Interval(0, max(0, ranges[var].high // lanes) if var in ranges else SYMBOL.high),
+    }
+    grouped = simplify(substitute(index, {var: _GROUP * lanes + _LANE}), inside)
+    step = stride(grouped, _LANE, inside)
+    return None if step is None else as_int(step)
+
+
+def _reads_memory(expr: Expr) -> bool:
+    return any(isinstance(node, Load) for node in walk(expr))
+
+
+def is_vectorizable(block: Block, axis: Var, lanes: int) -> bool:
+    """True where groups of `lanes` steps of `axis` write adjacent elements and read adjacent elements or one.
+
+    All elements touched must be 32 bits wide, and the block's body a single store.
+    """
+    if not isinstance(block.body, Store) or not _has_vector_types(block):
+        return False
+    ranges = axis_ranges(block)
+    for access in accesses(block):
+        step = lane_stride(access.index, axis, lanes, ranges)
+        if step not in ((1,) if access.is_store else (0, 1)):
+            return False
+    return not any(axis in variables(condition) for condition in _conditions(block))
+
+
+def _conditions(block: Block) -> list[Expr]:
+    """The conditions of selects, over indices: true of all lanes or of none only if the lane axis is not in them."""
+    assert isinstance(block.body, Store)
+    return [
+        node.args[0]
+        for node in walk(block.body.value)
+        if isinstance(node, Call) and node.op == "select" and not _reads_memory(node.args[0])
+    ]
+
+
+_VECTOR_TYPES = frozenset({DType.float32, DType.int32, DType.uint32})
+
+
+def _has_vector_types(block: Block) -> bool:
+    """True where all arithmetic is on types with vector instructions (bool only as a condition)."""
+    assert isinstance(block.body, Store)
+    if block.body.buffer.dtype not in _VECTOR_TYPES:
+        return False
+    for node in walk(block.body.value):
+        if isinstance(node, Load) and node.dtype not in _VECTOR_TYPES:
+            return False
+        if not _is_index(node) and node.dtype not in (*_VECTOR_TYPES, DType.bool):
+            return False
+    return True
+
+
+def _is_index(node: Expr) -> bool:
+    return node.dtype == INDEX
+
+
+def fold_of(block: Block) -> Fold | None:
+    """The fold that a reduction block's body is; `None` for another body."""
+    match block.body:
+        case Store(
+            buffer=buffer, indices=indices, value=Call(op=op, args=(Load() as target, value))
+        ):
+            if target.buffer == buffer and target.indices == indices and _reduce_axes(block):
+                return Fold(op, target, value)
+    return None
+
+
+def _reduce_axes(block: Block) -> tuple[Axis, ...]:
+    return tuple(axis for axis in block.axes if axis.kind == "reduce")
+
+
+def contraction_of(block: Block) -> Contraction | None:
+    """The contraction that a block is: a fold by addition of a product of two loads; `None` for another block.
+
+    The right operand is the one that runs along the result's last axis.
+    """
+    fold = fold_of(block)
+    match fold:
+        case Fold(combine="add", value=Call(op="mul", args=(a, b))):
+            left, right = _operand(a), _operand(b)
+        case _:
+            return None
+    if left is None or right is None:
+        return None
+    spatial = [axis for axis in block.axes if axis.kind == "spatial"]
+    last = next((a.var for a in reversed(spatial) if as_int(a.extent) != 1), None)
+    if last in _index_variables(left) and last not in _index_variables(right):
+        left, right = right, left
+    in_left, in_right = _index_variables(left), _index_variables(right)
+    return Contraction(
+        left,
+        right,
+        tuple(a for a in spatial if a.var not in in_right),
+        tuple(a for a in spatial if a.var in in_right and a.var not in in_left),
+        tuple(a for a in spatial if a.var in in_right and a.var in in_left),
+        _reduce_axes(block),
+    )
+
+
+def _operand(value: Expr) -> Load | None:
+    """The only load of an operand (which may be a converted or offset load)."""
+    found = [node for node in walk(value) if isinstance(node, Load)]
+    return found[0] if len(found) == 1 else None
+
+
+def _index_variables(load: Load) -> frozenset[Var]:
+    return frozenset(v for index in load.indices for v in variables(index))
+
+
+def collapses(outer: Axis, inner: Axis, block: Block) -> bool:
+    """True where walking `inner` then `outer` steps through every buffer as one loop would: the two can be fused."""
+    if as_int(outer.extent) == 1 or as_int(inner.extent) == 1:
+        return True
+    ranges = axis_ranges(block)
+    for access in accesses(block):
+        big, small = (
+            stride(access.index, outer.var, ranges),
+            stride(access.index, inner.var, ranges),
+        )
+        if big is None or small is None or not prove_equal(big, small * inner.extent, ranges):
+            return False
+    return not any({outer.var, inner.var} & variables(v) for v in _free_values(block))
+
+
+def _free_values(block: Block) -> list[Expr]:
+    """What a body computes from its axes themselves (not as an index): a fused loop would need a division for it."""
+    found: list[Expr] = []
+    for stmt in _stores(block.body):
+        stack = [stmt.value]
+        while stack:
+            node = stack.pop()
+            match node:
+                case Load():
+                    continue
+                case Var():
+                    found.append(node)
+            stack.extend(node.children())
+    return found
+
+
+def operations(function: LoopFunction) -> int | None:
+    """Scalar operations of one run, roughly; `None` where the shape is symbolic."""
+    total = 0
+
+    def visit(stmt: Stmt, times: int) -> bool:
+        nonlocal total
+        from webmlc.loops.ir import child_statements, expressions
+
+        match stmt:
+            case For(extent=extent):
+                count = as_int(simplify(extent))
+                if count is None:
+                    return False
+                times *= count
+            case Store():
+                total += times * max(
+                    1, sum(_cost(node) for e in expressions(stmt) for node in walk(e))
+                )
+        return all(visit(child, times) for child in child_statements(stmt))
+
+    return total if visit(function.body, 1) else None
+
+
+_DEAR = frozenset({"exp", "log", "erf", "pow", "tanh", "sin", "cos", "tan", "asin", "acos", "atan",
+                   "sinh", "cosh", "asinh", "acosh", "atanh"})  # fmt: skip
+
+
+def _cost(node: Expr) -> int:
+    """Roughly the instructions of one node; index arithmetic is free."""
+    match node:
+        case Call(op=op) if op in _DEAR:
+            return 15
+        case Call() if node.dtype != INDEX and node.dtype is not DType.bool:
+            return 1
+        case Load():
+            return 1
+    return 0

@@ -1,0 +1,118 @@
+"""`fission`: a loop over several statements becomes one loop a statement.
+
+for i in T.serial(6):                          for i in T.serial(6):
+    for k in T.serial(16):                         for k in T.serial(16):
+        with T.block("C"): C[i] += A[i, k]  ->         with T.block("C"): C[i] += A[i, k]
+    with T.block("D"): D[i] = C[i] + 1         for i_1 in T.serial(6):
+                                                   with T.block("D"): D[i_1] = C[i_1] + 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from webmlc.core.bounds import Interval, bounds
+from webmlc.core.expr import Const, Expr, Var, call, substitute, variables
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import For, LoopFunction, Seq, seq
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.legality import require_serial
+from webmlc.schedule.regions import Access, Scan, scan
+from webmlc.schedule.tree import (
+    fresh,
+    interval_of,
+    path_to_loop,
+    ranges_along,
+    rebind,
+    replace_last,
+    used_names,
+)
+from webmlc.schedule.update import with_body
+
+
+def fission(function: LoopFunction, loop: str) -> tuple[LoopFunction, tuple[str, ...]]:
+    """Give each statement of `loop` a loop of its own, in order.
+
+    Returns the function and the names of the loops. Raises `ScheduleError` where the loop has only
+    one statement, or a statement may read or overwrite what an earlier statement of a later
+    iteration writes or reads.
+    """
+    path, old = path_to_loop(function, "fission", loop)
+    require_serial("fission", function, old)
+    if not isinstance(old.body, Seq) or len(old.body.statements) < 2:
+        raise ScheduleError("fission", f"loop {loop!r} has only one statement", function, loop)
+    ranges = ranges_along(function, path)
+    scans = [scan(statement, ranges) for statement in old.body.statements]
+    for later in range(1, len(scans)):
+        for earlier in range(later):
+            culprit = _conflict(scans[earlier], scans[later], old.var, ranges)
+            if culprit is not None:
+                reason = (
+                    f"iterations of loop {loop!r} may meet in buffer {culprit!r}: "
+                    "its statements must keep their order"
+                )
+                raise ScheduleError("fission", reason, function, loop)
+    taken = used_names(function)
+    outer = ranges_along(function, path[:-1])
+    outer[old.var] = interval_of(old.extent, outer)
+    loops = [For(old.var, old.extent, old.body.statements[0])]
+    for statement in old.body.statements[1:]:
+        var = Var(fresh(loop, taken))
+        inside = {**outer, var: outer[old.var]}
+        loops.append(For(var, old.extent, rebind(statement, {old.var: var}, inside)))
+    body = replace_last(path, seq(*loops))
+    return with_body(function, body), tuple(each.var.name for each in loops)
+
+
+def _conflict(earlier: Scan, later: Scan, var: Var, ranges: Mapping[Var, Interval]) -> str | None:
+    """The buffer in which `later` at one iteration and `earlier` at another may meet, if any."""
+    mine, theirs = earlier.by_buffer(), later.by_buffer()
+    for name in mine.keys() & theirs.keys():
+        for a in mine[name]:
+            for b in theirs[name]:
+                if (a.writes or b.writes) and not _apart(a, b, earlier, later, var):
+                    return name
+    return None
+
+
+def _apart(a: Access, b: Access, earlier: Scan, later: Scan, var: Var) -> bool:
+    """True where the two accesses touch different elements whenever their iterations of `var` differ."""
+    if any(_differs(i, j, earlier, later, var) for i, j in zip(a.indices, b.indices, strict=True)):
+        return True
+    shape = a.buffer.shape
+    return _differs(_flat(shape, a.indices), _flat(shape, b.indices), earlier, later, var)
+
+
+def _flat(shape: Sequence[Expr], indices: Sequence[Expr]) -> Expr:
+    result: Expr = Const(0)
+    for size, index in zip(shape, indices, strict=True):
+        result = call("add", call("mul", result, size), index)
+    return result
+
+
+def _differs(a: Expr, b: Expr, earlier: Scan, later: Scan, var: Var) -> bool:
+    """True where two indices move equally with `var`, by more than they are apart in one iteration.
+
+    `a(i) - b(j) = step * (i - j) + rest`, with `rest` in an interval shorter than `step` both ways.
+    """
+    ranges = {**earlier.ranges, **later.ranges}
+    renamed: dict[Var, Expr] = {}
+    for inner in later.inner:
+        renamed[inner] = Var(f"{inner.name}'")
+        ranges[Var(f"{inner.name}'")] = later.ranges[inner]
+    a, b = simplify(a, ranges), simplify(substitute(b, renamed), ranges)
+    step, other = _step(a, var, ranges), _step(b, var, ranges)
+    if step is None or step != other:
+        return False
+    start: dict[Var, Expr] = {var: Const(0)}
+    rest = bounds(simplify(substitute(a, start) - substitute(b, start), ranges), ranges)
+    size = bounds(step, ranges)
+    if size.high < 0:
+        return rest.low > size.high and rest.high < -size.high
+    return rest.low > -size.low and rest.high < size.low
+
+
+def _step(index: Expr, var: Var, ranges: Mapping[Var, Interval]) -> Expr | None:
+    """How far `index` moves with each step of `var`; `None` where that depends on `var`."""
+    step = simplify(substitute(index, {var: var + 1}) - index, ranges)
+    return None if var in variables(step) else step
