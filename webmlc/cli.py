@@ -10,7 +10,7 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,7 +18,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from webmlc.core.errors import InternalError, UserError, WebmlcError
-from webmlc.core.stages import Stage
+from webmlc.core.stages import Stage, Watcher
+
+if TYPE_CHECKING:
+    from webmlc.host.try_model import Build
 
 app = typer.Typer(
     name="webmlc",
@@ -79,10 +82,13 @@ def build(
         build_package(model, folder, target.value, emit_text=emit_text, on_stage=advance)
     report = package_report(folder)
     if as_json:
-        _print_json(report.as_json())
-    else:
-        console.print(report.as_table())
-        console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
+        _print_json(report)
+        return
+    for device, program in report["programs"].items():
+        _print_table(f"{report['name']} for {device}", _resource_rows(program))
+        if nodes := program["cpu nodes"]:
+            console.print(f"On the CPU, for want of a GPU form: {', '.join(nodes)}")
+    console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
 
 
 @app.command()
@@ -101,7 +107,7 @@ def run(
     """Run a model once and show its outputs."""
     from webmlc.host.try_model import load_any, read_inputs, summarise, write_outputs
 
-    with load_any(package, device.value, threads) as model:
+    with load_any(package, device.value, threads, _build_for(device)) as model:
         arrays = read_inputs(model, inputs, _dimensions(dim), seed)
         outputs = model.run(arrays)
     if out is not None:
@@ -129,15 +135,17 @@ def check(
     from webmlc.host.check import check_model
 
     with _progress(f"Checking {model.name}", quiet=as_json) as advance:
-        result = check_model(
-            model, device.value, threads, _dimensions(dim), seed, tolerance, on_stage=advance
-        )
+        build_package = _build_for(device, advance)
+        sizes = _dimensions(dim)
+        result = check_model(model, build_package, device.value, threads, sizes, seed, tolerance)
+    first = result.first_difference
     if as_json:
-        _print_json(result.as_json())
+        found = {"passed": result.passed, "outputs": result.rows(), "first difference": first}
+        _print_json(found | {"reference": result.reference})
     else:
-        console.print(result.as_table())
-        if result.first_difference is not None:
-            console.print(f"First node that differs: [bold red]{result.first_difference}[/]")
+        _print_table(f"{model.name} on {device.value} against {result.reference}", result.rows())
+        if first is not None:
+            console.print(f"First node that differs: [bold red]{_escape(first)}[/]")
     raise typer.Exit(0 if result.passed else 1)
 
 
@@ -154,7 +162,7 @@ def bench(
     """Time a model in the Python hosts (the validators: a browser's figures are its own)."""
     from webmlc.host.try_model import load_any, time_kernels, time_runs
 
-    with load_any(package, device.value, threads) as model:
+    with load_any(package, device.value, threads, _build_for(device)) as model:
         sizes = _dimensions(dim)
         rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
     if as_json:
@@ -271,6 +279,33 @@ class _progress:  # noqa: N801
 
     def __call__(self, stage: Stage) -> None:
         self.progress.update(self.task, stage=f"{stage.title} {stage.kernel or ''}")
+
+
+def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
+    """A function that builds a model for one device into a folder."""
+    from webmlc.compile import build as build_package
+
+    def build_one(model: Path, folder: Path) -> object:
+        return build_package(model, folder, device.value, on_stage=on_stage)
+
+    return build_one
+
+
+def _resource_rows(program: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row per figure of a program."""
+    rows = []
+    for name, value in program.items():
+        if name == "arena bytes":
+            rows += [
+                {"figure": f"arena bytes ({d})", "value": _number(v)} for d, v in value.items()
+            ]
+        elif name != "cpu nodes":
+            rows.append({"figure": name, "value": _number(value)})
+    return rows
+
+
+def _number(value: int | None) -> str:
+    return "depends on the input's size" if value is None else f"{value:,}"
 
 
 def _dimensions(texts: list[str]) -> dict[str, int]:

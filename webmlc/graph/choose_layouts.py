@@ -105,7 +105,7 @@ class _Layouts:
         return output
 
     def constant(self, name: str, array: Array) -> str:
-        self.constants[name] = np.ascontiguousarray(array)
+        self.constants[name] = np.array(array, order="C")
         self.types[name] = TensorType(DType.of(array.dtype), tuple(Const(s) for s in array.shape))
         return name
 

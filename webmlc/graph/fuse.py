@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
-from webmlc.graph.meaning import kind_of
+from webmlc.graph.meaning import has_pieces, kind_of
+from webmlc.graph.ops.operator import Scope
 
 POINTWISE = frozenset({"elementwise", "broadcast", "injective"})
 EPILOGUE = frozenset({"elementwise", "broadcast"})
@@ -62,7 +63,7 @@ class _Fusion:
                 if kind_of(node) == kind and node not in self.groups:
                     self.take_epilogue([node], EPILOGUE)
         for node in self.function.nodes:
-            if kind_of(node) == "reduction":
+            if kind_of(node) == "reduction" and node.domain == "":
                 self.take_prologue(self.groups[node])
         for node in self.function.nodes:
             if node not in self.groups and node.op != "View":
@@ -142,16 +143,17 @@ class _Fusion:
         return array is not None and array.size <= 1
 
     def take_prologue(self, group: list[Node]) -> None:
-        """Grow a reduction's group backward over pointwise nodes that only the group reads."""
+        """Grow a reduction's group backward over pointwise nodes that only the group reads.
+
+        Windows (the pools of domain `webmlc`) read an element many times and take nothing; what
+        comes in pieces is better written piece by piece.
+        """
         queue = [i for node in group for i in node.inputs if i]
         while queue:
             maker = self.makers.get(queue.pop(0))
-            if (
-                maker is None
-                or maker in self.groups
-                or kind_of(maker) not in POINTWISE
-                or maker.op == "Concat"
-            ):
+            if maker is None or maker in self.groups or has_pieces(maker):
+                continue
+            if kind_of(maker) not in POINTWISE:
                 continue
             members = set(group)
             only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))
@@ -195,14 +197,15 @@ class _Fusion:
         inputs = tuple(self.inputs_of(list(ordered)))
         live = self.live_out(ordered)
         outputs = tuple(o for node in ordered for o in node.outputs if o in live)
-        values = {v for node in ordered for v in (*node.inputs, *node.outputs) if v}
+        values = sorted({v for node in ordered for v in (*node.inputs, *node.outputs) if v})
+        scope = Scope.of(self.function)
         body = Function(
             "_".join(node.op.lower() for node in ordered[:4]),
             inputs,
             outputs,
             ordered,
-            {v: t for v, t in self.function.types.items() if v in values},
-            {v: a for v, a in self.function.constants.items() if v in values},
+            {v: t for v in values if (t := scope.type_of(v)) is not None},
+            {v: a for v in values if (a := self.function.constants.get(v)) is not None},
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
