@@ -181,6 +181,9 @@ class Var(Expr):
     def __post_init__(self) -> None:
         self._seal()
 
+    def _key(self) -> tuple[object, ...]:
+        return (self.name, self.dtype)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Expr):
@@ -193,6 +196,9 @@ class Call(Expr):
 
     def __post_init__(self) -> None:
         self._seal()
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.op, self.args, self.dtype)
 
     def children(self) -> tuple[Expr, ...]:
         return self.args
@@ -212,6 +218,9 @@ class Cast(Expr):
     def __post_init__(self) -> None:
         self._seal()
 
+    def _key(self) -> tuple[object, ...]:
+        return (self.value, self.dtype)
+
     def children(self) -> tuple[Expr, ...]:
         return (self.value,)
 
@@ -229,6 +238,9 @@ class Bitcast(Expr):
 
     def __post_init__(self) -> None:
         self._seal()
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.value, self.dtype)
 
     def children(self) -> tuple[Expr, ...]:
         return (self.value,)
@@ -248,6 +260,9 @@ class Ramp(Expr):
 
     def __post_init__(self) -> None:
         self._seal()
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.base, self.stride, self.width)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -274,6 +289,9 @@ class Broadcast(Expr):
 
     def __post_init__(self) -> None:
         self._seal()
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.value, self.width)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -417,19 +435,35 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """Replace variables by expressions; index arithmetic that becomes constant folds."""
+    """Replace variables by expressions; index arithmetic that becomes constant folds.
+
+    What holds none of the variables stays the very same object.
+    """
     if not mapping:
         return root
-
-    def rule(node: Expr) -> Expr | None:
-        match node:
-            case Var():
-                return mapping.get(node)
-            case Call(op=op, args=args, dtype=dtype) if dtype == INDEX:
-                return call(op, *args)
-        return None
-
-    return rewrite(root, rule)
+    if isinstance(root, Var):
+        return mapping.get(root, root)
+    done: dict[Expr, Expr] = {}
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in done:
+            continue
+        children = node.children()
+        if not children:
+            done[node] = mapping.get(node, node) if isinstance(node, Var) else node
+        elif not expanded:
+            stack.append((node, True))
+            stack.extend((child, False) for child in children)
+        else:
+            new = tuple(done[child] for child in children)
+            if all(a is b for a, b in zip(new, children, strict=True)):
+                done[node] = node
+            elif isinstance(node, Call) and node.dtype == INDEX:
+                done[node] = call(node.op, *new)
+            else:
+                done[node] = node.rebuild(new)
+    return done[root]
 
 
 def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:

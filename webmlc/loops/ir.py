@@ -65,6 +65,9 @@ class Load(Expr):
     def __post_init__(self) -> None:
         self._seal()
 
+    def _key(self) -> tuple[object, ...]:
+        return (self.buffer, self.indices)
+
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         return self.buffer.dtype

@@ -134,7 +134,9 @@ class _Move:
         name, loop = self.consumer.name, self.target.var.name
         region = inside.region(writes)
         axes = frozenset(axis.var for axis in self.consumer.axes)
-        for load in {load for load in loads(self.consumer) if load.buffer.name == buffer}:
+        for load in dict.fromkeys(loads(self.consumer)):
+            if load.buffer.name != buffer:
+                continue
             for index, span in zip(load.indices, region, strict=True):
                 if span is None:
                     continue
