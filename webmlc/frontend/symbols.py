@@ -23,7 +23,7 @@ class Symbols:
         self._taken: set[str] = set()
 
     def dimension(self, dim: onnx.TensorShapeProto.Dimension, value: str, axis: int) -> Expr:
-        """A dimension of `value`: a number, a named symbol, or a fresh one named after its place."""
+        """A dimension of `value`: a number, a named symbol, or a fresh one named by its place."""
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return Const(dim.dim_value)
         if dim.dim_param not in ("", "?"):

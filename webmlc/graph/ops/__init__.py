@@ -1,0 +1,33 @@
+"""The operator table: `OPS[domain, name]` is the row of every operator that webmlc compiles.
+
+>>> OPS["", "Relu"].kind
+'elementwise'
+"""
+
+from webmlc.graph.ops import (
+    contract,
+    convolution,
+    elementwise,
+    index,
+    layout,
+    normalisation,
+    pooling,
+    reduction,
+    shape,
+)
+from webmlc.graph.ops.operator import Operator
+
+OPS: dict[tuple[str, str], Operator] = {
+    (row.domain, row.name): row
+    for row in (
+        *elementwise.OPS,
+        *contract.OPS,
+        *convolution.OPS,
+        *pooling.OPS,
+        *reduction.OPS,
+        *normalisation.OPS,
+        *shape.OPS,
+        *index.OPS,
+        *layout.OPS,
+    )
+}

@@ -14,9 +14,9 @@ function itself carries them, and `Scope.of(function).context(node)` is all a la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,7 @@ class Context:
     def integers(self, name: str, index: int | None = None) -> tuple[int, ...] | None:
         """Integers that older opsets give as attribute `name` and newer ones as input `index`."""
         if name in self.node.attributes:
-            found = self.node.attributes[name]
+            found: Any = self.node.attributes[name]
             return (int(found),) if isinstance(found, int) else tuple(int(v) for v in found)
         if index is None or not self.has(index):
             return None
@@ -216,7 +216,7 @@ def case(*inputs: Any, outputs: int = 1, opset: int | None = None, **attributes:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One row. One of `compute` and `expand` is given, but for rows that only inference sees.
+    """One row: its meaning is `compute`, or `expand` where that is given and does not return None.
 
     `normalise` turns a node of an older opset (given) into the newest form. `kind` tells fusion how
     outputs depend on inputs: one element of equal position (elementwise; broadcast: or stretched),
@@ -226,7 +226,7 @@ class Operator:
     name: str
     infer: Callable[[Context], tuple[TensorType, ...]]
     compute: Callable[[Context, tuple[Tensor | None, ...]], tuple[Tensor, ...]] | None = None
-    expand: Callable[[Context, Builder], tuple[str, ...]] | None = None
+    expand: Callable[[Context, Builder], tuple[str, ...] | None] | None = None
     kind: FusionKind = "opaque"
     domain: str = ""
     since: int = 1
@@ -288,7 +288,13 @@ def symbolic_constant(value: Value, dtype: DType, output: str, origin: tuple[str
 
 def symbolic_value(node: Node) -> Value:
     """The value of a `SymbolicConstant` node."""
-    elements = node.attributes["elements"]
-    value = np.empty(len(elements), dtype=object)
+    elements: Any = node.attributes["elements"]
+    shape: Any = node.attributes["shape"]
+    return object_array(elements, shape)
+
+
+def object_array(elements: Sequence[Any], shape: Sequence[int]) -> Value:
+    """An object array of these elements, whatever they are (numpy would unpack sequences)."""
+    value: Any = np.empty(len(elements), dtype=object)
     value[:] = elements
-    return value.reshape(node.attributes["shape"])
+    return cast(Value, value.reshape(tuple(shape)))

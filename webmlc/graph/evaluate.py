@@ -1,0 +1,242 @@
+"""The numpy meaning of tensor expressions: the oracle of the rows' tests, the engine of folding.
+
+In: output tensors of a `compute`, arrays for its placeholders, integers for its symbols. Out: their
+arrays. Every stage is evaluated at once over broadcast index arrays; large reductions in slices.
+
+    >>> from webmlc.core.expr import const
+    >>> x = placeholder("x", (const(3),), DType.float32)
+    >>> y = compute("y", x.shape, lambda i: x[i] * 2.0)
+    >>> evaluate([y], {x: np.array([1, 2, 3], np.float32)})[0].tolist()
+    [2.0, 4.0, 6.0]
+
+A read whose index is out of bounds takes the nearest element: a `select` around it discards it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from webmlc.core import expr as expressions
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var, rewrite, walk
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
+from webmlc.graph.ir import Array, Function
+from webmlc.graph.ops import OPS
+from webmlc.graph.ops.operator import Context, Operator, Scope
+
+__all__ = ["compute", "evaluate", "evaluate_function", "evaluate_node", "placeholder"]
+
+SLICE = 1 << 22
+"""Elements that a reduction evaluates at once."""
+
+
+def evaluate(
+    outputs: Sequence[Tensor],
+    inputs: Mapping[Tensor, Array],
+    symbols: Mapping[str, int] | None = None,
+) -> list[Array]:
+    """The arrays of `outputs`."""
+    known: dict[Tensor, Array] = dict(inputs)
+    sizes: dict[str, int] = dict(symbols or {})
+    with np.errstate(all="ignore"):
+        for stage in stages(outputs):
+            if stage not in known:
+                known[stage] = _stage(stage, known, sizes)
+    return [known[output] for output in outputs]
+
+
+def stages(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Every tensor that `outputs` read, producers first, placeholders included."""
+    done: set[Tensor] = set()
+    stack = [(output, False) for output in outputs][::-1]
+    while stack:
+        tensor, expanded = stack.pop()
+        if tensor in done:
+            continue
+        if expanded:
+            done.add(tensor)
+            yield tensor
+            continue
+        stack.append((tensor, True))
+        stack.extend((t, False) for t in read_tensors(tensor) if t not in done)
+
+
+def read_tensors(tensor: Tensor) -> list[Tensor]:
+    """The tensors that a stage reads directly."""
+    body = tensor.body
+    if body is None:
+        return []
+    value = body.value if isinstance(body, Reduction) else body
+    return list(dict.fromkeys(node.tensor for node in walk(value) if isinstance(node, Read)))
+
+
+def _stage(stage: Tensor, known: Mapping[Tensor, Array], symbols: Mapping[str, int]) -> Array:
+    shape = tuple(int(expressions.evaluate(d, symbols)) for d in stage.shape)
+    dtype = stage.dtype.numpy
+    match stage.body:
+        case Reduction() as reduction:
+            return _reduction(stage, reduction, shape, known, symbols)
+        case Expr() as body:
+            grid = _Grid(dict(zip(stage.axes, shape, strict=True)), known, symbols)
+            return np.array(np.broadcast_to(grid.value(body), shape), dtype=dtype)
+    raise KeyError(f"no array is given for {stage.name}")
+
+
+def _reduction(
+    stage: Tensor,
+    reduction: Reduction,
+    shape: tuple[int, ...],
+    known: Mapping[Tensor, Array],
+    symbols: Mapping[str, int],
+) -> Array:
+    """Fold over the reduce axes; the leading ones one step at a time where all would be too much."""
+    extents = [int(expressions.evaluate(axis.extent, symbols)) for axis in reduction.axes]
+    fold: Any = SCALAR_OPERATORS[reduction.combine].meaning
+    result = np.full(shape, reduction.init.value, stage.dtype.numpy)  # type: ignore[attr-defined]
+    serial = 0
+    while serial < len(extents) and math.prod(shape) * math.prod(extents[serial:]) > SLICE:
+        serial += 1
+    trailing = tuple(range(len(shape), len(shape) + len(extents) - serial))
+    for step in np.ndindex(*extents[:serial]):
+        axes = dict(zip(stage.axes, shape, strict=True))
+        axes |= {a.var: e for a, e in zip(reduction.axes[serial:], extents[serial:], strict=True)}
+        fixed = {a.var: i for a, i in zip(reduction.axes[:serial], step, strict=True)}
+        grid = _Grid(axes, known, symbols, fixed)
+        value = np.broadcast_to(grid.value(reduction.value), tuple(axes.values()))
+        value = value.astype(result.dtype, copy=False)
+        if trailing and value.size:
+            value = fold.reduce(value, axis=trailing, dtype=result.dtype)
+        if value.size:
+            result = fold(result, value.reshape(shape))
+    return np.asarray(result, dtype=stage.dtype.numpy)
+
+
+class _Grid:
+    """Evaluates expressions over all combinations of the axes' values at once."""
+
+    def __init__(
+        self,
+        axes: Mapping[Var, int],
+        known: Mapping[Tensor, Array],
+        symbols: Mapping[str, int],
+        fixed: Mapping[Var, int] | None = None,
+    ) -> None:
+        self.axes = axes
+        self.known = known
+        rank = len(axes)
+        self.places = {axis: d for d, axis in enumerate(axes)}
+        self.variables: dict[Var, Any] = dict(fixed or {})
+        for d, (axis, extent) in enumerate(axes.items()):
+            self.variables[axis] = np.arange(extent).reshape((extent,) + (1,) * (rank - d - 1))
+        self.symbols = symbols
+
+    def value(self, root: Expr) -> Any:
+        done: dict[Expr, Any] = {}
+
+        def rule(node: Expr) -> Expr | None:
+            done[node] = self.node(node, done)
+            return None
+
+        rewrite(root, rule)
+        return done[root]
+
+    def node(self, node: Expr, done: Mapping[Expr, Any]) -> Any:
+        match node:
+            case Const(value=value, dtype=dtype):
+                # index literals stay Python's: numpy then takes the other operand's type
+                return value if dtype == INDEX else dtype.numpy.type(value)
+            case Var(name=name):
+                return self.variables[node] if node in self.variables else self.symbols[name]
+            case Read(tensor=tensor, indices=indices):
+                return self.read(self.known[tensor], indices, done)
+            case Call(op="select", args=args, dtype=dtype):
+                return np.where(*(done[a] for a in args)).astype(_wide(dtype), copy=False)
+            case Call(op=op, args=args):
+                return SCALAR_OPERATORS[op].meaning(*(done[a] for a in args))
+            case Cast(value=inner, dtype=dtype):
+                return np.asarray(done[inner]).astype(_wide(dtype))
+            case Bitcast(value=inner, dtype=dtype):
+                return np.asarray(done[inner], dtype=inner.dtype.numpy).view(dtype.numpy)
+        raise TypeError(f"no numpy meaning for {type(node).__name__}: {node}")
+
+    def read(self, array: Array, indices: Sequence[Expr], done: Mapping[Expr, Any]) -> Any:
+        view = self.view(array, indices)
+        if view is not None:
+            return view
+        if any(n == 0 for n in array.shape):  # only a guarded read can be meant
+            return np.zeros((), array.dtype)
+        clipped = [np.clip(done[i], 0, n - 1) for i, n in zip(indices, array.shape, strict=True)]
+        return array[tuple(clipped)] if clipped else array[()]
+
+    def view(self, array: Array, indices: Sequence[Expr]) -> Array | None:
+        """The array with its axes at the grid's places, where each index is a whole axis or 0 of 1."""
+        rank = len(self.axes)
+        order: list[int] = []
+        shape = [1] * rank
+        for place, (index, size) in enumerate(zip(indices, array.shape, strict=True)):
+            match index:
+                case Var() if self.axes.get(index) == size and self.places[index] not in order:
+                    order.append(self.places[index])
+                    shape[self.places[index]] = size
+                case Const(value=0) if size == 1:
+                    order.append(rank + place)
+                case _:
+                    return None
+        return array.transpose(np.argsort(order)).reshape(shape)
+
+
+def _wide(dtype: DType) -> Any:
+    """Index arithmetic is exact: int64, until a stage's result is stored."""
+    return np.dtype(np.int64) if dtype == INDEX else dtype.numpy
+
+
+def evaluate_node(
+    row: Operator, context: Context, inputs: Sequence[Array | None], symbols: Mapping[str, int]
+) -> list[Array]:
+    """The outputs of one node whose output types are known."""
+    assert row.compute is not None
+    tensors = tuple(
+        None if array is None else placeholder(f"x{i}", context.shape(i), context.dtype(i))
+        for i, array in enumerate(inputs)
+    )
+    arrays = {t: a for t, a in zip(tensors, inputs, strict=True) if t is not None and a is not None}
+    return evaluate(row.compute(context, tensors), arrays, symbols)
+
+
+def evaluate_function(function: Function, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Run a function after `infer_shapes`, node by node: every value it computes, by name."""
+    scope = Scope.of(function)
+    symbols = bind_symbols(function, inputs)
+    values: dict[str, Array] = {**function.constants, **inputs}
+    last = last_uses(function)
+    for position, node in enumerate(function.nodes):
+        row = OPS[node.domain, node.op]
+        arrays = [values[i] if i else None for i in node.inputs]
+        results = evaluate_node(row, scope.context(node), arrays, symbols)
+        for name, array in zip((o for o in node.outputs if o), results, strict=False):
+            values[name] = array
+        for name in filter(None, node.inputs):
+            if last[name] == position:
+                del values[name]
+    return {name: values[name] for name in function.outputs}
+
+
+def last_uses(function: Function) -> dict[str, int]:
+    """The position of the last node that reads each value; past the end for function outputs."""
+    last = {name: i for i, node in enumerate(function.nodes) for name in node.inputs}
+    return last | {name: len(function.nodes) for name in function.outputs}
+
+
+def bind_symbols(function: Function, inputs: Mapping[str, Array]) -> dict[str, int]:
+    """The values of the symbolic dimensions, from the inputs' shapes."""
+    symbols: dict[str, int] = {}
+    for name in function.inputs:
+        for dimension, size in zip(function.type(name).shape, inputs[name].shape, strict=True):
+            if isinstance(dimension, Var):
+                symbols.setdefault(dimension.name, size)
+    return symbols

@@ -1,0 +1,213 @@
+"""Tensor expressions over *values known at build time*: shapes and what is computed from them.
+
+In: output tensors of a `compute`, and for its placeholders arrays of numbers and of expressions over
+symbols. Out: such arrays, or None where an element cannot be told. So `Shape → Gather → Add → Concat`
+of a symbolic shape becomes a handful of expressions, by the operators' own definition:
+
+    >>> from webmlc.core.expr import const
+    >>> n = Var("n")
+    >>> x = placeholder("x", (const(2),), DType.int64)
+    >>> y = compute("y", (const(1),), lambda i: x[i + 1] * 2)
+    >>> print(evaluate_symbols([y], {x: object_array([8, n], (2,))})[0])
+    [n * 2]
+
+Integers are exact here whatever their dtype; a float is a numpy number, or an integer expression
+cast to it, which may be scaled by a whole factor and rounded (`floor(n * 0.5)` is `n // 2`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.bounds import SYMBOL
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call, rewrite, variables
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.core.simplify import simplify
+from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
+from webmlc.graph.evaluate import stages
+from webmlc.graph.ops.operator import VALUE_LIMIT, Value, object_array
+
+__all__ = ["compute", "evaluate_symbols", "placeholder"]
+
+
+class _UnknownError(Exception):
+    """An element that cannot be told at build time."""
+
+
+def evaluate_symbols(
+    outputs: Sequence[Tensor], inputs: Mapping[Tensor, Value]
+) -> list[Value] | None:
+    """The values of `outputs`, or None where some element is not known."""
+    known = dict(inputs)
+    try:
+        for stage in stages(outputs):
+            if stage not in known and stage.body is not None:
+                known[stage] = _stage(stage, known)
+        return [known[output] for output in outputs]
+    except (_UnknownError, KeyError):
+        return None
+
+
+def _stage(stage: Tensor, known: Mapping[Tensor, Value]) -> Value:
+    shape = [as_int(d) for d in stage.shape]
+    sizes = [n for n in shape if n is not None]
+    if len(sizes) < len(shape) or math.prod(sizes) > VALUE_LIMIT:
+        raise _UnknownError
+    elements = [
+        _element(stage, dict(zip(stage.axes, position, strict=True)), known)
+        for position in np.ndindex(*sizes)
+    ]
+    return object_array(elements, sizes)
+
+
+def _element(stage: Tensor, place: dict[Var, Any], known: Mapping[Tensor, Value]) -> Any:
+    match stage.body:
+        case Reduction() as reduction:
+            extents = [as_int(axis.extent) for axis in reduction.axes]
+            sizes = [n for n in extents if n is not None]
+            if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
+                raise _UnknownError
+            total: Any = _typed(reduction.init.value, stage.dtype)  # type: ignore[attr-defined]
+            for step in np.ndindex(*sizes):
+                inner = {a.var: i for a, i in zip(reduction.axes, step, strict=True)}
+                value = _value(reduction.value, place | inner, known)
+                total = _apply(reduction.combine, [total, value], stage.dtype)
+            return total
+        case Expr() as body:
+            return _value(body, place, known)
+    raise _UnknownError
+
+
+def _value(root: Expr, place: Mapping[Var, Any], known: Mapping[Tensor, Value]) -> Any:
+    done: dict[Expr, Any] = {}
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Const(value=value, dtype=dtype):
+                done[node] = _typed(value, dtype)
+            case Var():
+                done[node] = place.get(node, node)
+            case Read(tensor=tensor, indices=indices):
+                done[node] = _read(known, tensor, [done[i] for i in indices])
+            case Call(op=op, args=args, dtype=dtype):
+                done[node] = _apply(op, [done[a] for a in args], dtype)
+            case Cast(value=inner, dtype=dtype):
+                done[node] = _cast(done[inner], inner.dtype, dtype)
+            case _:
+                raise _UnknownError
+        return None
+
+    rewrite(root, rule)
+    result = done[root]
+    if isinstance(result, _Undefined):
+        raise _UnknownError
+    return result
+
+
+class _Undefined:
+    """What a read out of bounds gives: fine as long as a select discards it."""
+
+
+_UNDEFINED = _Undefined()
+
+
+def _read(known: Mapping[Tensor, Value], tensor: Tensor, indices: Sequence[Any]) -> Any:
+    value = known.get(tensor)
+    if value is None or not all(isinstance(i, int) for i in indices):
+        return _UNDEFINED
+    if all(0 <= i < n for i, n in zip(indices, value.shape, strict=True)):
+        return value[tuple(indices)]
+    return _UNDEFINED
+
+
+def _typed(value: Any, dtype: DType) -> Any:
+    return dtype.numpy.type(value) if dtype.is_float else value
+
+
+def _apply(op: str, args: list[Any], dtype: DType) -> Any:
+    """One scalar operator over numbers and expressions."""
+    if op == "select":
+        condition, then, otherwise = args
+        if isinstance(condition, bool | np.bool_):
+            return then if condition else otherwise
+    if any(isinstance(a, _Undefined) for a in args):
+        return _UNDEFINED
+    if not any(isinstance(a, Expr) for a in args):
+        with np.errstate(all="ignore"):
+            result = SCALAR_OPERATORS[op].meaning(*args)
+        result = result.item() if isinstance(result, np.generic | np.ndarray) else result
+        if dtype.is_float and SCALAR_OPERATORS[op].result == "same":
+            return dtype.numpy.type(result)
+        return result
+    if any(isinstance(a, float | np.floating) for a in args) or any(
+        isinstance(a, Expr) and a.dtype.is_float for a in args
+    ):
+        return _apply_float(op, args)
+    return _simplified(call(op, *args))
+
+
+def _apply_float(op: str, args: list[Any]) -> Any:
+    """Integers in float clothes: products, quotients and roundings that stay whole or rational."""
+    match op, args:
+        case "mul", [Cast() as x, factor] | [factor, Cast() as x] if not isinstance(factor, Expr):
+            if float(factor).is_integer():
+                return Cast(_simplified(x.value * int(factor)), x.dtype)
+            if factor and (1 / float(factor)).is_integer():
+                return _quotient(x, int(1 / float(factor)))
+        case "div", [Cast() as x, divisor] if not isinstance(divisor, Expr):
+            if float(divisor).is_integer():
+                return _quotient(x, int(divisor))
+        case ("add" | "sub") as op, [Cast() as x, term] if not isinstance(term, Expr):
+            if float(term).is_integer():
+                return Cast(_simplified(call(op, x.value, int(term))), x.dtype)
+        case ("add" | "sub" | "mul") as op, [Cast() as x, Cast() as y]:
+            return Cast(_simplified(call(op, x.value, y.value)), x.dtype)
+        case (("floor" | "ceil" | "round" | "trunc"), [Cast() as x]):
+            return x
+        case "floor", [Call(op="div", args=(Cast() as x, Const(value=divisor)))]:
+            return Cast(_simplified(x.value // int(divisor)), x.dtype)
+        case "ceil", [Call(op="div", args=(Cast() as x, Const(value=divisor)))]:
+            return Cast(_simplified((x.value + (int(divisor) - 1)) // int(divisor)), x.dtype)
+    raise _UnknownError
+
+
+def _quotient(x: Cast, divisor: int) -> Expr:
+    if divisor > 0 and _simplified(x.value % divisor) == Const(0):
+        return Cast(_simplified(x.value // divisor), x.dtype)
+    if divisor <= 0:
+        raise _UnknownError
+    return Call("div", (x, Const(divisor, x.dtype)), x.dtype)
+
+
+def _cast(value: Any, source: DType, target: DType) -> Any:
+    match value:
+        case _Undefined():
+            return value
+        case Cast(value=inner) if target.is_integer and value.dtype.is_float:
+            return inner
+        case Call(op="div", args=(Cast() as x, Const(value=divisor))) if target.is_integer:
+            return _simplified(x.value // int(divisor))  # sizes are not negative
+        case Expr():
+            if target.is_integer and value.dtype == INDEX:
+                return value
+            if target.is_float and value.dtype == INDEX:
+                return Cast(value, target)
+            raise _UnknownError
+    if target is DType.bool:
+        return bool(value)
+    if target.is_float:
+        return target.numpy.type(value)
+    if source.is_float and not math.isfinite(value):
+        raise _UnknownError
+    return int(target.numpy.type(int(value)))
+
+
+def _simplified(expr: Expr) -> Any:
+    """Canonical; a number where it is one."""
+    result = simplify(expr, dict.fromkeys(variables(expr), SYMBOL))
+    return result.value if isinstance(result, Const) else result

@@ -1,0 +1,199 @@
+"""Types of all values; and the values of those that are computed from shapes.
+
+needs: a normalised module. guarantees: every value has a type; rows that expand are expanded; what
+is known at build time is a constant, or a `SymbolicConstant` where symbols occur in it.
+before → after:
+
+    %s = Shape(%x)                        const %d = [-1]
+    %r = Reshape(%y, %s)        →         %s: int64[2] = webmlc.SymbolicConstant() {(batch, 64)}
+                                          %r: float32[batch, 64] = Reshape(%y, %s)
+
+One walk in order, so a chain of nodes costs what its nodes cost. All nodes that cannot be compiled
+are reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import Unsupported, UnsupportedError
+from webmlc.core.expr import Expr, as_int
+from webmlc.graph.compute import placeholder
+from webmlc.graph.evaluate import read_tensors, stages
+from webmlc.graph.evaluate_symbols import evaluate_symbols
+from webmlc.graph.ir import Array, Function, Module, Node, TensorType
+from webmlc.graph.ops import OPS
+from webmlc.graph.ops.operator import (
+    SYMBOLIC_CONSTANT,
+    VALUE_LIMIT,
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    Scope,
+    UnknownValueError,
+    Value,
+    symbolic_constant,
+    symbolic_value,
+)
+
+
+class UnknownShapeError(UnsupportedError):
+    """Shapes depend on values that only a run knows; `values` names the ones that would tell."""
+
+    def __init__(self, nodes: tuple[Unsupported, ...], values: tuple[str, ...]) -> None:
+        super().__init__(nodes)
+        self.values = values
+
+
+def infer_shapes(module: Module) -> Module:
+    """Infer every function; raises `UnsupportedError` with all nodes that have no type."""
+    functions = {name: infer_function(f) for name, f in module.functions.items()}
+    return replace(module, functions=functions)
+
+
+def infer_function(function: Function) -> Function:
+    """Infer one function."""
+    return _Inference(function).run()
+
+
+class _Inference:
+    """The walk's state: what is known so far."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.types: dict[str, TensorType] = {i: function.types[i] for i in _typed_inputs(function)}
+        self.constants: dict[str, Array] = dict(function.constants)
+        self.values: dict[str, Value] = {}
+        self.nodes: list[Node] = []
+        self.failed: set[str] = set(function.inputs) - set(self.types)
+        self.unsupported: list[Unsupported] = []
+        self.unknown: list[str] = []
+        self.scope = Scope(self.types, self.constants, self.values)
+
+    def run(self) -> Function:
+        for name in sorted(self.failed):
+            reason = "its type is not a tensor of known rank and a supported element type"
+            self.unsupported.append(Unsupported(name, "input", reason))
+        pending = list(reversed(self.function.nodes))
+        while pending:
+            node = pending.pop()
+            if any(i in self.failed for i in node.inputs):
+                self.failed.update(node.outputs)
+                continue
+            try:
+                pending.extend(reversed(self.infer(node)))
+            except NotSupportedError as error:
+                self.failed.update(node.outputs)
+                self.unsupported.append(Unsupported(node.name, node.op, str(error)))
+                if isinstance(error, UnknownValueError):
+                    self.unknown.append(error.name)
+        if len(self.unknown) == len(self.unsupported) > 0:
+            raise UnknownShapeError(tuple(self.unsupported), tuple(self.unknown))
+        if self.unsupported:
+            raise UnsupportedError(tuple(self.unsupported))
+        return replace(
+            self.function, nodes=tuple(self.nodes), types=self.types, constants=self.constants
+        )
+
+    def infer(self, node: Node) -> list[Node]:
+        """Type the node and keep it, or return what it expands to."""
+        row = OPS[node.domain, node.op]
+        context = self.scope.context(node)
+        if row.expand is not None:
+            expanded = self.expand(node, row, context)
+            if expanded is not None:
+                return expanded
+        outputs = row.infer(context)
+        names = [o for o in node.outputs if o]
+        for name, type_ in zip(names, outputs, strict=True):
+            self.types[name] = type_
+        if (node.domain, node.op) == SYMBOLIC_CONSTANT:
+            self.values[node.outputs[0]] = symbolic_value(node)
+        elif self.know(node, row, replace(context, outputs=outputs)):
+            return []
+        self.nodes.append(node)
+        return []
+
+    def expand(self, node: Node, row: Operator, context: Context) -> list[Node] | None:
+        assert row.expand is not None
+        builder = Builder(node)
+        results = row.expand(context, builder)
+        if results is None:
+            return None
+        self.constants.update(builder.constants)
+        made = {o for n in builder.nodes for o in n.outputs}
+        names: dict[str, str] = {}
+        copies: list[Node] = []
+        for result, output in zip(results, (o for o in node.outputs if o), strict=True):
+            if result in made and result not in names:
+                names[result] = output
+            else:
+                copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))
+        return [_renamed(n, names) for n in (*builder.nodes, *copies)]
+
+    def know(self, node: Node, row: Operator, context: Context) -> bool:
+        """Replace the node by its outputs' values where these are known."""
+        if row.compute is None or not _may_be_shape(node, context):
+            return False
+        tensors = tuple(
+            None if t is None else placeholder(f"x{i}", t.shape, t.dtype)
+            for i, t in enumerate(context.types)
+        )
+        outputs = row.compute(context, tensors)
+        read = {t for stage in stages(outputs) for t in read_tensors(stage)}
+        inputs: dict[Any, Value] = {}
+        for i, tensor in enumerate(tensors):
+            if tensor in read:
+                value = context.value(i)
+                if value is None:
+                    return False
+                inputs[tensor] = value
+        values = evaluate_symbols(outputs, inputs)
+        if values is None:
+            return False
+        names = [o for o in node.outputs if o]
+        if any(isinstance(e, Expr) and e.dtype.is_float for v in values for e in v.reshape(-1)):
+            for name, value in zip(names, values, strict=True):
+                self.values[name] = value  # floats of symbols: for the inference that follows only
+            return False
+        for name, type_, value in zip(names, context.outputs, values, strict=True):
+            self.remember(name, type_, value, node)
+        return True
+
+    def remember(self, name: str, type_: TensorType, value: Value, node: Node) -> None:
+        if any(isinstance(e, Expr) for e in value.reshape(-1)):
+            self.values[name] = value
+            self.nodes.append(symbolic_constant(value, type_.dtype, name, node.origin))
+        else:
+            self.constants[name] = np.asarray(value.tolist(), type_.dtype.numpy).reshape(
+                value.shape
+            )
+
+
+def _may_be_shape(node: Node, context: Context) -> bool:
+    """Cheap tests that spare most nodes: small outputs, integers or all inputs known."""
+    for type_ in context.outputs:
+        sizes = [as_int(d) for d in type_.shape]
+        if any(n is None for n in sizes) or np.prod([n or 0 for n in sizes]) > VALUE_LIMIT:
+            return False
+    if all(t.dtype.is_integer or t.dtype is DType.bool for t in context.outputs):
+        return True
+    return all(context.value(i) is not None for i, name in enumerate(node.inputs) if name)
+
+
+def _typed_inputs(function: Function) -> list[str]:
+    return [i for i in function.inputs if i in function.types]
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    return replace(
+        node,
+        inputs=tuple(names.get(i, i) for i in node.inputs),
+        outputs=tuple(names.get(o, o) for o in node.outputs),
+    )

@@ -1,0 +1,204 @@
+"""Contractions of dense tensors: MatMul, Gemm, Einsum. One `matmul` stage each, bias after it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.reduction import accumulator
+from webmlc.graph.ops.shapes import Shape, aligned, broadcast, given, same
+
+Inputs = tuple[Tensor | None, ...]
+
+
+def _check_inner(left: Expr, right: Expr) -> None:
+    if isinstance(left, Const) and isinstance(right, Const) and not same(left, right):
+        raise NotSupportedError(f"the contracted dimensions {left} and {right} differ")
+
+
+def matmul_shape(a: Shape, b: Shape) -> Shape:
+    """numpy's `matmul`: vectors are rows on the left and columns on the right."""
+    if not a or not b:
+        raise NotSupportedError("a matrix product of scalars")
+    _check_inner(a[-1], b[-2] if len(b) > 1 else b[0])
+    batch = broadcast(a[:-2], b[:-2])
+    return (*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ()))
+
+
+def _matmul_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), matmul_shape(context.shape(0), context.shape(1))),)
+
+
+def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
+    """The stage `matmul`, summed in `dtype`."""
+    batch = shape[: len(shape) - (a.rank > 1) - (b.rank > 1)]
+
+    def element(*index: Expr) -> Expr:
+        *i, k = index
+        rest = list(i[len(batch) :])
+        left = aligned(i[: len(batch)], a.shape[:-2], batch) + (
+            (rest.pop(0),) if a.rank > 1 else ()
+        )
+        right = aligned(i[: len(batch)], b.shape[:-2], batch) + (k, *rest)
+        return a[(*left, k)].astype(dtype) * b[right].astype(dtype)
+
+    return reduce("matmul", shape, (a.shape[-1],), "add", element)
+
+
+def rounded(tensor: Tensor, dtype: DType) -> Tensor:
+    """The tensor in `dtype`: a stage of its own where that is not what it was summed in."""
+    if tensor.dtype == dtype:
+        return tensor
+    return compute(f"{tensor.name}_out", tensor.shape, lambda *i: tensor[i].astype(dtype))
+
+
+def _matmul(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    a, b = given(inputs, 0), given(inputs, 1)
+    total = matmul(a, b, context.outputs[0].shape, accumulator(a.dtype))
+    return (rounded(total, a.dtype),)
+
+
+def _matmul_integer_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.int32, matmul_shape(context.shape(0), context.shape(1))),)
+
+
+def _matmul_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Zero points are per tensor, per row of A or per column of B."""
+    a, b = given(inputs, 0), given(inputs, 1)
+    left = centred("a", a, inputs[2] if len(inputs) > 2 else None, a.rank - 2)
+    right = centred("b", b, inputs[3] if len(inputs) > 3 else None, b.rank - 1)
+    return (matmul(left, right, context.outputs[0].shape, DType.int32),)
+
+
+def centred(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
+    """`x` minus its zero point, in int32; a zero point of rank 1 runs along `axis`."""
+
+    def element(*i: Expr) -> Expr:
+        value = x[i].astype(DType.int32)
+        if zero_point is None:
+            return value
+        index = (i[axis],) if zero_point.rank == 1 else aligned(i, zero_point.shape, x.shape)
+        if zero_point.rank == 1 and zero_point.shape[0] == Const(1):
+            index = (Const(0),)
+        return value - zero_point[index].astype(DType.int32)
+
+    return compute(f"{name}_centred", x.shape, element)
+
+
+def _gemm_type(context: Context) -> tuple[TensorType, ...]:
+    a, b = context.shape(0), context.shape(1)
+    if len(a) != 2 or len(b) != 2:
+        raise NotSupportedError("Gemm takes matrices")
+    rows, inner = a[::-1] if context.attribute("transA", 0) else a
+    depth, columns = b[::-1] if context.attribute("transB", 0) else b
+    _check_inner(inner, depth)
+    return (TensorType(context.dtype(0), (rows, columns)),)
+
+
+def _gemm(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    a, b, shape = given(inputs, 0), given(inputs, 1), context.outputs[0].shape
+    bias = inputs[2] if len(inputs) > 2 else None
+    across, down = context.attribute("transA", 0), context.attribute("transB", 0)
+    alpha, beta = context.attribute("alpha", 1.0), context.attribute("beta", 1.0)
+    wide = accumulator(a.dtype)
+
+    def element(m: Expr, n: Expr, k: Expr) -> Expr:
+        left = a[(k, m) if across else (m, k)]
+        return left.astype(wide) * b[(n, k) if down else (k, n)].astype(wide)
+
+    total = reduce("matmul", shape, (a.shape[0 if across else 1],), "add", element)
+    if bias is None and alpha == 1.0 and wide == a.dtype:
+        return (total,)
+
+    def finish(m: Expr, n: Expr) -> Expr:
+        value = total[m, n] if alpha == 1.0 else total[m, n] * Const(alpha, wide)
+        if bias is not None:
+            added = bias[aligned((m, n), bias.shape, shape)].astype(wide)
+            value = value + (added if beta == 1.0 else added * Const(beta, wide))
+        return value.astype(a.dtype)
+
+    return (compute("gemm", shape, finish),)
+
+
+def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[str, Expr]]:
+    """Labels of each operand, labels of the result, extents; an ellipsis becomes labels `.0`, ..."""
+    equation = str(context.attribute("equation")).replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    ranks = [context.rank(i) for i in range(len(context.node.inputs))]
+    spare = 0
+    for term, rank in zip(left.split(","), ranks, strict=True):
+        if "..." in term:
+            spare = max(spare, rank - len(term.replace("...", "")))
+
+    def labels(term: str, rank: int) -> list[str]:
+        before, dots, after = term.partition("...")
+        count = rank - len(before) - len(after) if dots else 0
+        return [*before, *(f".{d}" for d in range(spare - count, spare)), *after]
+
+    terms = [labels(t, r) for t, r in zip(left.split(","), ranks, strict=True)]
+    extents: dict[str, Expr] = {}
+    for i, term in enumerate(terms):
+        for label, size in zip(term, context.shape(i), strict=True):
+            extents[label] = broadcast((extents.get(label, size),), (size,))[0]
+    if arrow:
+        return terms, labels(right, spare + len(right.replace("...", ""))), extents
+    letters = re.sub(r"[.,]", "", left)
+    single = sorted({x for x in letters if letters.count(x) == 1})
+    return terms, [*(f".{d}" for d in range(spare)), *single], extents
+
+
+def _einsum_type(context: Context) -> tuple[TensorType, ...]:
+    _, result, extents = _einsum_terms(context)
+    return (TensorType(context.dtype(0), tuple(extents[label] for label in result)),)
+
+
+def _einsum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    terms, result, extents = _einsum_terms(context)
+    summed = [label for label in extents if label not in result]
+    tensors = [given(inputs, i) for i in range(len(inputs))]
+    wide = accumulator(tensors[0].dtype)
+
+    def element(*index: Expr) -> Expr:
+        place = dict(zip([*result, *summed], index, strict=True))
+        value: Expr | None = None
+        for tensor, term in zip(tensors, terms, strict=True):
+            at = tuple(place[label] for label in term)
+            within = tuple(extents[label] for label in term)
+            factor = tensor[aligned(at, tensor.shape, within)].astype(wide)
+            value = factor if value is None else value * factor
+        assert value is not None
+        return value
+
+    shape = context.outputs[0].shape
+    if not summed:
+        total = compute("einsum", shape, element)
+    else:
+        total = reduce("matmul", shape, [extents[label] for label in summed], "add", element)
+    return (rounded(total, tensors[0].dtype),)
+
+
+M, K = "float32[3, 4]", "float32[4, 5]"
+
+OPS: tuple[Operator, ...] = (
+    Operator("MatMul", _matmul_type, _matmul, kind="contraction", cases=(
+        case(M, K), case("float32[2, 1, 3, 4]", "float32[3, 4, 5]"), case("float32[4]", K),
+        case("float32[2, 3, 4]", "float32[4]"), case("int32[2, 3] in 0..9", "int32[3, 2] in 0..9"),
+    )),
+    Operator("Gemm", _gemm_type, _gemm, kind="contraction", cases=(
+        case(M, K), case(M, K, "float32[5]"), case(M, K, "float32[3, 1]", alpha=0.5, beta=0.3),
+        case("float32[4, 3]", "float32[5, 4]", "float32[1, 5]", transA=1, transB=1))),
+    Operator("Einsum", _einsum_type, _einsum, kind="contraction", cases=(
+        case(M, K, equation="ij,jk->ik"), case("float32[2, 3, 4]", equation="bij->bji"),
+        case("float32[2, 3, 4]", "float32[2, 4, 5]", equation="...ij,...jk->...ik"),
+        case("float32[3, 3]", equation="ii->i"), case("float32[3, 4]", equation="ij->"),
+        case("float32[2, 3, 4, 8]", "float32[5, 8]", equation="bhid,jd->bhij"))),
+    Operator("MatMulInteger", _matmul_integer_type, _matmul_integer, kind="contraction", cases=(
+        case("uint8[3, 4] in 0..255", "uint8[4, 2] in 0..255"),
+        case("uint8[3, 4] in 0..255", "int8[4, 2] in -99..99", np.uint8(12), np.int8(3)))),
+)  # fmt: skip

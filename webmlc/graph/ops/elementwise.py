@@ -1,0 +1,368 @@
+"""Elementwise rows: one output element of the elements at the same place of the (broadcast) inputs.
+
+>>> next(row for row in OPS if row.name == "Relu").kind
+'elementwise'
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
+from webmlc.graph.compute import Tensor
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import (
+    ELEMENT_TYPES,
+    Case,
+    Context,
+    NotSupportedError,
+    Operator,
+    case,
+)
+from webmlc.graph.ops.shapes import broadcast, given, pointwise, present
+
+Inputs = tuple[Tensor | None, ...]
+Body = Callable[..., Expr]
+ContextBody = Callable[[Context], Body]
+
+X = "float32[3, 4]"
+POSITIVE = "float32[3, 4] in 0.1..4"
+UNIT = "float32[3, 4] in -0.9..0.9"
+PAIRS = (case(X, X), case("float32[2, 3, 4]", "float32[4]"), case("float32[3, 1]", "float32[1, 4]"))
+BOOLS = (case("bool[3, 4]", "bool[3, 4]"), case("bool[2, 3]", "bool[3]"))
+INTEGERS = (case("int64[3, 4] in -9..9", "int64[4] in 1..9"),)
+
+
+def same_type(context: Context) -> tuple[TensorType, ...]:
+    """The output is like input 0."""
+    return (context.type(0),)
+
+
+def bool_like(context: Context) -> tuple[TensorType, ...]:
+    """Booleans in the shape of input 0."""
+    return (TensorType(DType.bool, context.shape(0)),)
+
+
+def broadcast_type(context: Context) -> tuple[TensorType, ...]:
+    """Input 0's dtype in the common shape of all inputs."""
+    shapes = [context.shape(i) for i in range(len(context.node.inputs)) if context.has(i)]
+    return (TensorType(context.dtype(0), broadcast(*shapes)),)
+
+
+def broadcast_bool(context: Context) -> tuple[TensorType, ...]:
+    """Booleans in the common shape of all inputs."""
+    return (TensorType(DType.bool, broadcast_type(context)[0].shape),)
+
+
+def _unary(name: str, body: Body, *cases: Case, infer: object = same_type) -> Operator:
+    """A row of one input; `body` gives the element."""
+    return _unary_with(name, lambda _: body, *(cases or (case(X),)), infer=infer)
+
+
+def _unary_with(name: str, body: ContextBody, *cases: Case, infer: object = same_type) -> Operator:
+    """A row of one input whose body needs attributes."""
+
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        return (pointwise(context, name.lower(), (given(inputs, 0),), body(context)),)
+
+    assert callable(infer)
+    return Operator(name, infer, meaning, kind="elementwise", cases=cases)
+
+
+def _binary(name: str, body: Body, *cases: Case, infer: object = broadcast_type) -> Operator:
+    """A row of two inputs, broadcast."""
+    return _broadcast_with(name, lambda _: body, *(cases or PAIRS), infer=infer)
+
+
+def _broadcast_with(
+    name: str, body: ContextBody, *cases: Case, infer: object = broadcast_type
+) -> Operator:
+    """A row of several inputs, broadcast, whose body needs attributes."""
+
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        return (pointwise(context, name.lower(), present(inputs), body(context)),)
+
+    assert callable(infer)
+    return Operator(name, infer, meaning, kind="broadcast", cases=cases)
+
+
+def _scalar(op: str) -> Body:
+    return lambda *x: call(op, *x)
+
+
+def _negated(op: str) -> Body:
+    return lambda *x: ~call(op, *x)
+
+
+def _comparison(name: str, op: str, *cases: Case) -> Operator:
+    return _binary(name, _scalar(op), *PAIRS, *INTEGERS, *cases, infer=broadcast_bool)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + exp(-x))."""
+    return 1 / (call("exp", -x) + 1)
+
+
+def tanh(x: Expr) -> Expr:
+    """The hyperbolic tangent."""
+    return call("tanh", x)
+
+
+def softplus(x: Expr) -> Expr:
+    """log(1 + exp(x)), without overflow."""
+    return maximum(x, 0.0) + call("log", call("exp", -call("abs", x)) + 1.0)
+
+
+def _elu(context: Context) -> Body:
+    alpha = context.attribute("alpha", 1.0)
+    return lambda x: select(x < 0.0, (call("exp", x) - 1.0) * alpha, x)
+
+
+def _celu(context: Context) -> Body:
+    alpha = context.attribute("alpha", 1.0)
+    return lambda x: maximum(x, 0.0) + minimum((call("exp", x / alpha) - 1.0) * alpha, 0.0)
+
+
+def _selu(context: Context) -> Body:
+    alpha = context.attribute("alpha", 1.67326319217681884765625)
+    gamma = context.attribute("gamma", 1.05070102214813232421875)
+    return lambda x: select(x > 0.0, x, (call("exp", x) - 1.0) * alpha) * gamma
+
+
+def _leaky_relu(context: Context) -> Body:
+    alpha = context.attribute("alpha", 0.01)
+    return lambda x: select(x < 0.0, x * alpha, x)
+
+
+def _thresholded_relu(context: Context) -> Body:
+    alpha = context.attribute("alpha", 1.0)
+    return lambda x: select(x > alpha, x, 0.0)
+
+
+def _hard_sigmoid(context: Context) -> Body:
+    alpha, beta = context.attribute("alpha", 0.2), context.attribute("beta", 0.5)
+    return lambda x: maximum(minimum(x * alpha + beta, 1.0), 0.0)
+
+
+def _shrink(context: Context) -> Body:
+    limit, bias = context.attribute("lambd", 0.5), context.attribute("bias", 0.0)
+
+    def body(x: Expr) -> Expr:
+        low, high = (Const(v, x.dtype) for v in (-limit, limit))
+        zero, shift = Const(0, x.dtype), Const(bias, x.dtype)
+        return select(x < low, x + shift, select(x > high, x - shift, zero))
+
+    return body
+
+
+def _gelu(context: Context) -> Body:
+    if context.attribute("approximate", "none") == "tanh":
+        scale = math.sqrt(2 / math.pi)
+        return lambda x: x * 0.5 * (tanh((x + x * x * x * 0.044715) * scale) + 1.0)
+    return lambda x: x * 0.5 * (call("erf", x * math.sqrt(0.5)) + 1.0)
+
+
+def _swish(context: Context) -> Body:
+    alpha = context.attribute("alpha", 1.0)
+    return lambda x: x * sigmoid(x if alpha == 1.0 else x * alpha)
+
+
+def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """`min` and `max` are attributes up to opset 10, then scalar inputs."""
+    low, high = (context.attribute(name) for name in ("min", "max"))
+    tensors = present(inputs)
+    has_low, has_high = context.has(1), context.has(2)
+
+    def bound(attribute: float | None, index: int, like: Expr) -> Expr | None:
+        if attribute is not None:
+            return Const(attribute, like.dtype)
+        array = context.constant(index)
+        return None if array is None else Const(array.reshape(-1)[0].item(), like.dtype)
+
+    def body(x: Expr, *rest: Expr) -> Expr:
+        limits = list(rest)
+        below = limits.pop(0) if has_low else None
+        above = limits.pop(0) if has_high else None
+        below, above = bound(low, 1, x) or below, bound(high, 2, x) or above
+        x = x if below is None else maximum(x, below)
+        return x if above is None else minimum(x, above)
+
+    return (pointwise(context, "clip", tensors, body),)
+
+
+def _divide(a: Expr, b: Expr) -> Expr:
+    """ONNX divides integers towards zero."""
+    return a / b if a.dtype.is_float else call("truncdiv", a, b)
+
+
+def _power(context: Context) -> Body:
+    """Small whole exponents are products; integers with float exponents go through the float."""
+    array = context.constant(1)
+    exponent = array.item() if array is not None and array.size == 1 else None
+
+    def body(x: Expr, y: Expr) -> Expr:
+        if exponent in (1, 2, 3):
+            return reduce(lambda a, b: a * b, (x,) * int(exponent))
+        if exponent == 0.5 and x.dtype.is_float:
+            return call("sqrt", x)
+        if exponent == -1 and x.dtype.is_float:
+            return 1.0 / x
+        if y.dtype.is_float and not x.dtype.is_float:
+            return call("pow", x.astype(y.dtype), y).astype(x.dtype)
+        return call("pow", x, y.astype(x.dtype))
+
+    return body
+
+
+def _modulo(context: Context) -> Body:
+    return _scalar("truncmod" if context.attribute("fmod", 0) else "floormod")
+
+
+def _bit_shift(context: Context) -> Body:
+    return _scalar("shift_left" if context.attribute("direction") == "LEFT" else "shift_right")
+
+
+def _is_inf(context: Context) -> Body:
+    negative = context.attribute("detect_negative", 1)
+    positive = context.attribute("detect_positive", 1)
+    if negative and positive:
+        return _scalar("isinf")
+    if not negative and not positive:
+        return lambda x: const(False, DType.bool)
+    return lambda x: call("isinf", x) & (x > 0.0 if positive else x < 0.0)
+
+
+def _fold(op: str) -> ContextBody:
+    return lambda _: lambda *x: reduce(lambda a, b: call(op, a, b), x)
+
+
+def _mean(context: Context) -> Body:
+    count = float(len(context.node.inputs))
+    return lambda *x: reduce(lambda a, b: a + b, x) * (1 / count)
+
+
+def cast_to(x: Expr, dtype: DType) -> Expr:
+    """`x` converted as ONNX's Cast; to bool means: differs from zero."""
+    if dtype is DType.bool and x.dtype is not DType.bool:
+        return call("ne", x, 0)
+    return x.astype(dtype)
+
+
+def _cast_type(context: Context) -> tuple[TensorType, ...]:
+    dtype = ELEMENT_TYPES.get(int(context.attribute("to", 0)))
+    if dtype is None:
+        raise NotSupportedError(f"element type {context.attribute('to')} is not supported")
+    return (TensorType(dtype, context.shape(0)),)
+
+
+def _cast_like_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(1), context.shape(0)),)
+
+
+def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    dtype = context.outputs[0].dtype
+    return (pointwise(context, "cast", (given(inputs, 0),), lambda x: cast_to(x, dtype)),)
+
+
+def _where_type(context: Context) -> tuple[TensorType, ...]:
+    shape = broadcast(*(context.shape(i) for i in range(3)))
+    return (TensorType(context.dtype(1), shape),)
+
+
+def _prelu_type(context: Context) -> tuple[TensorType, ...]:
+    return (context.type(0),)  # the slope is broadcast to x, never x to the slope
+
+
+_COMMON: dict[str, str] = {
+    "Abs": "abs", "Ceil": "ceil", "Floor": "floor", "Round": "round", "Exp": "exp",
+    "Sign": "sign", "Neg": "neg", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Atan": "atan",
+    "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Erf": "erf",
+}  # fmt: skip
+
+_UNARY = (
+    *(_unary(name, _scalar(op)) for name, op in _COMMON.items()),
+    _unary("Sqrt", _scalar("sqrt"), case(POSITIVE)),
+    _unary("Log", _scalar("log"), case(POSITIVE)),
+    _unary("Asin", _scalar("asin"), case(UNIT)),
+    _unary("Acos", _scalar("acos"), case(UNIT)),
+    _unary("Atanh", _scalar("atanh"), case(UNIT)),
+    _unary("Acosh", _scalar("acosh"), case("float32[3, 4] in 1.1..4")),
+    _unary("Reciprocal", lambda x: 1.0 / x, case(POSITIVE)),
+    _unary("Relu", lambda x: maximum(x, 0), case(X), case("int32[5] in -4..4")),
+    _unary("Sigmoid", sigmoid),
+    _unary("Softplus", softplus),
+    _unary("Softsign", lambda x: x / (call("abs", x) + 1.0)),
+    _unary("HardSwish", lambda x: x * maximum(minimum(x * (1 / 6) + 0.5, 1.0), 0.0)),
+    _unary("Mish", lambda x: x * tanh(softplus(x))),
+    _unary("Not", lambda x: ~x, case("bool[3, 4]")),
+    _unary("BitwiseNot", lambda x: ~x, case("int32[3, 4] in -99..99")),
+    _unary("Identity", lambda x: x, case(X), case("int64[3]")),
+    _unary("IsNaN", _scalar("isnan"), case([1.0, np.nan, np.inf]), infer=bool_like),
+    _unary_with("IsInf", _is_inf, case([1, -np.inf, np.inf, np.nan]),
+                case([1, -np.inf, np.inf], detect_negative=0), infer=bool_like),
+    _unary_with("Elu", _elu, case(X), case(X, alpha=2.0)),
+    _unary_with("Celu", _celu, case(X), case(X, alpha=2.0)),
+    _unary_with("Selu", _selu, case(X), case(X, alpha=2.0, gamma=3.0)),
+    _unary_with("LeakyRelu", _leaky_relu, case(X), case(X, alpha=0.2)),
+    _unary_with("ThresholdedRelu", _thresholded_relu, case(X), case(X, alpha=0.2)),
+    _unary_with("HardSigmoid", _hard_sigmoid, case(X), case(X, alpha=0.5, beta=0.6)),
+    _unary_with("Shrink", _shrink, case(X), case(X, lambd=0.1, bias=0.2)),
+    _unary_with("Gelu", _gelu, case(X), case(X, approximate="tanh")),
+    _unary_with("Swish", _swish, case(X), case(X, alpha=0.5)),
+)  # fmt: skip
+
+_BINARY = (
+    _binary("Add", _scalar("add"), *PAIRS, *INTEGERS),
+    _binary("Sub", _scalar("sub"), *PAIRS, *INTEGERS),
+    _binary("Mul", _scalar("mul"), *PAIRS, *INTEGERS),
+    _binary("Div", _divide, case(X, POSITIVE), *INTEGERS),
+    _binary("And", _scalar("bit_and"), *BOOLS),
+    _binary("Or", _scalar("bit_or"), *BOOLS),
+    _binary("Xor", _scalar("bit_xor"), *BOOLS),
+    _binary("BitwiseAnd", _scalar("bit_and"), *INTEGERS),
+    _binary("BitwiseOr", _scalar("bit_or"), *INTEGERS),
+    _binary("BitwiseXor", _scalar("bit_xor"), *INTEGERS),
+    _comparison("Equal", "eq", case("bool[5]", "bool[5]")),
+    _comparison("Less", "lt"),
+    _comparison("LessOrEqual", "le"),
+    _comparison("Greater", "gt"),
+    _comparison("GreaterOrEqual", "ge"),
+    _binary("PRelu", lambda x, slope: select(x < 0, x * slope, x),
+            case("float32[2, 3, 4]", "float32[3, 1]"), infer=_prelu_type),
+    _broadcast_with("Pow", _power, case(POSITIVE, X), case(X, np.float32(2)),
+                    case("int32[4] in 1..5", np.float32(3)), case(POSITIVE, np.float32(0.5))),
+    _broadcast_with("Mod", _modulo, *INTEGERS, case(X, POSITIVE, fmod=1),
+                    case("int32[9] in -9..9", np.int32(4), fmod=1)),
+    _broadcast_with("BitShift", _bit_shift,
+                    case("uint32[5] in 0..99", "uint32[5] in 0..5", direction="LEFT"),
+                    case("uint8[5] in 0..99", "uint8[5] in 0..5", direction="RIGHT")),
+)  # fmt: skip
+
+_VARIADIC_CASES = (case(X), case(X, X), case("float32[3, 1]", X, "float32[4]"))
+_VARIADIC = (
+    _broadcast_with("Max", _fold("max"), *_VARIADIC_CASES, *INTEGERS),
+    _broadcast_with("Min", _fold("min"), *_VARIADIC_CASES, *INTEGERS),
+    _broadcast_with("Sum", _fold("add"), *_VARIADIC_CASES),
+    _broadcast_with("Mean", _mean, *_VARIADIC_CASES),
+    _broadcast_with("Where", lambda _: select, case("bool[3, 4]", X, X),
+                    case("bool[3, 1]", X, "float32[4]"), infer=_where_type),
+)  # fmt: skip
+
+OPS: tuple[Operator, ...] = (
+    *_UNARY,
+    *_BINARY,
+    *_VARIADIC,
+    Operator("Clip", same_type, _clip, kind="elementwise", cases=(
+        case(X, np.float32(-0.5), np.float32(0.5)), case(X, None, np.float32(0.2)),
+        case(X, min=-0.5, max=0.5, opset=10), case("int32[6] in -9..9", np.int32(-2)))),
+    Operator("Cast", _cast_type, _cast, kind="elementwise", cases=(
+        case(X, to=7), case(X, to=9), case("int64[4] in -2..2", to=1), case("bool[4]", to=1),
+        case("float32[4] in -3..3", to=10), case("int32[4] in 0..9", to=3))),
+    Operator("CastLike", _cast_like_type, _cast, kind="elementwise", cases=(
+        case(X, "int32[1]"), case("int64[4] in -2..2", X))),
+)  # fmt: skip

@@ -1,0 +1,243 @@
+"""Indexing rows: gathers, scatters and what else picks elements by position or by other tensors.
+
+Scatters are gathers here: every output element looks for the updates that name it, so that all are
+independent and none races with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Const, Expr, as_int, call, const, select
+from webmlc.graph.compute import Tensor, compute, identity, reduce
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.elementwise import same_type
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import ZERO, Shape, given
+
+Inputs = tuple[Tensor | None, ...]
+
+
+def wrapped(index: Expr, size: Expr) -> Expr:
+    """An index read from a tensor, counted from the front."""
+    position = index.astype(INDEX)
+    return select(position < 0, position + size, position)
+
+
+def _gather_type(context: Context) -> tuple[TensorType, ...]:
+    x, axis = context.type(0), context.axis(0)
+    shape = (*x.shape[:axis], *context.shape(1), *x.shape[axis + 1 :])
+    return (TensorType(x.dtype, shape),)
+
+
+def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
+    known = context.constant(1)
+    natural = known is not None and bool((known >= 0).all())
+
+    def element(*i: Expr) -> Expr:
+        index = indices[i[axis : axis + indices.rank]]
+        at = index.astype(INDEX) if natural else wrapped(index, x.shape[axis])
+        return x[(*i[:axis], at, *i[axis + indices.rank :])]
+
+    return (compute("gather", context.outputs[0].shape, element),)
+
+
+def _gather_elements_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), context.shape(1)),)
+
+
+def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
+
+    def element(*i: Expr) -> Expr:
+        return x[(*i[:axis], wrapped(indices[i], x.shape[axis]), *i[axis + 1 :])]
+
+    return (compute("gather_elements", indices.shape, element),)
+
+
+def _depth(context: Context) -> int:
+    """The length of each index of a GatherND or ScatterND."""
+    depth = as_int(context.shape(1)[-1])
+    if depth is None:
+        raise NotSupportedError("the length of the indices is symbolic")
+    return depth
+
+
+def _gather_nd_type(context: Context) -> tuple[TensorType, ...]:
+    x, batch = context.type(0), int(context.attribute("batch_dims", 0))
+    shape = (*context.shape(1)[:-1], *x.shape[batch + _depth(context) :])
+    return (TensorType(x.dtype, shape),)
+
+
+def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, indices = given(inputs, 0), given(inputs, 1)
+    batch, depth, outer = int(context.attribute("batch_dims", 0)), _depth(context), indices.rank - 1
+
+    def element(*i: Expr) -> Expr:
+        found = [wrapped(indices[(*i[:outer], const(k))], x.shape[batch + k]) for k in range(depth)]
+        return x[(*i[:batch], *found, *i[outer:])]
+
+    return (compute("gather_nd", context.outputs[0].shape, element),)
+
+
+_COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
+
+
+def _scattered(
+    name: str,
+    context: Context,
+    data: Tensor,
+    extents: Shape,
+    matches: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr],
+    update: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr],
+) -> Tensor:
+    """Every element of `data`, combined with the updates `u` (over `extents`) that match it.
+
+    Without a reduction the last matching update wins: its number is found first.
+    """
+    rank = data.rank
+    combine = _COMBINE.get(context.attribute("reduction", "none"))
+    if combine is not None:
+        neutral = identity(combine, data.dtype)
+
+        def contribution(*index: Expr) -> Expr:
+            i, u = index[:rank], index[rank:]
+            return select(matches(i, u), update(i, u), neutral)
+
+        total = reduce("updates", data.shape, extents, combine, contribution)
+        return compute(name, data.shape, lambda *i: call(combine, data[i], total[i]))
+
+    def number(*index: Expr) -> Expr:
+        i, u = index[:rank], index[rank:]
+        flat: Expr = ZERO
+        for v, size in zip(u, extents, strict=True):
+            flat = flat * size + v
+        return select(matches(i, u), flat, const(-1))
+
+    last = reduce("last", data.shape, extents, "max", number)
+
+    def element(*i: Expr) -> Expr:
+        rest, u = last[i], []
+        for size in reversed(extents):
+            u.append(rest % size)
+            rest = rest // size
+        return select(last[i] >= 0, update(i, tuple(u[::-1])), data[i])
+
+    return compute(name, data.shape, element)
+
+
+def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    data, indices, updates = (given(inputs, i) for i in range(3))
+    axis = context.axis(0)
+
+    def at(i: tuple[Expr, ...], u: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return (*i[:axis], u[0], *i[axis + 1 :])
+
+    def matches(i: tuple[Expr, ...], u: tuple[Expr, ...]) -> Expr:
+        inside = call("eq", wrapped(indices[at(i, u)], data.shape[axis]), i[axis])
+        for d in range(data.rank):
+            if d != axis and indices.shape[d] != data.shape[d]:
+                inside = (i[d] < indices.shape[d]) & inside
+        return inside
+
+    extents = (indices.shape[axis],)
+    return (_scattered("scatter", context, data, extents, matches, lambda i, u: updates[at(i, u)]),)
+
+
+def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    data, indices, updates = (given(inputs, i) for i in range(3))
+    depth = _depth(context)
+
+    def matches(i: tuple[Expr, ...], u: tuple[Expr, ...]) -> Expr:
+        found = const(True, DType.bool)
+        for k in range(depth):
+            found = found & call("eq", wrapped(indices[(*u, const(k))], data.shape[k]), i[k])
+        return found
+
+    extents = indices.shape[:-1]
+    return (
+        _scattered(
+            "scatter_nd", context, data, extents, matches, lambda i, u: updates[(*u, *i[depth:])]
+        ),
+    )
+
+
+def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
+    depth = context.known(1, "the depth").reshape(-1)[0]
+    shape = list(context.shape(0))
+    axis = context.axis(-1, rank=len(shape) + 1)
+    shape.insert(axis, depth if isinstance(depth, Expr) else const(int(depth)))
+    return (TensorType(context.dtype(2), tuple(shape)),)
+
+
+def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    indices, values = given(inputs, 0), given(inputs, 2)
+    shape = context.outputs[0].shape
+    axis = context.axis(-1, rank=len(shape))
+
+    def element(*i: Expr) -> Expr:
+        index = wrapped(indices[(*i[:axis], *i[axis + 1 :])], shape[axis])
+        return select(call("eq", index, i[axis]), values[1], values[0])
+
+    return (compute("one_hot", shape, element),)
+
+
+def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, upper = given(inputs, 0), bool(context.attribute("upper", 1))
+    k = inputs[1] if len(inputs) > 1 else None
+    known = context.value(1)
+
+    def element(*i: Expr) -> Expr:
+        offset: Expr = ZERO
+        if known is not None:
+            offset = const(0) + known.reshape(-1)[0]
+        elif k is not None:
+            offset = k[(ZERO,) * k.rank].astype(INDEX)
+        kept = i[-1] >= i[-2] + offset if upper else i[-1] <= i[-2] + offset
+        return select(kept, x[i], Const(0, x.dtype))
+
+    return (compute("trilu", x.shape, element),)
+
+
+def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, lengths = given(inputs, 0), given(inputs, 1)
+    time, batch = int(context.attribute("time_axis", 0)), int(context.attribute("batch_axis", 1))
+
+    def element(*i: Expr) -> Expr:
+        length = lengths[i[batch]].astype(INDEX)
+        at = select(i[time] < length, length - 1 - i[time], i[time])
+        return x[tuple(at if d == time else v for d, v in enumerate(i))]
+
+    return (compute("reverse_sequence", x.shape, element),)
+
+
+X = "float32[3, 4]"
+INDICES = np.array([[0, 2], [1, -1]])
+
+OPS: tuple[Operator, ...] = (
+    Operator("Gather", _gather_type, _gather, kind="injective", cases=(
+        case(X, INDICES), case(X, INDICES, axis=1), case(X, np.int64(1)), case(X, [2], axis=-1))),
+    Operator("GatherElements", _gather_elements_type, _gather_elements, kind="injective", cases=(
+        case(X, INDICES), case(X, INDICES, axis=1))),
+    Operator("GatherND", _gather_nd_type, _gather_nd, kind="injective", cases=(
+        case(X, np.array([[0, 1], [2, -1]])), case(X, np.array([[1], [0]])),
+        case("float32[2, 3, 4]", np.array([[1], [0]]), batch_dims=1))),
+    Operator("ScatterElements", same_type, _scatter_elements, kind="reduction", cases=(
+        case(X, INDICES, "float32[2, 2]"), case(X, INDICES, "float32[2, 2]", axis=1),
+        case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="add"),
+        case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="max"))),
+    Operator("Scatter", same_type, _scatter_elements, kind="reduction"),
+    Operator("ScatterND", same_type, _scatter_nd, kind="reduction", cases=(
+        case(X, [[0], [2]], "float32[2, 4]"), case(X, [[0, 1], [2, 3]], "float32[2]"),
+        case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
+    Operator("OneHot", _one_hot_type, _one_hot, kind="injective", cases=(
+        case([1, 2, -1], np.int64(4), [0.5, 2.0]), case([[1, 2]], np.int64(3), [0, 7], axis=0))),
+    Operator("Trilu", same_type, _trilu, kind="injective", cases=(
+        case(X), case(X, upper=0), case(X, np.int64(1)), case(X, np.int64(-1), upper=0))),
+    Operator("ReverseSequence", same_type, _reverse_sequence, kind="injective", cases=(
+        case("float32[4, 3]", [1, 2, 4], time_axis=0, batch_axis=1),)),
+)  # fmt: skip

@@ -1,0 +1,237 @@
+"""Normalisations: statistics over axes as reducing stages, then one pointwise stage.
+
+Statistics of half-precision inputs are taken in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, call, const, select
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import Node, TensorType
+from webmlc.graph.ops.elementwise import same_type
+from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.pooling import power
+from webmlc.graph.ops.reduction import accumulator, fold, mean_scale, reduced_shape
+from webmlc.graph.ops.shapes import ZERO, aligned, canonical, given
+
+Inputs = tuple[Tensor | None, ...]
+Index = tuple[Expr, ...]
+
+
+def _batch_type(context: Context) -> tuple[TensorType, ...]:
+    if context.attribute("training_mode", 0) or sum(1 for o in context.node.outputs if o) > 1:
+        raise NotSupportedError("batch statistics (training mode) are not supported")
+    return (context.type(0),)
+
+
+def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Two small stages make a scale and a shift of the statistics; they fold to constants."""
+    x, scale, bias, mean, variance = (given(inputs, i) for i in range(5))
+    epsilon = Const(context.attribute("epsilon", 1e-5), variance.dtype)
+
+    def factor(c: Expr) -> Expr:
+        return scale[c].astype(variance.dtype) / call("sqrt", variance[c] + epsilon)
+
+    factors = compute("factor", variance.shape, factor)
+    shifts = compute(
+        "shift", mean.shape, lambda c: bias[c].astype(mean.dtype) - mean[c] * factors[c]
+    )
+
+    def element(*i: Expr) -> Expr:
+        channel = i[1] if len(i) > 1 else ZERO
+        value = x[i].astype(factors.dtype) * factors[channel] + shifts[channel]
+        return value.astype(x.dtype)
+
+    return (compute("batch_norm", x.shape, element),)
+
+
+def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """x / (bias + alpha / size · sum of squares over neighbouring channels) ^ beta."""
+    x, size = given(inputs, 0), int(context.attribute("size"))
+    alpha, beta = context.attribute("alpha", 1e-4), context.attribute("beta", 0.75)
+    bias, before = context.attribute("bias", 1.0), (size - 1) // 2
+    channels = x.shape[1]
+
+    def square(n: Expr, c: Expr, *rest: Expr) -> Expr:
+        *i, r = rest
+        channel = c + r - before
+        inside = (channel >= 0) & (channel < channels)
+        value = x[(n, channel, *i)]
+        return select(inside, value * value, Const(0, x.dtype))
+
+    total = reduce("squares", x.shape, [const(size)], "add", square)
+
+    def element(*i: Expr) -> Expr:
+        return x[i] / call("pow", total[i] * (alpha / size) + bias, beta)
+
+    return (compute("lrn", x.shape, element),)
+
+
+class _Statistics:
+    """Mean and 1/sqrt(variance + epsilon) of `x` over `axes`, which keep size 1."""
+
+    def __init__(self, x: Tensor, axes: Sequence[int], epsilon: float, dtype: DType) -> None:
+        extents = [x.shape[a] for a in axes]
+        scale = mean_scale(extents, dtype)
+        self.x, self.axes, self.dtype = x, axes, dtype
+        total = fold("sum", x, axes, "add", lambda *i: x[i].astype(dtype))
+        self.mean = compute("mean", total.shape, lambda *i: scale(total[i]))
+
+        def squared(*i: Expr) -> Expr:
+            difference = self.centred(i)
+            return difference * difference
+
+        squares = fold("squares", x, axes, "add", squared)
+        self.inverse = compute(
+            "inverse_deviation",
+            total.shape,
+            lambda *i: 1.0 / call("sqrt", scale(squares[i]) + epsilon),
+        )
+
+    def at(self, index: Sequence[Expr]) -> Index:
+        return tuple(ZERO if d in self.axes else i for d, i in enumerate(index))
+
+    def centred(self, index: Sequence[Expr]) -> Expr:
+        return self.x[tuple(index)].astype(self.dtype) - self.mean[self.at(index)]
+
+    def normalised(self, index: Sequence[Expr]) -> Expr:
+        return self.centred(index) * self.inverse[self.at(index)]
+
+
+def _layer_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    axis = context.axis(-1)
+    statistics = TensorType(_stash(context), reduced_shape(x.shape, range(axis, x.rank), keep=True))
+    return (x, statistics, statistics)[: len([o for o in context.node.outputs if o])]
+
+
+def _stash(context: Context) -> DType:
+    """The dtype that the statistics are taken in."""
+    wanted = ELEMENT_TYPES.get(int(context.attribute("stash_type", 1)), DType.float32)
+    own = accumulator(context.dtype(0))
+    return own if own.bytes > wanted.bytes else wanted
+
+
+def _layer_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, scale = given(inputs, 0), given(inputs, 1)
+    bias = inputs[2] if len(inputs) > 2 else None
+    axes = range(context.axis(-1), x.rank)
+    dtype = _stash(context)
+    statistics = _Statistics(x, axes, context.attribute("epsilon", 1e-5), dtype)
+
+    def element(*i: Expr) -> Expr:
+        value = statistics.normalised(i) * scale[aligned(i, scale.shape, x.shape)].astype(dtype)
+        if bias is not None:
+            value = value + bias[aligned(i, bias.shape, x.shape)].astype(dtype)
+        return value.astype(x.dtype)
+
+    y = compute("layer_norm", x.shape, element)
+    return (y, statistics.mean, statistics.inverse)[: len(context.outputs)]
+
+
+def _rms_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, scale = given(inputs, 0), given(inputs, 1)
+    axes = range(context.axis(-1), x.rank)
+    dtype = _stash(context)
+    epsilon = context.attribute("epsilon", 1e-5)
+
+    def square(*i: Expr) -> Expr:
+        value = x[i].astype(dtype)
+        return value * value
+
+    squares = fold("squares", x, axes, "add", square)
+    mean = mean_scale([x.shape[a] for a in axes], dtype)
+    inverse = compute(
+        "inverse_root", squares.shape, lambda *i: 1.0 / call("sqrt", mean(squares[i]) + epsilon)
+    )
+
+    def element(*i: Expr) -> Expr:
+        at = tuple(ZERO if d in axes else v for d, v in enumerate(i))
+        value = (x[i].astype(dtype) * inverse[at]).astype(x.dtype)
+        return value * scale[aligned(i, scale.shape, x.shape)].astype(x.dtype)
+
+    return (compute("rms_norm", x.shape, element),)
+
+
+def _instance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, scale, bias = (given(inputs, i) for i in range(3))
+    dtype = accumulator(x.dtype)
+    statistics = _Statistics(x, range(2, x.rank), context.attribute("epsilon", 1e-5), dtype)
+
+    def element(*i: Expr) -> Expr:
+        value = statistics.normalised(i) * scale[i[1]].astype(dtype) + bias[i[1]].astype(dtype)
+        return value.astype(x.dtype)
+
+    return (compute("instance_norm", x.shape, element),)
+
+
+def _group_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Channels split in groups; before opset 21 scale and bias are one a group, not a channel."""
+    x, scale, bias = (given(inputs, i) for i in range(3))
+    groups = int(context.attribute("num_groups"))
+    dtype = accumulator(x.dtype)
+    per_group = canonical(x.shape[1] // groups)
+    split = (x.shape[0], const(groups), per_group, *x.shape[2:])
+    grouped = compute("groups", split, lambda n, g, c, *i: x[(n, g * per_group + c, *i)])
+    statistics = _Statistics(
+        grouped, range(2, grouped.rank), context.attribute("epsilon", 1e-5), dtype
+    )
+    by_group = bool(context.attribute("per_group", 0))
+
+    def element(n: Expr, c: Expr, *i: Expr) -> Expr:
+        group = c // per_group
+        place = group if by_group else c
+        value = statistics.normalised((n, group, c % per_group, *i))
+        value = value * scale[place].astype(dtype) + bias[place].astype(dtype)
+        return value.astype(x.dtype)
+
+    return (compute("group_norm", x.shape, element),)
+
+
+def _mark_per_group(node: Node, opset: int) -> Node:
+    return node if opset >= 21 else replace(node, attributes={**node.attributes, "per_group": 1})
+
+
+def _lp_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """x by its norm along an axis; where that is zero, zero."""
+    x, axis = given(inputs, 0), context.axis(-1)
+    before, after = power(int(context.attribute("p", 2)))
+    total = fold("norm", x, (axis,), "add", lambda *i: before(x[i]))
+
+    def element(*i: Expr) -> Expr:
+        norm = after(total[(*i[:axis], ZERO, *i[axis + 1 :])])
+        zero = Const(0, x.dtype)
+        return select(call("eq", norm, zero), zero, x[i] / norm)
+
+    return (compute("lp_norm", x.shape, element),)
+
+
+def _row(
+    name: str, meaning: Callable[[Context, Inputs], tuple[Tensor, ...]], *cases: object
+) -> Operator:
+    return Operator(name, same_type, meaning, kind="reduction", cases=cases)  # type: ignore[arg-type]
+
+
+X, C = "float32[2, 4, 3, 5]", "float32[4]"
+VARIANCE = "float32[4] in 0.5..2"
+
+OPS: tuple[Operator, ...] = (
+    Operator("BatchNormalization", _batch_type, _batch_normalisation, kind="broadcast", cases=(
+        case(X, C, C, C, VARIANCE), case(X, C, C, C, VARIANCE, epsilon=0.01),
+        case("float32[3, 4]", C, C, C, VARIANCE))),
+    Operator("LayerNormalization", _layer_type, _layer_normalisation, kind="reduction", cases=(
+        case(X, "float32[5]", "float32[5]"), case(X, "float32[3, 5]", axis=2, epsilon=0.1),
+        case(X, "float32[5]", "float32[5]", outputs=3))),
+    _row("LRN", _local_response, case(X, size=3), case(X, size=2, alpha=0.5, beta=0.5, bias=2.0)),
+    _row("RMSNormalization", _rms_normalisation, case(X, "float32[5]"),
+         case(X, "float32[3, 5]", axis=2)),
+    _row("InstanceNormalization", _instance_normalisation, case(X, C, C)),
+    Operator("GroupNormalization", same_type, _group_normalisation, kind="reduction",
+             normalise=_mark_per_group, cases=(
+        case(X, C, C, num_groups=2),)),
+    _row("LpNormalization", _lp_normalisation, case(X), case(X, axis=1, p=1)),
+)  # fmt: skip

@@ -1,0 +1,218 @@
+"""Pooling: one `pool` stage over the taps of a window (of the padded input), then what finishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, call, const, select
+from webmlc.graph.compute import Tensor, compute, identity, reduce
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import Context, Operator, case
+from webmlc.graph.ops.reduction import accumulator, fold, mean_scale
+from webmlc.graph.ops.shapes import ONE, ZERO, given
+from webmlc.graph.ops.windows import Windows
+
+Inputs = tuple[Tensor | None, ...]
+Meaning = Callable[[Context, Inputs], tuple[Tensor, ...]]
+
+
+def windows_of(context: Context) -> Windows:
+    """The windows of a pooling node."""
+    return Windows.of(
+        context, context.attribute("kernel_shape"), bool(context.attribute("ceil_mode", 0))
+    )
+
+
+def _pool_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    pooled = TensorType(x.dtype, (*x.shape[:2], *windows_of(context).sizes))
+    wanted = sum(1 for o in context.node.outputs if o)
+    return (pooled, TensorType(DType.int64, pooled.shape))[:wanted]
+
+
+def _pool(
+    x: Tensor, windows: Windows, combine: str, outside: float | int, before: Callable[[Expr], Expr]
+) -> Tensor:
+    padded = windows.pad(x, outside)
+    rank = windows.rank
+
+    def element(n: Expr, c: Expr, *rest: Expr) -> Expr:
+        return before(padded[(n, c, *windows.positions(rest[:rank], rest[rank:]))])
+
+    shape = (*x.shape[:2], *windows.sizes)
+    return reduce("pool", shape, [const(k) for k in windows.kernel], combine, element)
+
+
+def _max_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, windows = given(inputs, 0), windows_of(context)
+    lowest = identity("max", x.dtype).value
+    pooled = _pool(x, windows, "max", lowest, lambda v: v)
+    if len(context.outputs) < 2:
+        return (pooled,)
+    return (pooled, _max_position(context, x, pooled, windows))
+
+
+def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows) -> Tensor:
+    """The flat index of each maximum in the whole input; the first where several are equal."""
+    rank, spatial = windows.rank, x.shape[2:]
+    columns_first = bool(context.attribute("storage_order", 0))
+    order = range(rank)[::-1] if columns_first else range(rank)
+    nothing = const(2**31 - 1)
+
+    def position(n: Expr, c: Expr, *rest: Expr) -> Expr:
+        at = windows.positions(rest[:rank], rest[rank:])
+        place = [p - b for p, b in zip(at, windows.begins, strict=True)]
+        inside = const(True, DType.bool)
+        flat: Expr = n * x.shape[1] + c
+        for d in range(rank):
+            inside = inside & (place[d] >= 0) & (place[d] < spatial[d])
+        for d in order:
+            flat = flat * spatial[d] + place[d]
+        best = call("eq", x[(n, c, *place)], pooled[(n, c, *rest[:rank])])
+        return select(inside & best, flat, nothing)
+
+    taps = [const(k) for k in windows.kernel]
+    first = reduce("position", pooled.shape, taps, "min", position)
+    return compute("indices", pooled.shape, lambda *i: first[i].astype(DType.int64))
+
+
+def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The sum over a window by the number of its elements; padding counts where asked, overhang
+    of rounding up never does."""
+    x, windows = given(inputs, 0), windows_of(context)
+    wide = accumulator(x.dtype)
+    total = _pool(x, windows, "add", 0, lambda v: v.astype(wide))
+    padded = bool(context.attribute("count_include_pad", 0))
+    whole = 1
+    partial: list[int] = []
+    for d, kernel in enumerate(windows.kernel):
+        if windows.is_inside(d) or (padded and not windows.ceil):
+            whole *= kernel
+        else:
+            partial.append(d)
+
+    def element(n: Expr, c: Expr, *i: Expr) -> Expr:
+        value = total[(n, c, *i)]
+        if not partial:
+            return (value * (1 / whole)).astype(x.dtype)
+        count: Expr = const(whole)
+        for d in partial:
+            low = const(0) - windows.begins[d] if padded else ZERO
+            high = windows.inputs[d] + (windows.ends[d] if padded else 0)
+            count = count * windows.taps_inside(d, i[d], low, high)
+        return (value / count.astype(wide)).astype(x.dtype)
+
+    return (compute("average", total.shape, element),)
+
+
+def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
+    """|x|^p and its inverse."""
+    if p == 1:
+        return (lambda x: call("abs", x)), (lambda x: x)
+    if p == 2:
+        return (lambda x: x * x), (lambda x: call("sqrt", x))
+    return (
+        lambda x: call("pow", call("abs", x), float(p)),
+        lambda x: call("pow", x, 1.0 / p),
+    )
+
+
+def _lp_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x = given(inputs, 0)
+    before, after = power(int(context.attribute("p", 2)))
+    total = _pool(x, windows_of(context), "add", 0, before)
+    return (compute("root", total.shape, lambda *i: after(total[i])),)
+
+
+def _global_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    return (TensorType(x.dtype, (*x.shape[:2], *((ONE,) * (x.rank - 2)))),)
+
+
+def _global_average(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x = given(inputs, 0)
+    axes, wide = range(2, x.rank), accumulator(x.dtype)
+    total = fold("pool", x, axes, "add", lambda *i: x[i].astype(wide))
+    scale = mean_scale(x.shape[2:], wide)
+    return (compute("average", total.shape, lambda *i: scale(total[i]).astype(x.dtype)),)
+
+
+def _global_max(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x = given(inputs, 0)
+    return (fold("pool", x, range(2, x.rank), "max", lambda *i: x[i]),)
+
+
+def _global_lp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x = given(inputs, 0)
+    before, after = power(int(context.attribute("p", 2)))
+    total = fold("pool", x, range(2, x.rank), "add", lambda *i: before(x[i]))
+    return (compute("root", total.shape, lambda *i: after(total[i])),)
+
+
+def _unpool_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    wanted = context.integers("output_shape", 2)
+    if wanted is not None:
+        return (TensorType(x.dtype, tuple(const(n) for n in wanted)),)
+    kernel = context.attribute("kernel_shape")
+    rank = len(kernel)
+    strides = context.attribute("strides", (1,) * rank)
+    pads = context.attribute("pads", (0,) * (2 * rank))
+    sizes = [
+        (x.shape[2 + d] - 1) * strides[d] + kernel[d] - pads[d] - pads[rank + d]
+        for d in range(rank)
+    ]
+    return (TensorType(x.dtype, (*x.shape[:2], *sizes)),)
+
+
+def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Each output element looks for the input whose index names it, in its own channel.
+
+    Indices are positions in the whole tensor that was pooled, whose size `kernel_shape` implies.
+    """
+    x, indices = given(inputs, 0), given(inputs, 1)
+    shape = context.outputs[0].shape
+    pooled = _unpool_type(Context(context.node, context.types[:2]))[0].shape
+    rank = x.rank - 2
+
+    def element(n: Expr, c: Expr, *rest: Expr) -> Expr:
+        flat: Expr = n * shape[1] + c
+        inside = const(True, DType.bool)
+        for d, i in enumerate(rest[:rank]):
+            flat = flat * pooled[2 + d] + i
+            inside = inside & (i < pooled[2 + d])
+        source = (n, c, *rest[rank:])
+        here = call("eq", indices[source].astype(DType.int32), flat)
+        return select(inside & here, x[source], Const(0, x.dtype))
+
+    return (reduce("unpool", shape, x.shape[2:], "add", element),)
+
+
+X = "float32[2, 3, 7, 6]"
+POOLS = (
+    case(X, kernel_shape=(2, 2)), case(X, kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4),
+    case(X, kernel_shape=(3, 2), strides=(2, 2), ceil_mode=1),
+    case(X, kernel_shape=(3, 3), strides=(2, 2), auto_pad="SAME_UPPER"),
+    case(X, kernel_shape=(2, 2), auto_pad="SAME_LOWER"), case("float32[1, 2, 9]", kernel_shape=(3,)),
+)  # fmt: skip
+
+OPS: tuple[Operator, ...] = (
+    Operator("MaxPool", _pool_type, _max_pool, kind="reduction", cases=(
+        *POOLS, case(X, kernel_shape=(2, 2), dilations=(2, 2)),
+        case(X, kernel_shape=(2, 2), strides=(2, 2), outputs=2),
+        case("int8[1, 1, 4, 4] in -9..9", kernel_shape=(2, 2)))),
+    Operator("AveragePool", _pool_type, _average_pool, kind="reduction", cases=(
+        *POOLS, case(X, kernel_shape=(3, 3), pads=(1,) * 4, count_include_pad=1),
+        case(X, kernel_shape=(2, 2), dilations=(2, 2)))),
+    Operator("LpPool", _pool_type, _lp_pool, kind="reduction",
+             cases=(case(X, kernel_shape=(2, 2)), case(X, kernel_shape=(3, 3), p=1))),
+    Operator("GlobalAveragePool", _global_type, _global_average, kind="reduction", cases=(case(X),)),
+    Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", cases=(case(X),)),
+    Operator("GlobalLpPool", _global_type, _global_lp, kind="reduction", cases=()),
+    Operator("MaxUnpool", _unpool_type, _max_unpool, kind="reduction", cases=(
+        case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), kernel_shape=(2, 2),
+             strides=(2, 2)),)),
+)  # fmt: skip

@@ -1,0 +1,320 @@
+"""Reductions over axes: ReduceX, ArgMax/ArgMin, softmax and its kin, cumulative sums.
+
+Sums of half-precision numbers run in float32 and are rounded once at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, as_int, call, const, select
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import Node, TensorType
+from webmlc.graph.ops.elementwise import same_type
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import ONE, ZERO, Shape, given, product
+
+Inputs = tuple[Tensor | None, ...]
+Body = Callable[[Expr], Expr]
+
+X = "float32[2, 3, 4]"
+
+
+def accumulator(dtype: DType) -> DType:
+    """The dtype that sums of `dtype` run in."""
+    return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
+
+
+def axes_of(context: Context) -> tuple[int, ...]:
+    """The reduced axes of a ReduceX node, in order; all where none are given, unless that is a no-op."""
+    rank = context.rank(0)
+    axes = context.integers("axes", 1)
+    if not axes:
+        return () if context.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
+    if any(not -rank <= a < rank for a in axes):
+        raise NotSupportedError(f"axes {axes} are outside a tensor of rank {rank}")
+    return tuple(sorted({a % rank for a in axes}))
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keep: bool) -> Shape:
+    """The shape after folding `axes` to size 1, or away."""
+    if keep:
+        return tuple(ONE if d in axes else size for d, size in enumerate(shape))
+    return tuple(size for d, size in enumerate(shape) if d not in axes)
+
+
+def fold(
+    name: str,
+    source: Tensor,
+    axes: Sequence[int],
+    combine: str,
+    body: Callable[..., Expr],
+    keep: bool = True,
+) -> Tensor:
+    """Reduce `body(*index)` over `axes` of an index into a tensor shaped as `source`."""
+    shape = reduced_shape(source.shape, axes, keep)
+    kept = [d for d in range(source.rank) if keep or d not in axes]
+
+    def element(*index: Expr) -> Expr:
+        full = dict(zip(kept, index, strict=False))
+        full |= dict(zip(axes, index[len(shape) :], strict=True))
+        return body(*(full[d] for d in range(source.rank)))
+
+    return reduce(name, shape, [source.shape[a] for a in axes], combine, element)
+
+
+def _reduce_type(context: Context) -> tuple[TensorType, ...]:
+    keep = bool(context.attribute("keepdims", 1))
+    return (TensorType(context.dtype(0), reduced_shape(context.shape(0), axes_of(context), keep)),)
+
+
+def _reduce(
+    name: str, combine: str, before: Body | None = None, after: Body | None = None
+) -> Operator:
+    """A row that folds `before(x)` and finishes with `after`, both of the accumulator's dtype."""
+    stage = name.removeprefix("Reduce").lower()
+
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        x, axes = given(inputs, 0), axes_of(context)
+        keep = bool(context.attribute("keepdims", 1))
+        wide = accumulator(x.dtype)
+
+        def element(*i: Expr) -> Expr:
+            value = x[i].astype(wide)
+            return before(value) if before else value
+
+        total = fold(stage, x, axes, _boolean(combine, wide), element, keep)
+        if after is None and wide == x.dtype:
+            return (total,)
+        finish = after or (lambda v: v)
+        shape = context.outputs[0].shape
+        return (compute(f"{stage}_out", shape, lambda *i: finish(total[i]).astype(x.dtype)),)
+
+    cases = (
+        case(X), case(X, np.array([1]), opset=18), case(X, np.array([-1, 0]), keepdims=0, opset=18),
+        case(X, axes=(0, 2), opset=11), case(X, keepdims=0),
+    )  # fmt: skip
+    if name == "ReduceSum":
+        cases = (case(X), case(X, np.array([1])), case(X, np.array([-1, 0]), keepdims=0))
+    return Operator(name, _reduce_type, meaning, kind="reduction", cases=cases)
+
+
+def _boolean(combine: str, dtype: DType) -> str:
+    """The largest of booleans is their disjunction."""
+    return {"max": "bit_or", "min": "bit_and"}[combine] if dtype is DType.bool else combine
+
+
+def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, axes = given(inputs, 0), axes_of(context)
+    wide = accumulator(x.dtype)
+    keep = bool(context.attribute("keepdims", 1))
+    total = fold("mean", x, axes, "add", lambda *i: x[i].astype(wide), keep)
+    scale = mean_scale([x.shape[a] for a in axes], wide)
+    shape = context.outputs[0].shape
+    return (compute("mean_out", shape, lambda *i: scale(total[i]).astype(x.dtype)),)
+
+
+def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
+    """Divide a sum over these extents by their number: a product where that is known."""
+    count = product(extents)
+    number = as_int(count)
+    if not dtype.is_float:
+        return lambda total: call("truncdiv", total, count.astype(dtype))
+    if number is None:
+        return lambda total: total / count.astype(dtype)
+    return lambda total: total * (1.0 / number if number else float("nan"))
+
+
+def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, axes = given(inputs, 0), axes_of(context)
+    wide = accumulator(x.dtype)
+    wide = wide if wide.is_float else DType.float32
+    top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide))
+    finite = compute("max_finite", top.shape, lambda *i: _finite(top[i]))
+    kept = set(range(x.rank)) - set(axes)
+
+    def at(*i: Expr) -> tuple[Expr, ...]:
+        return tuple(v if d in kept else ZERO for d, v in enumerate(i))
+
+    total = fold(
+        "sum_exp", x, axes, "add", lambda *i: call("exp", x[i].astype(wide) - finite[at(*i)])
+    )
+    places = [d for d in range(x.rank) if context.attribute("keepdims", 1) or d in kept]
+
+    def element(*i: Expr) -> Expr:
+        full: list[Expr] = [ZERO] * x.rank
+        for place, v in zip(places, i, strict=True):
+            full[place] = v
+        index = tuple(full)
+        return (call("log", total[index]) + finite[index]).astype(x.dtype)
+
+    return (compute("log_sum_exp", context.outputs[0].shape, element),)
+
+
+def _finite(x: Expr) -> Expr:
+    """-inf (and inf) of a maximum becomes 0, so that differences from it stay numbers."""
+    return select(call("isinf", x), Const(0, x.dtype), x)
+
+
+def _arg_type(context: Context) -> tuple[TensorType, ...]:
+    keep = bool(context.attribute("keepdims", 1))
+    return (TensorType(DType.int64, reduced_shape(context.shape(0), (context.axis(0),), keep)),)
+
+
+def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
+    """Where along `axis` the largest (or smallest) element stands, as an index; the axis has size 1.
+
+    NaN counts as the best, as in numpy: the position of the first that is NaN or equals the best.
+    """
+    best = fold("best", x, (axis,), combine, lambda *i: x[i])
+    extent = x.shape[axis]
+    nothing = const(-1) if last else extent
+
+    def position(*i: Expr) -> Expr:
+        value, top = x[i], best[(*i[:axis], ZERO, *i[axis + 1 :])]
+        found = call("eq", value, top)
+        if x.dtype.is_float:
+            found = found | call("isnan", value)
+        return select(found, i[axis], nothing)
+
+    return fold("position", x, (axis,), "max" if last else "min", position)
+
+
+def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        x, axis = given(inputs, 0), context.axis(0)
+        last = bool(context.attribute("select_last_index", 0))
+        found = best_index(x, axis, combine, last)
+        keep = bool(context.attribute("keepdims", 1))
+
+        def element(*i: Expr) -> Expr:
+            index = i if keep else (*i[:axis], ZERO, *i[axis:])
+            return found[index].astype(DType.int64)
+
+        return (compute("arg", context.outputs[0].shape, element),)
+
+    return meaning
+
+
+def _coerce_softmax(node: Node, opset: int) -> Node:
+    """Before opset 13 the axis defaults to 1, and it and all that follow are one."""
+    if opset >= 13:
+        return node
+    attributes = {"axis": 1, **node.attributes, "coerced": 1}
+    return replace(node, attributes=attributes)
+
+
+def softmax_axes(context: Context) -> tuple[int, ...]:
+    """The axes that one softmax runs over."""
+    axis = context.axis(-1)
+    return tuple(range(axis, context.rank(0))) if context.attribute("coerced") else (axis,)
+
+
+def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
+    """Three stages: maximum, sum of exponentials, result."""
+
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        x, axes = given(inputs, 0), softmax_axes(context)
+        wide = accumulator(x.dtype)
+        top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide))
+
+        def shifted(*i: Expr) -> Expr:
+            return x[i].astype(wide) - top[one(i)]
+
+        def one(i: Sequence[Expr]) -> tuple[Expr, ...]:
+            return tuple(ZERO if d in axes else v for d, v in enumerate(i))
+
+        total = fold("sum_exp", x, axes, "add", lambda *i: call("exp", shifted(*i)))
+
+        def element(*i: Expr) -> Expr:
+            if log:
+                value = shifted(*i) - call("log", total[one(i)])
+            else:
+                value = call("exp", shifted(*i)) / total[one(i)]
+            return value.astype(x.dtype)
+
+        return (compute("log_softmax" if log else "softmax", x.shape, element),)
+
+    return meaning
+
+
+def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """One at the first maximum, zero elsewhere."""
+    x, axes = given(inputs, 0), softmax_axes(context)
+    if len(axes) != 1:
+        raise NotSupportedError("Hardmax over several axes (opset < 13) is not supported")
+    axis = axes[0]
+    found = best_index(x, axis, "max", last=False)
+
+    def element(*i: Expr) -> Expr:
+        here = call("eq", i[axis], found[(*i[:axis], ZERO, *i[axis + 1 :])])
+        return select(here, Const(1, x.dtype), Const(0, x.dtype))
+
+    return (compute("hardmax", x.shape, element),)
+
+
+def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
+    """Each element folds all before it: quadratic, but every element is independent."""
+
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        x = given(inputs, 0)
+        axis = (context.integers("axis", 1) or (0,))[0] % x.rank
+        strict, backward = context.attribute("exclusive", 0), context.attribute("reverse", 0)
+        compare = ("gt" if strict else "ge") if backward else ("lt" if strict else "le")
+        wide = accumulator(x.dtype)
+        neutral = Const(0 if combine == "add" else 1, wide)
+
+        def element(*index: Expr) -> Expr:
+            *i, r = index
+            source = x[(*i[:axis], r, *i[axis + 1 :])].astype(wide)
+            return select(call(compare, r, i[axis]), source, neutral)
+
+        total = reduce("cumulative", x.shape, (x.shape[axis],), combine, element)
+        if wide == x.dtype:
+            return (total,)
+        return (compute("cumulative_out", x.shape, lambda *i: total[i].astype(x.dtype)),)
+
+    return meaning
+
+
+def _square(x: Expr) -> Expr:
+    return x * x
+
+
+_SOFTMAX_CASES = (case(X), case(X, axis=1), case(X, axis=1, opset=11), case(X, opset=11))
+_ARG_CASES = (case(X), case(X, axis=-1, keepdims=0), case([[1.0, 2, 2], [3, 3, 0]], axis=1),
+              case([[1.0, 2, 2], [3, 3, 0]], axis=1, select_last_index=1))  # fmt: skip
+_AXIS_0, _AXIS_2 = np.array(0, np.int32), np.array(-1, np.int64)
+
+OPS: tuple[Operator, ...] = (
+    _reduce("ReduceSum", "add"),
+    _reduce("ReduceProd", "mul"),
+    _reduce("ReduceMax", "max"),
+    _reduce("ReduceMin", "min"),
+    _reduce("ReduceL1", "add", before=lambda x: call("abs", x)),
+    _reduce("ReduceL2", "add", before=_square, after=lambda x: call("sqrt", x)),
+    _reduce("ReduceSumSquare", "add", before=_square),
+    Operator("ReduceLogSum", _reduce_type, _reduce(
+        "ReduceLogSum", "add", after=lambda x: call("log", x)).compute, kind="reduction",
+        cases=(case("float32[2, 3, 4] in 0.1..2"),)),
+    Operator("ReduceMean", _reduce_type, _reduce_mean, kind="reduction",
+             cases=(case(X), case(X, axes=(1,), keepdims=0, opset=13), case(X, [0, -1]))),
+    Operator("ReduceLogSumExp", _reduce_type, _log_sum_exp, kind="reduction",
+             cases=(case(X), case(X, [1], keepdims=0))),
+    Operator("ArgMax", _arg_type, _arg("max"), kind="reduction", cases=_ARG_CASES),
+    Operator("ArgMin", _arg_type, _arg("min"), kind="reduction", cases=_ARG_CASES),
+    Operator("Softmax", same_type, _softmax(log=False), kind="reduction",
+             normalise=_coerce_softmax, cases=_SOFTMAX_CASES),
+    Operator("LogSoftmax", same_type, _softmax(log=True), kind="reduction",
+             normalise=_coerce_softmax, cases=_SOFTMAX_CASES),
+    Operator("Hardmax", same_type, _hardmax, kind="reduction", normalise=_coerce_softmax,
+             cases=(case(X), case(X, axis=1))),
+    Operator("CumSum", same_type, _cumulative("add"), kind="reduction", cases=(
+        case(X, _AXIS_0), case(X, _AXIS_2, reverse=1), case(X, _AXIS_2, exclusive=1))),
+    Operator("CumProd", same_type, _cumulative("mul"), kind="reduction",
+             cases=(case(X, _AXIS_0), case(X, _AXIS_2, reverse=1, exclusive=1))),
+)  # fmt: skip

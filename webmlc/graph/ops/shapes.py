@@ -1,0 +1,182 @@
+"""Shape arithmetic that rows share: broadcasting, canonical dimensions, index maps of reshapes.
+
+>>> from webmlc.core.expr import Var, const
+>>> [str(d) for d in broadcast((Var("n"), const(1)), (const(8),))]
+['n', '8']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+
+from webmlc.core.bounds import SYMBOL, Interval, bounds
+from webmlc.core.expr import Const, Expr, Var, as_expr, as_int, const, maximum, minimum, variables
+from webmlc.core.simplify import prove_equal, simplify
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ops.operator import Context, NotSupportedError
+
+Shape = tuple[Expr, ...]
+ONE: Expr = const(1)
+ZERO: Expr = const(0)
+
+
+def canonical(dimension: Expr | int) -> Expr:
+    """A dimension in canonical form, its symbols taken as not negative."""
+    expr = as_expr(dimension)
+    if isinstance(expr, Const | Var):
+        return expr
+    return simplify(expr, dict.fromkeys(variables(expr), SYMBOL))
+
+
+def product(dimensions: Iterable[Expr]) -> Expr:
+    """The number of elements; 1 of no dimensions."""
+    return canonical(reduce(lambda a, b: a * b, dimensions, ONE))
+
+
+def same(a: Expr, b: Expr) -> bool:
+    """True where two dimensions are certainly equal."""
+    return a == b or (
+        not (isinstance(a, Const) and isinstance(b, Const))
+        and prove_equal(a, b, dict.fromkeys(variables(a) | variables(b), SYMBOL))
+    )
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The common shape as numpy broadcasts; symbols that differ must be equal or 1 at run time."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(ONE,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(reduce(_broadcast_dimension, dims) for dims in zip(*padded, strict=True))
+
+
+def _broadcast_dimension(a: Expr, b: Expr) -> Expr:
+    if a == ONE or same(a, b):
+        return b
+    if b == ONE:
+        return a
+    match as_int(a), as_int(b):
+        case int(), int():
+            raise NotSupportedError(f"dimensions {a} and {b} do not broadcast")
+        case int(), None:
+            return a
+        case None, int():
+            return b
+    if a in b.children():  # min(a, table) and a: longer than the table is an error anyway
+        return a
+    if b in a.children():
+        return b
+    return canonical(maximum(a, b))
+
+
+def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:
+    """The index into a tensor of `shape` broadcast to `within`, at `index` of the latter."""
+    offset = len(within) - len(shape)
+    return tuple(
+        _aligned_axis(index[offset + d], size, within[offset + d]) for d, size in enumerate(shape)
+    )
+
+
+def _aligned_axis(index: Expr, size: Expr, within: Expr) -> Expr:
+    if size == ONE:
+        return ZERO
+    if same(size, within):
+        return index
+    # A symbol that may be 1 at run time: the last element stands for all that follow.
+    return minimum(index, canonical(size - 1))
+
+
+def pointwise(
+    context: Context, name: str, inputs: Sequence[Tensor], body: Callable[..., Expr]
+) -> Tensor:
+    """The tensor of the first output's shape whose element is `body` of the inputs', broadcast."""
+    shape = context.outputs[0].shape
+    return compute(name, shape, lambda *i: body(*(t[aligned(i, t.shape, shape)] for t in inputs)))
+
+
+def present(inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """The inputs that are given."""
+    return tuple(t for t in inputs if t is not None)
+
+
+def given(inputs: Sequence[Tensor | None], index: int) -> Tensor:
+    """An input that must be given."""
+    tensor = inputs[index]
+    assert tensor is not None
+    return tensor
+
+
+def reindex(source: Shape, target: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Where in a row-major tensor of shape `source` the element at `index` of shape `target` lies.
+
+    Dimensions are matched in the smallest groups of equal product, so that those a reshape leaves
+    alone keep their index and quotients stay local.
+    """
+    ranges = {
+        v: Interval(0, bounds(size, {}).high - 1)
+        for v, size in zip(index, target, strict=True)
+        if isinstance(v, Var)
+    }
+    result: list[Expr] = []
+    for source_group, target_group in _groups(source, target):
+        if len(source_group) == 1 and len(target_group) == 1:
+            result.append(index[target_group[0]])
+            continue
+        flat: Expr = ZERO
+        for axis in target_group:
+            flat = flat * target[axis] + (ZERO if target[axis] == ONE else index[axis])
+        result.extend(_unravel(flat, [source[axis] for axis in source_group]))
+    return tuple(simplify(i, ranges) for i in result)
+
+
+def _unravel(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
+    result: list[Expr] = []
+    inner: Expr = ONE
+    sizes = [size for size in shape if size != ONE]
+    for size in reversed(shape):
+        if size == ONE:
+            result.append(ZERO)
+            continue
+        sizes.pop()
+        position = flat // inner
+        result.append(position if not sizes else position % size)
+        inner = canonical(inner * size)
+    return result[::-1]
+
+
+def _groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]]:
+    """Runs of axes of equal product, in order; as long as symbols that prevent a proof make them."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(source) or j < len(target):
+        start_i, start_j = i, j
+        left, right = _size(source, i), _size(target, j)
+        i, j = min(i + 1, len(source)), min(j + 1, len(target))
+        while not same(left, right):
+            if i == len(source) and j == len(target):
+                break
+            grow_left = j == len(target) or (i < len(source) and _is_smaller(left, right))
+            if grow_left:
+                left, i = canonical(left * source[i]), i + 1
+            else:
+                right, j = canonical(right * target[j]), j + 1
+        groups.append((list(range(start_i, i)), list(range(start_j, j))))
+    if len(groups) > 1 and (not groups[-1][0] or not groups[-1][1]):
+        last = groups.pop()  # dimensions of size 1 at the end belong to the run before
+        groups[-1] = (groups[-1][0] + last[0], groups[-1][1] + last[1])
+    return groups
+
+
+def _size(shape: Shape, axis: int) -> Expr:
+    return shape[axis] if axis < len(shape) else ONE
+
+
+def _is_smaller(left: Expr, right: Expr) -> bool:
+    """Which side to extend: of numbers the smaller, of symbols the one the other contains."""
+    match as_int(left), as_int(right):
+        case int(a), int(b):
+            return a < b
+        case int(), None:
+            return True
+        case None, int():
+            return False
+    return variables(left) <= variables(right) and len(str(left)) <= len(str(right))

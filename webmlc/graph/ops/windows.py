@@ -1,0 +1,141 @@
+"""Sliding windows: what convolutions and pools share (output sizes, padding, window positions).
+
+>>> from webmlc.core.expr import const
+>>> w = Windows((const(7),), (3,), (2,), (1,), (1,), (1,), False)
+>>> str(w.sizes[0])
+'4'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from webmlc.core.expr import Const, Expr, as_int, maximum, minimum, select
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ops.operator import Context, NotSupportedError
+from webmlc.graph.ops.shapes import ZERO, canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows over the spatial dimensions `inputs`; one entry a dimension everywhere."""
+
+    inputs: tuple[Expr, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begins: tuple[Expr | int, ...]
+    ends: tuple[Expr | int, ...]
+    ceil: bool
+
+    @staticmethod
+    def of(context: Context, kernel: Sequence[int], ceil: bool = False) -> Windows:
+        """From a node's strides, dilations, pads and auto_pad; spatial dimensions are the last."""
+        inputs = context.shape(0)[2:]
+        rank = len(inputs)
+        if rank == 0 or len(kernel) != rank:
+            raise NotSupportedError(f"a kernel of shape {list(kernel)} over rank {rank + 2}")
+        strides = tuple(context.attribute("strides", (1,) * rank))
+        dilations = tuple(context.attribute("dilations", (1,) * rank))
+        mode = context.attribute("auto_pad", "NOTSET")
+        if mode in ("SAME_UPPER", "SAME_LOWER"):
+            pads = [
+                _same_padding(size, k, s, d, mode == "SAME_LOWER")
+                for size, k, s, d in zip(inputs, kernel, strides, dilations, strict=True)
+            ]
+            begins, ends = tuple(p[0] for p in pads), tuple(p[1] for p in pads)
+        else:
+            given = context.attribute("pads") if mode == "NOTSET" else None
+            flat: tuple[Expr | int, ...] = tuple(given or (0,) * (2 * rank))
+            begins, ends = flat[:rank], flat[rank:]
+        return Windows(inputs, tuple(kernel), strides, dilations, begins, ends, ceil)
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial dimensions."""
+        return len(self.inputs)
+
+    @property
+    def sizes(self) -> tuple[Expr, ...]:
+        """Positions a dimension. Rounding up never starts a window in the end padding."""
+        return tuple(self._size(d) for d in range(self.rank))
+
+    def _size(self, d: int) -> Expr:
+        reach = self.dilations[d] * (self.kernel[d] - 1) + 1
+        slack = self.inputs[d] + self.begins[d] + self.ends[d] - reach
+        stride = self.strides[d]
+        if not self.ceil:
+            return canonical(slack // stride + 1)
+        size = canonical((slack + (stride - 1)) // stride + 1)
+        last = canonical((size - 1) * stride - self.begins[d] - self.inputs[d])
+        start = as_int(last)
+        return canonical(size - 1) if start is not None and start >= 0 else size
+
+    @property
+    def reaches(self) -> tuple[Expr, ...]:
+        """Padded elements that the windows see along each dimension."""
+        return tuple(
+            canonical((size - 1) * s + (k - 1) * dilation + 1)
+            for size, s, k, dilation in zip(
+                self.sizes, self.strides, self.kernel, self.dilations, strict=True
+            )
+        )
+
+    def is_inside(self, d: int) -> bool:
+        """True where no window reaches outside the input along `d`."""
+        if as_int(self.begins[d]) != 0:
+            return False
+        if as_int(self.ends[d]) == 0 and not self.ceil:
+            return True
+        excess = as_int(canonical(self.reaches[d] - self.inputs[d]))
+        return excess is not None and excess <= 0
+
+    def positions(self, index: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where in the padded input each tap of the window at `index` lies."""
+        return tuple(
+            i * s + r * dilation
+            for i, r, s, dilation in zip(index, taps, self.strides, self.dilations, strict=True)
+        )
+
+    def pad(self, x: Tensor, value: float | int) -> Tensor:
+        """The input with `value` around it, as far as windows reach; itself where none reach out."""
+        if all(self.is_inside(d) for d in range(self.rank)):
+            return x
+        shape = list(x.shape)
+        for d, reach in enumerate(self.reaches):
+            if not self.is_inside(d):
+                shape[2 + d] = reach
+
+        def element(*index: Expr) -> Expr:
+            inside: Expr | None = None
+            place = list(index)
+            for d, size in enumerate(self.inputs):
+                if self.is_inside(d):
+                    continue
+                place[2 + d] = index[2 + d] - self.begins[d]
+                here = (place[2 + d] >= 0) & (place[2 + d] < size)
+                inside = here if inside is None else inside & here
+            assert inside is not None
+            return select(inside, x[tuple(place)], Const(value, x.dtype))
+
+        return compute("pad", shape, element)
+
+    def taps_inside(self, d: int, position: Expr, low: Expr | int, high: Expr) -> Expr:
+        """How many taps of the window at `position` lie in [low, high) of the unpadded input."""
+        start = position * self.strides[d] - self.begins[d]
+        dilation = self.dilations[d]
+        first = maximum((low - start + (dilation - 1)) // dilation, 0)
+        stop = (high - start + (dilation - 1)) // dilation
+        return maximum(minimum(stop, self.kernel[d]) - first, 0)
+
+
+def _same_padding(
+    size: Expr, kernel: int, stride: int, dilation: int, lower: bool
+) -> tuple[Expr, Expr]:
+    """Padding that gives `ceil(size / stride)` positions; the odd element goes to the other end."""
+    positions = (size + (stride - 1)) // stride
+    total = maximum((positions - 1) * stride + (kernel - 1) * dilation + 1 - size, ZERO)
+    half = canonical(total // 2)
+    rest = canonical(total - half)
+    return (rest, half) if lower else (half, rest)
