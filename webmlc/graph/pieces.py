@@ -1,16 +1,15 @@
-"""Operators that put parts together, as parts: each is written by a block of its own, with no test
-inside its loops.
+"""Operators that put parts together, as parts: each part is written by a block of its own, with no
+test inside its loops.
 
-A `Piece` is a pointwise tensor and where it goes in the output; later pieces overwrite earlier
-ones.
+A `Piece` is a pointwise tensor and where it goes in the output; pieces do not overlap.
 
-    Concat(a, b)  ->  a at 0, b at a.shape[axis]          Pad(x)  ->  the fill value everywhere,
-    then x inside
+    Concat(a, b)  ->  a at 0, b at a.shape[axis]
+    Pad(x)        ->  slabs of the fill value, x inside
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +20,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context
 
 Tensors = tuple[Tensor | None, ...]
+Shape = tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,28 @@ def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
     if not plain or value is None or context.has(3):
         return None
     fill = Const(value.item(), data.dtype)
-    filled = compute("fill", context.outputs[0].shape, lambda *_: fill)
-    zero = tuple(const(0) for _ in begins)
-    inside = Piece(_copy("pad", data), tuple(const(b) for b in begins if b is not None))
-    return (Piece(filled, zero), inside)
+    before = tuple(const(b) for b in begins if b is not None)
+    after = tuple(const(e) for e in ends if e is not None)
+    border = _border(context.outputs[0].shape, before, after, data.shape)
+    slabs = [Piece(compute("fill", shape, lambda *_: fill), start) for start, shape in border]
+    return (*slabs, Piece(_copy("pad", data), before))
+
+
+def _border(
+    whole: Shape, before: Shape, after: Shape, inside: Shape
+) -> Iterator[tuple[Shape, Shape]]:
+    """Start and shape of the slabs around `inside`: disjoint, so that threads may share them.
+
+    The slabs of one dimension keep within the inside of the dimensions before it.
+    """
+    for d in range(len(whole)):
+        for start, width in (
+            (const(0), before[d]),
+            (simplify(before[d] + inside[d]), after[d]),
+        ):
+            if width != const(0):
+                starts = (*before[:d], start, *(const(0) for _ in whole[d + 1 :]))
+                yield starts, (*inside[:d], width, *whole[d + 1 :])
 
 
 def _copy(name: str, tensor: Tensor) -> Tensor:
