@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -74,7 +75,6 @@ class _Lowering:
     device: Device
     tensors: dict[str, Tensor] = field(default_factory=dict)
     buffers: dict[Tensor, Buffer] = field(default_factory=dict)
-    names: dict[str, int] = field(default_factory=dict)
     stage_names: dict[Tensor, str] = field(default_factory=dict)
     allocations: list[Buffer] = field(default_factory=list)
 
@@ -175,9 +175,9 @@ class _Lowering:
     def stage_name(self, tensor: Tensor) -> str:
         """The name of a tensor's block (and buffer): its own, made unique in this function."""
         if tensor not in self.stage_names:
-            count = self.names.get(tensor.name, 0)
-            self.names[tensor.name] = count + 1
-            self.stage_names[tensor] = tensor.name if count == 0 else f"{tensor.name}_{count}"
+            taken = set(self.stage_names.values())
+            candidates = (f"{tensor.name}{n}" if n > 1 else tensor.name for n in count(1))
+            self.stage_names[tensor] = next(name for name in candidates if name not in taken)
         return self.stage_names[tensor]
 
     def emit_block(
