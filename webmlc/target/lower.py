@@ -16,6 +16,7 @@ from webmlc.target.expand_vectors import expand_vectors
 from webmlc.target.flatten_buffers import flatten_buffers
 from webmlc.target.hoist_invariants import hoist_invariants
 from webmlc.target.lower_blocks import lower_blocks
+from webmlc.target.merge_guards import merge_guards
 from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.scoped import simplify_function
 from webmlc.target.unroll_loops import unroll_loops
@@ -25,6 +26,8 @@ from webmlc.target.wasm.legalise import legalise as legalise_for_wasm
 def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
     """The lowered form of `function` for `machine`."""
     function = lower_blocks(function)
+    if machine.name == "webgpu":
+        function = merge_guards(function)
     function = compact_buffers(function)
     function = flatten_buffers(function)
     function = expand_vectors(function)

@@ -1,0 +1,103 @@
+"""Conditions move out of the loops that do not change them, and equal neighbours become one.
+
+Needs: no blocks. Guarantees: an equal function in which the guard of a thread or of a whole tile is
+tested once, not around each of the statements that unrolling is about to make.
+
+before                                      after
+    for i in range(64):                         if t < 100:
+        if t < 100:                                 for i in range(64):
+            C[t] = C[t] + A[t, i]                       C[t] = C[t] + A[t, i]
+    if t < 100:                                     D[t] = C[t]
+        D[t] = C[t]
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Call, Expr, variables, walk
+from webmlc.loops.ir import (
+    Barrier,
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    map_statements,
+    seq,
+    walk_statements,
+)
+
+
+def merge_guards(function: LoopFunction) -> LoopFunction:
+    """Hoist and merge the conditionals of `function`."""
+    return replace(function, body=map_statements(function.body, _rule))
+
+
+def _rule(stmt: Stmt) -> Stmt | None:
+    match stmt:
+        case If(
+            condition=condition, then=If(condition=inner, then=then, otherwise=None), otherwise=None
+        ):
+            return _guarded([*_factors(condition), *_factors(inner)], then)
+        case For(var=var, body=If(condition=condition, then=then, otherwise=None)):
+            factors = _factors(condition)
+            free = [f for f in factors if var not in variables(f) and not _reads_memory(f)]
+            bound = [f for f in factors if f not in free]
+            if not free or stmt.kind == "parallel" or _waits(then):
+                return None
+            return _guarded(free, replace(stmt, body=_guarded(bound, then)))
+        case Let(var=var, body=If(condition=condition, then=then, otherwise=None)):
+            if var not in variables(condition) and not _reads_memory(condition):
+                return If(condition, replace(stmt, body=then))
+        case Seq(statements=statements):
+            return _merge(statements)
+    return None
+
+
+def _merge(statements: tuple[Stmt, ...]) -> Stmt | None:
+    """Neighbours under conditions with common factors go under those factors together."""
+    result: list[Stmt] = []
+    for stmt in statements:
+        last = result[-1] if result else None
+        match last, stmt:
+            case If(otherwise=None), If(otherwise=None):
+                first, second = _factors(last.condition), _factors(stmt.condition)
+                common = [f for f in first if f in second and not _reads_memory(f)]
+                if common:
+                    one = _guarded([f for f in first if f not in common], last.then)
+                    other = _guarded([f for f in second if f not in common], stmt.then)
+                    joined = seq(one, other)
+                    if isinstance(joined, Seq):
+                        joined = _merge(joined.statements) or joined
+                    result[-1] = _guarded(common, joined)
+                    continue
+        result.append(stmt)
+    return None if len(result) == len(statements) else seq(*result)
+
+
+def _factors(condition: Expr) -> list[Expr]:
+    """The conjuncts of a condition."""
+    match condition:
+        case Call(op="bit_and", args=(a, b), dtype=DType.bool):
+            return [*_factors(a), *_factors(b)]
+    return [condition]
+
+
+def _guarded(factors: list[Expr], body: Stmt) -> Stmt:
+    """`body` under the conjunction of `factors`."""
+    condition: Expr | None = None
+    for factor in dict.fromkeys(factors):
+        condition = factor if condition is None else condition & factor
+    return body if condition is None else If(condition, body)
+
+
+def _reads_memory(expr: Expr) -> bool:
+    return any(isinstance(node, Load) for node in walk(expr))
+
+
+def _waits(stmt: Stmt) -> bool:
+    return any(isinstance(s, Barrier) for s in walk_statements(stmt))

@@ -1,0 +1,235 @@
+"""Expressions as folded WAT.
+
+In: an expression of the lowered form, legalised, over pointers. Out: text that leaves its value on the stack:
+
+    >>> printer.value(c + a * b)                                  # f32 registers
+    '(f32.add (local.get $c) (f32.mul (local.get $a) (local.get $b)))'
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
+from webmlc.loops.ir import Buffer, Load
+from webmlc.target import VECTOR_LANES
+from webmlc.target.affine import from_terms, terms
+from webmlc.target.common_subexpressions import buffers_read
+from webmlc.target.wasm.table import LANE_SHIFTS, LOADS, class_of, conversion, instruction, value_type
+
+
+@dataclass(frozen=True, slots=True)
+class ExprPrinter:
+    """Prints the expressions of one kernel: `registers` are WASM locals, `pointers` those that hold byte addresses."""
+
+    kernel: str
+    registers: Mapping[Buffer, int]
+    pointers: Mapping[Buffer, Buffer]
+    relaxed: bool
+
+    def value(self, expr: Expr) -> str:
+        """The text of one value."""
+        match expr:
+            case Const():
+                return self.literal(expr)
+            case Var(name=name):
+                return f"(local.get ${name})"
+            case Load():
+                return self.load(expr)
+            case Broadcast(value=value):
+                return self.broadcast(value)
+            case Ramp(base=base, stride=stride):
+                steps = f"(v128.const i32x4 {' '.join(self.steps(stride))})"
+                if base == Const(0):
+                    return steps
+                return f"(i32x4.add (i32x4.splat {self.value(base)}) {steps})"
+            case Cast(value=value, dtype=dtype):
+                return self.cast(value, dtype)
+            case Bitcast(value=value, dtype=dtype):
+                return self.bitcast(value, dtype)
+            case Call():
+                return self.call(expr)
+        raise self.unsayable(expr)
+
+    def unsayable(self, expr: Expr) -> InternalError:
+        """What a printer answers to what it has no word for."""
+        return InternalError(
+            f"wasm: kernel {self.kernel}: no instruction for {expr} ({expr.dtype}, {expr.lanes} lanes)"
+        )
+
+    def steps(self, stride: Expr) -> list[str]:
+        step = as_int(stride)
+        if step is None:
+            raise InternalError(f"wasm: kernel {self.kernel}: a vector of symbolic stride {stride}")
+        return [str(step * lane) for lane in range(VECTOR_LANES)]
+
+    # -- literals and conversions --------------------------------------------------------------------------------
+
+    def literal(self, expr: Const) -> str:
+        kind = value_type(expr.dtype, 1)
+        return f"({kind}.const {spell(expr)})"
+
+    def broadcast(self, value: Expr) -> str:
+        if value.dtype is DType.bool:
+            if isinstance(value, Const):
+                return f"(v128.const i32x4{' -1' * 4 if value.value else ' 0' * 4})"
+            return f"(i32x4.splat (i32.sub (i32.const 0) {self.value(value)}))"
+        shape = "f32x4" if value.dtype is DType.float32 else "i32x4"
+        match value:
+            case Const():
+                return f"(v128.const {shape}{f' {spell(value)}' * VECTOR_LANES})"
+            case Load(buffer=buffer, indices=(index,)) if buffer not in self.registers:
+                return f"(v128.load32_splat{self.address(buffer, index)})"
+        return f"({shape}.splat {self.value(value)})"
+
+    def cast(self, value: Expr, dtype: DType) -> str:
+        names = conversion(value.dtype, dtype, value.lanes)
+        if names is None:
+            raise self.unsayable(Cast(value, dtype))
+        text = self.value(value)
+        for name in names:
+            head, _, operand = name.partition(" ")
+            text = f"({head} {text} {operand})" if operand else f"({head} {text})"
+        return text
+
+    def bitcast(self, value: Expr, dtype: DType) -> str:
+        have, want = value_type(value.dtype, value.lanes), value_type(dtype, value.lanes)
+        text = self.value(value)
+        return text if have == want else f"({want}.reinterpret_{have} {text})"
+
+    # -- operators -----------------------------------------------------------------------------------------------
+
+    def call(self, expr: Call) -> str:
+        lanes = expr.lanes
+        kind = class_of(expr.args[-1].dtype, lanes)
+        match expr:
+            case Call(op="select"):
+                return self.select(expr)
+            case Call(op="fma", args=(a, b, c)):
+                x, y, z = self.value(a), self.value(b), self.value(c)
+                if kind == "f32x4" and self.relaxed:
+                    return f"(f32x4.relaxed_madd {x} {y} {z})"
+                return f"({kind}.add {z} ({kind}.mul {x} {y}))"
+            case Call(op="min" | "max" as op, args=(a, b)) if kind == "f32x4":
+                for one, other in ((a, b), (b, a)):  # p(x, c) is c < x ? c : x: NaN in x stays
+                    if is_number(other):
+                        return f"(f32x4.p{op} {self.value(one)} {self.value(other)})"
+            case Call(op="shift_left" | "shift_right" as op, args=(a, Broadcast(value=amount))):
+                return f"({LANE_SHIFTS[op, kind]} {self.value(a)} {self.value(amount)})"
+            case Call(op="bit_not", args=(a,)) if lanes > 1:
+                return f"(v128.not {self.value(a)})"
+            case Call(op="bit_not", args=(a,), dtype=DType.bool):
+                return f"(i32.eqz {self.value(a)})"
+            case Call(op="eq", args=(a, Const(value=0))) if value_type(a.dtype, 1) in ("i32", "i64"):
+                return f"({value_type(a.dtype, 1)}.eqz {self.value(a)})"
+            case Call(op="eq", args=(a, b)) if kind == "mask":
+                return f"(v128.not (v128.xor {self.value(a)} {self.value(b)}))"
+            case Call(op="mul", args=(a, Const(value=int() as factor))) if kind == "i32":
+                if factor > 1 and factor & (factor - 1) == 0:
+                    return f"(i32.shl {self.value(a)} (i32.const {factor.bit_length() - 1}))"
+        name = instruction(expr.op, kind)
+        if name is None:
+            raise self.unsayable(expr)
+        return f"({name} {' '.join(self.value(a) for a in expr.args)})"
+
+    def select(self, expr: Call) -> str:
+        condition, then, otherwise = expr.args
+        a, b, c = self.value(then), self.value(otherwise), self.value(condition)
+        if condition.lanes > 1:
+            return f"(v128.bitselect {a} {b} {c})"
+        if self.reads_memory(then) or self.reads_memory(otherwise):
+            # The arm that is not chosen may be out of bounds.
+            kind = value_type(expr.dtype, expr.lanes)
+            return f"(if (result {kind}) {c} (then {a}) (else {b}))"
+        return f"(select {a} {b} {c})"
+
+    def reads_memory(self, expr: Expr) -> bool:
+        return any(b not in self.registers for b in buffers_read(expr))
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def load(self, expr: Load) -> str:
+        buffer = expr.buffer
+        if buffer in self.registers:
+            return f"(local.get ${buffer.name})"
+        (index,) = expr.indices
+        match index:
+            case Ramp(base=base, stride=Const(value=1)):
+                return f"(v128.load{self.address(buffer, base)})"
+            case Ramp(base=base, stride=stride):
+                text = f"(v128.load32_zero{self.address(buffer, base)})"
+                for lane in range(1, VECTOR_LANES):
+                    where = self.address(buffer, base + stride * lane)
+                    text = self.lane("load", lane, where, text)
+                return text
+        return f"({LOADS[buffer.dtype]}{self.address(buffer, index)})"
+
+    def lane(self, verb: str, lane: int, where: str, vector: str) -> str:
+        """A one-lane access: the offset precedes the lane, the lane the operands."""
+        offset, pointer = _split_address(where)
+        return f"(v128.{verb}32_lane{offset} {lane} {pointer} {vector})"
+
+    def address(self, buffer: Buffer, index: Expr) -> str:
+        """` offset=n (pointer)`: the operands of a load or store, with a leading space."""
+        parts = terms(index)
+        constant = parts.get((), 0) * buffer.dtype.bytes
+        match [(term, factor) for term, factor in parts.items() if term]:
+            case []:
+                pointer = f"(local.get ${buffer.name})"
+            case [((Load(buffer=register),), 1)] if self.pointers.get(register) == buffer:
+                pointer = f"(local.get ${register.name})"
+            case _:
+                pointer = self.byte_address(buffer, index)
+                constant = 0
+        return f" offset={constant} {pointer}" if constant else f" {pointer}"
+
+    def byte_address(self, buffer: Buffer, index: Expr) -> str:
+        """The address of an element: a value of its own."""
+        parts = dict(terms(index))
+        pointer = f"(local.get ${buffer.name})"
+        for term, factor in terms(index).items():
+            match term:
+                case (Load(buffer=register),) if factor == 1 and self.pointers.get(register) == buffer:
+                    pointer = f"(local.get ${register.name})"
+                    del parts[term]
+        scaled = from_terms({term: factor * buffer.dtype.bytes for term, factor in parts.items()})
+        return pointer if scaled == Const(0) else f"(i32.add {pointer} {self.value(scaled)})"
+
+
+def _split_address(where: str) -> tuple[str, str]:
+    """` offset=n (pointer)` -> (` offset=n`, `(pointer)`)."""
+    position = where.index("(")
+    return where[:position].rstrip(), where[position:]
+
+
+def is_number(expr: Expr) -> bool:
+    """True for a literal, or a broadcast of one, that is not NaN."""
+    match expr:
+        case Broadcast(value=value):
+            return is_number(value)
+        case Const(value=value):
+            return not (isinstance(value, float) and math.isnan(value))
+    return False
+
+
+def spell(expr: Const) -> str:
+    """A literal in WAT: floats as the shortest text that reads back to the same bits."""
+    value = expr.value
+    if not expr.dtype.is_float:
+        return str(int(value))
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if expr.dtype is DType.float32:
+        exact = struct.unpack("f", struct.pack("f", value))[0]
+        for digits in range(1, 10):
+            text = f"{exact:.{digits}g}"
+            if struct.pack("f", float(text)) == struct.pack("f", exact):
+                return text
+    return repr(float(value))

@@ -1,0 +1,169 @@
+"""What WASM calls things: operator × element type × lanes -> instruction.
+
+In: a scalar operator and the class of its operands (`"f32"`, `"u32"`, `"f32x4"`, ...). Out: an instruction, or `None` where
+there is none and `legalise` must have rewritten it. Small integers never compute: `legalise` promotes them to int32.
+
+    >>> instruction("add", "f32x4"), instruction("lt", "u32"), value_type(DType.int64, 1)
+    ('f32x4.add', 'i32.lt_u', 'i64')
+"""
+
+from __future__ import annotations
+
+from webmlc.core.dtypes import DType
+
+_ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul"}
+_COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+_FLOAT = {
+    **_ARITHMETIC, **_COMPARE, "div": "div", "min": "min", "max": "max", "neg": "neg", "abs": "abs",
+    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "nearest", "sqrt": "sqrt",
+}  # fmt: skip
+_BITS = {"bit_and": "and", "bit_or": "or", "bit_xor": "xor"}
+_SIGNED = {
+    **_ARITHMETIC, **_BITS, "eq": "eq", "ne": "ne", "lt": "lt_s", "le": "le_s", "gt": "gt_s", "ge": "ge_s",
+    "truncdiv": "div_s", "truncmod": "rem_s", "shift_left": "shl", "shift_right": "shr_s",
+}  # fmt: skip
+_UNSIGNED = {
+    **_SIGNED, "lt": "lt_u", "le": "le_u", "gt": "gt_u", "ge": "ge_u", "truncdiv": "div_u", "truncmod": "rem_u",
+    "floordiv": "div_u", "floormod": "rem_u", "shift_right": "shr_u",
+}  # fmt: skip
+_SIGNED_LANES = {
+    **_ARITHMETIC, "eq": "eq", "ne": "ne", "lt": "lt_s", "le": "le_s", "gt": "gt_s", "ge": "ge_s", "neg": "neg",
+    "abs": "abs", "min": "min_s", "max": "max_s",
+}  # fmt: skip
+_UNSIGNED_LANES = {
+    **_SIGNED_LANES, "lt": "lt_u", "le": "le_u", "gt": "gt_u", "ge": "ge_u", "min": "min_u", "max": "max_u",
+}  # fmt: skip
+_VECTOR_BITS = {"bit_and": "v128.and", "bit_or": "v128.or", "bit_xor": "v128.xor"}
+
+
+def _rows(prefix: str, names: dict[str, str]) -> dict[str, str]:
+    return {op: f"{prefix}.{name}" for op, name in names.items()}
+
+
+INSTRUCTIONS: dict[str, dict[str, str]] = {
+    "f32": _rows("f32", _FLOAT),
+    "f64": _rows("f64", _FLOAT),
+    "i32": _rows("i32", _SIGNED),
+    "u32": _rows("i32", _UNSIGNED),
+    "i64": _rows("i64", _SIGNED),
+    "u64": _rows("i64", _UNSIGNED),
+    "bool": _rows("i32", _BITS | {"eq": "eq", "ne": "ne"}),
+    "f32x4": _rows("f32x4", _FLOAT),
+    "i32x4": _rows("i32x4", _SIGNED_LANES) | _VECTOR_BITS,
+    "u32x4": _rows("i32x4", _UNSIGNED_LANES) | _VECTOR_BITS,
+    "mask": _VECTOR_BITS | {"eq": "i32x4.eq", "ne": "v128.xor"},
+}
+"""Instructions by class of the operands."""
+
+LANE_SHIFTS = {
+    ("shift_left", "i32x4"): "i32x4.shl", ("shift_left", "u32x4"): "i32x4.shl",
+    ("shift_right", "i32x4"): "i32x4.shr_s", ("shift_right", "u32x4"): "i32x4.shr_u",
+}  # fmt: skip
+"""Vector shifts: the amount is one scalar."""
+
+LOADS = {
+    DType.bool: "i32.load8_u", DType.uint8: "i32.load8_u", DType.int8: "i32.load8_s",
+    DType.uint16: "i32.load16_u", DType.int16: "i32.load16_s", DType.int32: "i32.load",
+    DType.uint32: "i32.load", DType.int64: "i64.load", DType.uint64: "i64.load",
+    DType.float32: "f32.load", DType.float64: "f64.load",
+}  # fmt: skip
+"""How an element is loaded."""
+
+STORES = {
+    DType.bool: "i32.store8", DType.uint8: "i32.store8", DType.int8: "i32.store8",
+    DType.uint16: "i32.store16", DType.int16: "i32.store16", DType.int32: "i32.store",
+    DType.uint32: "i32.store", DType.int64: "i64.store", DType.uint64: "i64.store",
+    DType.float32: "f32.store", DType.float64: "f64.store",
+}  # fmt: skip
+"""How an element is stored."""
+
+_CLASSES = {
+    DType.float32: "f32", DType.float64: "f64", DType.int64: "i64", DType.uint64: "u64",
+    DType.uint32: "u32", DType.bool: "bool",
+}  # fmt: skip
+
+
+def class_of(dtype: DType, lanes: int) -> str:
+    """The row of `INSTRUCTIONS` for a value."""
+    if lanes == 1:
+        return _CLASSES.get(dtype, "i32")
+    if dtype is DType.bool:
+        return "mask"
+    return {DType.float32: "f32x4", DType.uint32: "u32x4"}.get(dtype, "i32x4")
+
+
+def value_type(dtype: DType, lanes: int) -> str:
+    """The WASM type that holds a value."""
+    if lanes > 1:
+        return "v128"
+    name = class_of(dtype, 1)
+    return {"u32": "i32", "bool": "i32", "u64": "i64"}.get(name, name)
+
+
+def instruction(op: str, kind: str) -> str | None:
+    """The instruction of an operator on operands of a class, or `None`."""
+    return INSTRUCTIONS[kind].get(op)
+
+
+def conversion(source: DType, target: DType, lanes: int) -> tuple[str, ...] | None:
+    """The instructions, applied in order, that convert a number; `None` where `legalise` has to.
+
+    Floats become integers by truncation that saturates; integers wrap. Conversion to and from bool is legalised.
+    """
+    if lanes > 1:
+        return _VECTOR_CONVERSIONS.get((source, target))
+    return _scalar_conversion(source, target)
+
+
+_VECTOR_CONVERSIONS: dict[tuple[DType, DType], tuple[str, ...]] = {
+    (DType.int32, DType.float32): ("f32x4.convert_i32x4_s",),
+    (DType.uint32, DType.float32): ("f32x4.convert_i32x4_u",),
+    (DType.float32, DType.int32): ("i32x4.trunc_sat_f32x4_s",),
+    (DType.float32, DType.uint32): ("i32x4.trunc_sat_f32x4_u",),
+    (DType.int32, DType.uint32): (),
+    (DType.uint32, DType.int32): (),
+}
+
+
+def _scalar_conversion(source: DType, target: DType) -> tuple[str, ...] | None:
+    have, want = value_type(source, 1), value_type(target, 1)
+    sign = "s" if source.is_signed else "u"
+    if want in ("f32", "f64"):
+        if have == want:
+            return ()
+        if have in ("f32", "f64"):
+            return ("f32.demote_f64",) if want == "f32" else ("f64.promote_f32",)
+        return (f"{want}.convert_{have}_{sign}",)
+    if have in ("f32", "f64"):
+        if target in (DType.int32, DType.int64, DType.uint64):
+            return (f"{want}.trunc_sat_{have}_{'s' if target.is_signed else 'u'}",)
+        # Through int64, so that what does not fit wraps, as numpy's does.
+        return (f"i64.trunc_sat_{have}_s", "i32.wrap_i64", *_wrap(target))
+    if have == want:
+        return _wrap(target) if _narrows(source, target) else ()
+    if want == "i64":
+        return (f"i64.extend_i32_{sign}",)
+    return ("i32.wrap_i64", *_wrap(target))
+
+
+def _narrows(source: DType, target: DType) -> bool:
+    """True where a value of `source` may lie outside `target` and both live in an i32."""
+    if source is DType.bool or target.bytes == 4:
+        return False
+    if source.bytes < target.bytes:
+        return source.is_signed and not target.is_signed
+    return source != target
+
+
+def _wrap(target: DType) -> tuple[str, ...]:
+    """What brings an i32 into the range of a small integer."""
+    match target:
+        case DType.int8:
+            return ("i32.extend8_s",)
+        case DType.int16:
+            return ("i32.extend16_s",)
+        case DType.uint8:
+            return ("i32.and (i32.const 255)",)
+        case DType.uint16:
+            return ("i32.and (i32.const 65535)",)
+    return ()
