@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from webmlc.core.bounds import Interval, bounds
+from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.expr import (
     Call,
     Const,
@@ -104,7 +104,7 @@ class Scan:
 
 
 def _is_symbol(var: Var, ranges: Mapping[Var, Interval]) -> bool:
-    return var in ranges and not isinstance(ranges[var].high, int)
+    return ranges.get(var) is SYMBOL  # a loop of symbolic extent has a range like it, but its own
 
 
 def scan(root: Stmt, ranges: Mapping[Var, Interval], buffers: Iterable[str] | None = None) -> Scan:
