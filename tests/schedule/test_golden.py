@@ -1,7 +1,7 @@
 """What each primitive makes of a function, and how it refuses: golden files, one a case.
 
-A file in `golden/` holds the function before, the steps, and the function after or the drawn refusal of the last step.
-`WEBMLC_UPDATE_GOLDEN=1` rewrites the last part.
+A file in `golden/` holds the function before, the steps, and the function after or the drawn
+refusal of the last step. `WEBMLC_UPDATE_GOLDEN=1` rewrites the last part.
 """
 
 from __future__ import annotations

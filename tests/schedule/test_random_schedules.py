@@ -1,4 +1,5 @@
-"""Random legal steps on random nests: the interpreter agrees, the function verifies, the trace replays.
+"""Random legal steps on random nests: interpreter agrees, function verifies, trace replays.
+replays.
 
 A step that a primitive refuses is skipped: what is tested is that nothing it accepts is wrong.
 """
