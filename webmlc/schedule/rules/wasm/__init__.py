@@ -1,0 +1,18 @@
+"""Schedule rules for WebAssembly: one file a kernel class.
+
+In: a naive function and a machine. Out: a schedule, or `None` where a rule does not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from webmlc.core.machine import Machine
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.rules.wasm.kernel import kernel, scalar
+from webmlc.schedule.schedule import Schedule
+
+Rule = Callable[[LoopFunction, Machine], Schedule | None]
+
+RULES: tuple[Rule, ...] = (kernel, scalar)
+"""In order of preference; `scalar` always answers."""

@@ -1,0 +1,267 @@
+"""Contractions: matrix products, convolutions (also grouped), matrix times vector.
+
+In: a block that multiplies and adds, whose result's last axis is contiguous in the right operand. The
+schedule is that of the fastest hand-written kernels: a register tile of pixels (or rows) times
+channels (or columns), the packed panel `[K][8]` of the right operand in the first-level cache, blocks
+of the left one in the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.machine import Machine
+from webmlc.loops.ir import Axis, Block
+from webmlc.schedule.analysis import (
+    Contraction,
+    axis_ranges,
+    collapses,
+    contraction_of,
+    flat_index,
+    lane_stride,
+)
+from webmlc.schedule.rules.wasm.nests import (
+    Nest,
+    accumulate_locally,
+    axis_loops,
+    blocks_under,
+    extent_of,
+    innermost,
+    product,
+    share_outermost,
+)
+from webmlc.schedule.rules.wasm.tile import (
+    Part,
+    columns_for,
+    cover_columns,
+    cover_rows,
+    make_tile,
+    partition_into,
+    reduce_loops,
+    split_off,
+)
+from webmlc.schedule.schedule import Schedule
+
+ENOUGH_FOR_THREADS = 8
+"""Iterations that a parallel loop should have to balance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which spatial axes (by position) play which part, and how the loops nest.
+
+    `outer` loops come first; `rows` are fused into the tile's row loop; `walk` are the other rows of
+    the left operand (image rows above a row of pixels); `column` is the lane axis.
+    """
+
+    outer: tuple[int, ...]
+    rows: tuple[int, ...]
+    walk: tuple[int, ...]
+    column: int
+    row_extent: Expr
+    column_extent: Expr
+    block_rows: int | None
+    walk_outermost: bool
+
+
+def schedule_contraction(
+    schedule: Schedule, update: str, machine: Machine, threads: bool
+) -> bool:
+    """Schedule the contraction `update` with its epilogue; False where this rule does not apply."""
+    block = schedule.block(update)
+    found = contraction_of(block)
+    if found is None or not found.columns or not _has_lanes(block, found, machine):
+        return False
+    nest = accumulate_locally(schedule, update)
+    plan = _plan(schedule, block, schedule.block(nest.result), found, machine)
+    _Tiling(schedule, plan, machine, threads).run(nest)
+    return True
+
+
+def _has_lanes(block: Block, found: Contraction, machine: Machine) -> bool:
+    """True where the last column axis runs along vectors of the right operand, and is the result's last."""
+    axis = found.columns[-1]
+    spatial = [a for a in block.axes if a.kind == "spatial" and as_int(a.extent) != 1]
+    if not spatial or spatial[-1] != axis:
+        return False
+    index = flat_index(found.right.buffer, found.right.indices)
+    return lane_stride(index, axis.var, machine.lanes, axis_ranges(block)) == 1
+
+
+def _plan(
+    schedule: Schedule, update: Block, result: Block, found: Contraction, machine: Machine
+) -> Plan:
+    spatial = [axis for axis in update.axes if axis.kind == "spatial"]
+    positions = {axis.var: position for position, axis in enumerate(spatial)}
+    column = found.columns[-1]
+    rows: list[Axis] = []
+    for axis in reversed([axis for axis in found.rows if as_int(axis.extent) != 1]):
+        if rows and not _can_join(axis, rows[0], positions, update, result):
+            break
+        rows.insert(0, axis)
+    walk = [axis for axis in found.rows if axis not in rows and as_int(axis.extent) != 1]
+    outer = [axis for axis in spatial if axis not in (*rows, *walk, column)]
+    reduced = product([axis.extent for axis in found.reduced])
+    size = product([axis.extent for axis in rows])
+    row_extent: Expr = Const(1)
+    for axis in rows:
+        row_extent = row_extent * axis.extent
+    right_bytes = product([a.extent for a in (*found.reduced, column)])
+    small_right = right_bytes is not None and right_bytes * 4 <= machine.l2_bytes // 2
+    many = any((as_int(axis.extent) or ENOUGH_FOR_THREADS) >= ENOUGH_FOR_THREADS for axis in walk)
+    block_rows = None
+    if size is not None and reduced is not None and not walk:
+        block_rows = _block_rows(size, reduced, machine)
+    return Plan(
+        tuple(positions[axis.var] for axis in outer),
+        tuple(positions[axis.var] for axis in rows),
+        tuple(positions[axis.var] for axis in walk),
+        positions[column.var],
+        row_extent,
+        column.extent,
+        block_rows,
+        bool(walk) and small_right and many,
+    )
+
+
+def _can_join(
+    outer: Axis, inner: Axis, positions: dict[object, int], update: Block, result: Block
+) -> bool:
+    """True where two row axes are one in memory, for the reduction and for its result block."""
+    first, second = positions[outer.var], positions[inner.var]
+    if second != first + 1 or not collapses(outer, inner, update):
+        return False
+    return collapses(result.axes[first], result.axes[second], result)
+
+
+def _block_rows(size: int, reduced: int, machine: Machine) -> int | None:
+    """Rows (whole tiles) of a block that fits half of the second-level cache; `None` where everything fits."""
+    if size * reduced * 4 <= machine.l2_bytes // 2:
+        return None
+    tile = cover_rows(Const(size), machine)[0]
+    tiles = as_int(tile.count)
+    assert tiles is not None
+    most = max(1, machine.l2_bytes // 2 // (reduced * 4 * tile.size))
+    fitting = [d for d in range(1, tiles + 1) if tiles % d == 0 and d <= most]
+    return fitting[-1] * tile.size if fitting[-1] < tiles and fitting[-1] * 4 >= most else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiling:
+    """One kernel's steps: common loops, parts of columns and rows, a register tile for each."""
+
+    schedule: Schedule
+    plan: Plan
+    machine: Machine
+    threads: bool
+
+    def run(self, nest: Nest) -> None:
+        schedule, plan = self.schedule, self.plan
+        loops = axis_loops(schedule, nest.result)
+        named = {position: loop for position, loop in enumerate(loops) if loop is not None}
+        walk = [named[p] for p in plan.walk if p in named]
+        rows = [named[p] for p in plan.rows if p in named]
+        outer = [named[p] for p in plan.outer if p in named]
+        column = named[plan.column]
+        if plan.walk_outermost:
+            outer, walk = [*outer, *walk], []
+        schedule.reorder(*outer, *rows, *walk, column)
+        schedule.compute_at(nest.update, column)
+        self.fuse_reduction(nest.update)
+        if rows:
+            row = schedule.fuse(*rows) if len(rows) > 1 else rows[0]
+            self.rows_outermost(nest, row, len(walk))
+        else:
+            self.columns(nest, None, 0)
+
+    def fuse_reduction(self, update: str) -> None:
+        """Fuse the inner reduction loops that step evenly through both operands: a longer inner loop."""
+        schedule = self.schedule
+        block = schedule.block(update)
+        axes = [axis for axis in block.axes if axis.kind == "reduce"]
+        loops = reduce_loops(schedule, update)
+        if len(loops) != len([a for a in axes if as_int(a.extent) != 1]) or len(loops) < 2:
+            return
+        axes = [axis for axis in axes if as_int(axis.extent) != 1]
+        joined = 1
+        while joined < len(axes) and collapses(axes[-joined - 1], axes[-joined], block):
+            joined += 1
+        if joined > 1:
+            schedule.fuse(*loops[-joined:])
+
+    def rows_outermost(self, nest: Nest, row: str, walks: int) -> None:
+        """Block the rows for the second-level cache, if they need it; then tile."""
+        schedule, plan = self.schedule, self.plan
+        if plan.block_rows is None:
+            self.columns(nest, row, walks)
+            return
+        parts = cover_rows(plan.row_extent, self.machine)
+        first, *rest = partition_into(schedule, row, parts)
+        tails = [Nest(*blocks_under(schedule, loop)) for loop in rest]
+        outer, inner = schedule.split(first, [None, plan.block_rows])
+        self.columns(nest, inner, walks, outer)
+        for tail, loop in zip(tails, rest, strict=True):
+            self.columns(tail, loop, walks)
+
+    def columns(self, nest: Nest, row: str | None, walks: int, outer: str | None = None) -> None:
+        """Partition the columns, and tile each part."""
+        schedule, machine = self.schedule, self.machine
+        extent = Const(1) if row is None else schedule.extent(row)
+        heights = cover_rows(extent, machine)
+        widest = max(columns_for(part.size, machine) for part in heights)
+        widths = cover_columns(self.plan.column_extent, widest, machine)
+        column = innermost_common(schedule, nest)
+        loops = schedule.loops(nest.result)
+        if row is not None:
+            schedule.reorder(column, *loops[loops.index(row) : -1])
+        for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
+            part = Nest(*blocks_under(schedule, loop)) if loop != column else nest
+            self.column_part(part, loop, width, heights, walks, row is not None)
+
+    def column_part(
+        self, nest: Nest, loop: str, width: Part, heights: tuple[Part, ...], walks: int, has_rows: bool
+    ) -> None:
+        """Tile one part of the columns: panels outermost, then parts of rows, then narrower panels."""
+        schedule = self.schedule
+        inside = schedule.loops(nest.result)
+        inside = inside[inside.index(loop) + 1 :]
+        panel, lane = split_off(schedule, loop, width.size)
+        if lane is not None and inside:
+            schedule.reorder(*inside, lane)
+        if not has_rows:
+            make_tile(schedule, nest, None, lane, self.machine)
+            self.share(nest)
+            return
+        row, walk = inside[0], inside[1 : 1 + walks]
+        for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
+            part = Nest(*blocks_under(schedule, each)) if each != row else nest
+            names = schedule.loops(part.result)
+            below = names[names.index(each) + 1 :]
+            self.row_part(part, each, height, below[: len(walk)], below[len(walk) :])
+
+    def row_part(
+        self, nest: Nest, row: str, height: Part, walk: list[str], lanes: list[str]
+    ) -> None:
+        """The register tiles of one part of the rows within one panel."""
+        schedule = self.schedule
+        columns = columns_for(height.size, self.machine)
+        lane = lanes[0] if lanes else None
+        narrow: str | None = None
+        if lane is not None and (extent_of(schedule, lane) or 0) > columns:
+            narrow, lane = schedule.split(lane, [None, columns])
+        tiles, inner = split_off(schedule, row, height.size)
+        order = [narrow, *walk, tiles, inner, lane]
+        schedule.reorder(*(loop for loop in order if loop is not None))
+        make_tile(schedule, nest, inner, lane, self.machine)
+        self.share(nest)
+
+    def share(self, nest: Nest) -> None:
+        """Share the outermost loop of a nest that has more than one iteration out to threads."""
+        if self.threads:
+            share_outermost(self.schedule, nest.result)
+
+
+def innermost_common(schedule: Schedule, nest: Nest) -> str:
+    """The loop right around the result block."""
+    return innermost(schedule, nest.result)

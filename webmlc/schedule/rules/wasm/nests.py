@@ -1,0 +1,125 @@
+"""The nests of a kernel: which block finishes which reduction, and which loop runs along which axis.
+
+In: a schedule in progress. Out: facts that the rules of one kernel class share, and the step that
+every tiled reduction begins with (`accumulate_locally`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.loops.ir import Block, Buffer, For, LoopFunction, Store, blocks, loads, stores
+from webmlc.schedule.analysis import fold_of
+from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.tree import outer_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A reduction and the block that writes its results on: its epilogue, or a plain copy."""
+
+    update: str
+    result: str
+
+
+def written_buffer(block: Block) -> Buffer | None:
+    """The one buffer that a block writes; `None` where there are several."""
+    written = {store.buffer for store in stores(block.body)}
+    return next(iter(written)) if len(written) == 1 else None
+
+
+def is_parameter(function: LoopFunction, buffer: Buffer) -> bool:
+    """True for a buffer of the caller's."""
+    return any(buffer.name == parameter.name for parameter in function.params)
+
+
+def readers(function: LoopFunction, buffer: Buffer) -> list[Block]:
+    """The blocks, other than its writers, that read `buffer`."""
+    return [
+        block
+        for block in blocks(function.body)
+        if any(load.buffer == buffer for load in loads(block.body))
+        and all(store.buffer != buffer for store in stores(block.body))
+    ]
+
+
+def epilogue_of(function: LoopFunction, update: Block) -> Block | None:
+    """The block that alone reads what `update` makes, element by element in the same order."""
+    buffer = written_buffer(update)
+    if buffer is None or is_parameter(function, buffer):
+        return None
+    found = readers(function, buffer)
+    if len(found) != 1 or not isinstance(found[0].body, Store) or fold_of(found[0]) is not None:
+        return None
+    (reader,) = found
+    axes = tuple(axis.var for axis in reader.axes)
+    if any(axis.kind == "reduce" for axis in reader.axes) or len(axes) != len(buffer.shape):
+        return None
+    if any(axis.extent != size for axis, size in zip(reader.axes, buffer.shape, strict=True)):
+        return None
+    own = [load for load in loads(reader.body) if load.buffer == buffer]
+    return reader if all(load.indices == axes for load in own) else None
+
+
+def accumulate_locally(schedule: Schedule, update: str) -> Nest:
+    """Give a reduction a `local` buffer to accumulate in, and find (or make) the block that reads it."""
+    epilogue = epilogue_of(schedule.function, schedule.block(update))
+    if epilogue is None:
+        return Nest(update, schedule.cache_write(update, "local"))
+    schedule.set_scope(update, "local")
+    return Nest(update, epilogue.name)
+
+
+def axis_loops(schedule: Schedule, block: str) -> list[str | None]:
+    """The loop along each axis of a block that has one loop an axis; `None` where an axis has one value."""
+    result: list[str | None] = []
+    for binding in schedule.block(block).bindings:
+        match binding:
+            case Var(name=name):
+                result.append(name)
+            case Const():
+                result.append(None)
+            case _:
+                raise AssertionError(f"block {block} is not in its naive form: {binding}")
+    return result
+
+
+def blocks_under(schedule: Schedule, loop: str) -> list[str]:
+    """The blocks under a loop, in program order."""
+    return [block.name for block in outer_blocks(schedule.loop(loop).body)]
+
+
+def extent_of(schedule: Schedule, loop: str) -> int | None:
+    """How often a loop runs; `None` where symbolic."""
+    return as_int(schedule.extent(loop))
+
+
+def innermost(schedule: Schedule, block: str) -> str:
+    """The loop right around a block."""
+    return schedule.loops(block)[-1]
+
+
+def is_perfect(schedule: Schedule, loop: str) -> bool:
+    """True where a loop's body is another loop or a block alone."""
+    return isinstance(schedule.loop(loop).body, For | Block)
+
+
+def product(extents: list[Expr]) -> int | None:
+    """The product of extents; `None` where one is symbolic."""
+    total = 1
+    for extent in extents:
+        size = as_int(extent)
+        if size is None:
+            return None
+        total *= size
+    return total
+
+
+def share_outermost(schedule: Schedule, block: str) -> None:
+    """Share the outermost loop around `block` that has more than one iteration out to threads."""
+    for name in schedule.loops(block):
+        if extent_of(schedule, name) != 1:
+            if schedule.loop(name).kind == "serial":
+                schedule.parallel(name)
+            return

@@ -1,0 +1,166 @@
+"""Register tiles: the micro-kernel, made by primitives.
+
+In: a reduction and its result block under common loops, `columns` (the lane axis) innermost but for
+the reduction, `rows` somewhere around it. Out: the same nests tiled so that a tile of the result
+stays in registers while the reduction runs:
+
+    for ..., ro, ri(6), c(8):                    for ..., ro:
+        for k: Y[r, c] += A[r, k] * B[k, c]          Y[0:6, 0:8] = 0
+        C[r, c] = max(Y[r, c], 0)            ->      for k: Y[0:6, 0:8] += A[0:6, k] * B[k, 0:8]
+                                                     C[0:6, 0:8] = max(Y[0:6, 0:8], 0)
+
+with the tile's loops unrolled and vectorized: `target` turns the tile of `Y` into registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from webmlc.core.expr import Const, Expr, Var, as_int, variables
+from webmlc.core.machine import Machine
+from webmlc.schedule.analysis import axis_ranges, is_vectorizable, stride
+from webmlc.schedule.rules.wasm.nests import Nest, extent_of
+from webmlc.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of an axis: `count` tiles of `size`, from where the last part ended. A symbolic count has no number."""
+
+    size: int
+    count: Expr
+
+    @property
+    def extent(self) -> Expr:
+        """Steps of the axis that the part covers."""
+        return self.count * self.size
+
+
+def cover_rows(extent: Expr, machine: Machine) -> tuple[Part, ...]:
+    """Tiles of rows that cover `extent` exactly: as many full ones as fit, then one of what is left.
+
+    The full tile's height is the one whose tiles take the fewest cycles altogether.
+    """
+    size = as_int(extent)
+    tallest = machine.tile.rows
+    if size is None:
+        return Part(tallest, extent // tallest), Part(1, extent % tallest)
+    best = min(range(1, tallest + 1), key=lambda rows: (_row_cycles(size, rows), -rows))
+    full, rest = divmod(size, best)
+    parts = [Part(best, Const(full))] if full else []
+    return (*parts, Part(rest, Const(1))) if rest else tuple(parts)
+
+
+_CYCLES = (0.0, 1.1, 2.2, 4.0, 4.75, 5.4, 6.1)
+"""Cycles a reduction step takes for a tile of so many rows and 8 columns: 2 multiply-adds a cycle, at least 8 in flight.
+
+Tiles of one or two rows are 32 or 16 columns wide, which keeps 8 in flight, and count a fraction.
+"""
+
+
+def _row_cycles(size: int, rows: int) -> float:
+    full, rest = divmod(size, rows)
+    return full * _CYCLES[rows] + _CYCLES[rest]
+
+
+def columns_for(rows: int, machine: Machine) -> int:
+    """How many columns a tile of `rows` has: enough for 8 accumulators, as many as registers allow."""
+    if rows <= 1:
+        return machine.narrow_tile.columns
+    return machine.narrow_tile.columns // 2 if rows == 2 else machine.tile.columns
+
+
+def cover_columns(extent: Expr, widest: int, machine: Machine) -> tuple[Part, ...]:
+    """Tiles of columns that cover `extent` exactly: `widest`, then 8, then one vector, then scalars."""
+    size = as_int(extent)
+    lanes = machine.lanes
+    if size is None:
+        width = machine.tile.columns
+        return Part(width, extent // width), Part(1, extent % width)
+    parts: list[Part] = []
+    for width in sorted({widest, machine.tile.columns, lanes}, reverse=True):
+        full, size = divmod(size, width)
+        if full:
+            parts.append(Part(width, Const(full)))
+    if size:
+        parts.append(Part(size, Const(1)))
+    return tuple(parts)
+
+
+def partition_into(schedule: Schedule, loop: str, parts: Sequence[Part]) -> list[str]:
+    """Partition a loop into parts; returns the loop of each."""
+    loops: list[str] = []
+    for part in parts[:-1]:
+        first, loop = schedule.partition(loop, part.extent)
+        loops.append(first)
+    return [*loops, loop]
+
+
+def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str | None]:
+    """Split tiles of `size` off a loop: the loop over tiles and the loop within one, `None` for one of one step."""
+    if extent_of(schedule, loop) == size:
+        return (None, loop) if size > 1 else (loop, None)
+    if size == 1:
+        return loop, None
+    outer, inner = schedule.split(loop, [None, size])
+    return outer, inner
+
+
+def make_tile(
+    schedule: Schedule, nest: Nest, rows: str | None, columns: str | None, machine: Machine
+) -> None:
+    """Turn the two innermost common loops, `rows` around `columns`, into one register tile."""
+    for loop in (columns, rows):
+        if loop is not None:
+            schedule.fission(loop)
+    tile = [loop for loop in (rows, columns) if loop is not None]
+    reduced = reduce_loops(schedule, nest.update)
+    if reduced:
+        if tile:
+            schedule.reorder(*reduced, *tile)
+        blocks = [schedule.decompose_reduction(nest.update, reduced[0]), nest.update, nest.result]
+    else:
+        blocks = [nest.update, nest.result]
+    for block in blocks:
+        loops = schedule.loops(block)[-len(tile) :] if tile else []
+        if columns is not None:
+            vectorize_columns(schedule, block, loops[-1], machine)
+        if rows is not None:
+            schedule.unroll(loops[0])
+
+
+def vectorize_columns(schedule: Schedule, block: str, loop: str, machine: Machine) -> None:
+    """Make whole vectors of a tile's columns where there are any, else unrolled scalars."""
+    size, lanes = extent_of(schedule, loop), machine.lanes
+    if size is None or size % lanes or not can_vectorize(schedule, block, loop, lanes):
+        schedule.unroll(loop)
+    elif size == lanes:
+        schedule.vectorize(loop)
+    else:
+        vectors, lane = schedule.split(loop, [None, lanes])
+        schedule.unroll(vectors)
+        schedule.vectorize(lane)
+
+
+def can_vectorize(schedule: Schedule, block: str, loop: str, lanes: int) -> bool:
+    """True where the axis that runs along `loop` with step one can be vectorized."""
+    found = schedule.block(block)
+    var = Var(loop)
+    for axis, binding in zip(found.axes, found.bindings, strict=True):
+        if var in variables(binding):
+            step = stride(binding, var, axis_ranges(found))
+            return step == Const(1) and is_vectorizable(found, axis.var, lanes)
+    return False
+
+
+def reduce_loops(schedule: Schedule, block: str) -> list[str]:
+    """The loops that a block's reduction runs along, outermost first."""
+    found = schedule.block(block)
+    used = {
+        var.name
+        for axis, binding in zip(found.axes, found.bindings, strict=True)
+        if axis.kind == "reduce"
+        for var in variables(binding)
+    }
+    return [loop for loop in schedule.loops(block) if loop in used]

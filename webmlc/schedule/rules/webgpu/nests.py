@@ -1,0 +1,93 @@
+"""What the GPU rules have in common: which loops carry a block's axes, and how loops become threads.
+
+    bind_threads(schedule, ["n", "y", "x"], 64)     # n, y, x fused -> blockIdx.x, threadIdx.x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads, stores
+from webmlc.schedule.schedule import Schedule
+
+
+def loop_of(block: Block, axis: Axis) -> str | None:
+    """The loop that runs along an axis of an unscheduled block; `None` where the axis is fixed."""
+    for own, binding in zip(block.axes, block.bindings, strict=True):
+        if own.var == axis.var:
+            return binding.name if isinstance(binding, Var) else None
+    return None
+
+
+def loops_along(block: Block, axes: Iterable[Axis]) -> list[str]:
+    """The loops along these axes, in their order."""
+    return [name for axis in axes if (name := loop_of(block, axis)) is not None]
+
+
+def axes_of_kind(block: Block, kind: str) -> tuple[Axis, ...]:
+    """The spatial, or the reduce axes of a block."""
+    return tuple(axis for axis in block.axes if axis.kind == kind)
+
+
+def extent_of(loops: Sequence[Expr]) -> int | None:
+    """The product of extents, where all are literals."""
+    total = 1
+    for extent in loops:
+        value = as_int(simplify(extent))
+        if value is None:
+            return None
+        total *= value
+    return total
+
+
+def fuse_all(schedule: Schedule, loops: Sequence[str]) -> str | None:
+    """One loop of several perfectly nested ones; `None` of none."""
+    if not loops:
+        return None
+    return loops[0] if len(loops) == 1 else schedule.fuse(*loops)
+
+
+def bind_threads(schedule: Schedule, loops: Sequence[str], size: int) -> str | None:
+    """Make the iterations of perfectly nested outer loops the threads of workgroups of `size`.
+
+    Returns the loop that stands for one thread; `None` where there are no loops (one thread does
+    it all).
+    """
+    fused = fuse_all(schedule, loops)
+    if fused is None:
+        return None
+    total = as_int(simplify(schedule.extent(fused)))
+    if total is not None and total < size:
+        size = total
+    group, thread = schedule.split(fused, [None, size])
+    schedule.bind(group, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    return thread
+
+
+def unroll_factor(extent: Expr, largest: int) -> int:
+    """The largest factor up to `largest` that divides a constant extent; 1 of a symbolic one."""
+    count = as_int(simplify(extent))
+    if count is None:
+        return 1
+    return max((f for f in range(1, largest + 1) if count % f == 0), default=1)
+
+
+def written(function: LoopFunction) -> dict[str, list[Block]]:
+    """The blocks that write each buffer, in program order."""
+    result: dict[str, list[Block]] = {}
+    for block in blocks(function.body):
+        for name in dict.fromkeys(s.buffer.name for s in stores(block.body)):
+            result.setdefault(name, []).append(block)
+    return result
+
+
+def reads(block: Block) -> set[str]:
+    """The buffers that a block reads, but for those it folds into."""
+    own = {s.buffer.name for s in stores(block.body)}
+    return {load.buffer.name for load in loads(block.body)} - own
+
+
+ONE = Const(1)

@@ -1,0 +1,88 @@
+"""Reductions of any form, several of them in a row: softmax, normalisations, poolings over odd axes.
+
+The last block's result is cut along the axes that index the reductions' results (its rows); one thread computes what its row
+needs, by itself, in registers. This is also the rule that answers for every kernel that one dispatch can compute.
+
+    m[i] = max(x[i, :]); s[i] = sum(exp(x[i, :] - m[i])); y[i, j] = exp(x[i, j] - m[i]) / s[i]   ->   one thread for each i
+"""
+
+from __future__ import annotations
+
+from webmlc.core.expr import Var, variables
+from webmlc.core.machine import Machine
+from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.webgpu.nests import axes_of_kind, bind_threads, loop_of, reads, written
+from webmlc.schedule.schedule import Schedule
+
+
+def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """Answers where all blocks lead to one last block (or to several that share nothing)."""
+    schedule = Schedule(function)
+    made = written(function)
+    read = {name for block in blocks(function.body) for name in reads(block)}
+    outputs = {b.name for b in function.params[len(function.params) - function.outputs :]}
+    finals = [b for b in blocks(function.body) if not {s.buffer.name for s in stores(b)} & read]
+    if any(set(made) & outputs & reads(b) for b in blocks(function.body)):
+        return None  # an output that others read has to stay whole
+    owner: dict[str, str] = {}
+    for final in finals:
+        for producer in producers_of(function, final):
+            if owner.setdefault(producer.name, final.name) != final.name:
+                return None
+    for final in finals:
+        _schedule_rows(schedule, final, machine)
+    return schedule
+
+
+def producers_of(function: LoopFunction, block: Block) -> list[Block]:
+    """The blocks whose results `block` needs, consumers before producers."""
+    made = written(function)
+    found: dict[str, Block] = {}
+    needed = reads(block)
+    for candidate in reversed(list(blocks(function.body))):
+        if candidate.name != block.name and {s.buffer.name for s in stores(candidate)} & needed:
+            found[candidate.name] = candidate
+            needed |= reads(candidate) & set(made)
+    return list(found.values())
+
+
+def row_axes(function: LoopFunction, block: Block) -> frozenset[Var]:
+    """The axes of a block that index what other blocks made."""
+    made = set(written(function)) - {s.buffer.name for s in stores(block)}
+    return frozenset(
+        var
+        for load in loads(block)
+        if load.buffer.name in made
+        for index in load.indices
+        for var in variables(index)
+    )
+
+
+def _schedule_rows(schedule: Schedule, final: Block, machine: Machine) -> None:
+    function = schedule.function
+    spatial = axes_of_kind(final, "spatial")
+    chosen = row_axes(function, final)
+    if not producers_of(function, final):
+        chosen = frozenset(axis.var for axis in spatial)
+    outer = [n for a in spatial if a.var in chosen and (n := loop_of(final, a)) is not None]
+    inner = [n for a in spatial if a.var not in chosen and (n := loop_of(final, a)) is not None]
+    producers = producers_of(function, final)
+    if outer:
+        schedule.reorder(*outer, *inner)
+    thread = bind_threads(schedule, outer, machine.workgroup_size)
+    if thread is None and producers:
+        raise ScheduleError("rows", "one thread would need whole temporaries", function, final.name)
+    for producer in producers:
+        assert thread is not None
+        schedule.compute_at(producer.name, thread)
+        schedule.set_scope(producer.name, "local")
+    if axes_of_kind(final, "reduce"):
+        accumulate_in_register(schedule, final.name, thread)
+
+
+def accumulate_in_register(schedule: Schedule, block: str, thread: str | None) -> None:
+    """Fold in a register rather than in the output's memory."""
+    copy = schedule.cache_write(block, "local")
+    if thread is not None:
+        schedule.reverse_compute_at(copy, thread)
