@@ -1,0 +1,71 @@
+// Typed errors: what went wrong, in words, and a stable `code` to switch on.
+
+export class WebmlcError extends Error {
+  /** @param {string} message @param {string} code @param {ErrorOptions} [options] */
+  constructor(message, code = "internal", options) {
+    super(message, options);
+    this.name = new.target.name;
+    this.code = code;
+  }
+}
+
+/** A run-time input has the wrong name, dtype or shape. */
+export class InputError extends WebmlcError {
+  /** @param {string} message */
+  constructor(message) {
+    super(message, "input");
+  }
+}
+
+/** A package file is missing, malformed or corrupted (its hash differs). */
+export class PackageError extends WebmlcError {
+  /** @param {string} message @param {ErrorOptions} [options] */
+  constructor(message, options) {
+    super(message, "package", options);
+  }
+}
+
+/** No usable GPU adapter, or it lacks a required limit or feature. */
+export class AdapterError extends WebmlcError {
+  /** @param {string} message @param {ErrorOptions} [options] */
+  constructor(message, options) {
+    super(message, "adapter", options);
+  }
+}
+
+/** The GPU device was lost (reset, driver update, power saving): load the model again. */
+export class DeviceLostError extends WebmlcError {
+  /** @param {string} message */
+  constructor(message) {
+    super(message, "device-lost");
+  }
+}
+
+/** An invariant of the compiler or the runtime does not hold: a bug of ours. */
+export class InternalError extends WebmlcError {
+  /** @param {string} message @param {ErrorOptions} [options] */
+  constructor(message, options) {
+    super(message, "internal", options);
+  }
+}
+
+const CLASSES = { InputError, PackageError, AdapterError, DeviceLostError, InternalError };
+
+/**
+ * An error as data: structured cloning between workers would lose its class.
+ * @param {unknown} error
+ * @returns {{ name: string, message: string }}
+ */
+export function toData(error) {
+  return error instanceof Error ? { name: error.name, message: error.message } : { name: "", message: String(error) };
+}
+
+/**
+ * The error that `toData` described.
+ * @param {{ name: string, message: string }} data
+ * @returns {WebmlcError}
+ */
+export function fromData({ name, message }) {
+  const type = CLASSES[/** @type {keyof typeof CLASSES} */ (name)];
+  return type ? new type(message) : new InternalError(name ? `${name}: ${message}` : message);
+}

@@ -1,0 +1,120 @@
+// The page of a package: loads the model beside it, shows what it is, runs it on random input.
+// `?device=wasm|webgpu&threads=2` choose how.
+
+import { load } from "./webmlc.js";
+
+/** @typedef {import("./webmlc.js").Model} Model */
+/** @typedef {import("./webmlc.js").Size} Size */
+
+/** @param {string} id @returns {any} */
+const element = (id) => document.getElementById(id);
+
+/** @param {number | null | undefined} bytes */
+function kilobytes(bytes) {
+  return bytes === null || bytes === undefined ? "depends on the input" : `${bytes.toLocaleString("en")} bytes`;
+}
+
+/** @param {Size} size @param {Record<string, number>} symbols @returns {number} */
+function evaluate(size, symbols) {
+  if (typeof size === "number") return size;
+  if (typeof size === "string") return symbols[size];
+  throw new Error("an input's dimension is an expression: run this model from your own page");
+}
+
+/** @param {string} term @param {string} text */
+function fact(term, text) {
+  const dt = document.createElement("dt");
+  const dd = document.createElement("dd");
+  dt.textContent = term;
+  dd.textContent = text;
+  element("facts").append(dt, dd);
+}
+
+/** @param {string} list @param {string} text */
+function item(list, text) {
+  const li = document.createElement("li");
+  const code = document.createElement("code");
+  code.textContent = text;
+  li.append(code);
+  element(list).append(li);
+}
+
+/** Small random values of a dtype. @param {string} dtype @param {number} count @returns {any} */
+function randomData(dtype, count) {
+  if (dtype === "float32") return Float32Array.from({ length: count }, () => Math.random() * 2 - 1);
+  if (dtype === "float64") return Float64Array.from({ length: count }, () => Math.random() * 2 - 1);
+  if (dtype === "int64") return new BigInt64Array(count);
+  if (dtype === "uint64") return new BigUint64Array(count);
+  const arrays = { int8: Int8Array, uint8: Uint8Array, bool: Uint8Array, int16: Int16Array, int32: Int32Array, uint32: Uint32Array };
+  return new (arrays[/** @type {keyof typeof arrays} */ (dtype)] ?? Uint16Array)(count);
+}
+
+/** @param {Model} model */
+function describe(model) {
+  element("name").textContent = document.title = model.name;
+  for (const { name, dtype, shape } of model.inputs) item("inputs", `${name}: ${dtype}[${shape.join(", ")}]`);
+  const symbols = new Set(model.inputs.flatMap((port) => port.shape).filter((size) => typeof size === "string"));
+  for (const symbol of symbols) {
+    const label = document.createElement("label");
+    const input = document.createElement("input");
+    Object.assign(input, { type: "number", min: "1", value: "1", name: symbol });
+    label.append(`${symbol} `, input);
+    element("symbols").append(label);
+  }
+  const { weights, arena, memory, download } = model.resources;
+  fact("Device", `${model.device} (${model.deviceReason})`);
+  fact("Threads", `${model.threads} (${model.threadsReason})`);
+  fact("Weights", kilobytes(weights));
+  for (const [device, bytes] of Object.entries(arena)) fact(`Arena, ${device}`, kilobytes(bytes));
+  if (arena.wasm !== undefined) fact("Memory, one thread", kilobytes(memory));
+  fact("Download", kilobytes(download));
+}
+
+/** @param {Model} model */
+async function run(model) {
+  /** @type {Record<string, number>} */
+  const symbols = {};
+  for (const [name, value] of new FormData(element("form"))) symbols[name] = Number(value);
+  const inputs = model.inputs.map(({ name, dtype, shape }) => {
+    const sizes = shape.map((size) => evaluate(size, symbols));
+    const count = sizes.reduce((a, b) => a * b, 1);
+    return [name, { dtype, shape: sizes, data: randomData(dtype, count) }];
+  });
+  const start = performance.now();
+  const outputs = await model.run(Object.fromEntries(inputs));
+  const milliseconds = performance.now() - start;
+  element("outputs").replaceChildren();
+  for (const [name, { dtype, shape, data }] of Object.entries(outputs)) {
+    const values = Array.from(/** @type {ArrayLike<any>} */ (data).length > 6 ? /** @type {any} */ (data).slice(0, 6) : data, String);
+    item("outputs", `${name}: ${dtype}[${shape.join(", ")}] = ${values.join(", ")}${data.length > 6 ? ", …" : ""}`);
+  }
+  element("status").textContent = `Ran in ${milliseconds.toFixed(1)} ms.`;
+}
+
+/** @param {unknown} error */
+function report(error) {
+  element("status").textContent = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  element("status").className = "error";
+}
+
+async function main() {
+  const query = new URLSearchParams(location.search);
+  const threads = query.get("threads");
+  const start = performance.now();
+  const model = await load("./", {
+    device: /** @type {"auto"} */ (query.get("device") ?? "auto"),
+    threads: threads === null ? undefined : Number(threads),
+    onProgress: ({ loaded, total }) => Object.assign(element("progress"), { value: loaded, max: total }),
+  });
+  element("status").textContent = `Loaded in ${(performance.now() - start).toFixed(0)} ms.`;
+  element("progress").hidden = true;
+  describe(model);
+  element("form").hidden = false;
+  element("form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
+    event.preventDefault();
+    element("status").className = "";
+    run(model).catch(report);
+  });
+}
+
+main().catch(report);

@@ -1,0 +1,198 @@
+// The manifest, read and evaluated: the twin of webmlc/package/manifest.py and webmlc/host/bind.py.
+//
+//   in:  the package's URL;  then `{ name: tensor }` of a run
+//   out: the parsed manifest; then the value of each symbol and the bytes of each input
+
+import { InputError, PackageError } from "./errors.js";
+import { open } from "./platform.js";
+
+/** @typedef {"wasm" | "webgpu"} Device */
+/** @typedef {number | string | [string, any, any]} Size a dimension: integer, symbol, or [operator, Size, Size] */
+/** @typedef {Record<string, number>} Symbols */
+/** @typedef {{ name: string, dtype: string, shape: Size[], buffer: string }} Port */
+/** @typedef {{ name: string, dtype: string, shape: Size[], bytes: Size, kind: "input" | "constant" | "scratch", tensor?: string }} Buffer */
+/** @typedef {{ device: Device, kernel: string, arguments: string[], outputs: number, symbols?: string[], workgroups?: [Size, Size, Size], origin: string[] }} Step */
+/** @typedef {{ device: Device, first: number, last: number, module_first?: number, module_last?: number }} Segment */
+/** @typedef {{ weights: number, arena: Partial<Record<Device, number | null>>, memory: number | null, largest_binding: number | null, scratch_per_thread: number, features: string[] }} Resources */
+/** @typedef {{ buffers: Buffer[], steps: Step[], segments: Segment[], resources: Resources, modules?: Record<string, string>, shaders?: string }} Program */
+/** @typedef {{ path: string, bytes: number, sha256: string, chunk_bytes: number, chunks: string[], tensors: Record<string, [number, number]> }} WeightFile */
+/** @typedef {{ format: string, version: number, name: string, compiler: string, symbols: { name: string, input: string, axis: number }[], inputs: Port[], outputs: Port[], weights: { bytes: number, files: WeightFile[] }, files: Record<string, { bytes: number, sha256: string }>, programs: Partial<Record<Device, Program>> }} Manifest */
+/** @typedef {import("./webmlc.js").Tensor} Tensor */
+/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+
+const VERSION = 1;
+
+/** The typed array that holds each dtype. Half floats are their bits: not every engine has Float16Array. */
+const ARRAYS = {
+  bool: Uint8Array,
+  int8: Int8Array,
+  uint8: Uint8Array,
+  int16: Int16Array,
+  uint16: Uint16Array,
+  int32: Int32Array,
+  uint32: Uint32Array,
+  int64: BigInt64Array,
+  uint64: BigUint64Array,
+  float16: Uint16Array,
+  bfloat16: Uint16Array,
+  float32: Float32Array,
+  float64: Float64Array,
+};
+
+/**
+ * The array type of a dtype.
+ * @param {string} dtype
+ */
+export function arrayOf(dtype) {
+  const type = ARRAYS[/** @type {keyof typeof ARRAYS} */ (dtype)];
+  if (!type) throw new PackageError(`manifest.json: unknown dtype ${dtype}`);
+  return type;
+}
+
+/**
+ * Fetch and check the manifest. `base` is the package folder's URL, ending in "/".
+ * @param {URL} base
+ * @returns {Promise<Manifest>}
+ */
+export async function fetchManifest(base) {
+  const url = new URL("manifest.json", base);
+  const response = await open(url).catch((error) => {
+    throw new PackageError(`${url}: cannot be fetched (${error.message})`);
+  });
+  if (!response.ok) throw new PackageError(`${url}: HTTP status ${response.status}; is the package's URL right?`);
+  const manifest = await response.json().catch((error) => {
+    throw new PackageError(`${url}: is no JSON (${error.message})`);
+  });
+  if (manifest?.format !== "webmlc") throw new PackageError(`${url}: not a webmlc package`);
+  if (manifest.version !== VERSION) {
+    throw new PackageError(`${url}: package version ${manifest.version}, this runtime reads ${VERSION}: rebuild it`);
+  }
+  return manifest;
+}
+
+/**
+ * The value of a size.
+ * @param {Size} size
+ * @param {Symbols} symbols
+ * @returns {number}
+ */
+export function evaluate(size, symbols) {
+  if (typeof size === "number") return size;
+  if (typeof size === "string") return symbols[size];
+  const a = evaluate(size[1], symbols);
+  const b = evaluate(size[2], symbols);
+  switch (size[0]) {
+    case "add":
+      return a + b;
+    case "sub":
+      return a - b;
+    case "mul":
+      return a * b;
+    case "floordiv":
+      return Math.floor(a / b);
+    case "floormod":
+      return a - b * Math.floor(a / b);
+    case "min":
+      return Math.min(a, b);
+    case "max":
+      return Math.max(a, b);
+  }
+  throw new PackageError(`manifest.json: unknown size operator ${size[0]}`);
+}
+
+/**
+ * The shape of a port in numbers.
+ * @param {Port} port
+ * @param {Symbols} symbols
+ */
+export function shapeOf(port, symbols) {
+  return port.shape.map((size) => evaluate(size, symbols));
+}
+
+/**
+ * Check a run's inputs and bind the symbols from their shapes.
+ * @param {Manifest} manifest
+ * @param {Record<string, Tensor | TypedArray>} inputs
+ * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
+ */
+export function bind(manifest, inputs) {
+  const known = manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
+  for (const name of Object.keys(inputs ?? {})) {
+    if (!manifest.inputs.some((p) => p.name === name)) {
+      throw new InputError(`no input is named "${name}"; the model takes ${known}`);
+    }
+  }
+  /** @type {Map<string, { shape: readonly number[], data: TypedArray }>} */
+  const tensors = new Map();
+  for (const port of manifest.inputs) {
+    const value = inputs?.[port.name];
+    if (value === undefined) throw new InputError(`input "${port.name}" is missing; the model takes ${known}`);
+    tensors.set(port.name, checkTensor(port, value));
+  }
+  /** @type {Symbols} */
+  const symbols = {};
+  for (const { name, input, axis } of manifest.symbols) symbols[name] = tensors.get(input)?.shape[axis] ?? 0;
+  const values = new Map();
+  for (const port of manifest.inputs) {
+    const { shape, data } = /** @type {{ shape: number[], data: TypedArray }} */ (tensors.get(port.name));
+    const expected = shapeOf(port, symbols);
+    if (expected.some((d, axis) => d !== shape[axis])) {
+      const bound = manifest.symbols.map((s) => `${s.name} = ${symbols[s.name]} from axis ${s.axis} of "${s.input}"`);
+      throw new InputError(
+        `input "${port.name}" has shape ${text(shape)}, expected ${text(port.shape)} = ${text(expected)}` +
+          (bound.length ? ` with ${bound.join(", ")}` : ""),
+      );
+    }
+    values.set(port.buffer, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+  }
+  return { symbols, values };
+}
+
+/**
+ * A tensor of the port's dtype and rank, with as many elements as its shape says.
+ * @param {Port} port
+ * @param {any} value
+ * @returns {{ shape: readonly number[], data: TypedArray }}
+ */
+function checkTensor(port, value) {
+  const type = arrayOf(port.dtype);
+  const bare = ArrayBuffer.isView(value);
+  const data = bare ? value : value?.data;
+  if (!bare && value?.dtype !== undefined && value.dtype !== port.dtype) {
+    throw new InputError(`input "${port.name}" has dtype ${value.dtype}, expected ${port.dtype}`);
+  }
+  if (!(data instanceof type || (data instanceof Uint8ClampedArray && type === Uint8Array))) {
+    const found = data?.constructor?.name ?? typeof data;
+    throw new InputError(`input "${port.name}" holds ${found}, expected ${port.dtype} as ${type.name}`);
+  }
+  if (bare && port.shape.some((d) => typeof d !== "number")) {
+    throw new InputError(
+      `input "${port.name}" has the symbolic shape ${text(port.shape)}: pass { dtype, shape, data }, not a bare array`,
+    );
+  }
+  const shape = bare ? /** @type {number[]} */ (port.shape) : value.shape;
+  if (!Array.isArray(shape) || shape.length !== port.shape.length || !shape.every((d) => Number.isInteger(d) && d >= 0)) {
+    throw new InputError(`input "${port.name}" has shape ${text(shape)}, expected ${text(port.shape)}`);
+  }
+  const count = shape.reduce((a, b) => a * b, 1);
+  if (data.length !== count) {
+    throw new InputError(`input "${port.name}" has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
+  }
+  return { shape, data: /** @type {any} */ (data) };
+}
+
+/** @param {any} shape */
+function text(shape) {
+  return Array.isArray(shape) ? `[${shape.map((d) => (Array.isArray(d) ? expression(d) : d)).join(", ")}]` : String(shape);
+}
+
+/** @type {Record<string, string>} */
+const SPELLING = { add: "+", sub: "-", mul: "*", floordiv: "//", floormod: "%" };
+
+/** @param {any} size @returns {string} */
+function expression(size) {
+  if (!Array.isArray(size)) return String(size);
+  const [op, a, b] = size;
+  const [left, right] = [expression(a), expression(b)];
+  return op in SPELLING ? `(${left} ${SPELLING[op]} ${right})` : `${op}(${left}, ${right})`;
+}

@@ -1,0 +1,213 @@
+// Where every buffer lives: the twin of webmlc/package/memory_plan.py and webmlc/package/transfers.py, which explain it.
+//
+//   in:  a manifest, the program's device, the value of each symbol
+//   out: stages (what to upload and download around each segment) and layouts (addresses in a device's memory)
+
+import { evaluate } from "./manifest.js";
+
+/** @typedef {import("./manifest.js").Device} Device */
+/** @typedef {import("./manifest.js").Manifest} Manifest */
+/** @typedef {import("./manifest.js").Program} Program */
+/** @typedef {import("./manifest.js").Segment} Segment */
+/** @typedef {import("./manifest.js").Step} Step */
+/** @typedef {import("./manifest.js").Symbols} Symbols */
+/** @typedef {{ segment: Segment, uploads: string[], downloads: string[] }} Stage */
+/** @typedef {{ offsets: Map<string, number>, arena: number, constants: Map<string, number>, scratch: number, total: number }} Layout */
+
+export const SLOT_TABLE = 1024;
+export const SCRATCH_BASE = 256;
+export const PAGE = 65536;
+const ALIGNMENT = { wasm: 64, webgpu: 256 };
+export const CONSTANT_ALIGNMENT = 256;
+
+/** @param {number} value @param {number} alignment */
+export function align(value, alignment) {
+  return Math.ceil(value / alignment) * alignment;
+}
+
+/**
+ * Offsets for intervals `[bytes, first, last]` such that no two that are alive together overlap.
+ * @param {[number, number, number][]} intervals
+ * @param {number} alignment
+ * @returns {{ offsets: number[], total: number }}
+ */
+export function place(intervals, alignment) {
+  const order = intervals.map((_, i) => i).sort((i, j) => intervals[j][0] - intervals[i][0] || i - j);
+  const sizes = intervals.map(([bytes]) => align(Math.max(bytes, 1), alignment));
+  const offsets = intervals.map(() => 0);
+  /** @type {number[]} */
+  const placed = []; // by ascending offset
+  let total = 0;
+  for (const i of order) {
+    const [, first, last] = intervals[i];
+    let offset = 0;
+    for (const j of placed) {
+      if (intervals[j][2] < first || last < intervals[j][1]) continue;
+      if (offsets[j] >= offset + sizes[i]) break;
+      offset = Math.max(offset, offsets[j] + sizes[j]);
+    }
+    offsets[i] = offset;
+    total = Math.max(total, offset + sizes[i]);
+    const at = placed.findIndex((j) => offsets[j] > offset);
+    placed.splice(at < 0 ? placed.length : at, 0, i);
+  }
+  return { offsets, total };
+}
+
+/** @param {Step} step */
+function written(step) {
+  return step.arguments.slice(step.arguments.length - step.outputs);
+}
+
+/**
+ * The program's segments with what crosses between host and device around each.
+ * @param {Manifest} manifest
+ * @param {Device} own
+ * @returns {Stage[]}
+ */
+export function stages(manifest, own) {
+  const program = /** @type {Program} */ (manifest.programs[own]);
+  const outputs = new Set(manifest.outputs.map((o) => o.buffer));
+  const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
+  /** @type {Record<Device, Set<string>>} */
+  const valid = { wasm: new Set(), webgpu: new Set() };
+  /** @type {Set<string>} */
+  const everWritten = new Set();
+  const traffic = program.segments.map((segment) => {
+    const here = new Set();
+    const outside = new Set();
+    for (const step of program.steps.slice(segment.first, segment.last)) {
+      const results = written(step);
+      for (const name of step.arguments) {
+        const defined = here.has(name) || (results.includes(name) && !everWritten.has(name));
+        if (!defined && !constants.has(name)) outside.add(name);
+      }
+      for (const name of results) here.add(name);
+    }
+    const uploads = [...outside].filter((name) => !valid[segment.device].has(name));
+    for (const name of here) everWritten.add(name);
+    for (const name of [...outside, ...here]) valid[segment.device].add(name);
+    for (const name of here) valid[segment.device === "wasm" ? "webgpu" : "wasm"].delete(name);
+    return { segment, uploads, needs: outside, writes: here };
+  });
+  const result = traffic.map(({ segment, uploads, writes }, index) => {
+    const later = traffic.slice(index + 1);
+    const downloads = [...writes].filter((name) => {
+      const crossing = later.some((t) => t.needs.has(name) && t.segment.device !== segment.device);
+      return crossing || (outputs.has(name) && !later.some((t) => t.writes.has(name)));
+    });
+    return { segment, uploads, downloads };
+  });
+  const fixed = [...outputs].filter((name) => constants.has(name));
+  if (fixed.length) {
+    const end = Math.max(0, ...program.segments.map((s) => s.module_last ?? 0));
+    const at = program.steps.length;
+    const segment = { device: own, first: at, last: at, module_first: end, module_last: end };
+    result.push({ segment, uploads: [], downloads: fixed });
+  }
+  return result;
+}
+
+/**
+ * Buffers that need a place on `device`: its steps use them, or none does and it is the program's own device.
+ * @param {Program} program
+ * @param {Device} device
+ * @param {Device} own
+ * @returns {Set<string>}
+ */
+function usedOn(program, device, own) {
+  const here = new Set(program.steps.filter((s) => s.device === device).flatMap((s) => s.arguments));
+  if (device === own) {
+    const used = new Set(program.steps.flatMap((s) => s.arguments));
+    for (const { name } of program.buffers) if (!used.has(name)) here.add(name);
+  }
+  return here;
+}
+
+/**
+ * First and last step during which each activation must keep its bytes on `device`.
+ * @param {Program} program
+ * @param {Stage[]} list
+ * @param {Device} device
+ * @param {Device} own
+ * @returns {Map<string, [number, number]>}
+ */
+function lifetimes(program, list, device, own) {
+  /** @type {Map<string, [number, number]>} */
+  const spans = new Map();
+  const keep = (/** @type {string} */ name, /** @type {number} */ step) => {
+    const [first, last] = spans.get(name) ?? [step, step];
+    spans.set(name, [Math.min(first, step), Math.max(last, step)]);
+  };
+  for (const { segment, uploads, downloads } of list) {
+    if (segment.device !== device) continue;
+    for (const name of uploads) keep(name, segment.first);
+    for (let i = segment.first; i < segment.last; i++) for (const name of program.steps[i].arguments) keep(name, i);
+    for (const name of downloads) keep(name, Math.max(segment.last - 1, segment.first));
+  }
+  for (const name of usedOn(program, device, own)) {
+    if (!spans.has(name)) spans.set(name, [0, Math.max(program.steps.length - 1, 0)]);
+  }
+  const activations = program.buffers.filter((b) => b.kind !== "constant" && spans.has(b.name));
+  return new Map(activations.map((b) => [b.name, /** @type {[number, number]} */ (spans.get(b.name))]));
+}
+
+/**
+ * Where everything of program `own` lies in the memory of `device`.
+ * @param {Manifest} manifest
+ * @param {Device} own
+ * @param {Device} device
+ * @param {Symbols} symbols
+ * @param {number} threads
+ * @returns {Layout}
+ */
+export function layout(manifest, own, device, symbols, threads = 1) {
+  const program = /** @type {Program} */ (manifest.programs[own]);
+  const sizes = new Map(program.buffers.map((b) => [b.name, evaluate(b.bytes, symbols)]));
+  const spans = lifetimes(program, stages(manifest, own), device, own);
+  const { offsets, total } = place(
+    [...spans].map(([name, [first, last]]) => [sizes.get(name) ?? 0, first, last]),
+    ALIGNMENT[device],
+  );
+  const named = new Map([...spans.keys()].map((name, i) => [name, offsets[i]]));
+  if (device === "webgpu") return { offsets: named, arena: total, constants: new Map(), scratch: 0, total };
+  const slots = program.buffers.length + manifest.symbols.length;
+  const scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT);
+  const start = align(scratch + threads * scratchStride(program), CONSTANT_ALIGNMENT);
+  const { addresses, end } = placeConstants(manifest, own, device, start);
+  for (const [name, offset] of named) named.set(name, end + offset);
+  return { offsets: named, arena: total, constants: addresses, scratch, total: end + total };
+}
+
+/** @param {Program} program */
+export function scratchStride(program) {
+  return align(program.resources.scratch_per_thread, 64);
+}
+
+/**
+ * Address of each constant buffer that `device` needs, in the order of the weights files, and the end.
+ * @param {Manifest} manifest
+ * @param {Device} own
+ * @param {Device} device
+ * @param {number} base
+ * @returns {{ addresses: Map<string, number>, end: number }}
+ */
+export function placeConstants(manifest, own, device, base) {
+  const program = /** @type {Program} */ (manifest.programs[own]);
+  const here = usedOn(program, device, own);
+  /** @type {Map<string, string[]>} */
+  const owners = new Map();
+  for (const { name, tensor } of program.buffers) {
+    if (tensor !== undefined && here.has(name)) owners.set(tensor, [...(owners.get(tensor) ?? []), name]);
+  }
+  const addresses = new Map();
+  for (const file of manifest.weights.files) {
+    for (const [tensor, [begin, end]] of Object.entries(file.tensors)) {
+      const names = owners.get(tensor);
+      if (!names) continue;
+      for (const name of names) addresses.set(name, base);
+      base = align(base + end - begin, CONSTANT_ALIGNMENT);
+    }
+  }
+  return { addresses, end: base };
+}

@@ -1,0 +1,239 @@
+// Load a package and run it: the twin of webmlc/host/load.py.
+
+import { AdapterError, InputError, InternalError, PackageError } from "./errors.js";
+import { arrayOf, bind, fetchManifest, shapeOf } from "./manifest.js";
+import { stages } from "./memory_plan.js";
+import { canShareMemory, isNode } from "./platform.js";
+import { WasmDevice } from "./wasm_device.js";
+import { neededFiles } from "./weights.js";
+
+/** @typedef {import("./manifest.js").Device} Device */
+/** @typedef {import("./manifest.js").Manifest} Manifest */
+/** @typedef {import("./manifest.js").Program} Program */
+/** @typedef {import("./memory_plan.js").Stage} Stage */
+/** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
+/** @typedef {import("./webmlc.js").Tensor} Tensor */
+/** @typedef {import("./webmlc.js").TypedArray} TypedArray */
+/** @typedef {import("./webgpu_device.js").WebGpuDevice} WebGpuDevice */
+/** @typedef {{ device: Device, deviceReason: string, threads: number, threadsReason: string }} Choice */
+
+const MAX_DEFAULT_THREADS = 8;
+
+/**
+ * Load the package at `url` (its folder). See webmlc.d.ts.
+ * @param {string | URL} url
+ * @param {LoadOptions} [options]
+ * @returns {Promise<Model>}
+ */
+export async function load(url, { device = "auto", threads, onProgress } = {}) {
+  if (!["auto", "wasm", "webgpu"].includes(device)) {
+    throw new InputError(`device is ${JSON.stringify(device)}, expected "auto", "wasm" or "webgpu"`);
+  }
+  const base = new URL(url, globalThis.location?.href ?? import.meta.url);
+  if (!base.pathname.endsWith("/")) base.pathname += "/";
+  // The worker starts while the manifest is on its way, where it is likely to be needed.
+  const wasm = device === "webgpu" ? null : new WasmDevice();
+  try {
+    const manifest = await fetchManifest(base);
+    const { own, reason, adapter } = await chooseDevice(manifest, device);
+    const choice = { device: own, deviceReason: reason, ...chooseThreads(threads) };
+    return await open(base, manifest, choice, adapter, wasm, onProgress);
+  } catch (error) {
+    wasm?.dispose();
+    throw error;
+  }
+}
+
+/**
+ * @param {URL} base
+ * @param {Manifest} manifest
+ * @param {Choice} choice
+ * @param {GPUAdapter | null} adapter
+ * @param {WasmDevice | null} started
+ * @param {LoadOptions["onProgress"]} onProgress
+ */
+async function open(base, manifest, choice, adapter, started, onProgress) {
+  const own = choice.device;
+  const program = /** @type {Program} */ (manifest.programs[own]);
+  const list = stages(manifest, own);
+  const uses = new Set(list.map((stage) => stage.segment.device));
+  const progress = { loaded: 0, total: downloadBytes(manifest, program) };
+  const onBytes = (/** @type {number} */ bytes) => {
+    progress.loaded += bytes;
+    onProgress?.({ ...progress });
+  };
+  const wasm = uses.has("wasm") ? (started ?? new WasmDevice()) : null;
+  if (started && !wasm) started.dispose();
+  /** @type {Partial<Record<Device, WasmDevice | WebGpuDevice>>} */
+  const devices = {};
+  const tasks = [];
+  if (wasm) {
+    devices.wasm = wasm;
+    tasks.push(wasm.load(base, manifest, own, choice.threads, onBytes));
+  }
+  if (uses.has("webgpu")) {
+    const load = async () => {
+      const { WebGpuDevice } = await import("./webgpu_device.js");
+      devices.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, own, onBytes);
+    };
+    tasks.push(load());
+  }
+  try {
+    await Promise.all(tasks);
+  } catch (error) {
+    await Promise.allSettled(tasks);
+    for (const item of Object.values(devices)) item.dispose();
+    throw error;
+  }
+  return new Model(manifest, choice, list, devices);
+}
+
+export class Model {
+  #manifest;
+  #stages;
+  #devices;
+  /** @type {Promise<unknown>} */
+  #queue = Promise.resolve();
+  #disposed = false;
+
+  /** @param {Manifest} manifest @param {Choice} choice @param {Stage[]} list @param {Partial<Record<Device, WasmDevice | WebGpuDevice>>} devices */
+  constructor(manifest, choice, list, devices) {
+    const program = /** @type {Program} */ (manifest.programs[choice.device]);
+    const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
+    this.#manifest = manifest;
+    this.#stages = list;
+    this.#devices = devices;
+    this.name = manifest.name;
+    this.inputs = manifest.inputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
+    this.outputs = manifest.outputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
+    this.device = choice.device;
+    this.deviceReason = choice.deviceReason;
+    this.threads = choice.threads;
+    this.threadsReason = choice.threadsReason;
+    this.resources = { weights, arena, memory, largestBinding, features, download: downloadBytes(manifest, program) };
+  }
+
+  /**
+   * The outputs by name. Runs queue up: they share one memory.
+   * @param {Record<string, Tensor | TypedArray>} inputs
+   * @returns {Promise<Record<string, Tensor>>}
+   */
+  run(inputs) {
+    return this.#enqueue(async () => {
+      const { symbols, values } = bind(this.#manifest, inputs);
+      for (let i = 0; i < this.#stages.length; i++) {
+        for (const [name, bytes] of await this.#device(i).execute(i, symbols, this.#uploads(i, values))) values.set(name, bytes);
+      }
+      const outputs = this.#manifest.outputs.map((port) => {
+        const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
+        const type = arrayOf(port.dtype);
+        // A buffer may be two outputs, or the caller's input: each result owns its bytes.
+        const data = new type(bytes.slice().buffer);
+        return [port.name, { dtype: port.dtype, shape: shapeOf(port, symbols), data }];
+      });
+      return Object.fromEntries(outputs);
+    });
+  }
+
+  /**
+   * Milliseconds of every step, measured one by one.
+   * @param {Record<string, Tensor | TypedArray>} inputs
+   * @returns {Promise<import("./webmlc.js").StepTime[]>}
+   */
+  profile(inputs) {
+    return this.#enqueue(async () => {
+      const { symbols, values } = bind(this.#manifest, inputs);
+      const { steps } = /** @type {Program} */ (this.#manifest.programs[this.device]);
+      /** @type {number[]} */
+      const times = [];
+      for (let i = 0; i < this.#stages.length; i++) {
+        const uploads = this.#uploads(i, values);
+        for (const [name, bytes] of await this.#device(i).execute(i, symbols, uploads)) values.set(name, bytes);
+        times.push(...(await this.#device(i).profile(i, symbols, uploads)));
+      }
+      return steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
+    });
+  }
+
+  /** Free memory, workers and GPU buffers; the model cannot run afterwards. */
+  dispose() {
+    this.#disposed = true;
+    for (const device of Object.values(this.#devices)) device.dispose();
+    this.#devices = {};
+  }
+
+  /** @template T @param {() => Promise<T>} task @returns {Promise<T>} */
+  #enqueue(task) {
+    const result = this.#queue.then(() => {
+      if (this.#disposed) throw new InputError("this model was disposed of; load it again");
+      return task();
+    });
+    this.#queue = result.catch(() => {});
+    return result;
+  }
+
+  /** @param {number} stage */
+  #device(stage) {
+    const device = this.#devices[this.#stages[stage].segment.device];
+    if (!device) throw new InternalError("the model was disposed of during a run");
+    return device;
+  }
+
+  /** @param {number} stage @param {Map<string, Uint8Array>} values @returns {[string, Uint8Array][]} */
+  #uploads(stage, values) {
+    return this.#stages[stage].uploads.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
+  }
+}
+
+/**
+ * @param {Manifest} manifest
+ * @param {string} wanted
+ * @returns {Promise<{ own: Device, reason: string, adapter: GPUAdapter | null }>}
+ */
+async function chooseDevice(manifest, wanted) {
+  const has = Object.keys(manifest.programs);
+  if (wanted !== "auto" && !has.includes(wanted)) {
+    throw new PackageError(`the package was built for ${has} only; build it with --target ${wanted} or --target both`);
+  }
+  if (wanted === "wasm") return { own: "wasm", reason: "requested", adapter: null };
+  const needsGpu = manifest.programs.webgpu?.steps.some((step) => step.device === "webgpu");
+  if (!manifest.programs.webgpu) return { own: "wasm", reason: "the package has no webgpu program", adapter: null };
+  if (wanted === "webgpu" && !needsGpu) return { own: "webgpu", reason: "requested; every step runs on the CPU", adapter: null };
+  try {
+    const { findAdapter, isSoftware } = await import("./webgpu_device.js");
+    const adapter = await findAdapter();
+    if (wanted === "webgpu" || !manifest.programs.wasm) return { own: "webgpu", reason: "requested", adapter };
+    if (!isSoftware(adapter)) return { own: "webgpu", reason: "the GPU adapter is hardware", adapter };
+    return { own: "wasm", reason: "the only GPU adapter is software", adapter: null };
+  } catch (error) {
+    if (wanted === "webgpu" || !manifest.programs.wasm || !(error instanceof AdapterError)) throw error;
+    return { own: "wasm", reason: error.message, adapter: null };
+  }
+}
+
+/** @param {number | undefined} wanted @returns {{ threads: number, threadsReason: string }} */
+function chooseThreads(wanted) {
+  if (wanted !== undefined && !(Number.isInteger(wanted) && wanted >= 1)) {
+    throw new InputError(`threads is ${wanted}, expected a whole number of at least 1`);
+  }
+  if (wanted === 1) return { threads: 1, threadsReason: "requested" };
+  if (!canShareMemory) {
+    return {
+      threads: 1,
+      threadsReason:
+        "the page is not cross-origin isolated: serve it with Cross-Origin-Opener-Policy: same-origin and " +
+        "Cross-Origin-Embedder-Policy: require-corp to use more",
+    };
+  }
+  if (wanted !== undefined) return { threads: wanted, threadsReason: "requested" };
+  const cores = globalThis.navigator?.hardwareConcurrency ?? (isNode ? 2 : 1);
+  return { threads: Math.max(1, Math.min(cores, MAX_DEFAULT_THREADS)), threadsReason: `the machine has ${cores} logical cores` };
+}
+
+/** Bytes that running `program` downloads besides the runtime. @param {Manifest} manifest @param {Program} program */
+function downloadBytes(manifest, program) {
+  const weights = neededFiles(manifest, program).reduce((sum, file) => sum + file.bytes, 0);
+  const module = program.modules && program.steps.some((s) => s.device === "wasm") ? Object.values(program.modules)[0] : undefined;
+  const paths = [module, program.shaders].filter((path) => path !== undefined);
+  return paths.reduce((sum, path) => sum + (manifest.files[path]?.bytes ?? 0), weights);
+}

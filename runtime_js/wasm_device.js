@@ -1,0 +1,113 @@
+// The page's side of the CPU: a worker that runs the model's WebAssembly, so that the page never blocks.
+//
+//   in:  a stage's number, the symbols' values, bytes of uploaded buffers
+//   out: bytes of the stage's downloads, after one message there and one back
+
+import { fromData, InternalError, PackageError } from "./errors.js";
+import { startWorker } from "./platform.js";
+
+/** @typedef {import("./manifest.js").Device} Device */
+/** @typedef {import("./manifest.js").Manifest} Manifest */
+/** @typedef {import("./manifest.js").Symbols} Symbols */
+
+// (module (func (param v128 v128 v128) (result v128) (f32x4.relaxed_madd (local.get 0) (local.get 1) (local.get 2))))
+const RELAXED_PROBE = new Uint8Array([
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 8, 1, 96, 3, 123, 123, 123, 1, 123, 3, 2, 1, 0, 10, 13, 1, 11, 0, 32, 0, 32, 1, 32, 2,
+  253, 133, 2, 11,
+]);
+
+/**
+ * The variant of the module to run: relaxed SIMD where the engine accepts it, else plain SIMD.
+ * @param {Record<string, string>} modules
+ * @returns {string} its path
+ */
+function chooseModule(modules) {
+  const variant = WebAssembly.validate(RELAXED_PROBE) && modules.relaxed ? "relaxed" : "simd128";
+  const path = modules[variant];
+  if (!path) throw new PackageError("the package has no WebAssembly module that this engine can run");
+  return path;
+}
+
+export class WasmDevice {
+  /** Starts the worker at once: it comes up while the manifest is on its way. */
+  constructor() {
+    this.worker = startWorker();
+    this.next = 0;
+    /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
+    this.pending = new Map();
+    /** @type {Error | null} */
+    this.failure = null;
+    this.onBytes = (/** @type {number} */ _bytes) => {};
+    this.module = "";
+    this.worker.onError((message) => this.#fail(new InternalError(`the model's worker failed: ${message}`)));
+    this.worker.listen(({ id, result, error, bytes }) => {
+      if (bytes !== undefined) return this.onBytes(bytes);
+      const call = this.pending.get(id);
+      this.pending.delete(id);
+      if (error) call?.reject(fromData(error));
+      else call?.resolve(result);
+    });
+  }
+
+  /**
+   * Download and compile; resolves when the model can run.
+   * @param {URL} base
+   * @param {Manifest} manifest
+   * @param {Device} own
+   * @param {number} threads
+   * @param {(bytes: number) => void} onBytes
+   */
+  async load(base, manifest, own, threads, onBytes) {
+    this.onBytes = onBytes;
+    this.module = chooseModule(manifest.programs[own]?.modules ?? {});
+    const ports = Array.from({ length: threads - 1 }, () => {
+      const { port1, port2 } = new MessageChannel();
+      port1.onmessage = ({ data }) => this.#fail(fromData(data));
+      return port2;
+    });
+    await this.#call({ type: "load", base: base.href, manifest, own, threads, module: this.module, ports }, ports);
+  }
+
+  /**
+   * @param {number} stage
+   * @param {Symbols} symbols
+   * @param {[string, Uint8Array][]} uploads
+   * @returns {Promise<[string, Uint8Array][]>}
+   */
+  execute(stage, symbols, uploads) {
+    return this.#call({ type: "execute", stage, symbols, uploads });
+  }
+
+  /**
+   * Milliseconds of each step of a stage.
+   * @param {number} stage
+   * @param {Symbols} symbols
+   * @param {[string, Uint8Array][]} uploads
+   * @returns {Promise<number[]>}
+   */
+  profile(stage, symbols, uploads) {
+    return this.#call({ type: "profile", stage, symbols, uploads });
+  }
+
+  dispose() {
+    this.#fail(new InternalError("the model was disposed of"));
+  }
+
+  /** @param {Record<string, any>} message @param {Transferable[]} [transfer] @returns {Promise<any>} */
+  #call(message, transfer = []) {
+    if (this.failure) return Promise.reject(this.failure);
+    const id = this.next++;
+    return new Promise((resolve, reject) => {
+      this.pending.set(id, { resolve, reject });
+      this.worker.post({ ...message, id }, transfer);
+    });
+  }
+
+  /** @param {Error} error */
+  #fail(error) {
+    this.failure ??= error;
+    this.worker.terminate();
+    for (const { reject } of this.pending.values()) reject(error);
+    this.pending.clear();
+  }
+}

@@ -1,0 +1,352 @@
+// The GPU: all activations in one arena buffer, bind groups built once for a binding of symbols; a stage is one encoder,
+// one pass, one submission and one readback. The twin of webmlc/host/webgpu.py.
+
+import { AdapterError, DeviceLostError, InternalError } from "./errors.js";
+import { evaluate } from "./manifest.js";
+import { align, CONSTANT_ALIGNMENT, layout, placeConstants, stages } from "./memory_plan.js";
+import { fetchFile, neededFiles, streamWeights } from "./weights.js";
+
+/** @typedef {import("./manifest.js").Device} Device */
+/** @typedef {import("./manifest.js").Manifest} Manifest */
+/** @typedef {import("./manifest.js").Program} Program */
+/** @typedef {import("./manifest.js").Symbols} Symbols */
+/** @typedef {import("./memory_plan.js").Stage} Stage */
+/** @typedef {{ pipeline: GPUComputePipeline, group: GPUBindGroup, workgroups: [number, number, number] }} Dispatch */
+/** @typedef {{ offsets: Map<string, number>, sizes: Map<string, number>, dispatches: (Dispatch | undefined)[] }} Binding */
+/** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
+
+const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
+const MAX_BINDINGS = 16; // cached bindings of symbols
+
+/**
+ * The adapter of this machine. Throws `AdapterError` where there is none.
+ * @returns {Promise<GPUAdapter>}
+ */
+export async function findAdapter() {
+  const gpu = globalThis.navigator?.gpu;
+  if (!gpu) throw new AdapterError('this browser offers no WebGPU here; load with device: "wasm"');
+  const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter) throw new AdapterError('no GPU adapter is available; load with device: "wasm"');
+  return adapter;
+}
+
+/** True for adapters that compute on the CPU. @param {GPUAdapter} adapter */
+export function isSoftware(adapter) {
+  return adapter.info.isFallbackAdapter || /swiftshader|llvmpipe|lavapipe/i.test(`${adapter.info.architecture} ${adapter.info.description}`);
+}
+
+/**
+ * @param {GPUAdapter} adapter
+ * @param {Program} program
+ * @returns {Promise<GPUDevice>}
+ */
+async function requestDevice(adapter, program) {
+  const { largest_binding: largest, features } = program.resources;
+  const required = features.filter((f) => f !== "relaxed" && f !== "simd128");
+  const lacking = required.filter((f) => !adapter.features.has(f));
+  if (lacking.length) throw new AdapterError(`this GPU adapter lacks ${lacking.join(", ")}, which the package needs`);
+  const { maxBufferSize, maxStorageBufferBindingSize } = adapter.limits;
+  if ((largest ?? 0) > maxStorageBufferBindingSize) {
+    throw new AdapterError(`the model binds ${largest} bytes at once; this adapter allows ${maxStorageBufferBindingSize}`);
+  }
+  if (adapter.features.has("timestamp-query")) required.push("timestamp-query");
+  const descriptor = {
+    requiredFeatures: /** @type {GPUFeatureName[]} */ (required),
+    requiredLimits: { maxBufferSize, maxStorageBufferBindingSize },
+  };
+  return adapter.requestDevice(descriptor).catch((error) => {
+    throw new AdapterError(`the GPU adapter gives no device: ${error.message}`);
+  });
+}
+
+export class WebGpuDevice {
+  /**
+   * Download weights and shaders and compile every pipeline, all at the same time.
+   * @param {GPUAdapter} adapter
+   * @param {URL} base
+   * @param {Manifest} manifest
+   * @param {Device} own
+   * @param {(bytes: number) => void} onBytes
+   */
+  static async load(adapter, base, manifest, own, onBytes) {
+    const program = /** @type {Program} */ (manifest.programs[own]);
+    const device = new WebGpuDevice(await requestDevice(adapter, program), manifest, own);
+    const weights = device.#loadConstants(base, onBytes);
+    weights.catch(() => {}); // reported where it is awaited
+    try {
+      if (program.shaders !== undefined) {
+        const code = new TextDecoder().decode(await fetchFile(base, manifest, program.shaders, onBytes));
+        await device.#compile(code);
+      }
+      await weights;
+    } catch (error) {
+      device.dispose();
+      throw error;
+    }
+    return device;
+  }
+
+  /** @param {GPUDevice} device @param {Manifest} manifest @param {Device} own */
+  constructor(device, manifest, own) {
+    this.device = device;
+    this.manifest = manifest;
+    this.own = own;
+    this.program = /** @type {Program} */ (manifest.programs[own]);
+    this.stages = stages(manifest, own);
+    /** @type {Map<string, { buffer: GPUBuffer, offset: number }>} */
+    this.constants = new Map();
+    /** @type {Map<string, Kernel>} */
+    this.kernels = new Map();
+    /** @type {Map<string, Binding>} */
+    this.bindings = new Map();
+    /** @type {GPUBuffer | null} */
+    this.arena = null;
+    /** @type {GPUBuffer | null} */
+    this.staging = null;
+    /** @type {Error | null} */
+    this.failure = null;
+    device.lost.then(({ reason, message }) => {
+      this.failure ??= new DeviceLostError(`the GPU device was lost (${reason}: ${message}); load the model again`);
+    });
+    device.onuncapturederror = ({ error }) => {
+      this.failure ??= new InternalError(`WebGPU: ${error.message}`);
+    };
+  }
+
+  /** @param {number} stage @param {Symbols} symbols @param {[string, Uint8Array][]} uploads @returns {Promise<[string, Uint8Array][]>} */
+  async execute(stage, symbols, uploads) {
+    const binding = this.#start(symbols, uploads);
+    const { segment, downloads } = this.stages[stage];
+    const encoder = this.device.createCommandEncoder();
+    const pass = encoder.beginComputePass();
+    for (let i = segment.first; i < segment.last; i++) dispatch(pass, binding.dispatches[i]);
+    pass.end();
+    return this.#read(encoder, binding, downloads);
+  }
+
+  /** Milliseconds of each step of a stage, between timestamps. @param {number} stage @param {Symbols} symbols @param {[string, Uint8Array][]} uploads */
+  async profile(stage, symbols, uploads) {
+    if (!this.device.features.has("timestamp-query")) {
+      throw new AdapterError("this GPU adapter offers no timestamp-query, which profiling needs");
+    }
+    const binding = this.#start(symbols, uploads);
+    const { segment } = this.stages[stage];
+    const count = 2 * (segment.last - segment.first);
+    const querySet = this.device.createQuerySet({ type: "timestamp", count });
+    const resolved = this.device.createBuffer({ size: 8 * count, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });
+    const staging = this.device.createBuffer({ size: 8 * count, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+    const encoder = this.device.createCommandEncoder();
+    for (let i = segment.first, query = 0; i < segment.last; i++, query += 2) {
+      const timestampWrites = { querySet, beginningOfPassWriteIndex: query, endOfPassWriteIndex: query + 1 };
+      const pass = encoder.beginComputePass({ timestampWrites });
+      dispatch(pass, binding.dispatches[i]);
+      pass.end();
+    }
+    encoder.resolveQuerySet(querySet, 0, count, resolved, 0);
+    encoder.copyBufferToBuffer(resolved, 0, staging, 0, 8 * count);
+    this.device.queue.submit([encoder.finish()]);
+    await this.#map(staging);
+    const ticks = new BigUint64Array(staging.getMappedRange().slice(0));
+    for (const item of [querySet, resolved, staging]) item.destroy();
+    return Array.from({ length: count / 2 }, (_, i) => Number(ticks[2 * i + 1] - ticks[2 * i]) / 1e6);
+  }
+
+  dispose() {
+    this.failure ??= new InternalError("the model was disposed of");
+    this.device.destroy();
+  }
+
+  /** @param {number} size @param {number} usage @param {boolean} [mappedAtCreation] */
+  #buffer(size, usage, mappedAtCreation = false) {
+    const limit = this.device.limits.maxBufferSize;
+    if (size > limit) throw new AdapterError(`the model needs a GPU buffer of ${size} bytes, over ${limit}`);
+    return this.device.createBuffer({ size: Math.max(align(size, BINDING_MULTIPLE), 16), usage, mappedAtCreation });
+  }
+
+  /** Stream constants into mapped buffers, as few as limits allow. @param {URL} base @param {(bytes: number) => void} onBytes */
+  async #loadConstants(base, onBytes) {
+    const { addresses, end } = placeConstants(this.manifest, this.own, "webgpu", 0);
+    const limit = Math.floor(this.device.limits.maxBufferSize / CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT;
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
+    const spans = new Map(this.manifest.weights.files.flatMap((f) => Object.entries(f.tensors)));
+    const tensors = new Map(this.program.buffers.map((b) => [b.name, b.tensor ?? ""]));
+    /** @type {{ buffer: GPUBuffer, start: number, end: number, bytes: Uint8Array }[]} */
+    const buffers = [];
+    /** @type {Map<string, Uint8Array>} */
+    const views = new Map();
+    for (const [name, address] of [...addresses].sort((a, b) => a[1] - b[1])) {
+      const tensor = tensors.get(name) ?? "";
+      const [from, to] = spans.get(tensor) ?? [0, 0];
+      let place = buffers.at(-1);
+      if (!place || address + to - from > place.end) {
+        const last = Math.min(end, address + limit);
+        const buffer = this.#buffer(last - address, usage, true);
+        place = { buffer, start: address, end: last, bytes: new Uint8Array(buffer.getMappedRange()) };
+        buffers.push(place);
+      }
+      this.constants.set(name, { buffer: place.buffer, offset: address - place.start });
+      views.set(tensor, place.bytes.subarray(address - place.start, address - place.start + to - from));
+    }
+    const downloads = neededFiles(this.manifest, this.program).map((file) => {
+      const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, last]]) => {
+        const view = views.get(tensor);
+        return view ? [{ begin, end: last, view }] : [];
+      });
+      return destinations.length ? streamWeights(base, file, destinations, onBytes) : undefined;
+    });
+    await Promise.all(downloads);
+    for (const { buffer } of buffers) buffer.unmap();
+  }
+
+  /** A pipeline per kernel, with an explicit layout: constants read-only, then symbols. @param {string} code */
+  async #compile(code) {
+    const module = this.device.createShaderModule({ code });
+    const steps = new Map(this.program.steps.filter((s) => s.device === "webgpu").map((s) => [s.kernel, s]));
+    const constants = new Set(this.program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
+    const compile = [...steps].map(async ([kernel, step]) => {
+      /** @type {GPUBufferBindingType[]} */
+      const types = step.arguments.map((name) => (constants.has(name) ? "read-only-storage" : "storage"));
+      if (step.symbols?.length) types.push("uniform");
+      const entries = types.map((type, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } }));
+      const group = this.device.createBindGroupLayout({ entries });
+      const pipeline = await this.device
+        .createComputePipelineAsync({
+          label: kernel,
+          layout: this.device.createPipelineLayout({ bindGroupLayouts: [group] }),
+          compute: { module, entryPoint: kernel },
+        })
+        .catch((error) => {
+          throw this.failure ?? new InternalError(`WebGPU rejects kernel ${kernel}: ${error.message}`);
+        });
+      this.kernels.set(kernel, { pipeline, layout: group });
+    });
+    await Promise.all(compile);
+  }
+
+  /** Check, bind and upload. @param {Symbols} symbols @param {[string, Uint8Array][]} uploads */
+  #start(symbols, uploads) {
+    if (this.failure) throw this.failure;
+    const key = JSON.stringify(symbols);
+    const binding = this.bindings.get(key) ?? this.#bind(key, symbols);
+    for (const [name, data] of uploads) {
+      const { buffer, offset } = this.#place(binding, name);
+      const rest = data.length % 4;
+      if (!rest) this.device.queue.writeBuffer(buffer, offset, /** @type {Uint8Array<ArrayBuffer>} */ (data));
+      else {
+        const padded = new Uint8Array(data.length + 4 - rest);
+        padded.set(data);
+        this.device.queue.writeBuffer(buffer, offset, padded);
+      }
+    }
+    return binding;
+  }
+
+  /** @param {string} key @param {Symbols} symbols @returns {Binding} */
+  #bind(key, symbols) {
+    const { offsets, arena } = layout(this.manifest, this.own, "webgpu", symbols);
+    const stated = this.program.resources.arena.webgpu ?? arena;
+    if (arena !== stated) throw new InternalError(`the arena takes ${arena} bytes, the manifest says ${stated}`);
+    if (!this.arena || arena > this.arena.size) {
+      this.arena?.destroy();
+      this.arena = this.#buffer(arena, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
+      this.bindings.clear(); // their bind groups point into the old arena
+    }
+    const sizes = new Map(this.program.buffers.map((b) => [b.name, evaluate(b.bytes, symbols)]));
+    /** @type {Binding} */
+    const binding = { offsets, sizes, dispatches: [] };
+    const uniforms = this.#uniforms(symbols);
+    binding.dispatches = this.program.steps.map((step) => {
+      const kernel = this.kernels.get(step.kernel);
+      if (step.device !== "webgpu" || !kernel || !step.workgroups) return undefined;
+      const resources = step.arguments.map((name) => this.#resource(binding, name));
+      const uniform = uniforms.get(`${step.symbols}`);
+      if (uniform) resources.push({ buffer: uniform });
+      const entries = resources.map((resource, index) => ({ binding: index, resource }));
+      const group = this.device.createBindGroup({ layout: kernel.layout, entries });
+      const [x, y, z] = step.workgroups.map((size) => evaluate(size, symbols));
+      return { pipeline: kernel.pipeline, group, workgroups: [x, y, z] };
+    });
+    if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
+    this.bindings.set(key, binding);
+    return binding;
+  }
+
+  /** One small uniform buffer per list of symbols that some step takes. @param {Symbols} symbols @returns {Map<string, GPUBuffer>} */
+  #uniforms(symbols) {
+    const uniforms = new Map();
+    for (const { symbols: names } of this.program.steps) {
+      if (!names?.length || uniforms.has(`${names}`)) continue;
+      const buffer = this.#buffer(4 * align(names.length, 4), GPUBufferUsage.UNIFORM, true);
+      new Int32Array(buffer.getMappedRange()).set(names.map((name) => symbols[name]));
+      buffer.unmap();
+      uniforms.set(`${names}`, buffer);
+    }
+    return uniforms;
+  }
+
+  /** @param {Binding} binding @param {string} name @returns {{ buffer: GPUBuffer, offset: number }} */
+  #place(binding, name) {
+    return (
+      this.constants.get(name) ?? {
+        buffer: /** @type {GPUBuffer} */ (this.arena),
+        offset: /** @type {number} */ (binding.offsets.get(name)),
+      }
+    );
+  }
+
+  /** @param {Binding} binding @param {string} name @returns {GPUBufferBinding} */
+  #resource(binding, name) {
+    const size = align(Math.max(binding.sizes.get(name) ?? 0, 4), BINDING_MULTIPLE);
+    const limit = this.device.limits.maxStorageBufferBindingSize;
+    if (size > limit) throw new AdapterError(`buffer ${name} has ${size} bytes; this adapter binds at most ${limit} at once`);
+    return { ...this.#place(binding, name), size };
+  }
+
+  /** Submit with copies of the named buffers appended; one readback. @param {GPUCommandEncoder} encoder @param {Binding} binding @param {string[]} names */
+  async #read(encoder, binding, names) {
+    let total = 0;
+    const spans = names.map((name) => {
+      const size = binding.sizes.get(name) ?? 0;
+      const start = total;
+      total += align(size, CONSTANT_ALIGNMENT);
+      return { name, start, size };
+    });
+    if (!this.staging || this.staging.size < total) {
+      this.staging?.destroy();
+      this.staging = this.#buffer(total, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
+    }
+    const staging = this.staging;
+    for (const { name, start, size } of spans) {
+      const { buffer, offset } = this.#place(binding, name);
+      if (size) encoder.copyBufferToBuffer(buffer, offset, staging, start, align(size, 4));
+    }
+    this.device.queue.submit([encoder.finish()]);
+    await this.#map(staging, total);
+    const mapped = new Uint8Array(staging.getMappedRange(0, align(total, 4)));
+    const result = spans.map(({ name, start, size }) => /** @type {[string, Uint8Array]} */ ([name, mapped.slice(start, start + size)]));
+    staging.unmap();
+    return result;
+  }
+
+  /** @param {GPUBuffer} staging @param {number} [size] */
+  async #map(staging, size) {
+    try {
+      await staging.mapAsync(GPUMapMode.READ, 0, size && align(size, 4));
+    } catch (error) {
+      await Promise.resolve(); // let the loss of the device be noted first
+      throw this.failure ?? new InternalError(`WebGPU: ${/** @type {Error} */ (error).message}`);
+    }
+    if (this.failure) {
+      staging.unmap();
+      throw this.failure;
+    }
+  }
+}
+
+/** @param {GPUComputePassEncoder} pass @param {Dispatch | undefined} step */
+function dispatch(pass, step) {
+  if (!step || step.workgroups.includes(0)) return;
+  pass.setPipeline(step.pipeline);
+  pass.setBindGroup(0, step.group);
+  pass.dispatchWorkgroups(...step.workgroups);
+}

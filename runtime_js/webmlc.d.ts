@@ -1,0 +1,82 @@
+// Types of webmlc.js.
+
+export type TypedArray =
+  | Int8Array
+  | Uint8Array
+  | Uint8ClampedArray
+  | Int16Array
+  | Uint16Array
+  | Int32Array
+  | Uint32Array
+  | BigInt64Array
+  | BigUint64Array
+  | Float32Array
+  | Float64Array;
+
+/** `data` is the typed array of the dtype: BigInt64Array for int64, Uint8Array for bool, the bits in Uint16Array for float16. */
+export interface Tensor {
+  dtype: string;
+  shape: number[];
+  data: TypedArray;
+}
+
+/** A dimension: a number, a symbol's name, or `[operator, Size, Size]`. */
+export type Size = number | string | [string, Size, Size];
+
+export interface Port {
+  name: string;
+  dtype: string;
+  shape: Size[];
+}
+
+export interface StepTime {
+  kernel: string;
+  device: "wasm" | "webgpu";
+  /** The ONNX nodes that the step computes. */
+  origin: string[];
+  milliseconds: number;
+}
+
+export interface LoadOptions {
+  /** "auto" (default) takes the GPU where there is a hardware adapter. */
+  device?: "auto" | "wasm" | "webgpu";
+  /** Threads of the CPU; by default as many as the machine has cores, up to 8. One where the page is not cross-origin isolated. */
+  threads?: number;
+  onProgress?: (progress: { loaded: number; total: number }) => void;
+}
+
+export interface Model {
+  readonly name: string;
+  readonly inputs: Port[];
+  readonly outputs: Port[];
+  readonly device: "wasm" | "webgpu";
+  readonly deviceReason: string;
+  readonly threads: number;
+  readonly threadsReason: string;
+  /** Exact bytes, as stated when the package was built; null where they depend on symbols. */
+  readonly resources: {
+    weights: number;
+    arena: { wasm?: number | null; webgpu?: number | null };
+    memory: number | null;
+    largestBinding: number | null;
+    features: string[];
+    download: number;
+  };
+  /** A bare typed array will do for an input whose shape is static. Throws InputError, InternalError or DeviceLostError. */
+  run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
+  profile(inputs: Record<string, Tensor | TypedArray>): Promise<StepTime[]>;
+  dispose(): void;
+}
+
+/** Load the package in the folder at `url`. Throws PackageError, AdapterError or InputError. */
+export function load(url: string | URL, options?: LoadOptions): Promise<Model>;
+
+export class WebmlcError extends Error {
+  /** "input", "package", "adapter", "device-lost" or "internal". */
+  readonly code: string;
+}
+export class InputError extends WebmlcError {}
+export class PackageError extends WebmlcError {}
+export class AdapterError extends WebmlcError {}
+export class DeviceLostError extends WebmlcError {}
+export class InternalError extends WebmlcError {}

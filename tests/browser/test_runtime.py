@@ -1,0 +1,240 @@
+"""The JavaScript runtime in a real Chromium, on packages written by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.browser.pages import Page, PageReport, open_pages
+from tests.packages import expected, mixed, scaled
+
+BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
+
+RUN = """async ({ device, threads, sizes }) => {
+  const { load } = await import("/scaled/webmlc.js");
+  const seen = [];
+  const model = await load("/PACKAGE/", { device, threads, onProgress: (p) => seen.push(p) });
+  const outputs = [];
+  for (const n of sizes) {
+    const data = Float32Array.from({ length: 4 * n }, (_, i) => Math.sin(i + n));
+    const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
+    outputs.push({ shape: y.shape, dtype: y.dtype, data: Array.from(y.data) });
+  }
+  const steps = await model.profile({ x: { dtype: "float32", shape: [1, 4], data: new Float32Array(4) } });
+  const { device: chosen, threads: count, threadsReason, resources } = model;
+  model.dispose();
+  return { outputs, chosen, count, threadsReason, resources, seen, steps };
+}"""
+SIZES = [3, 1, 8, 1000, 3, 0]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A blank page beside a package of each kind."""
+    root = tmp_path_factory.mktemp("site")
+    (root / "index.html").write_text(BLANK)
+    scaled(root / "scaled")
+    mixed(root / "mixed")
+    return root
+
+
+def run_page(package: str, device: str, threads: int | None = None) -> Page:
+    arg = {"device": device, "threads": threads, "sizes": SIZES}
+    arg = {key: value for key, value in arg.items() if value is not None}
+    return Page("/", RUN.replace("PACKAGE", package), arg=arg)
+
+
+def check(report: PageReport) -> dict[str, Any]:
+    """Outputs are right and nothing was said on the console; returns what the page returned."""
+    for n, output in zip(SIZES, report.value["outputs"], strict=True):
+        x = np.sin(np.arange(4 * n) + n).astype(np.float32).reshape(n, 4)
+        assert output["shape"] == [n, 4]
+        assert output["dtype"] == "float32"
+        np.testing.assert_allclose(np.reshape(output["data"], (n, 4)), expected(x), atol=1e-6)
+    assert [(s["kernel"], s["origin"]) for s in report.value["steps"]] == [
+        ("scale", ["/scale"]),
+        ("relu", ["/relu"]),
+    ]
+    assert report.errors == []
+    assert [line for line in report.console if line.startswith("error")] == []
+    last = report.value["seen"][-1]
+    assert last["loaded"] == last["total"] == report.value["resources"]["download"]
+    return dict(report.value)
+
+
+def test_every_device_computes_the_same(site: Path) -> None:
+    reports = open_pages(
+        {"/": site},
+        run_page("scaled", "wasm", 1),
+        run_page("scaled", "wasm", 2),
+        run_page("scaled", "webgpu"),
+        run_page("mixed", "webgpu", 1),
+        run_page("mixed", "webgpu", 2),
+        run_page("scaled", "auto"),
+    )
+    values = [check(report) for report in reports]
+    assert [v["chosen"] for v in values] == ["wasm", "wasm", "webgpu", "webgpu", "webgpu", "wasm"]
+    assert [v["count"] for v in values[:2]] == [1, 2]
+    fetched = {r["path"] for r in reports[0].requests}
+    assert "/scaled/model.relaxed.wasm" in fetched
+    assert not fetched & {"/scaled/model.simd128.wasm", "/scaled/kernels.wgsl"}
+
+
+def test_without_isolation_there_is_one_thread_and_a_reason(site: Path) -> None:
+    [report] = open_pages({"/": site}, run_page("scaled", "wasm", 2), isolated=False)
+    value = check(report)
+    assert value["count"] == 1
+    assert "Cross-Origin-Opener-Policy" in value["threadsReason"]
+
+
+ERRORS = """async ({ calls }) => {
+  const { load, InputError, WebmlcError } = await import("/scaled/webmlc.js");
+  const model = await load("/scaled/", { device: "wasm", threads: 1 });
+  const tensors = {
+    good: { dtype: "float32", shape: [1, 4], data: new Float32Array(4) },
+    rank: { dtype: "float32", shape: [4], data: new Float32Array(4) },
+    extent: { dtype: "float32", shape: [1, 5], data: new Float32Array(5) },
+    count: { dtype: "float32", shape: [1, 4], data: new Float32Array(3) },
+    array: { dtype: "float32", shape: [1, 4], data: new Float64Array(4) },
+    dtype: { dtype: "int32", shape: [1, 4], data: new Int32Array(4) },
+    bare: new Float32Array(4),
+  };
+  const messages = [];
+  for (const inputs of calls) {
+    const named = Object.fromEntries(Object.entries(inputs).map(([k, v]) => [k, tensors[v]]));
+    const error = await model.run(named).then(() => null, (e) => e);
+    messages.push([error instanceof InputError && error instanceof WebmlcError, error?.code, error?.message]);
+  }
+  const after = (await model.run({ x: tensors.good })).y.data.length;
+  model.dispose();
+  const late = await model.run({ x: tensors.good }).then(() => null, (e) => e.message);
+  return { messages, after, late };
+}"""
+
+
+def test_bad_inputs_are_named(site: Path) -> None:
+    calls = {
+        "is missing": {},
+        'no input is named "z"': {"x": "good", "z": "good"},
+        "has shape [4], expected [n, 4]": {"x": "rank"},
+        "has shape [1, 5], expected [n, 4] = [1, 4] with n = 1": {"x": "extent"},
+        "has 3 elements, expected 4": {"x": "count"},
+        "holds Float64Array, expected float32": {"x": "array"},
+        "has dtype int32, expected float32": {"x": "dtype"},
+        "has the symbolic shape [n, 4]": {"x": "bare"},
+    }
+    [report] = open_pages({"/": site}, Page("/", ERRORS, arg={"calls": list(calls.values())}))
+    for part, (typed, code, message) in zip(calls, report.value["messages"], strict=True):
+        assert (typed, code) == (True, "input")
+        assert part in message
+    assert report.value["after"] == 4
+    assert "disposed" in report.value["late"]
+
+
+LOAD = """async ({ url, options, hide }) => {
+  const { load } = await import("/scaled/webmlc.js");
+  if (hide) navigator.gpu.requestAdapter = async () => null;
+  return load(url, options).then(() => null, (e) => [e.name, e.code, e.message]);
+}"""
+
+
+def load_page(url: str, *, hide: bool = False, **options: Any) -> Page:
+    return Page("/", LOAD, arg={"url": url, "options": options, "hide": hide})
+
+
+def broken(site: Path, name: str) -> Path:
+    folder = site / name
+    scaled(folder)
+    return folder
+
+
+def test_broken_packages_are_named(site: Path) -> None:
+    (broken(site, "missing") / "weights.safetensors").unlink()
+    altered = broken(site, "altered") / "weights.safetensors"
+    data = bytearray(altered.read_bytes())
+    data[-1] ^= 1
+    altered.write_bytes(data)
+    short = broken(site, "short") / "weights.safetensors"
+    short.write_bytes(short.read_bytes()[:-4])
+    code = broken(site, "code") / "model.relaxed.wasm"
+    code.write_bytes(code.read_bytes()[:-1] + b"\0")
+    other = broken(site, "other") / "manifest.json"
+    other.write_text('{"format": "other"}')
+    newer = broken(site, "newer") / "manifest.json"
+    newer.write_text(json.dumps(json.loads(newer.read_text()) | {"version": 99}))
+    expected_parts = {
+        "missing": "weights.safetensors: HTTP status 404",
+        "altered": "weights.safetensors: its SHA-256 differs",
+        "short": "weights.safetensors: has 268 bytes, expected 272",
+        "code": "model.relaxed.wasm: its SHA-256 differs",
+        "other": "not a webmlc package",
+        "newer": "package version 99",
+        "absent": "HTTP status 404; is the package's URL right?",
+    }
+    pages = [
+        load_page(f"/{name}", device=device)
+        for name in expected_parts
+        for device in (("wasm", "webgpu") if name != "code" else ("wasm",))
+    ]
+    reports = open_pages({"/": site}, *pages)
+    for page, report in zip(pages, reports, strict=True):
+        name, code_, message = report.value
+        assert (name, code_) == ("PackageError", "package")
+        assert expected_parts[page.arg["url"][1:]] in message
+        assert report.errors == []
+
+
+def test_a_missing_adapter_is_an_adapter_error(site: Path) -> None:
+    refused, fallback = open_pages(
+        {"/": site},
+        load_page("/scaled", hide=True, device="webgpu"),
+        load_page("/scaled", hide=True, device="auto"),
+    )
+    assert refused.value[:2] == ["AdapterError", "adapter"]
+    assert 'load with device: "wasm"' in refused.value[2]
+    assert fallback.value is None
+
+
+def test_wrong_options_are_input_errors(site: Path) -> None:
+    device, threads = open_pages(
+        {"/": site}, load_page("/scaled", device="npu"), load_page("/scaled", threads=0)
+    )
+    assert device.value[0] == threads.value[0] == "InputError"
+
+
+LOST = """async () => {
+  const { load } = await import("/scaled/webmlc.js");
+  const request = GPUAdapter.prototype.requestDevice;
+  let device;
+  GPUAdapter.prototype.requestDevice = async function (...args) {
+    return (device = await request.apply(this, args));
+  };
+  const model = await load("/scaled/", { device: "webgpu" });
+  const x = { dtype: "float32", shape: [1, 4], data: new Float32Array(4) };
+  await model.run({ x });
+  device.destroy();
+  await device.lost;
+  return model.run({ x }).then(() => null, (e) => [e.name, e.code]);
+}"""
+
+
+def test_a_lost_device_is_a_typed_error(site: Path) -> None:
+    [report] = open_pages({"/": site}, Page("/", LOST))
+    assert report.value == ["DeviceLostError", "device-lost"]
+
+
+def test_the_package_page_runs_under_its_own_policy(site: Path) -> None:
+    script = site / "drive.mjs"
+    script.write_text("""export default async ({ page }) => {
+      await page.getByRole("button", { name: "Run on random input" }).click();
+      await page.getByText("Ran in").waitFor();
+      return page.locator("main").innerText();
+    };""")
+    [report] = open_pages({"/": site}, Page("/scaled/?threads=2", script=str(script)))
+    assert "scaled" in report.value
+    assert "x: float32[n, 4]" in report.value
+    assert "y: float32[1, 4] =" in report.value
+    assert report.errors == []
+    assert [line for line in report.console if line.startswith("error")] == []
