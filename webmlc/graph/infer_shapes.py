@@ -24,7 +24,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, as_int
 from webmlc.graph.compute import placeholder
-from webmlc.graph.evaluate import read_tensors, stages
+from webmlc.graph.evaluate import evaluate_node, read_tensors, stages
 from webmlc.graph.evaluate_symbols import evaluate_symbols
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops import OPS
@@ -145,6 +145,11 @@ class _Inference:
             None if t is None else placeholder(f"x{i}", t.shape, t.dtype)
             for i, t in enumerate(context.types)
         )
+        arrays = [context.constant(i) for i in range(len(tensors))]
+        if all(a is not None or not name for a, name in zip(arrays, node.inputs, strict=True)):
+            results = evaluate_node(row, context, arrays, {})
+            self.constants.update(zip((o for o in node.outputs if o), results, strict=True))
+            return True
         outputs = row.compute(context, tensors)
         read = {t for stage in stages(outputs) for t in read_tensors(stage)}
         inputs: dict[Any, Value] = {}

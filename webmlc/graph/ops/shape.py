@@ -68,7 +68,7 @@ def _view(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 def _reshape_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     if "shape" in context.node.attributes:
-        wanted = [as_expr(int(d)) for d in context.attribute("shape")]
+        wanted = [as_expr(d) for d in context.attribute("shape")]
     else:
         wanted = dimensions(context, 1, "the shape")
     if not context.attribute("allowzero", 0):

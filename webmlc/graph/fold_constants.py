@@ -1,0 +1,62 @@
+"""Nodes whose inputs are all constants become constants.
+
+needs: types (`infer_shapes`). guarantees: no node has only constant inputs, but those whose result
+would be much larger than what it is made of (such a constant would only grow the package).
+before → after:
+
+    %w2 = Transpose(%w)      →      const %w2
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.expr import as_int
+from webmlc.graph.evaluate import evaluate_node
+from webmlc.graph.ir import Array, Function, Module, Node
+from webmlc.graph.ops import OPS
+from webmlc.graph.ops.operator import SYMBOLIC_CONSTANT, Context, Scope
+
+GROWTH = 1 << 16
+"""Bytes by which a folded result may always be larger than its inputs."""
+
+
+def fold_constants(module: Module) -> Module:
+    """Fold every function."""
+    functions = {name: fold_function(f) for name, f in module.functions.items()}
+    return replace(module, functions=functions)
+
+
+def fold_function(function: Function) -> Function:
+    """Fold one function, in one walk."""
+    constants: dict[str, Array] = dict(function.constants)
+    base = Scope.of(function)
+    scope = Scope(base.types, constants, base.values)
+    nodes: list[Node] = []
+    for node in function.nodes:
+        context = scope.context(node)
+        if not _is_foldable(node, context):
+            nodes.append(node)
+            continue
+        arrays = [constants[i] if i else None for i in node.inputs]
+        results = evaluate_node(OPS[node.domain, node.op], context, arrays, {})
+        constants.update(zip((o for o in node.outputs if o), results, strict=True))
+    return replace(function, nodes=tuple(nodes), constants=constants)
+
+
+def _is_foldable(node: Node, context: Context) -> bool:
+    if (node.domain, node.op) == SYMBOLIC_CONSTANT:
+        return False
+    if any(context.constant(i) is None for i, name in enumerate(node.inputs) if name):
+        return False
+    size = 0
+    for type_ in context.outputs:
+        elements = type_.dtype.bytes
+        for dimension in type_.shape:
+            number = as_int(dimension)
+            if number is None:
+                return False
+            elements *= number
+        size += elements
+    given = sum(array.nbytes for array in context.constants if array is not None)
+    return size <= given + GROWTH

@@ -1,0 +1,298 @@
+"""The rules of `simplify_graph`, in the order in which they are tried.
+
+Each is `(rewriting, node, context) -> the value that the node repeats | a better node | None`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ops.operator import Context
+from webmlc.graph.ops.shape import pads_of, permutation, slices
+from webmlc.graph.ops.shapes import ONE, ZERO, same
+from webmlc.graph.rewriting import Rewriting, Rule
+
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+SINGLE = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})
+NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
+COMMUTATIVE = frozenset({"Add", "Mul"})
+
+
+def _same_type(a: TensorType | None, b: TensorType | None) -> bool:
+    if a is None or b is None or a.dtype != b.dtype or a.rank != b.rank:
+        return False
+    return all(same(x, y) for x, y in zip(a.shape, b.shape, strict=True))
+
+
+def drop_identity(rewriting: Rewriting, node: Node, context: Context) -> str | None:
+    """What returns its first input as it is."""
+    if node.domain or len(node.outputs) != 1 or not node.inputs or not node.inputs[0]:
+        return None
+    unchanged = _same_type(context.types[0], context.outputs[0] if context.outputs else None)
+    match node.op:
+        case "Identity":
+            found = True
+        case "Cast" | "CastLike" | "Expand" | "Tile" | "Reshape" | "Flatten" | "Unsqueeze":
+            found = unchanged
+        case "Squeeze":
+            found = unchanged
+        case "Resize" | "Upsample":
+            found = unchanged and context.attribute("coordinate_transformation_mode") not in (
+                "tf_crop_and_resize",
+            )
+        case "Slice":
+            found = unchanged and all(s == ZERO and step == 1 for s, _, step in slices(context))
+        case "Pad":
+            found = unchanged and all(a == ZERO and b == ZERO for a, b in pads_of(context))
+        case "Transpose":
+            axes = permutation(context)
+            found = axes == tuple(range(len(axes)))
+        case "Clip":
+            found = not any(context.has(i) for i in (1, 2)) and not node.attributes
+        case op if op in SINGLE:
+            found = len(node.inputs) == 1
+        case _:
+            found = False
+    return node.inputs[0] if found else None
+
+
+def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | None:
+    """x + 0, x - 0, x · 1, x / 1, x ^ 1, where the constant does not stretch x."""
+    if node.domain or node.op not in NEUTRAL:
+        return None
+    for here, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE else ((0, 1),):
+        array = context.constant(other)
+        if array is None or not _same_type(context.types[here], context.outputs[0]):
+            continue
+        if array.size and bool(np.all(array == NEUTRAL[node.op])):
+            return node.inputs[here]
+    return None
+
+
+def canonical_view(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """Every view is a Reshape that names its shape; a view of a view is one view."""
+    if node.domain or node.op not in VIEWS or not context.outputs:
+        return None
+    source = node.inputs[0]
+    before = rewriting.producer(source)
+    if before is not None and _is_view(before):
+        source = before.inputs[0]
+    if source == node.inputs[0] and _is_view(node):
+        return None
+    return replace(
+        node, op="Reshape", inputs=(source,), attributes={"shape": context.outputs[0].shape}
+    )
+
+
+def _is_view(node: Node) -> bool:
+    return node.op == "Reshape" and not node.domain and len(node.inputs) == 1
+
+
+def simplify_transpose(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """A transpose of a transpose is one; one that moves only axes of size 1 is a view."""
+    if node.domain or node.op != "Transpose":
+        return None
+    axes = permutation(context)
+    before = rewriting.producer(node.inputs[0])
+    if before is not None and before.op == "Transpose" and not before.domain:
+        inner = permutation(rewriting.scope.context(before))
+        composed = tuple(inner[a] for a in axes)
+        return replace(node, inputs=before.inputs, attributes={"perm": composed})
+    moved = [a for a in axes if context.shape(0)[a] != ONE]
+    if moved == sorted(moved):
+        return replace(node, op="Reshape", attributes={"shape": context.outputs[0].shape})
+    return None
+
+
+def split_batch_normalisation(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """Batch normalisation by constants is x · factor + shift; both then fold into what makes x."""
+    if node.domain or node.op != "BatchNormalization":
+        return None
+    arrays = [context.constant(i) for i in range(1, 5)]
+    if any(a is None for a in arrays):
+        return None
+    scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
+    factor = scale / np.sqrt(variance + context.attribute("epsilon", 1e-5))
+    x = context.type(0)
+    shape = (-1,) + (1,) * max(x.rank - 2, 0)
+    like = node.inputs[1]
+
+    def constant(array: Array) -> str:
+        return rewriting.constant(array.reshape(shape).astype(x.dtype.numpy), like)
+
+    scaled = rewriting.fresh(node, "scaled")
+    rewriting.types[scaled] = x
+    product = Node("Mul", (node.inputs[0], constant(factor)), (scaled,), origin=node.origin)
+    folded = fold_into_weights(rewriting, product, rewriting.scope.context(product))
+    name = rewriting.emit(folded or product)
+    shift = constant(bias - mean * factor)
+    return replace(node, op="Add", inputs=(name, shift), attributes={})
+
+
+def fold_into_weights(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """Multiply or add a constant per channel: into the weights or the bias of what makes x."""
+    if node.domain or node.op not in ("Mul", "Add"):
+        return None
+    for here, other in ((0, 1), (1, 0)):
+        array = context.constant(other)
+        maker = rewriting.producer(node.inputs[here])
+        if array is None or maker is None or not rewriting.is_single_use(node.inputs[here]):
+            continue
+        if maker.domain or maker.op not in ("Conv", "ConvTranspose", "Gemm"):
+            continue
+        if not _same_type(context.types[here], context.outputs[0]):
+            continue
+        made = rewriting.scope.context(maker)
+        channels = _per_channel(array, made)
+        if channels is not None:
+            folded = _folded(rewriting, maker, made, node.op, channels)
+            if folded is not None:
+                origin = (*maker.origin, *(o for o in node.origin if o not in maker.origin))
+                return replace(folded, outputs=node.outputs, origin=origin)
+    return None
+
+
+def _per_channel(array: Array, made: Context) -> Array | None:
+    """The constant as one number a channel (axis 1), where it is that."""
+    count = as_int(made.outputs[0].shape[1])
+    rank = made.outputs[0].rank
+    if count is None or array.ndim > rank:
+        return None
+    shape = (1,) * (rank - array.ndim) + array.shape
+    if any(n != 1 for d, n in enumerate(shape) if d != 1) or shape[1] not in (1, count):
+        return None
+    return np.broadcast_to(array.astype(np.float64).reshape(-1), (count,))
+
+
+def _folded(
+    rewriting: Rewriting, maker: Node, made: Context, op: str, channels: Array
+) -> Node | None:
+    weights = made.constant(1)
+    if weights is None or weights.dtype not in (np.float32, np.float64):
+        return None
+    bias = made.constant(2)
+    if made.has(2) and bias is None:
+        return None
+    alpha, beta = maker.attributes.get("alpha", 1.0), maker.attributes.get("beta", 1.0)
+    if maker.op == "Gemm" and (alpha != 1.0 or beta != 1.0):
+        return None
+    axis = _channel_axis(maker, made)
+    if axis is None:
+        return None
+    flat = np.zeros(len(channels)) if bias is None else _flat_bias(bias, len(channels))
+    if flat is None:
+        return None
+    inputs = list(maker.inputs[:2])
+    if op == "Mul":
+        shape = [1] * weights.ndim
+        shape[axis] = -1
+        scaled: Any = weights.astype(np.float64) * channels.reshape(shape)
+        inputs[1] = rewriting.constant(scaled.astype(weights.dtype), maker.inputs[1])
+        flat = flat * channels
+    else:
+        flat = flat + channels
+    if op == "Add" or bias is not None:
+        like = maker.inputs[2] if bias is not None else f"{maker.inputs[1]}/bias"
+        inputs.append(rewriting.constant(flat.astype(weights.dtype), like))
+    return replace(maker, inputs=tuple(inputs))
+
+
+def _flat_bias(bias: Array, count: int) -> Array | None:
+    if bias.size not in (1, count) or (bias.ndim == 2 and bias.shape[0] != 1):
+        return None
+    return np.broadcast_to(bias.astype(np.float64).reshape(-1), (count,))
+
+
+def _channel_axis(maker: Node, made: Context) -> int | None:
+    """The weights' axis of output channels."""
+    match maker.op:
+        case "Conv":
+            return 0
+        case "ConvTranspose":
+            return 1 if made.attribute("group", 1) == 1 else None
+    return 0 if made.attribute("transB", 0) else 1
+
+
+def fold_padding(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """Zeros around the input of a convolution become its own padding."""
+    if node.domain or node.op != "Conv":
+        return None
+    pad = rewriting.producer(node.inputs[0])
+    if pad is None or pad.op != "Pad" or pad.domain:
+        return None
+    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    inner = rewriting.scope.context(pad)
+    if inner.attribute("mode", "constant") != "constant" or not _pads_zero(inner):
+        return None
+    rank = inner.rank(0)
+    amounts = [(as_int(a), as_int(b)) for a, b in pads_of(inner)]
+    if any(a is None or b is None or a < 0 or b < 0 for a, b in amounts):
+        return None
+    if any(amounts[d] != (0, 0) for d in (0, 1)):
+        return None
+    own: Any = node.attributes.get("pads")
+    if own is None or node.attributes.get("auto_pad") == "VALID":
+        own = (0,) * (2 * (rank - 2))
+    extra = [a for a, _ in amounts[2:]] + [b for _, b in amounts[2:]]
+    attributes = {k: v for k, v in node.attributes.items() if k != "auto_pad"}
+    attributes["pads"] = tuple(int(p) + int(q or 0) for p, q in zip(own, extra, strict=True))
+    return replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes)
+
+
+def _pads_zero(context: Context) -> bool:
+    if context.has(2):
+        fill = context.constant(2)
+        return fill is not None and not fill.any()
+    return not context.attribute("value", 0)
+
+
+def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """(x + a) + b is x + (a + b); so are products; (x + a) · b is x · b + a · b."""
+    if node.domain or node.op not in ("Add", "Mul") or not context.dtype(0).is_float:
+        return None
+    for here, other in ((0, 1), (1, 0)):
+        outer = context.constant(other)
+        inner = rewriting.producer(node.inputs[here])
+        if outer is None or inner is None or inner.op not in ("Add", "Mul") or inner.domain:
+            continue
+        if not rewriting.is_single_use(node.inputs[here]):
+            continue
+        made = rewriting.scope.context(inner)
+        for x, c in ((0, 1), (1, 0)):
+            constant = made.constant(c)
+            if constant is None or not _same_type(made.types[x], context.outputs[0]):
+                continue
+            wide = np.float64 if outer.dtype != np.float64 else np.longdouble
+            a, b = constant.astype(wide), outer.astype(wide)
+            if node.op == inner.op:
+                merged = a + b if node.op == "Add" else a * b
+                name = rewriting.constant(merged.astype(outer.dtype), inner.inputs[c])
+                return replace(node, inputs=(inner.inputs[x], name))
+            if node.op == "Mul":
+                scaled = rewriting.fresh(node, "scaled")
+                rewriting.types[scaled] = context.outputs[0]
+                factors = (inner.inputs[x], node.inputs[other])
+                product = Node("Mul", factors, (scaled,), origin=inner.origin)
+                again = merge_constants(rewriting, product, rewriting.scope.context(product))
+                name = rewriting.emit(again or product)
+                shift = rewriting.constant((a * b).astype(outer.dtype), inner.inputs[c])
+                return replace(node, op="Add", inputs=(name, shift))
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    drop_identity,
+    drop_neutral,
+    canonical_view,
+    simplify_transpose,
+    split_batch_normalisation,
+    fold_into_weights,
+    merge_constants,
+    fold_padding,
+)
