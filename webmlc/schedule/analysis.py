@@ -7,14 +7,39 @@ In: a `LoopFunction` and its blocks. Out: facts; nothing here changes a function
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, substitute, variables, walk
+from webmlc.core.expr import (
+    Call,
+    Const,
+    Expr,
+    Var,
+    as_int,
+    call,
+    evaluate,
+    substitute,
+    variables,
+    walk,
+)
 from webmlc.core.simplify import prove_equal, simplify
-from webmlc.loops.ir import Axis, Block, Buffer, For, Load, LoopFunction, Stmt, Store, loads
+from webmlc.loops.ir import (
+    Axis,
+    Block,
+    Buffer,
+    For,
+    Load,
+    LoopFunction,
+    Stmt,
+    Store,
+    child_statements,
+    expressions,
+    loads,
+    stores,
+)
+from webmlc.schedule.tree import path_to_block, ranges_along
 
 _LANE = Var("analysis.lane")
 _GROUP = Var("analysis.group")
@@ -66,7 +91,7 @@ def axis_ranges(block: Block) -> dict[Var, Interval]:
     """The interval of every axis of a block, and of the symbols in their extents."""
     ranges: dict[Var, Interval] = {}
     for axis in block.axes:
-        ranges.update({symbol: SYMBOL for symbol in variables(axis.extent)})
+        ranges.update(dict.fromkeys(variables(axis.extent), SYMBOL))
     for axis in block.axes:
         ranges[axis.var] = Interval(0, max(0, bounds(axis.extent, ranges).high - 1))
     return ranges
@@ -75,17 +100,11 @@ def axis_ranges(block: Block) -> dict[Var, Interval]:
 def accesses(block: Block) -> tuple[Access, ...]:
     """Every distinct access of a block's body; writes first."""
     found: dict[Access, None] = {}
-    for stmt in _stores(block.body):
+    for stmt in stores(block.body):
         found[Access(stmt.buffer, flat_index(stmt.buffer, stmt.indices), True)] = None
     for load in loads(block.body):
         found[Access(load.buffer, flat_index(load.buffer, load.indices), False)] = None
     return tuple(found)
-
-
-def _stores(root: Stmt) -> Iterable[Store]:
-    from webmlc.loops.ir import stores
-
-    return stores(root)
 
 
 def stride(index: Expr, var: Var, ranges: dict[Var, Interval]) -> Expr | None:
@@ -117,19 +136,25 @@ def _reads_memory(expr: Expr) -> bool:
     return any(isinstance(node, Load) for node in walk(expr))
 
 
-def is_vectorizable(block: Block, axis: Var, lanes: int) -> bool:
-    """True where groups of `lanes` steps of `axis` write adjacent elements and read adjacent elements or one.
+def is_vectorizable(function: LoopFunction, block: str, loop: str, lanes: int) -> bool:
+    """True where aligned groups of `lanes` iterations of `loop` write adjacent elements and read
+    adjacent elements or one.
 
     All elements touched must be 32 bits wide, and the block's body a single store.
     """
-    if not isinstance(block.body, Store) or not _has_vector_types(block):
+    path, found = path_to_block(function, "is_vectorizable", block)
+    if not isinstance(found.body, Store) or not has_vector_types(found):
         return False
-    ranges = axis_ranges(block)
-    for access in accesses(block):
-        step = lane_stride(access.index, axis, lanes, ranges)
+    ranges = ranges_along(function, path[:-1])
+    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    var = Var(loop)
+    for access in accesses(found):
+        step = lane_stride(substitute(access.index, values), var, lanes, ranges)
         if step not in ((1,) if access.is_store else (0, 1)):
             return False
-    return not any(axis in variables(condition) for condition in _conditions(block))
+    if found.predicate is not None and var in variables(found.predicate):
+        return False
+    return not any(var in variables(substitute(c, values)) for c in _conditions(found))
 
 
 def _conditions(block: Block) -> list[Expr]:
@@ -145,7 +170,7 @@ def _conditions(block: Block) -> list[Expr]:
 _VECTOR_TYPES = frozenset({DType.float32, DType.int32, DType.uint32})
 
 
-def _has_vector_types(block: Block) -> bool:
+def has_vector_types(block: Block) -> bool:
     """True where all arithmetic is on types with vector instructions (bool only as a condition)."""
     assert isinstance(block.body, Store)
     if block.body.buffer.dtype not in _VECTOR_TYPES:
@@ -233,7 +258,7 @@ def collapses(outer: Axis, inner: Axis, block: Block) -> bool:
 def _free_values(block: Block) -> list[Expr]:
     """What a body computes from its axes themselves (not as an index): a fused loop would need a division for it."""
     found: list[Expr] = []
-    for stmt in _stores(block.body):
+    for stmt in stores(block.body):
         stack = [stmt.value]
         while stack:
             node = stack.pop()
@@ -246,27 +271,28 @@ def _free_values(block: Block) -> list[Expr]:
     return found
 
 
-def operations(function: LoopFunction) -> int | None:
-    """Scalar operations of one run, roughly; `None` where the shape is symbolic."""
+TYPICAL_SIZE = 32
+"""What a symbolic dimension counts as where only a rough number is wanted."""
+
+
+def operations(function: LoopFunction) -> int:
+    """Scalar operations of one run, roughly; a symbolic dimension counts as `TYPICAL_SIZE`."""
     total = 0
+    sizes = {symbol.name: TYPICAL_SIZE for symbol in function.symbols}
 
-    def visit(stmt: Stmt, times: int) -> bool:
+    def visit(stmt: Stmt, times: int) -> None:
         nonlocal total
-        from webmlc.loops.ir import child_statements, expressions
-
         match stmt:
             case For(extent=extent):
-                count = as_int(simplify(extent))
-                if count is None:
-                    return False
-                times *= count
+                times *= max(0, int(evaluate(extent, sizes)))
             case Store():
-                total += times * max(
-                    1, sum(_cost(node) for e in expressions(stmt) for node in walk(e))
-                )
-        return all(visit(child, times) for child in child_statements(stmt))
+                nodes = (node for e in expressions(stmt) for node in walk(e))
+                total += times * max(1, sum(_cost(node) for node in nodes))
+        for child in child_statements(stmt):
+            visit(child, times)
 
-    return total if visit(function.body, 1) else None
+    visit(function.body, 1)
+    return total
 
 
 _DEAR = frozenset({"exp", "log", "erf", "pow", "tanh", "sin", "cos", "tan", "asin", "acos", "atan",

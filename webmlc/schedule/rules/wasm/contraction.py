@@ -65,9 +65,7 @@ class Plan:
     walk_outermost: bool
 
 
-def schedule_contraction(
-    schedule: Schedule, update: str, machine: Machine, threads: bool
-) -> bool:
+def schedule_contraction(schedule: Schedule, update: str, machine: Machine, threads: bool) -> bool:
     """Schedule the contraction `update` with its epilogue; False where this rule does not apply."""
     block = schedule.block(update)
     found = contraction_of(block)
@@ -220,7 +218,13 @@ class _Tiling:
             self.column_part(part, loop, width, heights, walks, row is not None)
 
     def column_part(
-        self, nest: Nest, loop: str, width: Part, heights: tuple[Part, ...], walks: int, has_rows: bool
+        self,
+        nest: Nest,
+        loop: str,
+        width: Part,
+        heights: tuple[Part, ...],
+        walks: int,
+        has_rows: bool,
     ) -> None:
         """Tile one part of the columns: panels outermost, then parts of rows, then narrower panels."""
         schedule = self.schedule

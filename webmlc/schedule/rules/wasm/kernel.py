@@ -15,8 +15,7 @@ from webmlc.schedule.schedule import Schedule
 def kernel(function: LoopFunction, machine: Machine) -> Schedule | None:
     """Schedule every nest by the rule of its class."""
     schedule = Schedule(function)
-    count = operations(function)
-    threads = count is None or count >= machine.parallel_operations
+    threads = operations(function) >= machine.parallel_operations
     name = schedule.blocks()[0]
     if schedule_contraction(schedule, name, machine, threads):
         return schedule

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webmlc.core.expr import Const, Expr, Var, as_int, variables
+from webmlc.core.expr import Const, Expr, as_int, variables
 from webmlc.core.machine import Machine
-from webmlc.schedule.analysis import axis_ranges, is_vectorizable, stride
+from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.rules.wasm.nests import Nest, extent_of
 from webmlc.schedule.schedule import Schedule
 
@@ -133,7 +133,7 @@ def make_tile(
 def vectorize_columns(schedule: Schedule, block: str, loop: str, machine: Machine) -> None:
     """Make whole vectors of a tile's columns where there are any, else unrolled scalars."""
     size, lanes = extent_of(schedule, loop), machine.lanes
-    if size is None or size % lanes or not can_vectorize(schedule, block, loop, lanes):
+    if size is None or size % lanes or not is_vectorizable(schedule.function, block, loop, lanes):
         schedule.unroll(loop)
     elif size == lanes:
         schedule.vectorize(loop)
@@ -141,17 +141,6 @@ def vectorize_columns(schedule: Schedule, block: str, loop: str, machine: Machin
         vectors, lane = schedule.split(loop, [None, lanes])
         schedule.unroll(vectors)
         schedule.vectorize(lane)
-
-
-def can_vectorize(schedule: Schedule, block: str, loop: str, lanes: int) -> bool:
-    """True where the axis that runs along `loop` with step one can be vectorized."""
-    found = schedule.block(block)
-    var = Var(loop)
-    for axis, binding in zip(found.axes, found.bindings, strict=True):
-        if var in variables(binding):
-            step = stride(binding, var, axis_ranges(found))
-            return step == Const(1) and is_vectorizable(found, axis.var, lanes)
-    return False
 
 
 def reduce_loops(schedule: Schedule, block: str) -> list[str]:
