@@ -1,0 +1,192 @@
+// The leading thread of a model: owns the memory, binds symbols, runs stages with its helpers.
+//
+//   in:  the package's URL and manifest, then stages with the bytes of their uploads
+//   out: the bytes of their downloads
+//
+// Linear memory: control area, slot table, scratch of each thread, constants, activations (see memory_plan.js). It is
+// exactly as large as the plan needs; for symbolic shapes a larger one replaces it when it must.
+
+import { InternalError, PackageError, toData } from "./errors.js";
+import { evaluate } from "./manifest.js";
+import { layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
+import { startWorker } from "./platform.js";
+import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./spmd.js";
+import { fetchFile, neededFiles, streamWeights } from "./weights.js";
+
+/** @typedef {import("./manifest.js").Program} Program */
+/** @typedef {import("./manifest.js").Symbols} Symbols */
+/** @typedef {import("./memory_plan.js").Layout} Layout */
+/** @typedef {{ base: string, manifest: import("./manifest.js").Manifest, own: import("./manifest.js").Device, threads: number, module: string, ports: MessagePort[] }} Load */
+/** @typedef {{ stage: number, symbols: Symbols, uploads: [string, Uint8Array][] }} Execute */
+/** @typedef {{ symbols: Symbols, layout: Layout, sizes: Map<string, number>, slots: number[] }} Binding */
+
+const MAX_PAGES = 65536;
+const MAX_BINDINGS = 16; // cached plans
+const GROWTH = 1.5; // a memory that must grow again grows by this much at least
+
+export class Leader {
+  /**
+   * Download, compile and start the helpers, all at the same time.
+   * @param {Load} load
+   * @param {(bytes: number) => void} onBytes
+   */
+  static async load(load, onBytes) {
+    const leader = new Leader(load);
+    const weights = leader.#loadConstants(onBytes);
+    weights.catch(() => {}); // reported where it is awaited
+    const code = await fetchFile(leader.base, load.manifest, load.module, onBytes);
+    leader.module = await WebAssembly.compile(code).catch((error) => {
+      throw new PackageError(`${load.module}: is no valid WebAssembly module here (${error.message})`);
+    });
+    leader.run = instantiate(leader.module, leader.memory);
+    await Promise.all([weights, ...load.ports.map((port, i) => leader.#startHelper(i + 1, port))]);
+    return leader;
+  }
+
+  /** @param {Load} load */
+  constructor({ base, manifest, own, threads }) {
+    this.base = new URL(base);
+    this.manifest = manifest;
+    this.own = own;
+    this.threads = threads;
+    this.program = /** @type {Program} */ (manifest.programs[own]);
+    this.stages = stages(manifest, own);
+    this.control = new Int32Array(threads > 1 ? new SharedArrayBuffer(CONTROL_BYTES) : new ArrayBuffer(CONTROL_BYTES));
+    /** @type {import("./platform.js").WorkerPort[]} */
+    this.helpers = [];
+    /** @type {Map<string, Binding>} */
+    this.bindings = new Map();
+    /** @type {Binding | null} */
+    this.bound = null;
+    this.run = /** @type {import("./spmd.js").Run} */ (() => {});
+    /** @type {WebAssembly.Module | null} */
+    this.module = null;
+    // Memory for the constants; for the activations too where their size is known.
+    const symbols = Object.fromEntries(manifest.symbols.map((s) => [s.name, 0]));
+    this.first = layout(manifest, own, "wasm", symbols, threads);
+    const { total, arena } = this.first;
+    this.memory = allocate(manifest.symbols.length ? total - arena : total);
+    this.bytes = new Uint8Array(this.memory.buffer);
+  }
+
+  /** @param {Execute} request @returns {[string, Uint8Array][]} */
+  execute(request) {
+    const { segment, downloads } = this.#start(request);
+    this.#runSteps(segment.module_first ?? 0, segment.module_last ?? 0);
+    return downloads.map((name) => [name, this.#view(name).slice()]);
+  }
+
+  /** Milliseconds of each step. @param {Execute} request @returns {number[]} */
+  profile(request) {
+    const { segment } = this.#start(request);
+    const times = [];
+    for (let step = segment.module_first ?? 0; step < (segment.module_last ?? 0); step++) {
+      const before = performance.now();
+      this.#runSteps(step, step + 1);
+      times.push(performance.now() - before);
+    }
+    return times;
+  }
+
+  /** @param {Execute} request */
+  #start({ stage, symbols, uploads }) {
+    this.#bind(symbols);
+    for (const [name, data] of uploads) this.#view(name).set(data);
+    return this.stages[stage];
+  }
+
+  /** @param {number} first @param {number} last */
+  #runSteps(first, last) {
+    if (first === last) return;
+    if (this.helpers.length) runTogether(this.run, this.control, this.helpers.length, first, last);
+    else this.run(first, last, 0, 1);
+  }
+
+  /** Write the addresses and symbols that the module reads. @param {Symbols} symbols */
+  #bind(symbols) {
+    const key = JSON.stringify(symbols);
+    const binding = this.bindings.get(key) ?? this.#plan(key, symbols);
+    if (binding === this.bound) return;
+    if (binding.layout.total > this.bytes.length) this.#grow(binding.layout);
+    const words = new Int32Array(this.bytes.buffer);
+    words.set(binding.slots, SLOT_TABLE / 4);
+    words.set([binding.layout.scratch, scratchStride(this.program)], SCRATCH_BASE / 4);
+    this.bound = binding;
+  }
+
+  /** @param {string} key @param {Symbols} symbols @returns {Binding} */
+  #plan(key, symbols) {
+    const { program, manifest, own, threads } = this;
+    const plan = layout(manifest, own, "wasm", symbols, threads);
+    const stated = program.resources.arena.wasm ?? plan.arena;
+    if (plan.arena !== stated) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${stated}`);
+    const addresses = program.buffers.map(({ name }) => plan.offsets.get(name) ?? plan.constants.get(name) ?? 0);
+    const sizes = new Map(program.buffers.map((b) => [b.name, evaluate(b.bytes, symbols)]));
+    const slots = [...addresses, ...manifest.symbols.map((s) => symbols[s.name])];
+    const binding = { symbols, layout: plan, sizes, slots };
+    if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
+    this.bindings.set(key, binding);
+    return binding;
+  }
+
+  /** A larger memory with everything but the activations copied; the helpers get it too. @param {Layout} plan */
+  #grow({ total, arena }) {
+    const kept = total - arena;
+    const before = this.bound ? this.bytes.length - kept : 0;
+    const old = this.bytes;
+    this.memory = allocate(Math.max(total, kept + Math.ceil(before * GROWTH)));
+    this.bytes = new Uint8Array(this.memory.buffer);
+    this.bytes.set(old.subarray(0, kept));
+    this.run = instantiate(/** @type {WebAssembly.Module} */ (this.module), this.memory);
+    if (!this.helpers.length) return;
+    const seen = announceMemory(this.control);
+    for (const helper of this.helpers) helper.post({ type: "memory", memory: this.memory, seen });
+  }
+
+  /** @param {string} name */
+  #view(name) {
+    const { layout: plan, sizes } = /** @type {Binding} */ (this.bound);
+    const address = /** @type {number} */ (plan.offsets.get(name) ?? plan.constants.get(name));
+    return this.bytes.subarray(address, address + (sizes.get(name) ?? 0));
+  }
+
+  /** Stream every weights file into its place in memory. @param {(bytes: number) => void} onBytes */
+  async #loadConstants(onBytes) {
+    const addresses = new Map();
+    for (const { name, tensor } of this.program.buffers) {
+      if (tensor && this.first.constants.has(name)) addresses.set(tensor, this.first.constants.get(name));
+    }
+    const downloads = neededFiles(this.manifest, this.program).map((file) => {
+      const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, end]]) => {
+        const address = addresses.get(tensor);
+        return address === undefined ? [] : [{ begin, end, view: this.bytes.subarray(address, address + end - begin) }];
+      });
+      return destinations.length ? streamWeights(this.base, file, destinations, onBytes) : undefined;
+    });
+    await Promise.all(downloads);
+  }
+
+  /** @param {number} tid @param {MessagePort} port where the helper reports a failure */
+  #startHelper(tid, port) {
+    const { threads, module, memory, control } = this;
+    const helper = startWorker();
+    this.helpers.push(helper);
+    const started = new Promise((resolve, reject) => {
+      helper.listen(resolve);
+      helper.onError((message) => reject(new InternalError(`a thread of the model failed: ${message}`)));
+    });
+    helper.post({ type: "help", tid, threads, module, memory, control, seen: 0, port }, [port]);
+    return started;
+  }
+}
+
+/** @param {number} total bytes */
+function allocate(total) {
+  const pages = Math.ceil(total / PAGE);
+  if (pages > MAX_PAGES) throw new InternalError(`the model needs ${total} bytes: more than 32-bit memory holds`);
+  try {
+    return new WebAssembly.Memory({ initial: pages, maximum: pages, shared: true });
+  } catch (error) {
+    throw new InternalError(`cannot allocate ${pages * PAGE} bytes for the model (${toData(error).message})`);
+  }
+}
