@@ -111,6 +111,10 @@ class Schedule:
 
     # -- blocks ----------------------------------------------------------------------------------
 
+    def cache_read(self, block: str, buffer: str, scope: Scope) -> str:
+        """Let a block read a buffer through a copy of `scope`; returns the copying block."""
+        return str(self.apply("cache_read", block, buffer, scope))
+
     def cache_write(self, block: str, scope: Scope) -> str:
         """Let a block write a buffer of `scope` that a new block copies out; returns the new
         block.
@@ -129,9 +133,29 @@ class Schedule:
         """Move a consumer under a loop of its producer."""
         self.apply("reverse_compute_at", block, loop)
 
+    def compute_inline(self, block: str) -> None:
+        """Compute a pointwise producer where it is read."""
+        self.apply("compute_inline", block)
+
+    def reverse_compute_inline(self, block: str) -> None:
+        """Compute a pointwise consumer where what it reads is made."""
+        self.apply("reverse_compute_inline", block)
+
     def decompose_reduction(self, block: str, loop: str) -> str:
         """Move the init of a reduction before a loop; returns the init block."""
         return str(self.apply("decompose_reduction", block, loop))
+
+    def rfactor(self, loop: str, axis: int) -> str:
+        """Reduce each iteration of a loop apart, then the results; returns the first block."""
+        return str(self.apply("rfactor", loop, axis))
+
+    def blockize(self, loop: str) -> str:
+        """Make one block of a loop and what is inside it; returns it."""
+        return str(self.apply("blockize", loop))
+
+    def tensorize(self, loop: str, intrinsic: str) -> str:
+        """Replace a loop nest by an intrinsic of the same meaning; returns its block."""
+        return str(self.apply("tensorize", loop, intrinsic))
 
     # -- steps -----------------------------------------------------------------------------------
 

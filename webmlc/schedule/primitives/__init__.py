@@ -11,8 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from webmlc.schedule.primitives.bind import bind
+from webmlc.schedule.primitives.blockize import blockize
+from webmlc.schedule.primitives.cache_read import cache_read
 from webmlc.schedule.primitives.cache_write import cache_write
 from webmlc.schedule.primitives.compute_at import compute_at
+from webmlc.schedule.primitives.compute_inline import compute_inline
 from webmlc.schedule.primitives.decompose_reduction import decompose_reduction
 from webmlc.schedule.primitives.fission import fission
 from webmlc.schedule.primitives.fuse import fuse
@@ -20,8 +23,11 @@ from webmlc.schedule.primitives.parallel import parallel
 from webmlc.schedule.primitives.partition import partition
 from webmlc.schedule.primitives.reorder import reorder
 from webmlc.schedule.primitives.reverse_compute_at import reverse_compute_at
+from webmlc.schedule.primitives.reverse_compute_inline import reverse_compute_inline
+from webmlc.schedule.primitives.rfactor import rfactor
 from webmlc.schedule.primitives.set_scope import set_scope
 from webmlc.schedule.primitives.split import split
+from webmlc.schedule.primitives.tensorize import tensorize
 from webmlc.schedule.primitives.unroll import unroll
 from webmlc.schedule.primitives.vectorize import vectorize
 
@@ -29,8 +35,11 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     primitive.__name__: primitive
     for primitive in (
         bind,
+        blockize,
+        cache_read,
         cache_write,
         compute_at,
+        compute_inline,
         decompose_reduction,
         fission,
         fuse,
@@ -38,8 +47,11 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
         partition,
         reorder,
         reverse_compute_at,
+        reverse_compute_inline,
+        rfactor,
         set_scope,
         split,
+        tensorize,
         unroll,
         vectorize,
     )
