@@ -78,8 +78,10 @@ def _binary(op: str, a: Interval, b: Interval) -> Interval:
             quotients = [_over(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(quotients), max(quotients))
         case "floormod" if b.low > 0:
-            if b.is_point and a.low >= 0 and a.high < b.low:
-                return a
+            if b.is_point and not (math.isinf(a.low) or math.isinf(a.high)):
+                quotient = a.low // b.low
+                if quotient == a.high // b.low:
+                    return Interval(a.low - quotient * b.low, a.high - quotient * b.low)
             return Interval(0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1)
         case "min":
             return Interval(min(a.low, b.low), min(a.high, b.high))
