@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.expr import Expr, as_int
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.meaning import infer_node, kind_of
 from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.operator import array_type
 
 NHWC = (0, 2, 3, 1)
 NCHW = (0, 3, 1, 2)
@@ -56,7 +57,8 @@ class _Layouts:
 
     def run(self) -> Function:
         self.types.update(self.source.types)
-        self.constants.update(self.source.constants)
+        for name, array in self.source.constants.items():
+            self.constant(name, array)
         for node in self.source.nodes:
             self.rewrite(node)
         for output in self.source.outputs:
@@ -105,8 +107,8 @@ class _Layouts:
         return output
 
     def constant(self, name: str, array: Array) -> str:
-        self.constants[name] = np.array(array, order="C")
-        self.types[name] = TensorType(DType.of(array.dtype), tuple(Const(s) for s in array.shape))
+        self.constants[name] = np.asarray(array, order="C")
+        self.types[name] = array_type(array)
         return name
 
     def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Var, variables
 from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.ops.operator import array_type
 from webmlc.package.manifest import Buffer, Device, Port, Step, Symbol
 from webmlc.package.write import ProgramParts
 
@@ -124,7 +125,8 @@ def program_parts(module: Module) -> ProgramParts:
 
 
 def _buffer(main: Function, value: str) -> Buffer:
-    known = main.type(value)
     if value in main.constants:
-        return Buffer(value, known.dtype, known.shape, "constant", value)
+        constant = array_type(main.constants[value])
+        return Buffer(value, constant.dtype, constant.shape, "constant", value)
+    known = main.type(value)
     return Buffer(value, known.dtype, known.shape, "input" if value in main.inputs else "scratch")
