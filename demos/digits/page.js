@@ -9,6 +9,7 @@ import { imageOfStrokes, SIDE } from "./preprocess.js";
 const PACKAGE = new URL("model/", import.meta.url).href;
 const DEVICE_NAMES = { wasm: "CPU (WebAssembly)", webgpu: "GPU (WebGPU)" };
 const ANNOUNCE_AFTER_MS = 700;
+const MODEL_DATA = /\.(wasm|wgsl|safetensors)$/;
 
 const pad = element("pad", HTMLCanvasElement);
 const seen = element("seen", HTMLCanvasElement);
@@ -18,6 +19,7 @@ const bars = Array.from({ length: 10 }, (_, digit) => createBar(digit));
 
 /** @type {Awaited<ReturnType<typeof load>> | null} */
 let model = null;
+let modelBytes = 0; // code and weights of every load
 let loads = 0; // the latest choice of device wins, however long an earlier one takes to load
 let strokes = /** @type {import("./preprocess.js").Point[][]} */ ([]);
 let reading = false;
@@ -68,12 +70,14 @@ async function start() {
   };
   try {
     const loaded = await load(PACKAGE, { device, onProgress });
+    modelBytes += loaded.resources.download;
     if (mine !== loads) return loaded.dispose();
     // The first run compiles what is compiled lazily; the time shown is that of later ones.
     await loaded.run({ image: { dtype: "float32", shape: [1, 1, SIDE, SIDE], data: new Float32Array(SIDE * SIDE) } });
     model = loaded;
     const threads = model.device === "wasm" ? `, ${model.threads} thread${model.threads === 1 ? "" : "s"}` : "";
     say("fact-device", DEVICE_NAMES[model.device] + threads);
+    element("fact-device", HTMLElement).title = model.device === "wasm" ? model.threadsReason : model.deviceReason;
     say("fact-time", "draw to see");
     say("fact-bytes", kilobytes(downloaded()));
     await read();
@@ -155,10 +159,15 @@ function showSeen(/** @type {Float32Array} */ image) {
   context.putImageData(pixels, 0, 0);
 }
 
-/** Bytes of everything that this page has fetched, as sent: page, runtime, code and weights. */
+/**
+ * Bytes of everything that this page has fetched, as sent. What the browser lists for the page is the page and the
+ * runtime; the model's code and weights go straight to a worker, so the model is asked for theirs.
+ */
 function downloaded() {
   const entries = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
-  return entries.reduce((sum, entry) => sum + /** @type {PerformanceResourceTiming} */ (entry).encodedBodySize, 0);
+  return entries
+    .filter(({ name }) => !MODEL_DATA.test(name))
+    .reduce((sum, entry) => sum + /** @type {PerformanceResourceTiming} */ (entry).encodedBodySize, modelBytes);
 }
 
 function kilobytes(/** @type {number} */ bytes) {
