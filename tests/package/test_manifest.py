@@ -1,0 +1,99 @@
+"""The manifest round-trips, and what is wrong with one is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packages import mixed
+from webmlc.core.errors import InternalError, PackageError
+from webmlc.core.expr import Expr, Var, call, const, evaluate, maximum, minimum
+from webmlc.package.manifest import from_size, to_size
+from webmlc.package.manifest_json import from_json, to_json
+
+N = Var("n")
+
+
+def test_a_manifest_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
+    manifest = mixed(tmp_path)
+    text = (tmp_path / "manifest.json").read_text()
+    assert from_json(text) == manifest
+    assert to_json(from_json(text)) == text
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        const(7),
+        N,
+        N * 2 + 1,
+        (N + 7) // 8,
+        N % 4 - 1,
+        minimum(N, const(3)),
+        maximum(N, const(3)),
+    ],
+    ids=str,
+)
+def test_sizes_keep_their_value(size: Expr) -> None:
+    again = from_size(json.loads(json.dumps(to_size(size))))
+    assert [evaluate(again, {"n": n}) for n in range(20)] == [
+        evaluate(size, {"n": n}) for n in range(20)
+    ]
+
+
+def test_a_size_that_json_cannot_say_is_our_error() -> None:
+    with pytest.raises(InternalError, match="a size may use add, sub"):
+        to_size(call("neg", N))
+
+
+def edit(text: str, *path: Any, value: Any = None) -> str:
+    """The manifest with one field replaced, or deleted where `value` is None."""
+    data = json.loads(text)
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("format",), None, "not a webmlc package"),
+        (("version",), 99, "package version 99, this webmlc reads 1: rebuild it"),
+        (("name",), 3, "name is 3, expected str"),
+        (("inputs", 0, "dtype"), "float13", r"inputs\[0\].dtype is 'float13'"),
+        (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is no size"),
+        (("inputs", 0, "shape"), [True], "True is no size"),
+        (("symbols", 0, "axis"), 5, "symbol n has no axis to be bound from"),
+        (
+            ("programs", "wasm", "steps", 1, "kernel"),
+            None,
+            r"programs.wasm.steps\[1\].kernel is missing",
+        ),
+        (
+            ("programs", "wasm", "steps", 0, "arguments"),
+            ["x", "q"],
+            r"programs.wasm uses unknown buffers \['q'\]",
+        ),
+        (("programs", "wasm", "segments"), [], "the segments of programs.wasm miss steps"),
+        (("programs", "webgpu", "steps", 0, "workgroups"), [1], "workgroups has not three sizes"),
+        (("weights", "files"), [], "no weights file holds tensor 'weight'"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    tmp_path: Path, path: tuple[Any, ...], value: Any, message: str
+) -> None:
+    mixed(tmp_path)
+    text = (tmp_path / "manifest.json").read_text()
+    with pytest.raises(PackageError, match=message):
+        from_json(edit(text, *path, value=value))
+
+
+def test_text_that_is_no_json_is_a_package_error() -> None:
+    with pytest.raises(PackageError, match="is no JSON"):
+        from_json("{")

@@ -1,0 +1,100 @@
+"""Packages are complete, reproducible and replace older ones."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.packages import parts, scaled
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import InternalError, PackageError
+from webmlc.core.expr import Var, const
+from webmlc.package.manifest import Buffer, Port
+from webmlc.package.write import write_package
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_the_same_parts_give_the_same_bytes(tmp_path: Path) -> None:
+    scaled(tmp_path / "a")
+    scaled(tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_the_manifest_lists_every_other_file(tmp_path: Path) -> None:
+    manifest = scaled(tmp_path)
+    files = contents(tmp_path)
+    del files["manifest.json"]
+    assert manifest.files.keys() == files.keys()
+    for path, data in files.items():
+        assert manifest.files[path].bytes == len(data)
+        assert manifest.files[path].sha256 == hashlib.sha256(data).hexdigest()
+    assert {"webmlc.js", "webmlc.d.ts", "index.html", "model.simd128.wasm"} <= files.keys()
+
+
+def test_nothing_of_an_older_package_stays(tmp_path: Path) -> None:
+    write_package(tmp_path, replace(parts(), texts={"model.relaxed.wat": "(module)"}))
+    (tmp_path / "notes.txt").write_text("mine")
+    scaled(tmp_path)
+    assert not (tmp_path / "model.relaxed.wat").exists()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_foreign_manifest_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"name": "my web app"}')
+    with pytest.raises(PackageError, match="its manifest.json is not of webmlc"):
+        scaled(tmp_path)
+    assert (tmp_path / "manifest.json").read_text() == '{"name": "my web app"}'
+
+
+def test_static_resources_are_exact(tmp_path: Path) -> None:
+    given = parts()
+    fixed = {Var("n"): const(100)}
+    buffers = [
+        replace(b, shape=tuple(fixed.get(d, d) if isinstance(d, Var) else d for d in b.shape))
+        for b in given.programs["wasm"].buffers
+    ]
+    port = Port("x", DType.float32, (const(100), const(4)), "x")
+    static = replace(
+        given,
+        symbols=(),
+        inputs=(port,),
+        outputs=(replace(port, name="y", buffer="y"),),
+        programs={
+            d: replace(
+                p, buffers=buffers, steps=[replace(s, symbols=(), workgroups=None) for s in p.steps]
+            )
+            for d, p in given.programs.items()
+        },
+    )
+    manifest = write_package(tmp_path, static)
+    wasm, webgpu = manifest.programs["wasm"].resources, manifest.programs["webgpu"].resources
+    assert (wasm.weights, wasm.arena, wasm.memory) == (16, {"wasm": 3200}, 1280 + 256 + 3200)
+    assert (webgpu.weights, webgpu.arena) == (16, {"webgpu": 2 * 1792})
+    assert webgpu.largest_binding == 1600
+
+
+def test_weights_are_grouped_by_who_needs_them(tmp_path: Path) -> None:
+    given = parts()
+    own = Buffer("u", DType.float32, (const(2),), "constant", "only_wasm")
+    wasm = given.programs["wasm"]
+    more = replace(wasm, buffers=(*wasm.buffers, own))
+    both = replace(
+        given,
+        programs={**given.programs, "wasm": more},
+        constants={**given.constants, "only_wasm": np.ones(2, np.float32)},
+    )
+    manifest = write_package(tmp_path, both)
+    assert {f.path: list(f.tensors) for f in manifest.weights} == {
+        "weights.safetensors": ["weight"],
+        "weights.wasm.safetensors": ["only_wasm"],
+    }
+
+
+def test_a_missing_constant_is_our_error(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match="no constant 'weight' for w"):
+        write_package(tmp_path, replace(parts(), constants={}))
