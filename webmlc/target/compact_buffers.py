@@ -48,7 +48,7 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
     found = _collect(function)
     for buffer in function.allocations:
         accesses = found.get(buffer, [])
-        region = _region(buffer, accesses)
+        region = _region(buffer, accesses, frozenset(function.symbols))
         if region is not None:
             function = _rewrite(function, buffer, accesses, region)
     return simplify_function(function)
@@ -136,13 +136,15 @@ def _is_shared_axis(buffer: Buffer, loop: For) -> bool:
     return buffer.scope == "global" or (loop.thread or "").startswith("threadIdx")
 
 
-def _region(buffer: Buffer, accesses: list[_Access]) -> _Region | None:
+def _region(
+    buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]
+) -> _Region | None:
     """The region to keep, or `None` to leave the buffer as it is."""
     if not accesses or not buffer.shape:
         return None
     depth = _ancestor_depth(accesses)
     loops = [loop for loop in accesses[0].loops(depth) if loop.kind != "vectorized"]
-    outer = frozenset(loop.var for loop in loops if not _is_shared_axis(buffer, loop))
+    outer = symbols | {loop.var for loop in loops if not _is_shared_axis(buffer, loop)}
     strides = _strides(buffer)
     while True:
         clash = _clashing(accesses, outer)
@@ -168,11 +170,11 @@ def _strides(buffer: Buffer) -> tuple[Expr, ...]:
 
 
 def _outer_terms(index: Expr, outer: frozenset[Var]) -> dict[Term, int]:
-    """The terms of an offset that only the outer loops decide."""
+    """The terms of an offset that only the outer loops (and the symbols) decide."""
     return {
         term: factor
         for term, factor in terms(index).items()
-        if term and (used := _variables(term)) and used & outer and used - outer <= _symbols(term)
+        if term and (used := _variables(term)) and used <= outer
     }
 
 
@@ -185,11 +187,6 @@ def _variables(term: Term) -> frozenset[Var]:
             found.add(node)
         stack.extend(node.children())
     return frozenset(found)
-
-
-def _symbols(term: Term) -> frozenset[Var]:
-    """Variables that stand alone in a product: symbolic strides."""
-    return frozenset(atom for atom in term if isinstance(atom, Var)) if len(term) > 1 else frozenset()
 
 
 def _clashing(accesses: list[_Access], outer: frozenset[Var]) -> frozenset[Var]:
@@ -272,7 +269,8 @@ def _carrying(
     accesses: list[_Access], loops: list[For], depth: int, outer: frozenset[Var], region: _Region
 ) -> frozenset[Var]:
     """Collapsed variables under a loop whose later iterations may read what earlier ones wrote; empty where safe."""
-    used = {v for t in _outer_terms(accesses[0].offset, outer) for v in _variables(t)} & outer
+    used = {v for t in _outer_terms(accesses[0].offset, outer) for v in _variables(t)}
+    used &= {loop.var for loop in loops}
     if not used or _is_written_first(accesses, depth, region):
         return frozenset()
     carrier = False
@@ -309,6 +307,8 @@ def _is_injective(access: _Access, loops: list[For], region: _Region) -> bool:
     extents = {loop.var: as_int(loop.extent) for loop in loops}
     levels: list[list[tuple[int, int]]] = [[] for _ in region.strides]
     for term, factor in _outer_terms(access.offset, region.outer).items():
+        if not _variables(term) & extents.keys():
+            continue  # of symbols alone: the same for every iteration
         for level, stride in zip(levels, region.strides, strict=True):
             rest = _divide(term, factor, stride)
             if rest is None:
