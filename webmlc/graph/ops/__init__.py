@@ -12,7 +12,9 @@ from webmlc.graph.ops import (
     layout,
     normalisation,
     pooling,
+    quantise,
     reduction,
+    resize,
     shape,
 )
 from webmlc.graph.ops.operator import Operator
@@ -28,6 +30,8 @@ OPS: dict[tuple[str, str], Operator] = {
         *normalisation.OPS,
         *shape.OPS,
         *index.OPS,
+        *resize.OPS,
+        *quantise.OPS,
         *layout.OPS,
     )
 }
