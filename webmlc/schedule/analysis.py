@@ -157,6 +157,26 @@ def is_vectorizable(function: LoopFunction, block: str, loop: str, lanes: int) -
     return not any(var in variables(substitute(c, values)) for c in _conditions(found))
 
 
+def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
+    """True where every load of a fold's value is contiguous along `loop` or does not move, all of
+    vector types.
+    """
+    path, found = path_to_block(function, "reads_evenly", block)
+    fold = fold_of(found)
+    if fold is None or not has_vector_types(found):
+        return False
+    ranges = ranges_along(function, path[:-1])
+    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    var = Var(loop)
+    steps = []
+    for node in walk(fold.value):
+        if isinstance(node, Load):
+            index = substitute(flat_index(node.buffer, node.indices), values)
+            steps.append(stride(index, var, ranges))
+    conditions = any(var in variables(substitute(c, values)) for c in _conditions(found))
+    return Const(1) in steps and all(s in (Const(0), Const(1)) for s in steps) and not conditions
+
+
 def _conditions(block: Block) -> list[Expr]:
     """The conditions of selects, over indices: true of all lanes or of none only if the lane axis is not in them."""
     assert isinstance(block.body, Store)
@@ -252,10 +272,10 @@ def collapses(outer: Axis, inner: Axis, block: Block) -> bool:
         )
         if big is None or small is None or not prove_equal(big, small * inner.extent, ranges):
             return False
-    return not any({outer.var, inner.var} & variables(v) for v in _free_values(block))
+    return not any({outer.var, inner.var} & variables(v) for v in free_values(block))
 
 
-def _free_values(block: Block) -> list[Expr]:
+def free_values(block: Block) -> list[Expr]:
     """What a body computes from its axes themselves (not as an index): a fused loop would need a division for it."""
     found: list[Expr] = []
     for stmt in stores(block.body):

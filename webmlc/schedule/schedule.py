@@ -45,6 +45,12 @@ class Schedule:
         self.trace: Trace = []
         self._verify = int(os.environ.get("WEBMLC_VERIFY") or 0)
 
+    def copy(self) -> Schedule:
+        """A schedule at the same point, to try steps on."""
+        other = Schedule(self.function)
+        other.trace = list(self.trace)
+        return other
+
     # -- questions -------------------------------------------------------------------------------
 
     def blocks(self) -> list[str]:

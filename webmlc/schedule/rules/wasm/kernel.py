@@ -7,21 +7,64 @@ from __future__ import annotations
 
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.analysis import operations
+from webmlc.schedule.analysis import fold_of, operations
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
+from webmlc.schedule.rules.wasm.nests import epilogue_of
+from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stage
+from webmlc.schedule.rules.wasm.window import schedule_window
 from webmlc.schedule.schedule import Schedule
 
 
-def kernel(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Schedule every nest by the rule of its class."""
+def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """A product of tensors with its epilogue."""
     schedule = Schedule(function)
-    threads = operations(function) >= machine.parallel_operations
-    name = schedule.blocks()[0]
-    if schedule_contraction(schedule, name, machine, threads):
-        return schedule
-    return None
+    if not _is_one_fold(schedule):
+        return None
+    threads = _threads(function, machine)
+    update = schedule.blocks()[0]
+    return schedule if schedule_contraction(schedule, update, machine, threads) else None
+
+
+def window(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """A fold whose lanes are contiguous, with its epilogue."""
+    schedule = Schedule(function)
+    if not _is_one_fold(schedule):
+        return None
+    threads = _threads(function, machine)
+    update = schedule.blocks()[0]
+    return schedule if schedule_window(schedule, update, machine, threads) else None
+
+
+def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """Stages, with a reduction among them, that meet in rows."""
+    schedule = Schedule(function)
+    if all(fold_of(schedule.block(name)) is None for name in schedule.blocks()):
+        return None
+    return schedule_rows(schedule, machine, _threads(function, machine))
+
+
+def stages(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """Every stage by itself. Threads share the work only where no stage reads another's results."""
+    schedule = Schedule(function)
+    threads = _threads(function, machine) and not function.allocations
+    for name in schedule.blocks():
+        schedule_stage(schedule, name, machine, threads)
+    return schedule
 
 
 def scalar(function: LoopFunction, machine: Machine) -> Schedule | None:
     """Leave the function as it is: serial and scalar, right for everything."""
     return Schedule(function)
+
+
+def _is_one_fold(schedule: Schedule) -> bool:
+    """True for a fold alone, or with the epilogue that reads it."""
+    first, *rest = (schedule.block(name) for name in schedule.blocks())
+    if fold_of(first) is None or len(rest) > 1:
+        return False
+    return not rest or epilogue_of(schedule.function, first) == rest[0]
+
+
+def _threads(function: LoopFunction, machine: Machine) -> bool:
+    """True where the work is worth waking threads."""
+    return operations(function) >= machine.parallel_operations

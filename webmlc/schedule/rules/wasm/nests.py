@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.expr import Expr, Var, as_int
 from webmlc.loops.ir import Block, Buffer, For, LoopFunction, Store, blocks, loads, stores
 from webmlc.schedule.analysis import fold_of
 from webmlc.schedule.schedule import Schedule
@@ -72,16 +72,14 @@ def accumulate_locally(schedule: Schedule, update: str) -> Nest:
 
 
 def axis_loops(schedule: Schedule, block: str) -> list[str | None]:
-    """The loop along each axis of a block that has one loop an axis; `None` where an axis has one value."""
+    """The loop along each axis of a block; `None` where an axis has one value, or no loop of its own."""
     result: list[str | None] = []
     for binding in schedule.block(block).bindings:
         match binding:
             case Var(name=name):
                 result.append(name)
-            case Const():
-                result.append(None)
             case _:
-                raise AssertionError(f"block {block} is not in its naive form: {binding}")
+                result.append(None)
     return result
 
 

@@ -1,0 +1,133 @@
+"""Pointwise stages: elementwise, broadcast, gather, transpose, the pieces of Concat and Pad.
+
+In: a block without a reduction under serial loops of its own. Out: loops that step evenly through
+memory are one; its contiguous part is vectorized; a permutation is blocked so that both sides stay in
+the cache.
+"""
+
+from __future__ import annotations
+
+from webmlc.core.expr import Const, Expr, Var, as_int, substitute
+from webmlc.core.machine import Machine
+from webmlc.core.simplify import prove_equal
+from webmlc.loops.ir import For
+from webmlc.schedule.analysis import accesses, free_values, is_vectorizable, lane_stride, stride
+from webmlc.schedule.rules.wasm.nests import blocks_under, extent_of
+from webmlc.schedule.rules.wasm.tile import (
+    cover_columns,
+    partition_into,
+    split_off,
+    vectorize_columns,
+)
+from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.tree import path_to_block, ranges_along
+
+VECTORS = 2
+"""Vectors of one iteration of the main loop: pays for the loop's own instructions."""
+BLOCK = 16
+"""Rows and columns of a block of a transpose: elements of one cache line."""
+
+
+def schedule_pointwise(
+    schedule: Schedule, block: str, machine: Machine, threads: bool, fixed: int = 0
+) -> None:
+    """Schedule one pointwise block; the outermost `fixed` loops around it are not its own."""
+    loops = schedule.loops(block)[fixed:]
+    loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
+    if not loops:
+        return
+    if len(loops) == len(schedule.loops(block)[fixed:]):
+        loops = fuse_even(schedule, block, loops)
+    last = loops[-1]
+    if is_vectorizable(schedule.function, block, last, machine.lanes):
+        widths = cover_columns(schedule.extent(last), VECTORS * machine.lanes, machine)
+        for loop, width in zip(partition_into(schedule, last, widths), widths, strict=True):
+            (part,) = [block] if loop == last else blocks_under(schedule, loop)
+            _, lane = split_off(schedule, loop, width.size)
+            if lane is not None:
+                vectorize_columns(schedule, part, lane, machine)
+            if threads:
+                share(schedule, part, fixed)
+        return
+    other = _contiguous_elsewhere(schedule, block, loops)
+    if other is not None:
+        _block_transpose(schedule, other, last)
+    if threads:
+        share(schedule, block, fixed)
+
+
+def share(schedule: Schedule, block: str, fixed: int = 0) -> None:
+    """Share the outermost long loop around `block` out to threads, unless one around it is shared."""
+    loops = schedule.loops(block)
+    if any(schedule.loop(loop).kind == "parallel" for loop in loops):
+        return
+    serial = [
+        loop
+        for loop in loops[fixed:]
+        if schedule.loop(loop).kind == "serial" and extent_of(schedule, loop) != 1
+    ]
+    long = [loop for loop in serial[:2] if (extent_of(schedule, loop) or BLOCK) >= BLOCK]
+    if long or serial:
+        schedule.parallel((long or serial)[0])
+
+
+def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
+    """Fuse neighbouring loops wherever every access steps through memory as one loop would."""
+    groups: list[list[str]] = [[loops[-1]]]
+    for loop in reversed(loops[:-1]):
+        if steps_evenly(schedule, block, loop, groups[0][0]):
+            groups[0].insert(0, loop)
+        else:
+            groups.insert(0, [loop])
+    return [schedule.fuse(*group) if len(group) > 1 else group[0] for group in groups]
+
+
+def steps_evenly(schedule: Schedule, block: str, outer: str, inner: str) -> bool:
+    """True where one step of `outer` moves every access as far as a whole run of `inner`."""
+    if not isinstance(schedule.loop(outer).body, For):
+        return False
+    path, found = path_to_block(schedule.function, "fuse_even", block)
+    ranges = ranges_along(schedule.function, path)
+    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    extent = schedule.extent(inner)
+    for access in accesses(found):
+        index = substitute(access.index, values)
+        big, small = stride(index, Var(outer), ranges), stride(index, Var(inner), ranges)
+        if big is None or small is None or not prove_equal(big, small * extent, ranges):
+            return False
+    direct = {str(value) for value in free_values(found)}
+    return not any(
+        axis.var.name in direct and str(binding) in (outer, inner)
+        for axis, binding in zip(found.axes, found.bindings, strict=True)
+    )
+
+
+def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> str | None:
+    """The loop along which some load is contiguous, where the stores are contiguous along the last one."""
+    path, found = path_to_block(schedule.function, "transpose", block)
+    ranges = ranges_along(schedule.function, path)
+    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    for access in accesses(found):
+        if access.is_store:
+            continue
+        index = substitute(access.index, values)
+        if lane_stride(index, Var(loops[-1]), 4, ranges) in (0, 1):
+            continue
+        for loop in reversed(loops[:-1]):
+            if stride(index, Var(loop), ranges) == Const(1):
+                return loop
+    return None
+
+
+def _block_transpose(schedule: Schedule, rows: str, columns: str) -> None:
+    """Walk blocks of `rows` x `columns`, where both divide: each line of memory is touched in one block."""
+    if not all(_divides(schedule.extent(loop)) for loop in (rows, columns)):
+        return
+    row_blocks, row = schedule.split(rows, [None, BLOCK])
+    column_blocks, column = schedule.split(columns, [None, BLOCK])
+    schedule.reorder(row_blocks, column_blocks, row, column)
+
+
+def _divides(extent: Expr) -> bool:
+    size = as_int(extent)
+    return size is not None and size % BLOCK == 0

@@ -1,0 +1,118 @@
+"""Stages that meet in rows: softmax, layer norm, reductions over the contiguous axis.
+
+In: a function of several stages. Out: one loop over rows with every stage of a row inside it, so that
+a row stays in the first-level cache and its statistics in registers; sums along the contiguous axis
+run in four vectors that are added at the end.
+"""
+
+from __future__ import annotations
+
+from webmlc.core.expr import as_int
+from webmlc.core.machine import Machine
+from webmlc.schedule.analysis import fold_of, operations, reads_evenly
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.wasm.nests import extent_of, is_parameter, written_buffer
+from webmlc.schedule.rules.wasm.pointwise import fuse_even, schedule_pointwise, share
+from webmlc.schedule.rules.wasm.tile import reduce_loops, vectorize_columns
+from webmlc.schedule.rules.wasm.window import schedule_window
+from webmlc.schedule.schedule import Schedule
+
+SHORT_ROW = 64
+"""Reductions shorter than this run in two vectors: four take as long to add up as they save."""
+
+
+def schedule_rows(schedule: Schedule, machine: Machine, threads: bool) -> Schedule | None:
+    """Put all stages under common loops over rows; `None` where they share no rows."""
+    function = schedule.function
+    outputs = [
+        name
+        for name in schedule.blocks()
+        if (buffer := written_buffer(schedule.block(name))) and is_parameter(function, buffer)
+    ]
+    if len(outputs) != 1 or outputs[0] != schedule.blocks()[-1]:
+        return None
+    anchor = outputs[0]
+    if fold_of(schedule.block(anchor)) is not None:
+        anchor = schedule.cache_write(anchor, "local")
+    gathered, depth = _gather(schedule, anchor)
+    if depth == 0:
+        return None
+    for name in gathered.blocks():
+        schedule_stage(gathered, name, machine, False, depth)
+    if threads:
+        share(gathered, gathered.blocks()[-1])
+    return gathered
+
+
+def schedule_stage(
+    schedule: Schedule, block: str, machine: Machine, threads: bool, fixed: int = 0
+) -> None:
+    """Schedule one stage by itself, under `fixed` loops that it shares with others."""
+    if fold_of(schedule.block(block)) is None:
+        schedule_pointwise(schedule, block, machine, threads, fixed)
+    elif not schedule_fold(schedule, block, machine, fixed):
+        schedule_window(schedule, block, machine, threads, fixed)
+
+
+def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
+    """Every producer moved under a loop of `anchor`: the innermost one that makes nothing twice.
+
+    Returns the schedule and how many loops are shared; zero where there is no such loop.
+    """
+    before = operations(schedule.function)
+    loops = schedule.loops(anchor)
+    producers = [name for name in reversed(schedule.blocks()) if name != anchor]
+    for depth in range(len(loops), 0, -1):
+        trial = schedule.copy()
+        try:
+            for producer in producers:
+                trial.compute_at(producer, loops[depth - 1])
+        except ScheduleError:
+            continue
+        if operations(trial.function) <= before * 1.05:
+            for producer in producers:
+                _keep_near(trial, producer)
+            return trial, depth
+    return schedule, 0
+
+
+def _keep_near(schedule: Schedule, producer: str) -> None:
+    """Keep what a reduction makes for one row in registers."""
+    buffer = written_buffer(schedule.block(producer))
+    if fold_of(schedule.block(producer)) is not None and buffer and buffer.scope == "global":
+        schedule.set_scope(producer, "local")
+
+
+def schedule_fold(schedule: Schedule, update: str, machine: Machine, fixed: int = 0) -> bool:
+    """Reduce along the contiguous axis in vectors; False where nothing contiguous is reduced."""
+    reduced = reduce_loops(schedule, update)
+    inner = schedule.loops(update)[-len(reduced) :] if reduced else []
+    if not reduced or inner != reduced or not reads_evenly(schedule.function, update, reduced[-1]):
+        return False
+    last = fuse_even(schedule, update, reduced)[-1] if len(reduced) > 1 else reduced[-1]
+    size = extent_of(schedule, last)
+    lanes = machine.lanes
+    width = lanes * (4 if size is None or size >= SHORT_ROW else 2)
+    if size is not None and size < 2 * width:
+        return False
+    extent = schedule.extent(last)
+    if size is None or size % width:
+        schedule.partition(last, extent // width * width)
+    if extent_of(schedule, last) == width:
+        lane = last
+    else:
+        _, lane = schedule.split(last, [None, width])
+    partial = schedule.rfactor(lane, -1)
+    copy = schedule.cache_write(partial, "local")
+    sums = reduce_loops(schedule, partial)
+    tile = schedule.loops(partial)[-1]
+    if sums:
+        blocks = [schedule.decompose_reduction(partial, sums[0]), partial, copy]
+    else:
+        blocks = [partial, copy]
+    assert as_int(schedule.extent(tile)) == width
+    for block in blocks:
+        vectorize_columns(schedule, block, schedule.loops(block)[-1], machine)
+    schedule.unroll(reduce_loops(schedule, update)[-1])
+    return True
+

@@ -1,0 +1,134 @@
+"""Folds along lanes: depthwise convolution, pooling, reductions over any axis but the contiguous one.
+
+In: a fold whose result's last axis is contiguous in everything it reads. Out: a tile of pixels times
+channels in registers while the window is walked; small windows are unrolled, so that neighbouring
+pixels share what they load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.machine import Machine
+from webmlc.schedule.analysis import fold_of, is_vectorizable
+from webmlc.schedule.rules.wasm.nests import (
+    Nest,
+    accumulate_locally,
+    axis_loops,
+    blocks_under,
+    extent_of,
+)
+from webmlc.schedule.rules.wasm.pointwise import share
+from webmlc.schedule.rules.wasm.tile import (
+    Part,
+    cover_columns,
+    make_tile,
+    partition_into,
+    reduce_loops,
+    split_off,
+)
+from webmlc.schedule.schedule import Schedule
+
+PIXELS = 4
+"""Pixels of a tile: with one vector of channels, neighbours share loads and nothing spills."""
+UNROLLED_TAPS = 25
+"""The largest window that is unrolled."""
+
+
+def schedule_window(
+    schedule: Schedule, update: str, machine: Machine, threads: bool, fixed: int = 0
+) -> bool:
+    """Schedule the fold `update` with its epilogue; False where its lanes are not contiguous."""
+    block = schedule.block(update)
+    spatial = [axis for axis in block.axes if axis.kind == "spatial"]
+    loops = axis_loops(schedule, update)[: len(spatial)]
+    live = [p for p, axis in enumerate(spatial) if as_int(axis.extent) != 1 and loops[p]]
+    if fold_of(block) is None or not live:
+        return False
+    last = loops[live[-1]]
+    assert last is not None
+    if last in schedule.loops(update)[:fixed]:
+        return False
+    if not is_vectorizable(schedule.function, update, last, machine.lanes):
+        return False
+    nest = accumulate_locally(schedule, update)
+    named = axis_loops(schedule, nest.result)
+    column = named[live[-1]]
+    assert column is not None
+    inner = schedule.loops(nest.result)[fixed:]
+    if column != inner[-1]:
+        schedule.reorder(*[loop for loop in inner if loop != column], column)
+    schedule.compute_at(update, column)
+    row = named[live[-2]] if len(live) > 1 else None
+    taps = _taps(schedule, update)
+    is_small = taps is not None and taps <= UNROLLED_TAPS
+    if row is None or row not in inner or not is_small or inner.index(row) != len(inner) - 2:
+        row = None
+    _Tiles(schedule, machine, threads, fixed, is_small).rows(nest, row, column)
+    return True
+
+
+def _taps(schedule: Schedule, update: str) -> int | None:
+    """Elements of the window; `None` where symbolic."""
+    taps = 1
+    for loop in reduce_loops(schedule, update):
+        size = extent_of(schedule, loop)
+        if size is None:
+            return None
+        taps *= size
+    return taps
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """One fold's steps: parts of rows, parts of columns, a register tile for each."""
+
+    schedule: Schedule
+    machine: Machine
+    threads: bool
+    fixed: int
+    unrolled: bool
+
+    def rows(self, nest: Nest, row: str | None, column: str) -> None:
+        """Partition the rows into tiles of pixels."""
+        schedule = self.schedule
+        if row is None:
+            self.columns(nest, None, column)
+            return
+        heights = _cover_pixels(schedule.extent(row))
+        for loop, height in zip(partition_into(schedule, row, heights), heights, strict=True):
+            part = nest if loop == row else Nest(*blocks_under(schedule, loop))
+            column = schedule.loops(part.result)[-1]
+            _, pixel = split_off(schedule, loop, height.size)
+            if pixel is not None:
+                schedule.reorder(column, pixel)
+            self.columns(part, pixel, column)
+
+    def columns(self, nest: Nest, pixel: str | None, column: str) -> None:
+        """Partition the columns into panels, and make the tiles."""
+        schedule, machine = self.schedule, self.machine
+        widest = machine.lanes if pixel is not None else machine.narrow_tile.columns
+        widths = cover_columns(schedule.extent(column), widest, machine)
+        for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
+            part = nest if loop == column else Nest(*blocks_under(schedule, loop))
+            names = schedule.loops(part.result)
+            inner = names[names.index(loop) + 1] if pixel is not None else None
+            _, lane = split_off(schedule, loop, width.size)
+            if lane is not None and inner is not None:
+                schedule.reorder(inner, lane)
+            make_tile(schedule, part, inner, lane, machine)
+            if self.unrolled:
+                for reduced in reduce_loops(schedule, part.update):
+                    schedule.unroll(reduced)
+            if self.threads:
+                share(schedule, part.result, self.fixed)
+
+
+def _cover_pixels(extent: Expr) -> tuple[Part, ...]:
+    size = as_int(extent)
+    if size is None:
+        return Part(PIXELS, extent // PIXELS), Part(1, extent % PIXELS)
+    full, rest = divmod(size, PIXELS)
+    parts = [Part(PIXELS, Const(full))] if full else []
+    return (*parts, Part(rest, Const(1))) if rest else tuple(parts)
