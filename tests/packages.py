@@ -1,8 +1,8 @@
 """Small packages written by hand: what the compiler would write, without the compiler.
 
-`scaled(folder)` computes `y = max(x * w, 0)` for `x: float32[n, 4]` in two steps, with a scratch buffer
-between them, on wasm and on webgpu. `mixed(folder)` adds a webgpu program whose second step runs on
-the CPU. Module steps: 0 and 1 are the wasm program's, 2 the webgpu program's CPU step.
+`scaled(folder)` computes `y = max(x * w, 0)` for `x: float32[n, 4]` in two steps, with a scratch
+buffer between them, on wasm and on webgpu. `mixed(folder)` adds a webgpu program whose second
+step runs on the CPU. Module steps: 0 and 1 are the wasm program's, 2 the webgpu program's CPU step.
 """
 
 from pathlib import Path
@@ -56,15 +56,11 @@ WAT = """
   (func (export "run") (param $first i32) (param $last i32) (param $tid i32) (param $threads i32)
     (loop $steps
       (if (i32.ge_s (local.get $first) (local.get $last)) (then (return)))
-      (block $case2 (block $case1 (block $case0
-        (br_table $case0 $case1 $case2 (local.get $first)))
-        (call $scale (call $slot (i32.const 0)) (call $slot (i32.const 1)) (call $slot (i32.const 2))
+      (if (local.get $first)
+        (then (call $relu (call $slot (i32.const 2)) (call $slot (i32.const 3))
           (call $slot (i32.const 4)) (local.get $tid) (local.get $threads)))
-        (if (i32.eqz (local.get $first)) (then) (else
-          (call $relu (call $slot (i32.const 2)) (call $slot (i32.const 3)) (call $slot (i32.const 4))
-            (local.get $tid) (local.get $threads)))))
-      (if (i32.eq (local.get $first) (i32.const 2)) (then
-        (call $relu (call $slot (i32.const 2)) (call $slot (i32.const 3)) (call $slot (i32.const 4))
+        (else (call $scale (call $slot (i32.const 0)) (call $slot (i32.const 1))
+          (call $slot (i32.const 2)) (call $slot (i32.const 4))
           (local.get $tid) (local.get $threads))))
       (call $barrier (local.get $threads))
       (local.set $first (i32.add (local.get $first) (i32.const 1)))
@@ -131,7 +127,9 @@ def parts(*, mixed: bool = False) -> Parts:
             ),
         },
         constants={"weight": W},
-        modules={v: bytes(wasmtime.wat2wasm(WAT.replace("PRODUCT", p))) for v, p in PRODUCTS.items()},
+        modules={
+            v: bytes(wasmtime.wat2wasm(WAT.replace("PRODUCT", p))) for v, p in PRODUCTS.items()
+        },
         shaders=WGSL,
     )
 

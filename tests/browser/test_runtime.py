@@ -22,7 +22,8 @@ RUN = """async ({ device, threads, sizes }) => {
     const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
     outputs.push({ shape: y.shape, dtype: y.dtype, data: Array.from(y.data) });
   }
-  const steps = await model.profile({ x: { dtype: "float32", shape: [1, 4], data: new Float32Array(4) } });
+  const x = { dtype: "float32", shape: [1, 4], data: new Float32Array(4) };
+  const steps = await model.profile({ x });
   const { device: chosen, threads: count, threadsReason, resources } = model;
   model.dispose();
   return { outputs, chosen, count, threadsReason, resources, seen, steps };
@@ -105,7 +106,8 @@ ERRORS = """async ({ calls }) => {
   for (const inputs of calls) {
     const named = Object.fromEntries(Object.entries(inputs).map(([k, v]) => [k, tensors[v]]));
     const error = await model.run(named).then(() => null, (e) => e);
-    messages.push([error instanceof InputError && error instanceof WebmlcError, error?.code, error?.message]);
+    const typed = error instanceof InputError && error instanceof WebmlcError;
+    messages.push([typed, error?.code, error?.message]);
   }
   const after = (await model.run({ x: tensors.good })).y.data.length;
   model.dispose();

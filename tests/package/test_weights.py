@@ -1,4 +1,4 @@
-"""Weights files: any safetensors reader reads them; every tensor is aligned; shards obey the limit."""
+"""Weights files: any reader of the format reads them; tensors are aligned; shards keep limits."""
 
 import hashlib
 from pathlib import Path

@@ -46,7 +46,7 @@ def test_nothing_of_an_older_package_stays(tmp_path: Path) -> None:
 
 def test_a_foreign_manifest_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"name": "my web app"}')
-    with pytest.raises(PackageError, match="its manifest.json is not of webmlc"):
+    with pytest.raises(PackageError, match=r"its manifest\.json is not of webmlc"):
         scaled(tmp_path)
     assert (tmp_path / "manifest.json").read_text() == '{"name": "my web app"}'
 

@@ -61,7 +61,7 @@ class ProgramParts:
     features: tuple[str, ...] = ()
 
     def with_code(self, modules: Iterable[WasmModule], shaders: Shaders) -> ProgramParts:
-        """This program with what only its compiled code can say: scratch memory, and each dispatch's size and symbols."""
+        """This program with what only its code can say: scratch, dispatch sizes and symbols."""
         steps = []
         for step in self.steps:
             if step.device == "webgpu":

@@ -1,0 +1,29 @@
+// Stages and layouts of manifests, by the runtime's own code.
+//   in (stdin):   [{ manifest, own, symbols, threads }]
+//   out (stdout): [{ stages, layouts: { wasm, webgpu } }]
+
+import { layout, stages } from "../../runtime_js/memory_plan.js";
+
+let input = "";
+for await (const chunk of process.stdin) input += chunk;
+
+const plain = ({ offsets, arena, constants, scratch, total }) => ({
+  offsets: Object.fromEntries(offsets),
+  arena,
+  constants: Object.fromEntries(constants),
+  scratch,
+  total,
+});
+
+const results = JSON.parse(input).map(({ manifest, own, symbols, threads }) => ({
+  stages: stages(manifest, own).map(({ segment, uploads, downloads }) => ({
+    steps: [segment.first, segment.last, segment.module_first ?? 0, segment.module_last ?? 0],
+    uploads,
+    downloads,
+  })),
+  layouts: {
+    wasm: plain(layout(manifest, own, "wasm", symbols, threads)),
+    webgpu: plain(layout(manifest, own, "webgpu", symbols, threads)),
+  },
+}));
+process.stdout.write(JSON.stringify(results));

@@ -1,0 +1,143 @@
+"""The runtime's memory plan is the compiler's: same stages, same addresses, on random programs."""
+
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr, Var, const, maximum, minimum
+from webmlc.package.manifest import (
+    Buffer,
+    Device,
+    Manifest,
+    Port,
+    Program,
+    Resources,
+    Step,
+    Symbol,
+    WeightFile,
+)
+from webmlc.package.manifest_json import from_json, to_json
+from webmlc.package.memory_plan import layout
+from webmlc.package.transfers import segments_of, stages
+
+SCRIPT = Path(__file__).parent / "plan.mjs"
+DEVICES: tuple[Device, ...] = ("wasm", "webgpu")
+N, M = Var("n"), Var("m")
+DTYPES = (DType.float32, DType.int64, DType.bool, DType.float16)
+
+
+def random_size(choose: random.Random) -> Expr:
+    k = const(choose.randint(0, 40))
+    return choose.choice(
+        [k, k, N, N * k + 1, (N + 7) // 8 * 8, N % 5, minimum(N, k), maximum(M, k), M - N]
+    )
+
+
+def random_manifest(seed: int) -> tuple[Manifest, Device]:
+    """A program of random steps over random buffers, on one device or on both."""
+    choose = random.Random(seed)
+    own = choose.choice(DEVICES)
+    inputs = [Port(f"x{i}", DType.float32, (N, M), f"x{i}") for i in range(choose.randint(1, 3))]
+    buffers = [Buffer(p.buffer, p.dtype, p.shape, "input") for p in inputs]
+    tensors = {}
+    place = 256
+    for i in range(choose.randint(0, 5)):
+        size = choose.randint(0, 3000)
+        name = f"w{choose.randint(0, i)}" if i and choose.random() < 0.2 else f"w{i}"
+        tensors.setdefault(name, (place, place + size))
+        buffers.append(Buffer(f"c{i}", DType.uint8, (const(size),), "constant", name))
+        place += -(-size // 256) * 256
+    steps = []
+    for i in range(choose.randint(0, 25)):
+        device = choose.choice(DEVICES) if own == "webgpu" else "wasm"
+        reads = choose.sample(buffers, choose.randint(1, min(4, len(buffers))))
+        results = []
+        for j in range(choose.randint(1, 2)):
+            shape = tuple(random_size(choose) for _ in range(choose.randint(0, 3)))
+            results.append(Buffer(f"t{i}_{j}", choose.choice(DTYPES), shape))
+        again = [b for b in buffers if b.kind == "scratch" and b not in reads]
+        if again and choose.random() < 0.1:  # a second writer of an earlier buffer
+            results.append(choose.choice(again))
+        buffers += [b for b in results if b not in buffers]
+        names = (*(b.name for b in reads), *(b.name for b in results))
+        steps.append(Step(device, f"k{i}", names, len(results)))
+    chosen = choose.sample(buffers, min(len(buffers), choose.randint(1, 3)))
+    scratch = choose.choice([0, 4, 100, 4096])
+    program = Program(
+        tuple(buffers),
+        tuple(steps),
+        segments_of(steps, choose.randint(0, 3)),
+        Resources(0, {}, None, None, scratch),
+    )
+    file = WeightFile("weights.safetensors", place, "", 1 << 22, (), tensors)
+    manifest = Manifest(
+        name="random",
+        compiler="test",
+        symbols=(Symbol("n", "x0", 0), Symbol("m", "x0", 1)),
+        inputs=tuple(inputs),
+        outputs=tuple(Port(f"y{i}", b.dtype, b.shape, b.name) for i, b in enumerate(chosen)),
+        weights=(file,),
+        files={},
+        programs={own: program},
+    )
+    return manifest, own
+
+
+def by_compiler(manifest: Manifest, own: Device, symbols: dict[str, int], threads: int) -> Any:
+    program = manifest.programs[own]
+    layouts = {d: layout(manifest, own, d, symbols, threads) for d in DEVICES}
+    return {
+        "stages": [
+            {
+                "steps": [
+                    stage.segment.first,
+                    stage.segment.last,
+                    stage.segment.module_first,
+                    stage.segment.module_last,
+                ],
+                "uploads": list(stage.uploads),
+                "downloads": list(stage.downloads),
+            }
+            for stage in stages(program, [o.buffer for o in manifest.outputs], own)
+        ],
+        "layouts": {
+            device: {
+                "offsets": dict(plan.offsets),
+                "arena": plan.arena,
+                "constants": dict(plan.constants),
+                "scratch": plan.scratch,
+                "total": plan.total,
+            }
+            for device, plan in layouts.items()
+        },
+    }
+
+
+def test_both_plans_are_equal() -> None:
+    cases = []
+    expected = []
+    for seed in range(300):
+        manifest, own = random_manifest(seed)
+        symbols = {"n": seed % 17, "m": 20 + seed % 3}
+        text = to_json(manifest)
+        assert from_json(text) == manifest
+        threads = 1 + seed % 3
+        cases.append(
+            {"manifest": json.loads(text), "own": own, "symbols": symbols, "threads": threads}
+        )
+        expected.append(by_compiler(manifest, own, symbols, threads))
+    done = subprocess.run(
+        ["node", str(SCRIPT)],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for seed, (ours, theirs) in enumerate(zip(expected, json.loads(done.stdout), strict=True)):
+        assert ours == theirs, f"seed {seed}"
+    assert sum(len(e["stages"]) > 2 for e in expected) > 50  # many programs go back and forth
