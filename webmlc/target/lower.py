@@ -15,6 +15,7 @@ from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
 from webmlc.target.flatten_buffers import flatten_buffers
 from webmlc.target.hoist_invariants import hoist_invariants
+from webmlc.target.insert_barriers import insert_barriers
 from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.scalar_replacement import scalar_replacement
@@ -37,4 +38,5 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
     if machine.name == "wasm":
         function = legalise_for_wasm(function)
     function = common_subexpressions(function)
-    return hoist_invariants(function, machine.vector_registers)
+    function = hoist_invariants(function, machine.vector_registers)
+    return insert_barriers(function) if machine.name == "webgpu" else function

@@ -25,6 +25,7 @@ from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader
 from webmlc.target.webgpu.table import INFINITY
+from webmlc.target.webgpu.threads import grid_of
 from webmlc.target.webgpu.views import vector_views
 
 LARGEST_BINDINGS = 8
@@ -87,7 +88,7 @@ def emit_shaders(
     entries = {
         name: Entry(
             wgsl_name(kernels[name].name),
-            shader.grid.workgroups,
+            grid_of(kernels[name]).workgroups,  # of the function before its divisions became shifts
             tuple(symbol.name for symbol in kernels[name].symbols),
         )
         for name, shader in shaders.items()

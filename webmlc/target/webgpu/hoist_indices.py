@@ -167,8 +167,7 @@ def _add(left: Expr, parts: dict[Term, int]) -> Expr:
 
 
 def _exact_quotient(base: Expr) -> Expr:
-    """`base / 4`, term by term; `legalise` has put bases into vector views in the form `4 * unit`.
-    """
+    """`base / 4`, term by term; `legalise` has put bases into vector views in the form `4 * unit`."""
     match base:
         case Call(op="mul", args=(unit, Const(value=value))) if value == VECTOR_LANES:
             return unit

@@ -54,6 +54,7 @@ _WRAPS = {
 
 _WRAPPED = frozenset({"add", "sub", "mul", "neg", "shift_left", "bit_not"})
 _COMPONENTS = "xyzw"
+_COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 
 
 @dataclass(slots=True)
@@ -72,6 +73,11 @@ class ExpressionPrinter:
     def text(self, root: Expr) -> str:
         """The text of a whole expression."""
         return self.printed(root)[0]
+
+    def operand(self, root: Expr) -> str:
+        """The text of an expression inside another, where `a < b >> c` would look like a template."""
+        text, level = self.printed(root)
+        return text if level == ATOM else f"({text})"
 
     def printed(self, root: Expr) -> Printed:
         """Text and precedence; an explicit stack, so depth does not matter."""
@@ -137,6 +143,10 @@ class ExpressionPrinter:
             definition = helper_text(row.helper, node.dtype, lanes)
             self.helpers.setdefault(definition)
             self.needs_infinity |= "infinity_bits" in HELPERS[row.helper]
+        match node:
+            case Call(op="shift_left" | "shift_right", args=(_, Const(value=value))):
+                inner = parts[0][0] if parts[0][1] == ATOM else f"({parts[0][0]})"
+                return f"{inner} {'<<' if node.op == 'shift_left' else '>>'} {value}u", LOOSE
         operands = _operands(row.text, row.level, parts)
         text = row.text.format(
             *operands,
@@ -199,11 +209,12 @@ def _operands(template: str, level: int, parts: list[Printed]) -> list[str]:
     if level == ATOM:
         prefix = template[0] in "-~!"
         return [f"({text})" if prefix and own < ATOM else text for text, own in parts]
-    if level == LOOSE:
-        return [text if own > LOOSE else f"({text})" for text, own in parts]
+    if level == LOOSE:  # comparisons take sums; the others only what needs no precedence
+        need = SUM if template[4:6].strip() in _COMPARISONS else ATOM
+        return [text if own >= need else f"({text})" for text, own in parts]
     is_fma = template == OPERATORS["fma"]["float"].text
-    need = (PRODUCT, ATOM, PRODUCT) if is_fma else (level, level + 1, ATOM)
-    return [text if own >= n else f"({text})" for (text, own), n in zip(parts, need, strict=False)]
+    needs = (PRODUCT, ATOM, PRODUCT) if is_fma else (level, level + 1, ATOM)
+    return [text if own >= n else f"({text})" for (text, own), n in zip(parts, needs, strict=False)]
 
 
 assert LOOSE < SUM < PRODUCT < ATOM

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Const, Expr, Ramp, as_int, call
+from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Barrier,
     Buffer,
@@ -235,8 +236,9 @@ class _Printer:
         if not self.grid.is_linear:
             self.statement(section.body)
             return
-        first, last = self.text(section.first), self.text(section.first + section.count)
-        self.block = "group" if section.first == Const(0) else f"(group - {_atom(first)})"
+        first = self.expressions.operand(section.first)
+        last = self.expressions.operand(simplify(section.first + section.count))
+        self.block = "group" if section.first == Const(0) else f"(group - {first})"
         lower = "" if section.first == Const(0) else f"group >= {first} && "
         self.write(f"if ({lower}group < {last}) {{")
         self.depth += 1
@@ -257,7 +259,7 @@ class _Printer:
             case For(var=var, extent=extent, body=body, kind="serial"):
                 name = wgsl_name(var.name)
                 self.braced(
-                    f"for (var {name}: i32 = 0; {name} < {self.text(extent)}; {name} = {name} + 1)",
+                    f"for (var {name}: i32 = 0; {name} < {self.expressions.operand(extent)}; {name} = {name} + 1)",
                     body,
                 )
             case For(kind=kind):
@@ -304,7 +306,7 @@ class _Printer:
             self.statement(loop.body)
             return
         self.guards += 1
-        self.braced(f"if ({name} < {self.text(loop.extent)})", loop.body)
+        self.braced(f"if ({name} < {self.expressions.operand(loop.extent)})", loop.body)
         self.guards -= 1
 
     def block_index(self, position: int) -> str:
@@ -312,12 +314,11 @@ class _Printer:
         assert self.section is not None
         if not self.grid.is_linear:
             return f"i32(workgroup.{_AXES[position]})"
-        inner = [self.text(extent) for extent in self.section.blocks[:position]]
         text = self.block
-        for extent in inner:
-            text = f"{text} / {_atom(extent)}"
+        for extent in self.section.blocks[:position]:
+            text = f"{text} / {self.expressions.operand(extent)}"
         if any(as_int(extent) != 1 for extent in self.section.blocks[position + 1 :]):
-            text = f"{text} % {_atom(self.text(self.section.blocks[position]))}"
+            text = f"{text} % {self.expressions.operand(self.section.blocks[position])}"
         return text
 
     def store(self, stmt: Store) -> None:
@@ -348,7 +349,3 @@ class _Printer:
             self.write(f"{self.expressions.element(buffer, index)} = vector.{'xyzw'[lane]};")
         self.depth -= 1
         self.write("}")
-
-
-def _atom(text: str) -> str:
-    return text if text.isalnum() else f"({text})"

@@ -1,0 +1,273 @@
+"""Elementary functions as arithmetic: what WASM has no instruction for, for scalars and vectors alike.
+
+In: a float32 (or float64, see `float64.py`) expression. Out: an expression of additions, multiplications, divisions, bit
+operations and selects. Each shares its argument, so `common_subexpressions` must run after.
+
+    exp(x)  =  2^n · exp(r),   n = round(x / ln 2),   r = x - n·ln 2       (Cody and Waite, 1980)
+
+Coefficients are minimax fits (Lawson's reweighted least squares on 2,000 Chebyshev nodes, relative error), rounded to
+float32; `tests/target/test_approximations.py` samples each densely and states its error in units in the last place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, select
+
+EXP = (1.0, 1.0, 0.49999993447767666, 0.16666520631511486, 0.04166838805110772, 0.008368716898110747,
+       0.0013814598366845988)  # fmt: skip
+"""exp(r) on |r| <= ln 2 / 2."""
+LOG = (0.3333331043843817, -0.24999986625737716, 0.2000222670377097, -0.1666924946029465, 0.14218655426084717,
+       -0.12384370337870813, 0.11873016346720593, -0.11789695368117299, 0.06915146533174776)  # fmt: skip
+"""(log(1 + f) - f + f²/2) / f³ on sqrt(1/2) <= 1 + f <= sqrt(2)."""
+SIN = (-0.16666666641426262, 0.008333329362259815, -0.00019839327131520438, 2.718237238425411e-06)
+"""(sin(x)/x - 1) / x², in x², on |x| <= π/4."""
+COS = (0.04166666662247896, -0.0013888883722757918, 2.479951179368378e-05, -2.720954987011217e-07)
+"""(cos(x) - 1 + x²/2) / x⁴, in x², on |x| <= π/4."""
+ATAN = (-0.3333331542360185, 0.19998484000375935, -0.14243738766516356, 0.10595139674993058,
+        -0.060811557748392364)  # fmt: skip
+"""(atan(x)/x - 1) / x², in x², on |x| <= tan(π/8)."""
+ASIN = (0.1666665987189387, 0.07500510918208006, 0.04451572009861148, 0.03181761335394805, 0.014402598163725964,
+        0.03756521325610598)  # fmt: skip
+"""(asin(x)/x - 1) / x², in x², on |x| <= 1/2."""
+SINH = (0.16666666488721116, 0.008333350597904306, 0.00019836066272665686, 2.8174395194967533e-06)
+"""(sinh(x)/x - 1) / x², in x², on |x| <= 1."""
+TANH = ((0.9999999399383945, 0.12917976909134107, 0.0029194174944813605, 9.255188721155113e-06,
+         -1.2744009900283508e-08, 1.8162951671906813e-11),
+        (1.0, 0.4625125981174822, 0.023757661945194866, 0.0002279145820431148))  # fmt: skip
+"""tanh(x)/x = P/Q in x², on |x| <= 9.02; beyond, tanh rounds to ±1."""
+ERF = ((1.1283791453532894, 0.19078362834304213, 0.05279026009014216, 0.003779600999012881, 0.0002848084987468409,
+        2.041973268903557e-06),
+       (1.0, 0.5024103079160108, 0.11425743951589531, 0.01499742052422879, 0.0011652108890647288,
+        3.800409550233313e-05))  # fmt: skip
+"""erf(x)/x = P/Q in x², on |x| <= 3.93; beyond, erf rounds to ±1."""
+
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+"""ln 2 in two parts, the first with few bits, so that n·LN2_HIGH is exact."""
+_HALF_PI = (1.5703125, 4.837512969970703e-4, 7.549789948768648e-8)
+"""π/2 in three parts, as `LN2_HIGH`."""
+_SMALLEST_NORMAL = 1.1754943508222875e-38
+
+
+def literal(value: float, like: Expr, dtype: DType | None = None) -> Expr:
+    """A constant as wide as `like`."""
+    const = Const(value, dtype or like.dtype)
+    return const if like.lanes == 1 else Broadcast(const, like.lanes)
+
+
+def fma(a: Expr, b: Expr, c: Expr) -> Expr:
+    """a·b + c, in one rounding where the target can."""
+    return Call("fma", (a, b, c), a.dtype)
+
+
+def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """The polynomial of these coefficients, constant first, by Horner's rule."""
+    result = literal(coefficients[-1], x)
+    for coefficient in reversed(coefficients[:-1]):
+        result = fma(result, x, literal(coefficient, x))
+    return result
+
+
+def clamp(x: Expr, low: float, high: float) -> Expr:
+    """x limited to an interval; NaN stays NaN."""
+    return call("min", call("max", x, literal(low, x)), literal(high, x))
+
+
+def _bits(x: Expr) -> Expr:
+    return Bitcast(x, DType.int32)
+
+
+def _shift_left(x: Expr, bits: int) -> Expr:
+    return Call("shift_left", (x, literal(bits, x)), x.dtype)
+
+
+def _shift_right(x: Expr, bits: int) -> Expr:
+    return Call("shift_right", (x, literal(bits, x)), x.dtype)
+
+
+def copy_sign(magnitude: Expr, sign: Expr) -> Expr:
+    """|magnitude| with the sign of `sign`."""
+    mask = literal(-(2**31), sign, DType.int32)
+    return Bitcast(_bits(call("abs", magnitude)) | (_bits(sign) & mask), DType.float32)
+
+
+def exp(x: Expr) -> Expr:
+    """e^x: 0 below the smallest normal, infinity past the largest."""
+    low, high = -87.33654, 88.72283
+    inside = clamp(x, low, high)
+    n = call("round", inside * literal(1 / math.log(2), x))
+    r = fma(n, literal(-LN2_LOW, x), fma(n, literal(-LN2_HIGH, x), inside))
+    exponent = _shift_left(Cast(n, DType.int32), 23)
+    scaled = Bitcast(_bits(polynomial(r, EXP)) + exponent, DType.float32)
+    small = select(call("lt", x, literal(low, x)), literal(0.0, x), scaled)
+    return select(call("gt", x, literal(high, x)), literal(math.inf, x), small)
+
+
+def log(x: Expr) -> Expr:
+    """The natural logarithm: -inf at 0, NaN below."""
+    tiny = call("lt", x, literal(_SMALLEST_NORMAL, x))
+    normal = select(tiny, x * literal(2.0**23, x), x)
+    shift = select(tiny, literal(-23.0, x), literal(0.0, x))
+    # 1 + f in [sqrt(1/2), sqrt(2)): subtract the bits of sqrt(1/2), keep the exponent's.
+    bits = _bits(normal)
+    offset = bits - literal(0x3F3504F3, x, DType.int32)
+    exponent = Cast(_shift_right(offset, 23), DType.float32) + shift
+    mantissa = (offset & literal(0x007FFFFF, x, DType.int32)) + literal(0x3F3504F3, x, DType.int32)
+    f = Bitcast(mantissa, DType.float32) - literal(1.0, x)
+    square = f * f
+    tail = fma(square * f, polynomial(f, LOG), exponent * literal(LN2_LOW, x))
+    tail = fma(square, literal(-0.5, x), tail)
+    result = fma(exponent, literal(LN2_HIGH, x), f + tail)
+    result = select(call("eq", x, literal(math.inf, x)), x, result)
+    result = select(call("gt", x, literal(0.0, x)), result, literal(math.nan, x))
+    return select(call("eq", x, literal(0.0, x)), literal(-math.inf, x), result)
+
+
+def _odd_rational(x: Expr, limit: float, parts: tuple[Sequence[float], Sequence[float]]) -> Expr:
+    inside = clamp(x, -limit, limit)
+    t = inside * inside
+    return inside * polynomial(t, parts[0]) / polynomial(t, parts[1])
+
+
+def tanh(x: Expr) -> Expr:
+    """The hyperbolic tangent."""
+    return clamp(_odd_rational(x, 9.02, TANH), -1.0, 1.0)
+
+
+def erf(x: Expr) -> Expr:
+    """The error function."""
+    return clamp(_odd_rational(x, 3.93, ERF), -1.0, 1.0)
+
+
+def _quadrant(x: Expr) -> tuple[Expr, Expr]:
+    """`(q, r)` with x = q·π/2 + r, |r| <= π/4; accurate up to |x| of some ten thousands."""
+    n = call("round", x * literal(2 / math.pi, x))
+    r = x
+    for part in _HALF_PI:
+        r = fma(n, literal(-part, x), r)
+    return Cast(n, DType.int32), r
+
+
+def _sin_cos(x: Expr, shift: int) -> Expr:
+    """sin(x + shift·π/2)."""
+    quadrant, r = _quadrant(x)
+    if shift:
+        quadrant = quadrant + literal(shift, x, DType.int32)
+    t = r * r
+    sine = fma(r * t, polynomial(t, SIN), r)
+    cosine = fma(t * t, polynomial(t, COS), fma(t, literal(-0.5, x), literal(1.0, x)))
+    zero = literal(0, x, DType.int32)
+    odd = call("ne", quadrant & literal(1, x, DType.int32), zero)
+    magnitude = select(odd, cosine, sine)
+    flip = _shift_left(quadrant & literal(2, x, DType.int32), 30)
+    return Bitcast(Call("bit_xor", (_bits(magnitude), flip), DType.int32), DType.float32)
+
+
+def sin(x: Expr) -> Expr:
+    """The sine."""
+    return _sin_cos(x, 0)
+
+
+def cos(x: Expr) -> Expr:
+    """The cosine."""
+    return _sin_cos(x, 1)
+
+
+def tan(x: Expr) -> Expr:
+    """The tangent."""
+    return sin(x) / cos(x)
+
+
+def atan(x: Expr) -> Expr:
+    """The arc tangent."""
+    a = call("abs", x)
+    large, middle = call("gt", a, literal(2.414213562373095, x)), call("gt", a, literal(0.4142135623730950, x))
+    one = literal(1.0, x)
+    reduced = select(middle, (a - one) / (a + one), a)
+    reduced = select(large, literal(-1.0, x) / a, reduced)
+    base = select(middle, literal(math.pi / 4, x), literal(0.0, x))
+    base = select(large, literal(math.pi / 2, x), base)
+    t = reduced * reduced
+    return copy_sign(base + fma(reduced * t, polynomial(t, ATAN), reduced), x)
+
+
+def _asin_small(x: Expr) -> Expr:
+    t = x * x
+    return fma(x * t, polynomial(t, ASIN), x)
+
+
+def asin(x: Expr) -> Expr:
+    """The arc sine; NaN outside [-1, 1]."""
+    a = call("abs", x)
+    root = call("sqrt", (literal(1.0, x) - a) * literal(0.5, x))
+    outer = literal(math.pi / 2, x) - literal(2.0, x) * _asin_small(root)
+    return copy_sign(select(call("gt", a, literal(0.5, x)), outer, _asin_small(a)), x)
+
+
+def acos(x: Expr) -> Expr:
+    """The arc cosine; NaN outside [-1, 1]."""
+    a = call("abs", x)
+    root = call("sqrt", (literal(1.0, x) - a) * literal(0.5, x))
+    near = literal(2.0, x) * _asin_small(root)
+    near = select(call("lt", x, literal(0.0, x)), literal(math.pi, x) - near, near)
+    inner = literal(math.pi / 2, x) - _asin_small(x)
+    return select(call("gt", a, literal(0.5, x)), near, inner)
+
+
+def sinh(x: Expr) -> Expr:
+    """The hyperbolic sine."""
+    t = x * x
+    small = fma(x * t, polynomial(t, SINH), x)
+    half = exp(call("abs", x) - literal(math.log(2), x))  # e^|x| / 2 without overflow
+    large = copy_sign(half - literal(0.25, x) / half, x)
+    return select(call("lt", call("abs", x), literal(1.0, x)), small, large)
+
+
+def cosh(x: Expr) -> Expr:
+    """The hyperbolic cosine."""
+    half = exp(call("abs", x) - literal(math.log(2), x))
+    return half + literal(0.25, x) / half
+
+
+def log1p(y: Expr) -> Expr:
+    """log(1 + y) for y >= 0, accurate near 0 (Kahan)."""
+    u = y + literal(1.0, y)
+    exact = log(u) * (y / (u - literal(1.0, y)))
+    infinite = call("eq", y, literal(math.inf, y))
+    return select(call("eq", u, literal(1.0, y)), y, select(infinite, y, exact))
+
+
+def asinh(x: Expr) -> Expr:
+    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), log(2|x|) where x² overflows."""
+    a = call("abs", x)
+    one = literal(1.0, x)
+    square = x * x
+    middle = log1p(a + square / (one + call("sqrt", one + square)))
+    large = log(a) + literal(math.log(2), x)
+    return copy_sign(select(call("gt", a, literal(1e18, x)), large, middle), x)
+
+
+def acosh(x: Expr) -> Expr:
+    """The inverse hyperbolic cosine; NaN below 1."""
+    y = x - literal(1.0, x)
+    middle = log1p(y + call("sqrt", y * (x + literal(1.0, x))))
+    large = log(x) + literal(math.log(2), x)
+    result = select(call("gt", x, literal(1e18, x)), large, middle)
+    return select(call("lt", x, literal(1.0, x)), literal(math.nan, x), result)
+
+
+def atanh(x: Expr) -> Expr:
+    """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
+    a = call("abs", x)
+    half = literal(0.5, x) * log1p(literal(2.0, x) * a / (literal(1.0, x) - a))
+    return select(call("gt", a, literal(1.0, x)), literal(math.nan, x), copy_sign(half, x))
+
+
+APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
+    "exp": exp, "log": log, "tanh": tanh, "erf": erf, "sin": sin, "cos": cos, "tan": tan, "atan": atan,
+    "asin": asin, "acos": acos, "sinh": sinh, "cosh": cosh, "asinh": asinh, "acosh": acosh, "atanh": atanh,
+}  # fmt: skip
+"""The functions of one float32 argument."""
