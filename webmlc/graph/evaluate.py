@@ -174,7 +174,7 @@ class _Grid:
         return array[tuple(clipped)] if clipped else array[()]
 
     def view(self, array: Array, indices: Sequence[Expr]) -> Array | None:
-        """The array with its axes at the grid's places, where each index is a whole axis or 0 of 1."""
+        """The array, axes at the grid's places, where each index is a whole axis or 0 of 1."""
         rank = len(self.axes)
         order: list[int] = []
         shape = [1] * rank
@@ -204,7 +204,8 @@ def evaluate_node(
         None if array is None else placeholder(f"x{i}", context.shape(i), context.dtype(i))
         for i, array in enumerate(inputs)
     )
-    arrays = {t: a for t, a in zip(tensors, inputs, strict=True) if t is not None and a is not None}
+    pairs = zip(tensors, inputs, strict=True)
+    arrays = {t: a for t, a in pairs if t is not None and a is not None}
     return evaluate(row.compute(context, tensors), arrays, symbols)
 
 
@@ -218,11 +219,10 @@ def evaluate_function(function: Function, inputs: Mapping[str, Array]) -> dict[s
         row = OPS[node.domain, node.op]
         arrays = [values[i] if i else None for i in node.inputs]
         results = evaluate_node(row, scope.context(node), arrays, symbols)
-        for name, array in zip((o for o in node.outputs if o), results, strict=False):
-            values[name] = array
+        values.update(zip((o for o in node.outputs if o), results, strict=True))
         for name in filter(None, node.inputs):
             if last[name] == position:
-                del values[name]
+                values.pop(name, None)
     return {name: values[name] for name in function.outputs}
 
 

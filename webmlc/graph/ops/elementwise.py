@@ -188,7 +188,9 @@ def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         limits = list(rest)
         below = limits.pop(0) if has_low else None
         above = limits.pop(0) if has_high else None
-        below, above = bound(low, 1, x) or below, bound(high, 2, x) or above
+        known_low, known_high = bound(low, 1, x), bound(high, 2, x)
+        below = below if known_low is None else known_low
+        above = above if known_high is None else known_high
         x = x if below is None else maximum(x, below)
         return x if above is None else minimum(x, above)
 

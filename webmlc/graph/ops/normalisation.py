@@ -226,7 +226,7 @@ OPS: tuple[Operator, ...] = (
     Operator("LayerNormalization", _layer_type, _layer_normalisation, kind="reduction", cases=(
         case(X, "float32[5]", "float32[5]"), case(X, "float32[3, 5]", axis=2, epsilon=0.1),
         case(X, "float32[5]", "float32[5]", outputs=3))),
-    _row("LRN", _local_response, case(X, size=3), case(X, size=2, alpha=0.5, beta=0.5, bias=2.0)),
+    _row("LRN", _local_response, case(X, size=3), case(X, size=5, alpha=0.5, beta=0.5, bias=2.0)),
     _row("RMSNormalization", _rms_normalisation, case(X, "float32[5]"),
          case(X, "float32[3, 5]", axis=2)),
     _row("InstanceNormalization", _instance_normalisation, case(X, C, C)),

@@ -202,7 +202,7 @@ def table(context: Context, axis: Axis) -> tuple[Array, Array, Array]:
         indices, weights = _taps(
             kind, place, scale if antialias else 1.0, context.attribute("cubic_coeff_a", -0.75)
         )
-        if context.attribute("exclude_outside", 0) or antialias:
+        if context.attribute("exclude_outside", 0):
             weights = weights * ((indices >= 0) & (indices < before))
             weights = weights / weights.sum(axis=1, keepdims=True)
     weights = weights * ~beyond[:, None]

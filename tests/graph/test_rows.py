@@ -1,0 +1,130 @@
+"""Every row of the operator table against `onnx.reference`, through the numpy meaning of computes."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from webmlc.core.dtypes import DType
+from webmlc.frontend.read_model import NEWEST_OPSET, read_model
+from webmlc.graph.evaluate import evaluate_function
+from webmlc.graph.fold_constants import fold_constants
+from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.ir import Array
+from webmlc.graph.normalise import normalise
+from webmlc.graph.ops import OPS
+from webmlc.graph.ops.operator import Case
+from webmlc.graph.simplify_graph import simplify_graph
+
+WITHOUT_CASES = {
+    "GlobalLpPool",  # onnx.reference does not have it
+    "Scatter",  # the old name of ScatterElements
+    "Upsample",  # the old form of Resize
+}
+
+REFERENCE_DIFFERS = {
+    "ConvTranspose": "has no groups",
+    "GatherElements": "wants indices as large as the data",
+    "LRN": "takes the first channels only",
+    "LogSoftmax": "has no form before opset 13",
+    "LpNormalization": "takes no absolute value for p = 1",
+    "MaxPool": "pads integers with NaN",
+    "Mean": "does not broadcast",
+    "Pad": "does not cut",
+    "Softmax": "has no form before opset 13",
+}
+"""Where `onnx.reference` is wrong or incomplete, onnxruntime is the oracle."""
+
+
+def cases() -> Iterator[object]:
+    for (domain, name), row in OPS.items():
+        if domain == "":
+            for number, case in enumerate(row.cases):
+                yield pytest.param(name, case, id=f"{name}-{number}")
+
+
+def make_input(spec: str | Array, rng: np.random.Generator) -> Array:
+    """`"float32[2, 3] in 0.1..4"` -> random numbers of that type, shape and range."""
+    if not isinstance(spec, str):
+        return np.asarray(spec)
+    match = re.fullmatch(r"(\w+)\[([\d, ]*)\](?: in (\S+)\.\.(\S+))?", spec)
+    assert match, spec
+    dtype = DType(match[1])
+    shape = tuple(int(n) for n in match[2].split(",") if n.strip())
+    if match[3] is None:
+        if dtype is DType.bool:
+            return rng.integers(0, 2, shape).astype(bool)
+        return rng.standard_normal(shape).astype(dtype.numpy)
+    low, high = float(match[3]), float(match[4])
+    if dtype.is_float:
+        return rng.uniform(low, high, shape).astype(dtype.numpy)
+    return rng.integers(int(low), int(high) + 1, shape).astype(dtype.numpy)
+
+
+def make_model(name: str, case: Case) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model of one node. Arrays given in the case are initialisers, random inputs are inputs."""
+    rng = np.random.default_rng(zlib.crc32(repr((name, case)).encode()))
+    names: list[str] = []
+    inputs, initializers, feeds = [], [], {}
+    for i, spec in enumerate(case.inputs):
+        if spec is None:
+            names.append("")
+            continue
+        names.append(f"x{i}")
+        array = make_input(spec, rng)
+        if isinstance(spec, str):
+            element = helper.np_dtype_to_tensor_dtype(array.dtype)
+            inputs.append(helper.make_tensor_value_info(f"x{i}", element, array.shape))
+            feeds[f"x{i}"] = array
+        else:
+            initializers.append(numpy_helper.from_array(array, f"x{i}"))
+    attributes = {
+        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+        for k, v in case.attributes.items()
+    }
+    outputs = [f"y{i}" for i in range(case.outputs)]
+    node = helper.make_node(name, names, outputs, **attributes)
+    values = [helper.make_tensor_value_info(o, TensorProto.UNDEFINED, None) for o in outputs]
+    graph = helper.make_graph([node], name, inputs, values, initializers)
+    newest = 21 if name in REFERENCE_DIFFERS else NEWEST_OPSET
+    opset = helper.make_opsetid("", case.opset or newest)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    return model, feeds
+
+
+@pytest.mark.parametrize(("name", "case"), cases())
+def test_row_equals_reference(name: str, case: Case) -> None:
+    model, feeds = make_model(name, case)
+    if name in REFERENCE_DIFFERS:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        session = onnxruntime.InferenceSession(inferred.SerializeToString())
+        expected = session.run(None, feeds)
+    else:
+        expected = ReferenceEvaluator(model).run(None, feeds)
+    for info, array in zip(model.graph.output, map(np.asarray, expected), strict=True):
+        element = helper.np_dtype_to_tensor_dtype(array.dtype)
+        info.CopyFrom(helper.make_tensor_value_info(info.name, element, array.shape))
+    module = infer_shapes(normalise(read_model(model)))
+    for stage in (module, simplify_graph(fold_constants(module))):
+        actual = evaluate_function(stage.main, feeds)
+        for output, want in zip(stage.main.outputs, expected, strict=True):
+            got, want = actual[output], np.asarray(want)
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+def test_every_row_has_cases() -> None:
+    missing = {name for (domain, name), row in OPS.items() if not domain and not row.cases}
+    assert missing == WITHOUT_CASES
+
+
+def test_rows_have_one_meaning() -> None:
+    assert [key for key, row in OPS.items() if row.compute is None and row.expand is None] == []
