@@ -5,18 +5,27 @@ for i in T.serial(64): ...    ->    for i in T.thread_binding(64, "threadIdx.x")
 
 from __future__ import annotations
 
-from webmlc.loops.ir import THREAD_AXES, For, LoopFunction
+from webmlc.loops.ir import (
+    THREAD_AXES,
+    For,
+    LoopFunction,
+    expressions,
+    loads,
+    stores,
+    walk_statements,
+)
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import require_data_parallel, require_serial
-from webmlc.schedule.tree import path_to_loop
+from webmlc.schedule.tree import depends_on, path_to_loop
 from webmlc.schedule.update import with_loop_kind
 
 
 def bind(function: LoopFunction, loop: str, thread: str) -> LoopFunction:
     """Bind `loop` to the GPU axis `thread`.
 
+    A loop inside one of the same axis is work that the threads share out (cooperative fetching).
     Raises `ScheduleError` where there is no such axis, a reduce axis runs along the loop, or a loop
-    around it has the axis already.
+    around it has the axis already and the work is each thread's own.
     """
     path, old = path_to_loop(function, "bind", loop)
     require_serial("bind", function, old)
@@ -25,7 +34,23 @@ def bind(function: LoopFunction, loop: str, thread: str) -> LoopFunction:
         raise ScheduleError("bind", reason, function, loop)
     require_data_parallel("bind", function, old)
     for outer in path[:-1]:
-        if isinstance(outer, For) and outer.thread == thread:
+        if isinstance(outer, For) and outer.thread == thread and not _shares_out(old, outer):
             reason = f"loop {outer.var.name!r} around loop {loop!r} is bound to {thread} already"
             raise ScheduleError("bind", reason, function, outer.var.name, loop)
     return with_loop_kind(function, path, "thread_binding", thread)
+
+
+def _shares_out(loop: For, outer: For) -> bool:
+    """True for work that the threads of `outer` may share out among themselves instead of each
+    doing all of it: it fills shared buffers, and every thread would do the same.
+    """
+    written = {store.buffer for store in stores(loop)}
+    if not all(buffer.scope == "shared" for buffer in written):
+        return False
+    reads_own = any(load.buffer in written for load in loads(loop))
+    same = not any(
+        depends_on(expr, {outer.var.name})
+        for stmt in walk_statements(loop)
+        for expr in expressions(stmt)
+    )
+    return same and not reads_own

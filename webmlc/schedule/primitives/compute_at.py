@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from webmlc.core.bounds import Interval
-from webmlc.core.expr import Const, Var
+from webmlc.core.expr import Const, Expr, Var
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import (
     Block,
@@ -60,6 +60,8 @@ def compute_at(function: LoopFunction, block: str, loop: str) -> LoopFunction:
     path, target = path_to_loop(removed, "compute_at", loop)
     ranges = ranges_along(function, path)
     found = scan(target.body, ranges, [buffer.name])
+    if buffer.scope == "shared":  # what one thread makes, all threads of the workgroup read
+        found.inner.update(_threads(path))
     reads = [access for access in found.accesses if not access.writes]
     parts = _parts(function, producer, buffer, found.region(reads), reads, found.ranges)
     nest = nest_block(producer, parts, used_names(removed), ranges)
@@ -114,6 +116,15 @@ def _check(
 
 def _reads(block: Block, names: set[str]) -> bool:
     return any(load.buffer.name in names for load in loads(block))
+
+
+def _threads(path: Path) -> dict[Var, Expr]:
+    """The extents of the loops of `path` that run over a workgroup's threads."""
+    return {
+        stmt.var: stmt.extent
+        for stmt in path
+        if isinstance(stmt, For) and (stmt.thread or "").startswith("threadIdx")
+    }
 
 
 def _parts(

@@ -1,0 +1,90 @@
+"""`insert_barriers`: golden bodies, and lock-step results that a missing barrier would change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.schedule.checks import body_text
+from webmlc.loops.interp import run
+from webmlc.loops.ir import LoopFunction
+from webmlc.loops.text import parse_function
+from webmlc.target.insert_barriers import insert_barriers
+
+HEAD = """\
+@T.kernel
+def f(A: T.Buffer((8, 4), "float32"), R: T.Output((4,), "float32")):
+    S = T.alloc_buffer((4,), "float32", scope="shared")
+    for b in T.thread_binding(1, "blockIdx.x"):
+        for t in T.thread_binding(4, "threadIdx.x"):
+"""
+
+
+def kernel(body: str) -> LoopFunction:
+    return parse_function(HEAD + "\n".join(" " * 12 + line for line in body.splitlines()))
+
+
+BODIES = {
+    "write then read": (
+        "S[t] = A[0, t]\nR[t] = S[3 - t]",
+        "S[t] = A[0, t]\nT.barrier()\nR[t] = S[3 - t]",
+    ),
+    "around the back edge": (
+        "R[t] = T.float32(0.0)\nfor k in range(8):\n    S[t] = A[k, t]\n    R[t] = R[t] + S[3 - t]",
+        "R[t] = T.float32(0.0)\n"
+        "for k in range(8):\n"
+        "    T.barrier()\n"
+        "    S[t] = A[k, t]\n"
+        "    T.barrier()\n"
+        "    R[t] = R[t] + S[3 - t]",
+    ),
+    "shared out, in a loop": (
+        "for k in range(2):\n"
+        "    for j in range(2):\n"
+        '        for u in T.thread_binding(2, "threadIdx.x"):\n'
+        "            S[j * 2 + u] = A[k, j * 2 + u]\n"
+        "    R[t] = S[3 - t]",
+        "for k in range(2):\n"
+        "    T.barrier()\n"
+        "    for j in range(2):\n"
+        '        for u in T.thread_binding(2, "threadIdx.x"):\n'
+        "            S[j * 2 + u] = A[k, j * 2 + u]\n"
+        "    T.barrier()\n"
+        "    R[t] = S[3 - t]",
+    ),
+    "before a condition, not in it": (
+        "S[t] = A[0, t]\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
+        "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
+    ),
+    "a tree": (
+        "S[t] = A[0, t]\nif t < 2:\n    S[t] = S[t] + S[t + 2]\nR[t] = S[0] + S[1]",
+        "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    S[t] = S[t] + S[t + 2]\nT.barrier()\n"
+        "R[t] = S[0] + S[1]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_barriers(name: str) -> None:
+    before, after = BODIES[name]
+    result = insert_barriers(kernel(before))
+    assert result == kernel(after)
+    assert "T.barrier()" in body_text(result)
+
+
+def test_the_threads_wait_where_they_must() -> None:
+    before, _ = BODIES["around the back edge"]
+    a = np.random.default_rng(0).standard_normal((8, 4), np.float32)
+    r = np.zeros(4, np.float32)
+    run(insert_barriers(kernel(before)), {"A": a, "R": r})
+    np.testing.assert_allclose(r, a[:, ::-1].sum(0), rtol=1e-5)
+
+
+def test_without_shared_buffers_nothing_changes() -> None:
+    function = parse_function("""\
+@T.kernel
+def f(A: T.Buffer((4,), "float32"), R: T.Output((4,), "float32")):
+    for t in T.thread_binding(4, "threadIdx.x"):
+        R[t] = A[t]
+""")
+    assert insert_barriers(function) is function
