@@ -18,6 +18,7 @@ from webmlc.core.expr import Var
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
 from webmlc.schedule.check_step import random_run
+from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.schedule import Schedule, replay
 
 
@@ -146,3 +147,36 @@ def test_split_then_bind(n: int | str, factors: list[int | None]) -> None:
     schedule.bind(loops[1], "threadIdx.x")
     schedule.vectorize(j)
     check(function, schedule, 0, 7, 12)
+
+
+def test_cache_write_of_a_part_of_fused_loops_copies_only_that_part() -> None:
+    function = add_one(10)
+    schedule = Schedule(function)
+    whole = schedule.fuse(*schedule.loops("B"))
+    schedule.partition(whole, 43)
+    schedule.cache_write("B", "local")
+    check(function, schedule)
+
+
+def test_a_loop_of_both_axes_is_not_decomposed() -> None:
+    schedule = Schedule(matmul_relu())
+    fused = schedule.fuse("j", "k")
+    with pytest.raises(ScheduleError, match="runs along a spatial and a reduce axis"):
+        schedule.decompose_reduction("Y", fused)
+
+
+def test_a_tile_of_fused_loops_that_is_no_box_keeps_its_consumer_away() -> None:
+    schedule = Schedule(convolution(1))
+    n, h, w = schedule.loops("conv")[:3]
+    outer, inner = schedule.split(schedule.fuse(n, h, w), [None, 6])
+    with pytest.raises(ScheduleError, match="does not write a full box of 'Y'"):
+        schedule.reverse_compute_at("relu", outer)
+    schedule.reverse_compute_at("relu", inner)
+    check(convolution(1), schedule)
+
+
+def test_an_update_runs_once() -> None:
+    schedule = Schedule(matmul_relu())
+    init = schedule.decompose_reduction("Y", "i")
+    with pytest.raises(ScheduleError, match="adds to what it wrote before"):
+        schedule.reverse_compute_at("Y", schedule.loops(init)[0])

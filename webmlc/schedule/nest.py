@@ -4,15 +4,16 @@ that is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from webmlc.core.bounds import Interval, bounds
-from webmlc.core.expr import Const, Expr, Var, as_int, variables
+from webmlc.core.bounds import Interval
+from webmlc.core.expr import Const, Expr, Var, as_int, substitute, variables
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import Block, Load, Stmt, grid
+from webmlc.loops.ir import AxisKind, Block, For, Load, LoopFunction, Stmt, grid
+from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.regions import Span, within
-from webmlc.schedule.tree import conjoin, fresh, interval_of, simplified_condition
+from webmlc.schedule.tree import conjoin, conjuncts, fresh, interval_of, simplified_condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,7 @@ def clip(part: Part, ranges: Mapping[Var, Interval]) -> Part:
     span, domain = part.span, part.domain
     if domain is None or within(span, domain, ranges):
         return Part(span)
-    wider = bounds(simplify(span.width - domain.width, ranges), ranges)
-    return Part(domain) if wider.low >= 0 else part
+    return Part(domain) if within(domain, span, ranges) else part
 
 
 def loop_name(axis: Var) -> str:
@@ -90,3 +90,71 @@ def invert(index: Expr, axes: frozenset[Var]) -> tuple[Var, Expr] | None:
 def full(extent: Expr) -> Span:
     """All values of an axis."""
     return Span(Const(0), simplify(extent - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of the spatial loops around a block: `mapping` from the old variables to the new ones,
+    and the part of the block's predicate that concerns them.
+    """
+
+    loops: tuple[For, ...]
+    mapping: dict[Var, Expr]
+    predicate: Expr | None
+
+    def around(self, block: Block) -> Stmt:
+        """`block` inside the loops."""
+        nest: Stmt = block
+        for loop in reversed(self.loops):
+            nest = replace(loop, body=nest)
+        return nest
+
+
+def copy_spatial_loops(
+    primitive: str,
+    function: LoopFunction,
+    block: Block,
+    loops: Sequence[For],
+    suffix: str,
+    taken: set[str],
+) -> Copies:
+    """Copies of those of `loops` that choose what `block` writes, not what it reduces over.
+
+    Raises `ScheduleError` where a loop or a predicate does both.
+    """
+    inner = {loop.var for loop in loops}
+    reduced = axis_variables(block, "reduce") & inner
+    used = axis_variables(block, "spatial") & inner
+    if both := sorted(var.name for var in used & reduced):
+        reason = f"loop {both[0]!r} runs along a spatial and a reduce axis of block {block.name!r}"
+        raise ScheduleError(primitive, reason, function, both[0], block.name)
+    predicate: Expr | None = None
+    for part in conjuncts(block.predicate):
+        mentioned = variables(part) & inner
+        if mentioned & reduced and mentioned & used:
+            reason = (
+                f"the predicate {part} of block {block.name!r} ties its reduction to its output"
+            )
+            raise ScheduleError(primitive, reason, function, block.name)
+        if not mentioned & reduced:
+            predicate = conjoin(predicate, part)
+            used |= mentioned
+    mapping: dict[Var, Expr] = {}
+    copies: list[For] = []
+    for loop in loops:
+        if loop.var in used:
+            new = Var(fresh(f"{loop.var.name}_{suffix}", taken))
+            copies.append(replace(loop, var=new, extent=substitute(loop.extent, mapping)))
+            mapping[loop.var] = new
+    if predicate is not None:
+        predicate = substitute(predicate, mapping)
+    return Copies(tuple(copies), mapping, predicate)
+
+
+def axis_variables(block: Block, kind: AxisKind) -> frozenset[Var]:
+    """The loop variables in the bindings of the axes of one kind."""
+    found: set[Var] = set()
+    for axis, binding in zip(block.axes, block.bindings, strict=True):
+        if axis.kind == kind:
+            found |= variables(binding)
+    return frozenset(found)

@@ -12,8 +12,8 @@ or depends on data, the whole dimension counts (`None`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.expr import (
@@ -30,29 +30,42 @@ from webmlc.core.expr import (
 )
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import Block, Buffer, For, If, Let, Load, Seq, Stmt, Store
-from webmlc.schedule.tree import Intervals, interval_of
+from webmlc.schedule.tree import Intervals, conjuncts, interval_of
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store, its indices over loop variables only. `guarded`: it may not happen, so may
-    be out of bounds.
+    """One load or store, its indices over loop variables only.
+
+    `guarded`: it may not happen, so its indices may be out of bounds; where only predicates of
+    blocks say so, they are the `conditions`, else it is `conditional`.
     """
 
     buffer: Buffer
     indices: tuple[Expr, ...]
     writes: bool
-    guarded: bool
     block: str | None
+    conditions: tuple[Expr, ...] = ()
+    conditional: bool = False
+
+    @property
+    def guarded(self) -> bool:
+        """True where the access may not happen."""
+        return self.conditional or bool(self.conditions)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The indices `low` to `low + width` of one dimension. `exact`: both ends really occur."""
+    """The indices `low` to `low + width` of one dimension.
+
+    `exact`: both ends really occur. `step`: every index between them that is `low` plus a multiple
+    of it occurs too; `None` where that is not known.
+    """
 
     low: Expr
     width: Expr
     exact: bool = True
+    step: int | None = 1
 
 
 @dataclass(slots=True)
@@ -98,9 +111,9 @@ class Scan:
         low, width = simplify(span.low, self.ranges), simplify(span.width, self.ranges)
         loops = {var for var in variables(width) if not _is_symbol(var, self.ranges)}
         if not loops:
-            return Span(low, width, span.exact)
+            return Span(low, width, span.exact, span.step)
         high = bounds(width, self.ranges).high
-        return Span(low, Const(int(high)), False) if isinstance(high, int) else None
+        return Span(low, Const(int(high)), False, None) if isinstance(high, int) else None
 
 
 def _is_symbol(var: Var, ranges: Mapping[Var, Interval]) -> bool:
@@ -111,79 +124,89 @@ def scan(root: Stmt, ranges: Mapping[Var, Interval], buffers: Iterable[str] | No
     """The accesses of `root` to `buffers` (all of them by default)."""
     found = Scan(ranges=dict(ranges))
     wanted = None if buffers is None else frozenset(buffers)
-    _Walker(found, wanted).visit(root, {}, False, None)
+    _Walker(found, wanted).visit(root, _Inside())
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Where a walk is: the values of axes and lets over the loops, and what guards the place."""
+
+    values: Mapping[Var, Expr] = field(default_factory=dict)
+    block: str | None = None
+    conditions: tuple[Expr, ...] = ()
+    conditional: bool = False
 
 
 @dataclass(slots=True)
 class _Walker:
-    """Walks statements with the values of axes and lets over the loops."""
+    """Walks statements and records their accesses in `found`."""
 
     found: Scan
     wanted: frozenset[str] | None
 
-    def visit(
-        self, stmt: Stmt, values: Mapping[Var, Expr], guarded: bool, block: str | None
-    ) -> None:
+    def visit(self, stmt: Stmt, inside: _Inside) -> None:
         match stmt:
             case Seq(statements=statements):
                 for inner in statements:
-                    self.visit(inner, values, guarded, block)
+                    self.visit(inner, inside)
             case For(var=var, body=body):
-                extent = substitute(stmt.extent, values)
+                extent = substitute(stmt.extent, inside.values)
                 self.found.inner[var] = extent
                 self.found.ranges[var] = interval_of(extent, self.found.ranges)
-                self.visit(body, values, guarded, block)
-            case Block(axes=axes, body=body, init=init):
-                inside = dict(values)
-                for axis, binding in zip(axes, stmt.bindings, strict=True):
-                    inside[axis.var] = substitute(binding, values)
-                name = stmt.name if block is None else block
-                guarded = guarded or stmt.predicate is not None
-                if init is not None:
-                    self.visit(init, inside, guarded, name)
-                self.visit(body, inside, guarded, name)
+                self.visit(body, inside)
+            case Block():
+                self.block(stmt, inside)
             case Let(var=var, value=value, body=body):
-                self.loads(value, values, guarded, block)
-                self.visit(body, {**values, var: substitute(value, values)}, guarded, block)
+                self.loads(value, inside)
+                values = {**inside.values, var: substitute(value, inside.values)}
+                self.visit(body, replace(inside, values=values))
             case If(condition=condition, then=then, otherwise=otherwise):
-                self.loads(condition, values, guarded, block)
-                self.visit(then, values, True, block)
+                self.loads(condition, inside)
+                self.visit(then, replace(inside, conditional=True))
                 if otherwise is not None:
-                    self.visit(otherwise, values, True, block)
+                    self.visit(otherwise, replace(inside, conditional=True))
             case Store(buffer=buffer, indices=indices, value=value):
                 for index in indices:
-                    self.loads(index, values, guarded, block)
-                self.loads(value, values, guarded, block)
-                self.add(buffer, indices, values, True, guarded, block)
+                    self.loads(index, inside)
+                self.loads(value, inside)
+                self.add(buffer, indices, True, inside)
 
-    def loads(
-        self, root: Expr, values: Mapping[Var, Expr], guarded: bool, block: str | None
-    ) -> None:
-        """Record the loads of an expression; what only one side of a `select` loads is guarded."""
-        stack = [(root, guarded)]
+    def block(self, block: Block, outside: _Inside) -> None:
+        values = dict(outside.values)
+        for axis, binding in zip(block.axes, block.bindings, strict=True):
+            values[axis.var] = substitute(binding, outside.values)
+        own = tuple(substitute(c, outside.values) for c in conjuncts(block.predicate))
+        inside = _Inside(
+            values,
+            block.name if outside.block is None else outside.block,
+            (*outside.conditions, *own),
+            outside.conditional,
+        )
+        if block.init is not None:
+            self.visit(block.init, inside)
+        self.visit(block.body, inside)
+
+    def loads(self, root: Expr, inside: _Inside) -> None:
+        """Record the loads of an expression; what one side of a `select` loads is conditional."""
+        guarded = replace(inside, conditional=True)
+        stack = [(root, inside)]
         while stack:
-            node, inside = stack.pop()
+            node, place = stack.pop()
             match node:
                 case Load(buffer=buffer, indices=indices):
-                    self.add(buffer, indices, values, False, inside, block)
+                    self.add(buffer, indices, False, place)
                 case Call(op="select", args=(condition, then, otherwise)):
-                    stack += [(condition, inside), (then, True), (otherwise, True)]
+                    stack += [(condition, place), (then, guarded), (otherwise, guarded)]
                     continue
-            stack.extend((child, inside) for child in node.children())
+            stack.extend((child, place) for child in node.children())
 
-    def add(
-        self,
-        buffer: Buffer,
-        indices: tuple[Expr, ...],
-        values: Mapping[Var, Expr],
-        writes: bool,
-        guarded: bool,
-        block: str | None,
-    ) -> None:
+    def add(self, buffer: Buffer, indices: tuple[Expr, ...], writes: bool, inside: _Inside) -> None:
         if self.wanted is None or buffer.name in self.wanted:
-            new = tuple(substitute(index, values) for index in indices)
-            self.found.accesses.append(Access(buffer, new, writes, guarded, block))
+            new = tuple(substitute(index, inside.values) for index in indices)
+            self.found.accesses.append(
+                Access(buffer, new, writes, inside.block, inside.conditions, inside.conditional)
+            )
 
 
 def relax(index: Expr, scanned: Scan) -> Span | None:
@@ -200,22 +223,14 @@ def _relax(index: Expr, scanned: Scan) -> Span | None:
     match index:
         case Var():
             return Span(Const(0), inner[index] - 1)
-        case Call(op="add" | "sub" as op, args=(a, b)):
-            left, right = _relax(a, scanned), _relax(b, scanned)
-            if left is None or right is None:
-                return None
-            shared = variables(a) & variables(b) & inner.keys()
-            exact = left.exact and right.exact and not shared
-            if op == "add":
-                return Span(left.low + right.low, left.width + right.width, exact)
-            return Span(left.low - (right.low + right.width), left.width + right.width, exact)
+        case Call(op="add" | "sub"):
+            return _sum(index, scanned)
         case Call(op="mul", args=(a, b)):
             if any(var in inner for var in variables(a)):
                 return _scale(_relax(a, scanned), b, scanned)
             return _scale(_relax(b, scanned), a, scanned)
         case Call(op="floordiv" | "floormod" as op, args=(a, b)):
-            size = as_int(b)
-            span = _relax(a, scanned)
+            size, span = as_int(b), _relax(a, scanned)
             if size is None or size <= 0 or span is None:
                 return None
             return (
@@ -225,33 +240,94 @@ def _relax(index: Expr, scanned: Scan) -> Span | None:
             left, right = _relax(a, scanned), _relax(b, scanned)
             if left is None or right is None:
                 return None
-            return Span(call(op, left.low, right.low), maximum(left.width, right.width), False)
+            width = maximum(left.width, right.width)
+            return Span(call(op, left.low, right.low), width, False, None)
     return None
+
+
+def _sum(index: Expr, scanned: Scan) -> Span | None:
+    """The span of a sum: its terms move independently where they share no inner loop."""
+    spans: list[Span] = []
+    seen: set[Var] = set()
+    independent = True
+    for term, sign in _terms(index):
+        span = _relax(term, scanned)
+        if span is None:
+            return None
+        if sign < 0:
+            span = Span(-(span.low + span.width), span.width, span.exact, span.step)
+        used = {var for var in variables(term) if var in scanned.inner}
+        independent = independent and not used & seen
+        seen |= used
+        spans.append(span)
+    low: Expr = Const(0)
+    width: Expr = Const(0)
+    for span in spans:
+        low, width = low + span.low, width + span.width
+    exact = independent and all(span.exact for span in spans)
+    return Span(low, width, exact, _joint_step(spans, scanned) if independent else None)
+
+
+def _terms(index: Expr) -> Iterator[tuple[Expr, int]]:
+    """The terms of a sum with their signs."""
+    stack = [(index, 1)]
+    while stack:
+        node, sign = stack.pop()
+        match node:
+            case Call(op="add" | "sub" as op, args=(a, b)):
+                stack += [(a, sign), (b, sign if op == "add" else -sign)]
+            case _:
+                yield node, sign
+
+
+def _joint_step(spans: list[Span], scanned: Scan) -> int | None:
+    """The step of a sum: where finer terms fill the gaps of coarser ones, the finest term's."""
+    moving = [span for span in spans if as_int(span.width) != 0]
+    steps = [span.step for span in moving]
+    if None in steps:
+        return None
+    moving.sort(key=lambda span: span.step or 0)
+    reach: Expr = Const(0)
+    finest = next((span.step for span in moving if span.step is not None), 1)
+    for span in moving:
+        step = span.step or 1
+        gap = bounds(simplify(reach + finest - step, scanned.ranges), scanned.ranges)
+        if step % finest or (span is not moving[0] and gap.low < 0):
+            return None
+        reach = reach + span.width
+    return finest
 
 
 def _scale(span: Span | None, factor: Expr, scanned: Scan) -> Span | None:
     """`span * factor` for an invariant factor of known sign."""
     if span is None or any(var in scanned.inner for var in variables(factor)):
         return None
+    size = as_int(factor)
+    step = None if size is None or span.step is None else span.step * abs(size)
     sign = bounds(factor, scanned.ranges)
     if sign.low >= 0:
-        return Span(span.low * factor, span.width * factor, span.exact)
+        return Span(span.low * factor, span.width * factor, span.exact, step)
     if sign.high <= 0:
-        return Span((span.low + span.width) * factor, span.width * -factor, span.exact)
+        return Span((span.low + span.width) * factor, span.width * -factor, span.exact, step)
     return None
 
 
 def _quotient(span: Span, size: int, scanned: Scan) -> Span:
     if divides(size, span.low, scanned.ranges):
-        return Span(span.low // size, span.width // size, span.exact)
-    return Span(span.low // size, (span.width + (size - 1)) // size, False)
+        step = span.step
+        if step is not None and step > 1:
+            step = step // size if step % size == 0 else None
+        return Span(span.low // size, span.width // size, span.exact, step)
+    step = 1 if span.step == 1 else None
+    return Span(span.low // size, (span.width + (size - 1)) // size, False, step)
 
 
 def _rest(span: Span, size: int, scanned: Scan) -> Span:
     low = simplify(span.low % size, scanned.ranges)
     if bounds(simplify(low + span.width, scanned.ranges), scanned.ranges).high < size:
-        return Span(low, span.width, span.exact)
-    return Span(Const(0), Const(size - 1), False)
+        return Span(low, span.width, span.exact, span.step)
+    wraps = span.step == 1 and bounds(span.width, scanned.ranges).low >= size - 1
+    return Span(Const(0), Const(size - 1), wraps, 1 if wraps else None)
 
 
 def union(a: Span | None, b: Span | None, ranges: Mapping[Var, Interval]) -> Span | None:
@@ -264,7 +340,8 @@ def union(a: Span | None, b: Span | None, ranges: Mapping[Var, Interval]) -> Spa
     if apart.low < 0:
         return None
     reach = simplify(maximum(a.width, b.low - a.low + b.width), ranges)
-    return Span(a.low, reach, a.exact and b.exact)
+    step = a.step if a == b else None
+    return Span(a.low, reach, a.exact and b.exact, step)
 
 
 def disjoint(

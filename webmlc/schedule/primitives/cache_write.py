@@ -10,7 +10,8 @@ for i, j, k in T.grid(64, 8, 16):              for i, j, k in T.grid(64, 8, 16):
 
 from __future__ import annotations
 
-from webmlc.core.expr import Var
+from webmlc.core.expr import Expr, Var, substitute
+from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Axis,
     Block,
@@ -27,14 +28,13 @@ from webmlc.loops.ir import (
 )
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import only_output
-from webmlc.schedule.nest import Part, nest_block
-from webmlc.schedule.regions import scan, whole
+from webmlc.schedule.nest import Copies, axis_variables, copy_spatial_loops
 from webmlc.schedule.tree import (
     Path,
     block_names,
     fresh,
+    loops_of,
     path_to_block,
-    ranges_along,
     replace_last,
     used_names,
 )
@@ -62,29 +62,34 @@ def cache_write(function: LoopFunction, block: str, scope: Scope) -> tuple[LoopF
     taken = used_names(function)
     cache = Buffer(fresh(f"{buffer.name}_{scope}", taken), buffer.shape, buffer.dtype, scope)
     root = _root(function, path, buffer)
-    ranges = ranges_along(function, root[:-1])
-    found = scan(root[-1], ranges, [buffer.name])
-    region = whole(buffer, found.region([access for access in found.accesses if access.writes]))
-    guarded = any(access.guarded for access in found.accesses)
     name = fresh(f"{block}_write", block_names(function))
-    copy = _copy(name, cache, buffer, taken)
-    parts = {
-        axis.var: Part(span, None if span.exact and not guarded else full_span)
-        for axis, span, full_span in zip(
-            copy.axes, region, whole(buffer, (None,) * len(region)), strict=True
-        )
-    }
-    nest = nest_block(copy, parts, taken, ranges)
+    around = [
+        loop for loop in loops_of(path) if any(loop is stmt for stmt in path[len(root) - 1 :])
+    ]
+    loops = [For(loop.var, loop.extent, loop.body) for loop in around]
+    copies = copy_spatial_loops("cache_write", function, writer, loops, "write", taken)
+    copy = _copy(name, _indices(function, writer), cache, buffer, copies, taken)
     swapped = replace_buffers(root[-1], {buffer: cache})
-    body = replace_last(root, seq(swapped, nest))
+    body = replace_last(root, seq(swapped, copies.around(copy)))
     return with_body(function, body, (*function.allocations, cache)), name
+
+
+def _indices(function: LoopFunction, writer: Block) -> tuple[Expr, ...]:
+    """Where the block writes, over loop variables."""
+    places = {store.indices for store in stores(writer)}
+    if len(places) != 1:
+        reason = f"block {writer.name!r} writes at {len(places)} places; cache_write needs one"
+        raise ScheduleError("cache_write", reason, function, writer.name)
+    values = {a.var: b for a, b in zip(writer.axes, writer.bindings, strict=True)}
+    return tuple(substitute(index, values) for index in next(iter(places)))
 
 
 def _root(function: LoopFunction, path: Path, buffer: Buffer) -> Path:
     """The path to the outermost loop around the block under which only it uses `buffer`."""
     block = path[-1]
     best = len(path)
-    reduce_loops = _reduce_loops(block)
+    assert isinstance(block, Block)
+    reduce_loops = axis_variables(block, "reduce")
     for length in range(len(path) - 1, 0, -1):
         stmt = path[length - 1]
         if isinstance(stmt, Block):
@@ -105,27 +110,25 @@ def _root(function: LoopFunction, path: Path, buffer: Buffer) -> Path:
     return path[:best]
 
 
-def _reduce_loops(block: Stmt) -> frozenset[Var]:
-    from webmlc.core.expr import variables
-
-    assert isinstance(block, Block)
-    found: set[Var] = set()
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
-        if axis.kind == "reduce":
-            found |= variables(binding)
-    return frozenset(found)
-
-
 def _count(stmt: Stmt, buffer: Buffer) -> int:
     read = sum(load.buffer.name == buffer.name for load in loads(stmt))
     return read + sum(store.buffer.name == buffer.name for store in stores(stmt))
 
 
-def _copy(name: str, source: Buffer, destination: Buffer, taken: set[str]) -> Block:
-    """The block that copies `source` to `destination`; its axes are bound by `nest_block`."""
+def _copy(
+    name: str,
+    indices: tuple[Expr, ...],
+    source: Buffer,
+    destination: Buffer,
+    copies: Copies,
+    taken: set[str],
+) -> Block:
+    """The block that copies one element of `source` to `destination`."""
     axes = tuple(
-        Axis(Var(fresh(f"v{name}_{d}", taken)), size, "spatial")
-        for d, size in enumerate(source.shape)
+        Axis(Var(fresh(f"v{name}_{dimension}", taken)), size, "spatial")
+        for dimension, size in enumerate(source.shape)
     )
-    indices = tuple(axis.var for axis in axes)
-    return Block(name, axes, indices, Store(destination, indices, source[indices]))
+    element = tuple(axis.var for axis in axes)
+    bindings = tuple(simplify(substitute(index, copies.mapping)) for index in indices)
+    store = Store(destination, element, source[element])
+    return Block(name, axes, bindings, store, None, copies.predicate)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Expr, Var, substitute, variables
+from webmlc.core.expr import Expr, Var, substitute
 from webmlc.loops.ir import (
     Axis,
     Block,
@@ -24,10 +24,9 @@ from webmlc.loops.ir import (
     substitute_statement,
 )
 from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.nest import axis_variables, copy_spatial_loops
 from webmlc.schedule.tree import (
     block_names,
-    conjoin,
-    conjuncts,
     fresh,
     loops_of,
     outer_blocks,
@@ -58,7 +57,7 @@ def decompose_reduction(function: LoopFunction, block: str, loop: str) -> tuple[
     position = next((i for i, outer in enumerate(around) if outer is target), None)
     if position is None:
         raise refuse(f"loop {loop!r} is not around block {block!r}", loop, block)
-    reduced = _variables(old, "reduce")
+    reduced = axis_variables(old, "reduce")
     for outer in around[:position]:
         if outer.var in reduced:
             reason = (
@@ -74,7 +73,7 @@ def decompose_reduction(function: LoopFunction, block: str, loop: str) -> tuple[
                 f"{block!r}"
             )
             raise refuse(reason, other.name, block)
-    init = _init_nest(function, old, around[position:], reduced, refuse)
+    init = _init_nest(function, old, around[position:])
     update = replace(old, init=None)
     new_path = (*path[:-1], old)
     after = replace_last(new_path[len(loop_path) - 1 :], update)
@@ -82,59 +81,26 @@ def decompose_reduction(function: LoopFunction, block: str, loop: str) -> tuple[
     return with_body(function, body), init[1]
 
 
-def _variables(block: Block, kind: str) -> frozenset[Var]:
-    """The loop variables in the bindings of the axes of one kind."""
-    found: set[Var] = set()
-    for axis, binding in zip(block.axes, block.bindings, strict=True):
-        if axis.kind == kind:
-            found |= variables(binding)
-    return frozenset(found)
-
-
-def _init_nest(
-    function: LoopFunction,
-    block: Block,
-    loops: tuple[For, ...],
-    reduced: frozenset[Var],
-    refuse: object,
-) -> tuple[Stmt, str]:
+def _init_nest(function: LoopFunction, block: Block, loops: tuple[For, ...]) -> tuple[Stmt, str]:
     """The init block under copies of the spatial `loops`, and its name."""
     assert block.init is not None
     taken = used_names(function)
     name = fresh(f"{block.name}_init", block_names(function))
-    spatial = [
-        (a, b) for a, b in zip(block.axes, block.bindings, strict=True) if a.kind == "spatial"
-    ]
-    used = _variables(block, "spatial")
-    inner = {loop.var for loop in loops}
-    predicate: Expr | None = None
-    for part in conjuncts(block.predicate):
-        mentioned = variables(part)
-        if mentioned & reduced & inner:
-            if mentioned & used & inner:
-                reason = (
-                    f"the predicate {part} of block {block.name!r} ties its reduction to its output"
-                )
-                raise ScheduleError("decompose_reduction", reason, function, block.name)
-            continue
-        predicate = conjoin(predicate, part)
-        used |= mentioned
-    mapping: dict[Var, Expr] = {}
-    copies: list[For] = []
-    for loop in loops:
-        if loop.var in used and loop.var not in reduced:
-            copy = replace(loop, var=Var(fresh(f"{loop.var.name}_init", taken)))
-            mapping[loop.var] = copy.var
-            copies.append(copy)
-    renamed = {axis.var: Var(fresh(f"{axis.var.name}_init", taken)) for axis, _ in spatial}
-    nest: Stmt = Block(
+    copies = copy_spatial_loops("decompose_reduction", function, block, loops, "init", taken)
+    axes: list[Axis] = []
+    bindings: list[Expr] = []
+    renamed: dict[Var, Expr] = {}
+    for axis, binding in zip(block.axes, block.bindings, strict=True):
+        if axis.kind == "spatial":
+            axes.append(replace(axis, var=Var(fresh(f"{axis.var.name}_init", taken))))
+            bindings.append(substitute(binding, copies.mapping))
+            renamed[axis.var] = axes[-1].var
+    init = Block(
         name,
-        tuple(Axis(renamed[axis.var], axis.extent, "spatial") for axis, _ in spatial),
-        tuple(substitute(binding, mapping) for _, binding in spatial),
-        substitute_statement(block.init, dict(renamed)),
+        tuple(axes),
+        tuple(bindings),
+        substitute_statement(block.init, renamed),
         None,
-        None if predicate is None else substitute(predicate, mapping),
+        copies.predicate,
     )
-    for copy in reversed(copies):
-        nest = replace(copy, extent=substitute(copy.extent, mapping), body=nest)
-    return nest, name
+    return copies.around(init), name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import variables
+from webmlc.core.expr import as_int, variables
 from webmlc.loops.ir import For, LoopFunction, Stmt
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.regions import scan
@@ -68,7 +68,7 @@ def _check_blocks(function: LoopFunction, path: tuple[Stmt, ...], nest: list[For
     """Blocks that share a buffer must meet in the same iteration of the moved loops, or the order
     of loops matters.
     """
-    names = frozenset(loop.var.name for loop in nest)
+    names = frozenset(loop.var.name for loop in nest if as_int(loop.extent) != 1)
     found = scan(nest[-1].body, ranges_along(function, path))
     for name, accesses in found.by_buffer().items():
         blocks = {access.block for access in accesses if access.block is not None}

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from webmlc.core.bounds import Interval
 from webmlc.core.expr import Expr, Var
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, For, LoopFunction, loads, seq, stores
+from webmlc.schedule.coverage import covers, fills
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.nest import Part, full, invert, nest_block
 from webmlc.schedule.regions import Access, Scan, Span, disjoint, relax, scan, within
@@ -82,17 +84,74 @@ class _Move:
         made = {n: found for n, found in made.items() if found and n in read}
         if not made:
             raise self.refuse(f"no block under loop {loop!r} writes what it reads", name, loop)
-        own = scan(_outermost(self.block_path), symbol_ranges(self.function))
-        domains = self.domains(own)
+        if self.updates():
+            raise self.refuse(f"block {name!r} adds to what it wrote before", name)
+        domains = self.domains(scan(_outermost(self.block_path), symbol_ranges(self.function)))
+        everything = self.everything(inside)
         parts = {axis.var: Part(domains[axis.var]) for axis in self.consumer.axes}
-        done: dict[Var, Span] = {}
         for buffer, writes in made.items():
             self.check_finished(buffer)
-            self.restrict(buffer, writes, inside, domains, done)
-        for axis, span in done.items():
-            exists = within(self.total(span, inside), domains[axis], inside.ranges)
-            parts[axis] = Part(span, None if exists else domains[axis])
+            needed = self.needed(buffer, domains)
+            if not fills(inside, writes):
+                reason = f"one iteration of loop {loop!r} does not write a full box of {buffer!r}"
+                raise self.refuse(reason, loop)
+            if not covers(everything, writes, needed, everything.ranges):
+                reason = (
+                    f"block {name!r} reads more of {buffer!r} than the blocks under loop {loop!r} "
+                    "certainly write"
+                )
+                raise self.refuse(reason, name, loop)
+            region, total = inside.region(writes), everything.region(writes)
+            for d, place in self.read_dimensions(buffer).items():
+                span = region[d]
+                assert span is not None  # `fills` knows every dimension
+                if place is None:
+                    self.check_anywhere(buffer, needed[d], span, inside)
+                    continue
+                axis, offset = place
+                moved = _shift(span, -offset)
+                exists = _within_shifted(total[d], offset, domains[axis], everything.ranges)
+                part = Part(moved, None if exists else domains[axis])
+                self.check_same(parts[axis], part, domains[axis], axis, buffer)
+                parts[axis] = part
         return parts
+
+    def updates(self) -> bool:
+        """True for a block that reads its own output and does not begin by an init."""
+        own = {store.buffer.name for store in stores(self.consumer)}
+        reads = any(load.buffer.name in own for load in loads(self.consumer))
+        return reads and self.consumer.init is None
+
+    def everything(self, inside: Scan) -> Scan:
+        """All loops, the target loop and the loops around it too, run through."""
+        outer = {s.var: s.extent for s in self.path if isinstance(s, For)}
+        return Scan(inner={**outer, **inside.inner}, ranges=inside.ranges)
+
+    def check_anywhere(self, buffer: str, needed: Span, span: Span, inside: Scan) -> None:
+        """What is read at no axis of the consumer's must be there in every iteration."""
+        if not within(needed, span, inside.ranges):
+            name, loop = self.consumer.name, self.target.var.name
+            reason = (
+                f"block {name!r} reads {buffer!r} where one iteration of loop {loop!r} may not "
+                "write"
+            )
+            raise self.refuse(reason, name, loop)
+
+    def check_same(self, old: Part, new: Part, domain: Span, axis: Var, buffer: str) -> None:
+        """Refuse an axis that two reads restrict differently, or a reduce axis cut in parts."""
+        name, loop = self.consumer.name, self.target.var.name
+        if old != Part(domain) and old.span != new.span:
+            reason = (
+                f"block {name!r} reads {buffer!r} at more than one place along axis {axis.name!r}"
+            )
+            raise self.refuse(reason, name, loop)
+        kind = next(a.kind for a in self.consumer.axes if a.var == axis)
+        ranges = ranges_along(self.function, self.path)
+        if kind == "reduce" and not within(domain, new.span, ranges):
+            reason = (
+                f"one iteration of loop {loop!r} writes a part of what axis {axis.name!r} reduces"
+            )
+            raise self.refuse(reason, name, loop)
 
     def domains(self, own: Scan) -> dict[Var, Span]:
         """The values each axis of the consumer runs through now."""
@@ -120,68 +179,26 @@ class _Move:
                     )
                     raise self.refuse(reason, producer.name, loop)
 
-    def restrict(
-        self,
-        buffer: str,
-        writes: list[Access],
-        inside: Scan,
-        domains: Mapping[Var, Span],
-        done: dict[Var, Span],
-    ) -> None:
-        """Find the axes that the region written to `buffer` decides; all that is read must be in
-        that region.
-        """
-        name, loop = self.consumer.name, self.target.var.name
-        region = inside.region(writes)
+    def read_dimensions(self, buffer: str) -> dict[int, tuple[Var, Expr] | None]:
+        """Where each dimension is read: at an axis plus an offset, or (`None`) anywhere."""
         axes = frozenset(axis.var for axis in self.consumer.axes)
+        found: dict[int, tuple[Var, Expr] | None] = {}
         for load in dict.fromkeys(loads(self.consumer)):
-            if load.buffer.name != buffer:
-                continue
-            for index, span in zip(load.indices, region, strict=True):
-                if span is None:
-                    continue
-                found = invert(index, axes)
-                if found is None:
-                    self.check_fixed(buffer, index, span, inside)
-                    continue
-                axis, offset = found
-                moved = Span(simplify(span.low - offset, inside.ranges), span.width, span.exact)
-                if done.setdefault(axis, moved) != moved:
-                    reason = (
-                        f"block {name!r} reads {buffer!r} at more than one place along axis "
-                        f"{axis.name!r}"
-                    )
-                    raise self.refuse(reason, name, loop)
-                if not within(domains[axis], self.total(moved, inside), inside.ranges):
-                    reason = (
-                        f"block {name!r} reads more of {buffer!r} than the blocks under loop "
-                        f"{loop!r} write"
-                    )
-                    raise self.refuse(reason, name, loop)
+            if load.buffer.name == buffer:
+                for dimension, index in enumerate(load.indices):
+                    place = invert(index, axes)
+                    if found.setdefault(dimension, place) != place:
+                        found[dimension] = None
+        return found
 
-    def check_fixed(self, buffer: str, index: Expr, span: Span, inside: Scan) -> None:
-        """An index that is no axis of the consumer must stay in what every iteration of the target
-        loop writes.
-        """
-        inner = {axis.var: axis.extent for axis in self.consumer.axes}
-        read = Scan(inner=inner, ranges=inside.ranges)
-        if not within(relax(index, read), span, inside.ranges):
-            name, loop = self.consumer.name, self.target.var.name
-            reason = (
-                f"block {name!r} reads {buffer!r} at {index}, which one iteration of loop {loop!r} "
-                "does not write"
-            )
-            raise self.refuse(reason, name, loop)
-
-    def total(self, span: Span, inside: Scan) -> Span | None:
-        """What a span covers over all iterations of the target loop and the loops around it."""
-        outer = {s.var: s.extent for s in self.path if isinstance(s, For)}
-        everything = Scan(inner=outer, ranges=inside.ranges)
-        low = relax(span.low, everything)
-        if low is None:
-            return None
-        width = simplify(low.width + span.width, inside.ranges)
-        return Span(simplify(low.low, inside.ranges), width, low.exact and span.exact)
+    def needed(self, buffer: str, domains: Mapping[Var, Span]) -> dict[int, Span]:
+        """The box of `buffer` that the consumer reads in all."""
+        buffers = (*self.function.params, *self.function.allocations)
+        sizes = next(b.shape for b in buffers if b.name == buffer)
+        return {
+            d: full(sizes[d]) if place is None else _shift(domains[place[0]], place[1])
+            for d, place in self.read_dimensions(buffer).items()
+        }
 
     def check_between(self) -> None:
         """Refuse where a block between the two places writes what the consumer touches, or reads
@@ -214,6 +231,16 @@ class _Move:
         """True where the two sets of accesses certainly touch different elements."""
         own = scan(_outermost(self.block_path), symbol_ranges(self.function))
         return disjoint(own.region(mine), found.region(theirs), symbol_ranges(self.function))
+
+
+def _shift(span: Span, offset: Expr) -> Span:
+    return Span(simplify(span.low + offset), span.width, span.exact, span.step)
+
+
+def _within_shifted(
+    span: Span | None, offset: Expr, domain: Span, ranges: Mapping[Var, Interval]
+) -> bool:
+    return span is not None and within(_shift(span, -offset), domain, ranges)
 
 
 def _outermost(path: Path) -> For | Block:
