@@ -223,5 +223,5 @@ OPS: tuple[Operator, ...] = (
     Operator("AveragePool", _infer_pool, _average_pool, kind="reduction", domain="webmlc"),
     Operator("MatMul", _infer_matmul, _matmul, kind="contraction", domain="webmlc"),
     Operator("Pack", _infer_pack, _pack, kind="injective", domain="webmlc"),
-    Operator("View", _infer_view, _view, kind="injective", domain="webmlc"),
+    Operator("View", _infer_view, _view, domain="webmlc"),
 )
