@@ -184,7 +184,10 @@ def tan(x: Expr) -> Expr:
 def atan(x: Expr) -> Expr:
     """The arc tangent."""
     a = call("abs", x)
-    large, middle = call("gt", a, literal(2.414213562373095, x)), call("gt", a, literal(0.4142135623730950, x))
+    large, middle = (
+        call("gt", a, literal(2.414213562373095, x)),
+        call("gt", a, literal(0.4142135623730950, x)),
+    )
     one = literal(1.0, x)
     reduced = select(middle, (a - one) / (a + one), a)
     reduced = select(large, literal(-1.0, x) / a, reduced)
@@ -217,18 +220,24 @@ def acos(x: Expr) -> Expr:
     return select(call("gt", a, literal(0.5, x)), near, inner)
 
 
+def _half_exp(x: Expr) -> Expr:
+    """e^|x| / 2, which overflows later than e^|x|."""
+    root = exp(call("abs", x) * literal(0.5, x))
+    return root * literal(0.5, x) * root
+
+
 def sinh(x: Expr) -> Expr:
     """The hyperbolic sine."""
     t = x * x
     small = fma(x * t, polynomial(t, SINH), x)
-    half = exp(call("abs", x) - literal(math.log(2), x))  # e^|x| / 2 without overflow
+    half = _half_exp(x)
     large = copy_sign(half - literal(0.25, x) / half, x)
     return select(call("lt", call("abs", x), literal(1.0, x)), small, large)
 
 
 def cosh(x: Expr) -> Expr:
     """The hyperbolic cosine."""
-    half = exp(call("abs", x) - literal(math.log(2), x))
+    half = _half_exp(x)
     return half + literal(0.25, x) / half
 
 

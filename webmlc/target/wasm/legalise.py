@@ -19,7 +19,16 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Var, call, rewrite, select
-from webmlc.loops.ir import Buffer, Let, Load, LoopFunction, Stmt, Store, map_expressions, map_statements
+from webmlc.loops.ir import (
+    Buffer,
+    Let,
+    Load,
+    LoopFunction,
+    Stmt,
+    Store,
+    map_expressions,
+    map_statements,
+)
 from webmlc.target.wasm import approximations, float64
 from webmlc.target.wasm.approximations import literal
 from webmlc.target.wasm.small_types import (

@@ -20,7 +20,14 @@ from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.affine import from_terms, terms
 from webmlc.target.common_subexpressions import buffers_read
-from webmlc.target.wasm.table import LANE_SHIFTS, LOADS, class_of, conversion, instruction, value_type
+from webmlc.target.wasm.table import (
+    LANE_SHIFTS,
+    LOADS,
+    class_of,
+    conversion,
+    instruction,
+    value_type,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,10 @@ class ExprPrinter:
                 return f"(v128.not {self.value(a)})"
             case Call(op="bit_not", args=(a,), dtype=DType.bool):
                 return f"(i32.eqz {self.value(a)})"
-            case Call(op="eq", args=(a, Const(value=0))) if value_type(a.dtype, 1) in ("i32", "i64"):
+            case Call(op="eq", args=(a, Const(value=0))) if value_type(a.dtype, 1) in (
+                "i32",
+                "i64",
+            ):
                 return f"({value_type(a.dtype, 1)}.eqz {self.value(a)})"
             case Call(op="eq", args=(a, b)) if kind == "mask":
                 return f"(v128.not (v128.xor {self.value(a)} {self.value(b)}))"
@@ -194,7 +204,9 @@ class ExprPrinter:
         pointer = f"(local.get ${buffer.name})"
         for term, factor in terms(index).items():
             match term:
-                case (Load(buffer=register),) if factor == 1 and self.pointers.get(register) == buffer:
+                case (Load(buffer=register),) if (
+                    factor == 1 and self.pointers.get(register) == buffer
+                ):
                     pointer = f"(local.get ${register.name})"
                     del parts[term]
         scaled = from_terms({term: factor * buffer.dtype.bytes for term, factor in parts.items()})

@@ -190,7 +190,9 @@ class _KernelPrinter:
             case For(body=body):
                 self.loop(stmt, depth, lambda d: self.iteration(body, d))
             case _:
-                raise InternalError(f"wasm: kernel {self.function.name}: {stmt} around a parallel loop")
+                raise InternalError(
+                    f"wasm: kernel {self.function.name}: {stmt} around a parallel loop"
+                )
 
     def iteration(self, body: Stmt, depth: int) -> None:
         """The body of a serial loop around a parallel one: all threads finish it before the next."""

@@ -1,0 +1,141 @@
+"""Every elementary function, densely sampled in wasmtime, against numpy in a wider type."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr, Var, call, const
+from webmlc.core.machine import RELAXED
+from webmlc.loops.ir import Buffer, For, LoopFunction, Store
+from webmlc.target.lower import lower
+
+COUNT = 1 << 14
+WIDE = np.longdouble
+
+
+def elementwise(op: str, dtype: DType, inputs: int = 1, kind: str = "serial") -> LoopFunction:
+    shape = (const(COUNT),)
+    sources = tuple(Buffer(f"X{i}", shape, dtype) for i in range(inputs))
+    target = Buffer("Y", shape, dtype)
+    o, i = Var("o"), Var("i")
+    index: Expr = o * 8 + i
+    store = Store(target, (index,), call(op, *(x[index] for x in sources)))
+    body = For(o, const(COUNT // 8), For(i, const(8), store, kind))
+    return LoopFunction("f", (*sources, target), 1, (), (), body)
+
+
+def ulps(result: np.ndarray, exact: np.ndarray) -> float:
+    """The largest error in units in the last place of the result's type."""
+    spacing = np.spacing(np.abs(exact).astype(result.dtype)).astype(WIDE)
+    tiny = WIDE(np.finfo(result.dtype).tiny)
+    error = np.abs(result.astype(WIDE) - exact) / np.maximum(spacing, np.spacing(np.float32(tiny)))
+    return float(np.max(error[np.isfinite(exact)]))
+
+
+def spread(low: float, high: float) -> np.ndarray:
+    """Evenly spaced values, and as many near zero."""
+    even = np.linspace(low, high, COUNT // 2)
+    small = np.geomspace(1e-6, max(abs(low), abs(high)), COUNT // 2)
+    if low < 0:
+        small[::2] *= -1
+    return np.concatenate([even, np.clip(small, low, high)]).astype(np.float32)
+
+
+ERF = np.vectorize(math.erf, otypes=[np.float64])
+CASES = {
+    "exp": (np.exp, spread(-87.3, 88.7), 2.0),
+    "log": (np.log, np.geomspace(1e-37, 3e38, COUNT).astype(np.float32), 2.0),
+    "tanh": (np.tanh, spread(-10, 10), 6.0),
+    "erf": (ERF, spread(-5, 5), 6.0),
+    "sin": (np.sin, spread(-math.pi / 4, math.pi / 4), 2.0),
+    "cos": (np.cos, spread(-math.pi / 4, math.pi / 4), 2.0),
+    "tan": (np.tan, spread(-1.2, 1.2), 4.0),
+    "asin": (np.arcsin, spread(-1, 1), 4.0),
+    "acos": (np.arccos, spread(-1, 0.999), 4.0),
+    "atan": (np.arctan, spread(-50, 50), 4.0),
+    "sinh": (np.sinh, spread(-80, 80), 4.0),
+    "cosh": (np.cosh, spread(-80, 80), 4.0),
+    "asinh": (np.arcsinh, spread(-1e4, 1e4), 5.0),
+    "acosh": (np.arccosh, spread(1, 1e4), 5.0),
+    "atanh": (np.arctanh, spread(-0.999, 0.999), 5.0),
+}
+
+
+@pytest.mark.parametrize("op", CASES)
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+def test_float32_within_a_few_ulps(run_wasm, op, features, kind) -> None:
+    meaning, x, limit = CASES[op]
+    y = np.zeros_like(x)
+    lowered = lower(elementwise(op, DType.float32, kind=kind), RELAXED)
+    run_wasm(lowered, {"X0": x, "Y": y}, features=features)
+    assert ulps(y, meaning(x.astype(np.float64)).astype(WIDE)) <= limit
+
+
+@pytest.mark.parametrize("op", ["sin", "cos"])
+def test_angles_of_thousands_keep_absolute_accuracy(run_wasm, op) -> None:
+    x = np.linspace(-2e4, 2e4, COUNT).astype(np.float32)
+    y = np.zeros_like(x)
+    run_wasm(lower(elementwise(op, DType.float32), RELAXED), {"X0": x, "Y": y})
+    assert np.abs(y - getattr(np, op)(x.astype(np.float64))).max() < 5e-6
+
+
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 2.0, 100.0, -100.0, 1e-40, 1e38])
+
+
+@pytest.mark.parametrize("op", CASES)
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+def test_special_values_are_numpys(run_wasm, op, kind) -> None:
+    x = np.resize(SPECIAL, COUNT).astype(np.float32)
+    with np.errstate(all="ignore"):
+        exact = CASES[op][0](x.astype(np.float64)).astype(np.float32)
+    if op in ("sin", "cos", "tan"):  # reduction is for angles up to some ten thousands
+        x, exact = (np.where(np.abs(x) < 1e5, v, np.float32(0)) for v in (x, exact))
+        exact = np.where((x == 0) & (op == "cos"), np.float32(1), exact)
+    y = np.zeros_like(x)
+    run_wasm(lower(elementwise(op, DType.float32, kind=kind), RELAXED), {"X0": x, "Y": y})
+    np.testing.assert_allclose(y, exact, rtol=2e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize(("op", "limit"), [("exp", 3.0), ("log", 3.0), ("sin", 3.0), ("cos", 3.0)])
+def test_float64(run_wasm, op, limit) -> None:
+    x = CASES[op][1].astype(np.float64)
+    y = np.zeros_like(x)
+    run_wasm(lower(elementwise(op, DType.float64), RELAXED), {"X0": x, "Y": y})
+    assert ulps(y, CASES[op][0](x.astype(WIDE))) <= limit
+
+
+@pytest.mark.parametrize("dtype", [DType.float32, DType.int32])
+def test_power(run_wasm, dtype) -> None:
+    rng = np.random.default_rng(0)
+    if dtype is DType.int32:
+        a = rng.integers(-9, 10, COUNT).astype(np.int32)
+        b = rng.integers(0, 9, COUNT).astype(np.int32)
+    else:
+        a = rng.uniform(-4, 4, COUNT).astype(np.float32)
+        b = np.where(rng.random(COUNT) < 0.5, rng.integers(-8, 9, COUNT), rng.uniform(-9, 9, COUNT))
+        b = b.astype(np.float32)
+    y = np.zeros_like(a)
+    run_wasm(lower(elementwise("pow", dtype, 2), RELAXED), {"X0": a, "X1": b, "Y": y})
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(y, np.power(a, b), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [DType.float16, DType.bfloat16])
+@pytest.mark.parametrize("op", ["add", "mul", "div", "max"])
+def test_small_floats_round_as_numpys(run_wasm, dtype, op) -> None:
+    rng = np.random.default_rng(1)
+    patterns = rng.integers(0, 1 << 16, (2, COUNT)).astype(np.uint16)
+    a, b = patterns.view(dtype.numpy)
+    y = np.zeros(COUNT, np.uint16)
+    lowered = lower(elementwise(op, dtype, 2), RELAXED)
+    run_wasm(lowered, {"X0": patterns[0], "X1": patterns[1], "Y": y})
+    meaning = {"add": np.add, "mul": np.multiply, "div": np.divide, "max": np.maximum}[op]
+    with np.errstate(all="ignore"):
+        exact = meaning(a.astype(np.float32), b.astype(np.float32)).astype(dtype.numpy)
+    result = y.view(dtype.numpy).astype(np.float32)
+    np.testing.assert_array_equal(result, exact.astype(np.float32))

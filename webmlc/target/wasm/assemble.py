@@ -1,0 +1,50 @@
+"""WAT text to the bytes of a module.
+
+In: the text of a module. Out: its binary without custom sections: names are for reading, not for downloading.
+
+    >>> assemble("(module)")
+    b'\\x00asm\\x01\\x00\\x00\\x00'
+"""
+
+from __future__ import annotations
+
+import wasmtime
+
+from webmlc.core.errors import InternalError
+
+_HEADER = 8
+_CUSTOM_SECTION = 0
+
+
+def assemble(text: str) -> bytes:
+    """The binary of a WAT module. Raises `InternalError` where the text is not valid WAT."""
+    try:
+        binary = bytes(wasmtime.wat2wasm(text))
+    except wasmtime.WasmtimeError as error:
+        raise InternalError(f"wasm: the emitted text does not assemble: {error}") from error
+    return strip_custom_sections(binary)
+
+
+def strip_custom_sections(binary: bytes) -> bytes:
+    """`binary` without its custom sections (names, producers)."""
+    kept = [binary[:_HEADER]]
+    position = _HEADER
+    while position < len(binary):
+        start, section = position, binary[position]
+        size, position = _read_unsigned(binary, position + 1)
+        position += size
+        if section != _CUSTOM_SECTION:
+            kept.append(binary[start:position])
+    return b"".join(kept)
+
+
+def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
+    """An unsigned LEB128 number and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
