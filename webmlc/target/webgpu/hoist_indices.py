@@ -167,7 +167,7 @@ def _add(left: Expr, parts: dict[Term, int]) -> Expr:
 
 
 def _exact_quotient(base: Expr) -> Expr:
-    """`base / 4`, term by term; `legalise` has put bases into vector views in the form `4 * unit`."""
+    """A quarter of a base: `legalise` has put it in the form `unit * 4`."""
     match base:
         case Call(op="mul", args=(unit, Const(value=value))) if value == VECTOR_LANES:
             return unit

@@ -75,7 +75,7 @@ class ExpressionPrinter:
         return self.printed(root)[0]
 
     def operand(self, root: Expr) -> str:
-        """The text of an expression inside another, where `a < b >> c` would look like a template."""
+        """The text inside another expression (where `a < b >> c` would look like a template)."""
         text, level = self.printed(root)
         return text if level == ATOM else f"({text})"
 

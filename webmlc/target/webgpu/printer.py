@@ -258,10 +258,8 @@ class _Printer:
                 self.thread_loop(root)
             case For(var=var, extent=extent, body=body, kind="serial"):
                 name = wgsl_name(var.name)
-                self.braced(
-                    f"for (var {name}: i32 = 0; {name} < {self.expressions.operand(extent)}; {name} = {name} + 1)",
-                    body,
-                )
+                end = self.expressions.operand(extent)
+                self.braced(f"for (var {name}: i32 = 0; {name} < {end}; {name} = {name} + 1)", body)
             case For(kind=kind):
                 raise self.expressions.unsayable(f"{kind} loop")
             case If(condition=condition, then=then, otherwise=otherwise):

@@ -24,7 +24,9 @@ from webmlc.loops.ir import (
     LoopFunction,
     Seq,
     Stmt,
+    Store,
     loads,
+    seq,
     stores,
     walk_statements,
 )
@@ -65,14 +67,14 @@ class Grid:
 
 def grid_of(function: LoopFunction) -> Grid:
     """The grid of a function; raises InternalError where its sections cannot run side by side."""
-    lets, parts = _parts(function.body)
+    lets, prefix, parts = _parts(function)
     _check_independent(function, parts)
     sections: list[Section] = []
     first: Expr = Const(0)
     for part in parts:
         blocks = _extents(function, part, _BLOCKS)
         count = simplify(blocks[0] * blocks[1] * blocks[2])
-        sections.append(Section(_rewrap(lets, part), blocks, first, count))
+        sections.append(Section(_rewrap(lets, seq(*prefix, part)), blocks, first, count))
         first = simplify(first + count)
     sizes = [_extents(function, part, _THREADS) for part in parts]
     size = tuple(max(_literal(function, s[axis]) for s in sizes) for axis in range(3))
@@ -91,13 +93,25 @@ def grid_of(function: LoopFunction) -> Grid:
     return Grid(tuple(sections), size, (columns, rows, Const(1)), total, True)
 
 
-def _parts(body: Stmt) -> tuple[tuple[Let, ...], tuple[Stmt, ...]]:
-    """The lets around the whole body, and the statements under them."""
+def _parts(function: LoopFunction) -> tuple[tuple[Let, ...], tuple[Stmt, ...], tuple[Stmt, ...]]:
+    """The lets around the whole body; the statements that every thread runs first (they fill
+    registers); the nests of thread loops.
+    """
+    body = function.body
     lets: list[Let] = []
     while isinstance(body, Let):
         lets.append(body)
         body = body.body
-    return tuple(lets), body.statements if isinstance(body, Seq) else (body,)
+    statements = body.statements if isinstance(body, Seq) else (body,)
+    own = {b.name for b in function.allocations if b.scope == "local"}
+    first = 0
+    while first < len(statements) - 1:
+        match statements[first]:
+            case Store(buffer=buffer) if buffer.name in own:
+                first += 1
+            case _:
+                break
+    return tuple(lets), statements[:first], statements[first:]
 
 
 def _rewrap(lets: tuple[Let, ...], body: Stmt) -> Stmt:

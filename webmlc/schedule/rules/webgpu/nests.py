@@ -1,13 +1,14 @@
-"""What the GPU rules have in common: which loops carry a block's axes, and how loops become threads.
+"""What the GPU rules have in common: which loops carry a block's axes, and how loops become
+threads.
 
-    bind_threads(schedule, ["n", "y", "x"], 64)     # n, y, x fused -> blockIdx.x, threadIdx.x
+bind_threads(schedule, ["n", "y", "x"], 64)     # n, y, x fused -> blockIdx.x, threadIdx.x
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.schedule import Schedule
@@ -88,6 +89,3 @@ def reads(block: Block) -> set[str]:
     """The buffers that a block reads, but for those it folds into."""
     own = {s.buffer.name for s in stores(block.body)}
     return {load.buffer.name for load in loads(block.body)} - own
-
-
-ONE = Const(1)

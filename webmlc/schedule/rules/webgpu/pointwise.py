@@ -1,7 +1,8 @@
-"""Elementwise kernels, transposes, gathers, concatenations: every block writes what no other block reads.
+"""Elementwise kernels, transposes, gathers, concatenations: every block writes what no other block
+reads.
 
-One thread makes 4 adjacent elements where the last dimensions allow it, else one; several outputs are sections of one
-dispatch.
+One thread makes 4 adjacent elements where the last dimensions allow it, else one; several outputs
+are sections of one dispatch.
 
     for n, c in T.grid(8, 64): ...  ->  for b in T.thread_binding(2, "blockIdx.x"):
                                             for t in T.thread_binding(64, "threadIdx.x"):
@@ -21,7 +22,13 @@ from webmlc.schedule.analysis import (
     has_vector_types,
     lane_stride,
 )
-from webmlc.schedule.rules.webgpu.nests import axes_of_kind, bind_threads, loops_along, reads, written
+from webmlc.schedule.rules.webgpu.nests import (
+    axes_of_kind,
+    bind_threads,
+    loops_along,
+    reads,
+    written,
+)
 from webmlc.schedule.schedule import Schedule
 
 

@@ -1,9 +1,12 @@
-"""Reductions of any form, several of them in a row: softmax, normalisations, poolings over odd axes.
+"""Reductions of any form, several of them in a row: softmax, normalisations, poolings over odd
+axes.
 
-The last block's result is cut along the axes that index the reductions' results (its rows); one thread computes what its row
-needs, by itself, in registers. This is also the rule that answers for every kernel that one dispatch can compute.
+The last block's result is cut along the axes that index the reductions' results (its rows); one
+thread computes what its row needs, by itself, in registers. This is also the rule that answers for
+every kernel that one dispatch can compute.
 
-    m[i] = max(x[i, :]); s[i] = sum(exp(x[i, :] - m[i])); y[i, j] = exp(x[i, j] - m[i]) / s[i]   ->   one thread for each i
+    m[i] = max(x[i, :]); s[i] = sum(exp(x[i, :] - m[i])); y[i, j] = exp(x[i, j] - m[i]) / s[i]
+    ->  one thread for each i
 """
 
 from __future__ import annotations
@@ -12,7 +15,14 @@ from webmlc.core.expr import Var, variables
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.webgpu.nests import axes_of_kind, bind_threads, loop_of, reads, written
+from webmlc.schedule.rules.webgpu.nests import (
+    axes_of_kind,
+    bind_threads,
+    loop_of,
+    loops_along,
+    reads,
+    written,
+)
 from webmlc.schedule.schedule import Schedule
 
 
@@ -68,8 +78,9 @@ def _schedule_rows(schedule: Schedule, final: Block, machine: Machine) -> None:
     outer = [n for a in spatial if a.var in chosen and (n := loop_of(final, a)) is not None]
     inner = [n for a in spatial if a.var not in chosen and (n := loop_of(final, a)) is not None]
     producers = producers_of(function, final)
+    reduced = loops_along(final, axes_of_kind(final, "reduce"))
     if outer:
-        schedule.reorder(*outer, *inner)
+        schedule.reorder(*outer, *inner, *reduced)
     thread = bind_threads(schedule, outer, machine.workgroup_size)
     if thread is None and producers:
         raise ScheduleError("rows", "one thread would need whole temporaries", function, final.name)

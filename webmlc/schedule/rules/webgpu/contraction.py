@@ -1,0 +1,233 @@
+"""Matrix products and convolutions over channels-last maps: register tiles of rows by columns.
+
+Rows are all axes of the left operand (for a convolution: image, y, x, as one index), columns the
+last axis of the right one. Each thread owns `machine.tile`, 8 rows by 8 columns, in vec4 registers;
+the weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
+rows. Rows and columns that do not fill a tile are sections of their own.
+
+    Y[m, o] += A[m, k] * B[o // 8, k, o % 8]   ->   for k: b0, b1 = B[...]; for r in 8: Y_r += A[m +
+    r, k] * (b0, b1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from webmlc.core.expr import Expr, as_int
+from webmlc.core.machine import Machine
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.analysis import (
+    Contraction,
+    axis_ranges,
+    contraction_of,
+    flat_index,
+    has_vector_types,
+    lane_stride,
+)
+from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
+from webmlc.schedule.rules.webgpu.nests import (
+    axes_of_kind,
+    fuse_all,
+    loops_along,
+    unroll_factor,
+)
+from webmlc.schedule.schedule import Schedule
+
+_UNROLLED_STEPS = 4  # of the innermost reduction loop: a vec4 of the left operand
+_LARGEST_BODY = 12  # steps of the reduction that are written out, over several loops
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """The loops of one section, before tiling: shared outer loops, rows, columns, reductions."""
+
+    fold: str
+    batch: tuple[str, ...]
+    rows: str | None
+    columns: str
+    reduced: tuple[str, ...]
+
+
+def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """Answers for one contraction with a pointwise epilogue, whose columns are adjacent in memory.
+    """
+    fold = only_fold(function)
+    if fold is None or not has_vector_types(fold):
+        return None
+    roles = contraction_of(fold)
+    if roles is None or not roles.columns or not _columns_adjacent(fold, roles):
+        return None
+    schedule = Schedule(function)
+    attach_epilogue(schedule, fold.name)
+    block = schedule.block(fold.name)
+    column = loops_along(block, roles.columns[-1:])
+    rows = loops_along(block, roles.rows)
+    batch = loops_along(block, (*roles.batch, *roles.columns[:-1]))
+    reduced = loops_along(block, roles.reduced)
+    if not column or not reduced:
+        return None
+    schedule.reorder(column[0], *batch, *rows)
+    nest = Nest(fold.name, tuple(batch), fuse_all(schedule, rows), column[0], tuple(reduced))
+    for part in _split_columns(schedule, nest, machine.tile.columns):
+        for section in _split_rows(schedule, part, machine):
+            _tile(schedule, section, machine)
+    return schedule
+
+
+def _columns_adjacent(fold: object, roles: Contraction) -> bool:
+    """True where groups of 4 columns are adjacent in the result and in the right operand."""
+    from webmlc.loops.ir import Block, Store
+
+    assert isinstance(fold, Block) and isinstance(fold.body, Store)
+    ranges = axis_ranges(fold)
+    column = roles.columns[-1].var
+    right = flat_index(roles.right.buffer, roles.right.indices)
+    result = flat_index(fold.body.buffer, fold.body.indices)
+    return all(lane_stride(index, column, 4, ranges) == 1 for index in (right, result))
+
+
+def _is_zero(expr: Expr) -> bool:
+    return as_int(simplify(expr)) == 0
+
+
+def _partition(schedule: Schedule, nest: Nest, loop: str, at: Expr) -> tuple[Nest, Nest]:
+    """Cut an outermost loop of a nest: the nest of its first iterations, and that of the last."""
+    before = schedule.loops(nest.fold)
+    _, rest = schedule.partition(loop, at)
+    fold = next(
+        name
+        for name in schedule.blocks()
+        if rest in schedule.loops(name) and axes_of_kind(schedule.block(name), "reduce")
+    )
+    return (
+        _renamed(nest, nest.fold, dict(zip(before, schedule.loops(nest.fold), strict=True))),
+        _renamed(nest, fold, dict(zip(before, schedule.loops(fold), strict=True))),
+    )
+
+
+def _renamed(nest: Nest, fold: str, names: Mapping[str, str]) -> Nest:
+    return Nest(
+        fold,
+        tuple(names[loop] for loop in nest.batch),
+        None if nest.rows is None else names[nest.rows],
+        names[nest.columns],
+        tuple(names[loop] for loop in nest.reduced),
+    )
+
+
+def _split_columns(schedule: Schedule, nest: Nest, width: int) -> list[Nest]:
+    """Whole panels of columns, then what is left."""
+    extent = simplify(schedule.extent(nest.columns))
+    whole = simplify(extent // width * width)
+    if _is_zero(extent - whole) or as_int(whole) == 0:
+        return [nest]
+    return list(_partition(schedule, nest, nest.columns, whole))
+
+
+def _split_rows(schedule: Schedule, nest: Nest, machine: Machine) -> list[Nest]:
+    """Whole tiles of rows, then single rows."""
+    if nest.rows is None:
+        return [nest]
+    schedule.reorder(nest.rows, *nest.batch, nest.columns)
+    extent = simplify(schedule.extent(nest.rows))
+    height = row_tile(extent, machine.tile.rows)
+    whole = simplify(extent // height * height)
+    if height == 1 or _is_zero(extent - whole):
+        return [nest]
+    return list(_partition(schedule, nest, nest.rows, whole))
+
+
+def row_tile(extent: Expr, largest: int) -> int:
+    """Rows of a thread's tile: a divisor where it costs least, counting the loads of the columns.
+    """
+    count = as_int(extent)
+    if count is None:
+        return largest
+    if count < largest:
+        return count
+    return min(range(1, largest + 1), key=lambda rows: _cost(count, rows))
+
+
+def _cost(count: int, rows: int) -> tuple[int, int]:
+    """The work of covering `count` rows: for each tile its rows, and 2 more for the column loads.
+    """
+    return (count // rows * (rows + 2) + count % rows * 3, -rows)
+
+
+def _tile(schedule: Schedule, nest: Nest, machine: Machine) -> None:
+    """Tile one section and bind its threads."""
+    tile: list[TileLoop] = []
+    rows: str | None = None
+    columns = nest.columns
+    if nest.rows is not None:
+        extent = simplify(schedule.extent(nest.rows))
+        height = row_tile(extent, machine.tile.rows)
+        if not _is_zero(extent % height):
+            height = 1
+        rows = nest.rows
+        if height > 1:
+            rows, inner = schedule.split(nest.rows, [None, height])
+            tile.append(TileLoop(inner, "unrolled"))
+    width = unroll_factor(schedule.extent(columns), machine.tile.columns)
+    if width == machine.lanes:
+        columns, lanes = schedule.split(columns, [None, width])
+        tile.append(TileLoop(lanes, "vectorized"))
+    elif width % machine.lanes == 0:
+        columns, vectors, lanes = schedule.split(
+            columns, [None, width // machine.lanes, machine.lanes]
+        )
+        tile += [TileLoop(vectors, "unrolled"), TileLoop(lanes, "vectorized")]
+    outer = [*nest.batch, *([] if rows is None else [rows]), columns]
+    schedule.reorder(*outer, *(step.loop for step in tile))
+    reduced = _unroll_reduction(schedule, list(nest.reduced))
+    _bind(schedule, list(nest.batch), rows, columns, machine)
+    run_tile(schedule, nest.fold, tile, reduced)
+
+
+def _unroll_reduction(schedule: Schedule, loops: list[str]) -> list[str]:
+    """Write out a few steps of the innermost reduction loop, and short loops around it."""
+    *outer, last = loops
+    extent = schedule.extent(last)
+    factor = unroll_factor(extent, _UNROLLED_STEPS)
+    if as_int(simplify(extent)) == factor:
+        schedule.unroll(last)
+        while outer:
+            around = as_int(simplify(schedule.extent(outer[-1])))
+            if around is None or around * factor > _LARGEST_BODY:
+                break
+            schedule.unroll(outer[-1])
+            factor *= around
+            outer.pop()
+        return loops
+    if factor == 1:
+        return loops
+    steps, unrolled = schedule.split(last, [None, factor])
+    schedule.unroll(unrolled)
+    return [*outer, steps, unrolled]
+
+
+def _bind(
+    schedule: Schedule, batch: list[str], rows: str | None, columns: str, machine: Machine
+) -> None:
+    """Workgroups are blocks of threads by rows and columns, so that they share both operands'
+    lines.
+    """
+    across = unroll_factor(schedule.extent(columns), 8)
+    down = max(1, machine.workgroup_size // across)
+    groups, column = schedule.split(columns, [None, across])
+    outer = [*batch, groups]
+    inner = [column]
+    if rows is not None:
+        count = as_int(simplify(schedule.extent(rows)))
+        down = down if count is None else min(down, count)
+        blocks, row = schedule.split(rows, [None, down])
+        outer, inner = [*batch, blocks, groups], [row, column]
+    schedule.reorder(*outer, *inner)
+    group = fuse_all(schedule, outer)
+    assert group is not None
+    schedule.bind(group, "blockIdx.x")
+    schedule.bind(column, "threadIdx.x")
+    if rows is not None:
+        schedule.bind(inner[0], "threadIdx.y")

@@ -1,0 +1,102 @@
+"""Tiling of one fold (a contraction, a window) with the pointwise blocks that follow it.
+
+In: a kernel of one reduction block and blocks that read its result at their own element. Out: nests
+in which one thread owns a tile of the result: it clears the tile's registers, runs the reduction
+loops around the whole tile, and hands the tile to the epilogue.
+
+    for m, o: { for k: Y += ...; Z = relu(Y) }   ->   for m0, o0 (threads):
+                                                          for r, v: Y = 0
+                                                          for k: for r, v: Y += ...
+                                                          for r, v: Z = relu(Y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
+from webmlc.schedule.rules.webgpu.nests import axes_of_kind, loops_along
+from webmlc.schedule.schedule import Schedule
+
+TileKind = Literal["unrolled", "vectorized"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoop:
+    """A loop inside the tile and how it is run."""
+
+    loop: str
+    kind: TileKind
+
+
+def only_fold(function: LoopFunction) -> Block | None:
+    """The one reduction block of a kernel whose other blocks each read what it, or one of them,
+    made.
+    """
+    every = list(blocks(function.body))
+    folds = [b for b in every if axes_of_kind(b, "reduce")]
+    if len(folds) != 1 or every[0] is not folds[0]:
+        return None
+    made = {s.buffer.name for s in stores(folds[0])}
+    for block in every[1:]:
+        if not {load.buffer.name for load in loads(block)} & made:
+            return None
+        made |= {s.buffer.name for s in stores(block)}
+    return folds[0]
+
+
+def attach_epilogue(schedule: Schedule, fold: str) -> tuple[list[str], list[str]]:
+    """Put the epilogue under the fold's innermost spatial loop, and the fold into registers.
+
+    Returns the spatial loops and the reduction loops. Raises `ScheduleError` where the epilogue
+    reads another element than the one that is ready.
+    """
+    block = schedule.block(fold)
+    spatial = loops_along(block, axes_of_kind(block, "spatial"))
+    reduced = loops_along(block, axes_of_kind(block, "reduce"))
+    schedule.reorder(*spatial, *reduced)
+    followers = [name for name in schedule.blocks() if name != fold]
+    target = next(stores(block)).buffer.name
+    outputs = {b.name for b in schedule.function.params}
+    if target in outputs:
+        followers = [schedule.cache_write(fold, "local"), *followers]
+    else:
+        schedule.set_scope(fold, "local")
+    if spatial:
+        for name in followers:
+            schedule.reverse_compute_at(name, spatial[-1])
+    return spatial, reduced
+
+
+def run_tile(
+    schedule: Schedule, fold: str, tile: Sequence[TileLoop], reduced: Sequence[str]
+) -> None:
+    """Move the reduction loops around the tile: `tile` are the innermost spatial loops, in order,
+    over the reduction nest and the epilogue.
+    """
+    schedule.decompose_reduction(fold, reduced[0])
+    for step in reversed(tile):
+        schedule.fission(step.loop)
+    kinds = {step.loop: step.kind for step in tile}
+    base = [step.loop for step in tile]
+    for name in blocks_under(schedule, fold, len(tile), len(reduced)):
+        loops = schedule.loops(name)
+        if name == fold:
+            own = loops[len(loops) - len(tile) - len(reduced) : len(loops) - len(reduced)]
+            schedule.reorder(*reduced, *own)
+        else:
+            own = loops[len(loops) - len(tile) :]
+        for loop, original in zip(own, base, strict=True):
+            if kinds[original] == "vectorized":
+                schedule.vectorize(loop)
+            else:
+                schedule.unroll(loop)
+
+
+def blocks_under(schedule: Schedule, fold: str, tile: int, reduced: int) -> list[str]:
+    """The blocks in the same thread as `fold`, whose nest ends in `tile` and `reduced` loops."""
+    loops = schedule.loops(fold)
+    outer = loops[: len(loops) - tile - reduced]
+    return [n for n in schedule.blocks() if schedule.loops(n)[: len(outer)] == outer]
