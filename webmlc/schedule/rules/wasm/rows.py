@@ -7,8 +7,11 @@ run in four vectors that are added at the end.
 
 from __future__ import annotations
 
-from webmlc.core.expr import as_int
+import math
+
+from webmlc.core.expr import as_int, variables
 from webmlc.core.machine import Machine
+from webmlc.loops.ir import loads
 from webmlc.schedule.analysis import fold_of, operations, reads_evenly
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.wasm.nests import extent_of, is_parameter, written_buffer
@@ -57,11 +60,48 @@ def schedule_stage(
 def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
     """Every producer moved under a loop of `anchor`: the innermost one that makes nothing twice.
 
-    Returns the schedule and how many loops are shared; zero where there is no such loop.
+    Returns the schedule and how many loops are shared; zero where there is no such loop. What one
+    iteration stores must be of known size: if nothing else helps, values are computed twice.
     """
-    before = operations(schedule.function)
+    limit = operations(schedule.function) * 1.05
+    has_symbols = any(as_int(d) is None for b in schedule.function.allocations for d in b.shape)
+    found = _innermost_gathering(schedule, anchor, limit)
+    if found is None and has_symbols:
+        inlined = schedule.copy()
+        for producer in _producers(schedule, anchor):
+            if fold_of(schedule.block(producer)) is None:
+                inlined.compute_inline(producer)
+        found = _innermost_gathering(inlined, anchor, limit * 2)
+        if found is None:
+            _put_rows_first(inlined, anchor)
+            found = _innermost_gathering(inlined, anchor, limit * 2)
+        found = found or _innermost_gathering(inlined, anchor, math.inf)
+    return found or (schedule, 0)
+
+
+def _producers(schedule: Schedule, anchor: str) -> list[str]:
+    return [name for name in reversed(schedule.blocks()) if name != anchor]
+
+
+def _put_rows_first(schedule: Schedule, anchor: str) -> None:
+    """Let the loops of `anchor` that no reduction needs as a whole stand outside the others."""
     loops = schedule.loops(anchor)
-    producers = [name for name in reversed(schedule.blocks()) if name != anchor]
+    block = schedule.block(anchor)
+    used: set[str] = set(loops)
+    for load in loads(block.body):
+        if any(load.buffer == buffer for buffer in schedule.function.allocations):
+            names = {v.name for index in load.indices for v in variables(index)}
+            axes = zip(block.axes, block.bindings, strict=True)
+            used &= {str(binding) for axis, binding in axes if axis.var.name in names}
+    schedule.reorder(*[p for p in loops if p in used], *[p for p in loops if p not in used])
+
+
+def _innermost_gathering(
+    schedule: Schedule, anchor: str, limit: float
+) -> tuple[Schedule, int] | None:
+    """The schedule with all producers under the innermost loop that costs at most `limit`."""
+    loops = schedule.loops(anchor)
+    producers = _producers(schedule, anchor)
     for depth in range(len(loops), 0, -1):
         trial = schedule.copy()
         try:
@@ -69,11 +109,21 @@ def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
                 trial.compute_at(producer, loops[depth - 1])
         except ScheduleError:
             continue
-        if operations(trial.function) <= before * 1.05:
+        if operations(trial.function) <= limit and _stores_known_sizes(trial, producers, depth):
             for producer in producers:
                 _keep_near(trial, producer)
             return trial, depth
-    return schedule, 0
+    return None
+
+
+def _stores_known_sizes(schedule: Schedule, producers: list[str], depth: int) -> bool:
+    """True where what each producer stores in one iteration of the shared loops has a known size."""
+    for producer in producers:
+        reduced = reduce_loops(schedule, producer)
+        own = [loop for loop in schedule.loops(producer)[depth:] if loop not in reduced]
+        if any(extent_of(schedule, loop) is None for loop in own):
+            return False
+    return True
 
 
 def _keep_near(schedule: Schedule, producer: str) -> None:
