@@ -9,17 +9,17 @@ Loops and blocks are addressed by name (a loop by its variable), so a step is pl
     schedule.vectorize(inner)
     assert replay(matmul, schedule.trace) == schedule.function
 
-`WEBMLC_VERIFY=1` verifies the function after every step; `2` also runs it before and after on small
+`WEBMLC_VERIFY=2` verifies the function after every step, and runs it before and after on small
 inputs.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from webmlc.core.expr import Expr, Operand, Var
+from webmlc.core.flags import verify_level
 from webmlc.loops.ir import Block, For, LoopFunction, Scope, Stmt, blocks, walk_statements
 from webmlc.schedule.primitives import PRIMITIVES
 from webmlc.schedule.trace import Step, Trace, arguments_of, step
@@ -43,7 +43,7 @@ class Schedule:
     def __init__(self, function: LoopFunction) -> None:
         self.function = unique_loops(function)
         self.trace: Trace = []
-        self._verify = int(os.environ.get("WEBMLC_VERIFY") or 0)
+        self._checks_steps = verify_level() >= 2
 
     def copy(self) -> Schedule:
         """A schedule at the same point, to try steps on."""
@@ -171,7 +171,7 @@ class Schedule:
         """
         result = PRIMITIVES[primitive](self.function, *arguments)
         function, made = result if isinstance(result, tuple) else (result, None)
-        if self._verify:
+        if self._checks_steps:
             self._check(function, step(primitive, arguments))
         self.function = function
         self.trace.append(step(primitive, arguments))
@@ -180,7 +180,7 @@ class Schedule:
     def _check(self, after: LoopFunction, recorded: Step) -> None:
         from webmlc.schedule.check_step import check_step
 
-        check_step(self.function, after, recorded, run=self._verify >= 2)
+        check_step(self.function, after, recorded, run=True)
 
 
 def replay(function: LoopFunction, trace: Iterable[Step]) -> LoopFunction:
