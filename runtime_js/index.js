@@ -63,6 +63,7 @@ function describe(model) {
   }
   const { weights, arena, memory, download } = model.resources;
   fact("Device", `${model.device} (${model.deviceReason})`);
+  if (model.variant) fact("WebAssembly", model.variant);
   fact("Threads", `${model.threads} (${model.threadsReason})`);
   fact("Weights", kilobytes(weights));
   for (const [device, bytes] of Object.entries(arena)) fact(`Arena, ${device}`, kilobytes(bytes));

@@ -108,6 +108,7 @@ export class Model {
     this.outputs = manifest.outputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
     this.device = choice.device;
     this.deviceReason = choice.deviceReason;
+    this.variant = devices.wasm instanceof WasmDevice ? devices.wasm.variant : null;
     this.threads = choice.threads;
     this.threadsReason = choice.threadsReason;
     this.resources = { weights, arena, memory, largestBinding, features, download: downloadBytes(manifest, program) };

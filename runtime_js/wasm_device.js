@@ -19,13 +19,12 @@ const RELAXED_PROBE = new Uint8Array([
 /**
  * The variant of the module to run: relaxed SIMD where the engine accepts it, else plain SIMD.
  * @param {Record<string, string>} modules
- * @returns {string} its path
+ * @returns {"relaxed" | "simd128"}
  */
-function chooseModule(modules) {
-  const variant = WebAssembly.validate(RELAXED_PROBE) && modules.relaxed ? "relaxed" : "simd128";
-  const path = modules[variant];
-  if (!path) throw new PackageError("the package has no WebAssembly module that this engine can run");
-  return path;
+function chooseVariant(modules) {
+  const variant = modules.relaxed && WebAssembly.validate(RELAXED_PROBE) ? "relaxed" : "simd128";
+  if (!modules[variant]) throw new PackageError("the package has no WebAssembly module that this engine can run");
+  return variant;
 }
 
 export class WasmDevice {
@@ -38,7 +37,8 @@ export class WasmDevice {
     /** @type {Error | null} */
     this.failure = null;
     this.onBytes = (/** @type {number} */ _bytes) => {};
-    this.module = "";
+    /** @type {"relaxed" | "simd128" | null} */
+    this.variant = null;
     this.worker.onError((message) => this.#fail(new InternalError(`the model's worker failed: ${message}`)));
     this.worker.listen(({ id, result, error, bytes }) => {
       if (bytes !== undefined) return this.onBytes(bytes);
@@ -59,13 +59,15 @@ export class WasmDevice {
    */
   async load(base, manifest, own, threads, onBytes) {
     this.onBytes = onBytes;
-    this.module = chooseModule(manifest.programs[own]?.modules ?? {});
+    const modules = manifest.programs[own]?.modules ?? {};
+    this.variant = chooseVariant(modules);
+    const module = modules[this.variant];
     const ports = Array.from({ length: threads - 1 }, () => {
       const { port1, port2 } = new MessageChannel();
       port1.onmessage = ({ data }) => this.#fail(fromData(data));
       return port2;
     });
-    await this.#call({ type: "load", base: base.href, manifest, own, threads, module: this.module, ports }, ports);
+    await this.#call({ type: "load", base: base.href, manifest, own, threads, module, ports }, ports);
   }
 
   /**

@@ -51,6 +51,8 @@ export interface Model {
   readonly outputs: Port[];
   readonly device: "wasm" | "webgpu";
   readonly deviceReason: string;
+  /** The WebAssembly module that runs: "relaxed" uses relaxed SIMD, "simd128" does without; null where none runs. */
+  readonly variant: "relaxed" | "simd128" | null;
   readonly threads: number;
   readonly threadsReason: string;
   /** Exact bytes, as stated when the package was built; null where they depend on symbols. */

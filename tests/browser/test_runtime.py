@@ -24,9 +24,9 @@ RUN = """async ({ device, threads, sizes }) => {
   }
   const x = { dtype: "float32", shape: [1, 4], data: new Float32Array(4) };
   const steps = await model.profile({ x });
-  const { device: chosen, threads: count, threadsReason, resources } = model;
+  const { device: chosen, threads: count, threadsReason, resources, variant } = model;
   model.dispose();
-  return { outputs, chosen, count, threadsReason, resources, seen, steps };
+  return { outputs, chosen, count, threadsReason, resources, variant, seen, steps };
 }"""
 SIZES = [3, 1, 8, 1000, 3, 0]
 
@@ -78,6 +78,7 @@ def test_every_device_computes_the_same(site: Path) -> None:
     values = [check(report) for report in reports]
     assert [v["chosen"] for v in values] == ["wasm", "wasm", "webgpu", "webgpu", "webgpu", "wasm"]
     assert [v["count"] for v in values[:2]] == [1, 2]
+    assert [v["variant"] for v in values[:4]] == ["relaxed", "relaxed", None, "relaxed"]
     fetched = {r["path"] for r in reports[0].requests}
     assert "/scaled/model.relaxed.wasm" in fetched
     assert not fetched & {"/scaled/model.simd128.wasm", "/scaled/kernels.wgsl"}
