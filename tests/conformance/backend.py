@@ -1,0 +1,133 @@
+"""webmlc as an ONNX backend: `onnx.backend.base.Backend` over build and run.
+
+    rep = WebmlcBackend.prepare(model, device="CPU")     # CPU: the emitted WASM, CUDA: the WGSL
+    outputs = rep.run([x])
+
+`device="NUMPY"` runs the numpy meaning of the graph instead of emitted code: it tells a wrong row of
+the operator table from a wrong schedule.
+
+Shapes are decided when a model is built, so inputs whose values decide an output's shape (`shape` of
+a Reshape that is not a constant) are built in: the model is specialised on them at its first run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from onnx import ModelProto, numpy_helper
+from onnx.backend.base import Backend, BackendRep
+
+from webmlc.core.errors import UnsupportedError
+from webmlc.frontend.read_model import read_model
+from webmlc.graph.evaluate import evaluate_function
+from webmlc.graph.fold_constants import fold_constants
+from webmlc.graph.infer_shapes import UnknownShapeError, infer_shapes
+from webmlc.graph.ir import Array, Function, Module, producers
+from webmlc.graph.normalise import normalise
+from webmlc.graph.simplify_graph import simplify_graph
+
+Engine = Literal["numpy", "wasm", "webgpu"]
+ENGINES: dict[str, Engine] = {"CPU": "wasm", "CUDA": "webgpu", "NUMPY": "numpy"}
+
+
+class WebmlcBackend(Backend):
+    """Builds a package in a temporary folder and runs it."""
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device.partition(":")[0] in ENGINES
+
+    @classmethod
+    def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> WebmlcRep:
+        """Raises `UnsupportedError` where the model can never be built."""
+        super().prepare(model, device, **kwargs)
+        return WebmlcRep(model, ENGINES[device.partition(":")[0]])
+
+    @classmethod
+    def run_model(
+        cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+
+class WebmlcRep(BackendRep):
+    """A model that is built at once, or at its first run where its shapes depend on inputs."""
+
+    def __init__(self, model: ModelProto, engine: Engine) -> None:
+        self.model, self.engine = model, engine
+        self.shape_inputs = find_shape_inputs(model)
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        names = [i.name for i in self.model.graph.input]
+        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
+        fixed = {name: np.asarray(given[name]) for name in self.shape_inputs}
+        feeds = {k: np.asarray(v) for k, v in given.items() if k not in fixed}
+        model = specialise(self.model, fixed)
+        results = _run(model, self.engine, feeds)
+        return tuple(results[o.name] for o in self.model.graph.output)
+
+
+def find_shape_inputs(model: ModelProto) -> tuple[str, ...]:
+    """The inputs whose values decide shapes; raises `UnsupportedError` for anything else missing."""
+    module = normalise(read_model(model))
+    try:
+        infer_shapes(module)
+    except UnknownShapeError as error:
+        return _inputs_behind(module.main, error.values)
+    return ()
+
+
+def _inputs_behind(function: Function, values: Sequence[str]) -> tuple[str, ...]:
+    """The function inputs that these values are computed from."""
+    makers = producers(function)
+    found: dict[str, None] = {}
+    pending, seen = list(values), set(values)
+    while pending:
+        value = pending.pop()
+        if value in function.inputs:
+            found[value] = None
+        elif value in makers:
+            fresh = [i for i in makers[value].inputs if i and i not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+    return tuple(found)
+
+
+def specialise(model: ModelProto, fixed: Mapping[str, Array]) -> ModelProto:
+    """The model with these inputs as constants."""
+    if not fixed:
+        return model
+    result = ModelProto()
+    result.CopyFrom(model)
+    for info in [i for i in result.graph.input if i.name in fixed]:
+        result.graph.input.remove(info)
+        result.graph.initializer.append(numpy_helper.from_array(fixed[info.name], info.name))
+    return result
+
+
+def _run(model: ModelProto, engine: Engine, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    if engine == "numpy":
+        return evaluate_function(optimised(model).main, feeds)
+    from webmlc.compile import build
+    from webmlc.host.load import load
+
+    with tempfile.TemporaryDirectory() as folder:
+        build(model, Path(folder), target=engine)
+        loaded = load(folder, device=engine)
+        try:
+            return loaded.run(dict(feeds))
+        finally:
+            loaded.dispose()
+
+
+def optimised(model: ModelProto) -> Module:
+    """The model after the graph passes that come before layouts."""
+    module = infer_shapes(normalise(read_model(model)))
+    return simplify_graph(fold_constants(module))
+
+
+__all__ = ["UnsupportedError", "WebmlcBackend", "WebmlcRep"]
