@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
 from webmlc.graph.meaning import has_pieces, kind_of
-from webmlc.graph.ops.operator import Scope
+from webmlc.graph.ops.operator import SYMBOLIC_CONSTANT, Scope
 
 POINTWISE = frozenset({"elementwise", "broadcast", "injective"})
 EPILOGUE = frozenset({"elementwise", "broadcast"})
@@ -53,11 +53,17 @@ class _Fusion:
     users: dict[str, list[Node]] = field(default_factory=dict)
     makers: dict[str, Node] = field(default_factory=dict)
     position: dict[Node, int] = field(default_factory=dict)
+    symbolic: dict[str, Node] = field(default_factory=dict)
 
     def run(self) -> Function:
         self.users = consumers(self.function)
         self.makers = producers(self.function)
         self.position = {node: p for p, node in enumerate(self.function.nodes)}
+        self.symbolic = {
+            node.outputs[0]: node
+            for node in self.function.nodes
+            if (node.domain, node.op) == SYMBOLIC_CONSTANT
+        }
         for kind in ("contraction", "reduction"):
             for node in self.function.nodes:
                 if kind_of(node) == kind and node not in self.groups:
@@ -136,7 +142,15 @@ class _Fusion:
         """
         made = {o for node in group for o in node.outputs}
         read = dict.fromkeys(i for node in group for i in node.inputs if i and i not in made)
-        return [v for v in read if not self.is_literal(v)]
+        return [v for v in read if not self.is_literal(v) and v not in self.symbolic]
+
+    def symbolic_nodes(self, group: list[Node]) -> list[Node]:
+        """The symbolic constants the group reads: every group gets its own, for it has no bytes."""
+        read = dict.fromkeys(i for node in group for i in node.inputs)
+        own = set(group)
+        return [
+            self.symbolic[v] for v in read if v in self.symbolic and self.symbolic[v] not in own
+        ]
 
     def is_literal(self, value: str) -> bool:
         array = self.function.constants.get(value)
@@ -182,25 +196,29 @@ class _Fusion:
                     nodes.append(current[0] if view else self.fused_node(current))
                     continue
                 stack.append((current, True))
-                makers = [self.makers[i] for n in current for i in n.inputs if i in self.makers]
+                read = [i for n in current for i in n.inputs if i not in self.symbolic]
+                makers = [self.makers[i] for i in read if i in self.makers]
                 stack += [(self.groups[m], False) for m in makers if self.groups[m] is not current]
 
         for node in self.function.nodes:
             if node.op == "View":
                 self.groups[node] = [node]
+        returned = set(self.function.outputs)
         for node in self.function.nodes:
-            emit(self.groups[node])
+            if node.outputs[0] not in self.symbolic or node.outputs[0] in returned:
+                emit(self.groups[node])
         return replace(self.function, nodes=tuple(nodes))
 
     def fused_node(self, group: list[Node]) -> Node:
-        ordered = tuple(sorted(group, key=self.position.__getitem__))
+        members = sorted(group, key=self.position.__getitem__)
+        ordered = (*self.symbolic_nodes(members), *members)
         inputs = tuple(self.inputs_of(list(ordered)))
-        live = self.live_out(ordered)
-        outputs = tuple(o for node in ordered for o in node.outputs if o in live)
+        live = self.live_out(members)
+        outputs = tuple(o for node in members for o in node.outputs if o in live)
         values = sorted({v for node in ordered for v in (*node.inputs, *node.outputs) if v})
         scope = Scope.of(self.function)
         body = Function(
-            "_".join(node.op.lower() for node in ordered[:4]),
+            "_".join(node.op.lower() for node in members[:4]),
             inputs,
             outputs,
             ordered,
