@@ -6,9 +6,9 @@ and `webgpu.WebGpuExecutor` are the two; `runtime_js` has their twins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -16,6 +16,8 @@ from webmlc.package.manifest import Device, Manifest, Program
 from webmlc.package.transfers import Stage
 
 Array = NDArray[Any]
+T = TypeVar("T")
+CACHED_BINDINGS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,23 @@ class Loaded:
     def program(self) -> Program:
         """The program that runs."""
         return self.manifest.programs[self.own]
+
+
+class Cache(Generic[T]):
+    """What was made for the latest few bindings of symbols."""
+
+    def __init__(self) -> None:
+        self.items: dict[tuple[tuple[str, int], ...], T] = {}
+
+    def get(self, symbols: Mapping[str, int], make: Callable[[], T]) -> T:
+        """The item of these symbols; made, and the oldest dropped, where there is none."""
+        key = tuple(symbols.items())
+        if key not in self.items:
+            item = make()
+            while len(self.items) >= CACHED_BINDINGS:
+                del self.items[next(iter(self.items))]
+            self.items[key] = item
+        return self.items[key]
 
 
 class Executor(Protocol):

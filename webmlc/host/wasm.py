@@ -13,6 +13,8 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +25,7 @@ from wasmtime import _ffi as ffi
 
 from webmlc.core.errors import InternalError, PackageError, UserError
 from webmlc.core.expr import evaluate
-from webmlc.host.executor import Array, Loaded
+from webmlc.host.executor import Array, Cache, Loaded
 from webmlc.package.memory_plan import (
     PAGE,
     SCRATCH_BASE,
@@ -36,6 +38,15 @@ from webmlc.package.transfers import Stage
 
 Run = Callable[[int, int, int, int], None]
 MAX_PAGES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Memory for one value of the symbols: addresses, sizes, and the slot table's words."""
+
+    layout: Layout
+    sizes: Mapping[str, int]
+    slots: list[int]
 
 
 class WasmExecutor:
@@ -52,34 +63,36 @@ class WasmExecutor:
         except wasmtime.WasmtimeError as error:
             raise PackageError(f"the package's WebAssembly module is invalid: {error}") from error
         self.workers = [_Worker(tid) for tid in range(threads)] if threads > 1 else []
-        self.symbols: Mapping[str, int] | None = None
-        self.layout: Layout | None = None
-        self.sizes: dict[str, int] = {}
+        self.bindings: Cache[Binding] = Cache()
+        self.bound: Binding | None = None
         self.bytes: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.memory: wasmtime.SharedMemory | None = None
         self.runs: list[Run] = []
 
     def bind(self, symbols: Mapping[str, int]) -> None:
         """Plan memory for `symbols`; a new memory only where the present one is too small."""
-        if symbols == self.symbols:
+        binding = self.bindings.get(symbols, partial(self._plan, symbols))
+        if binding is self.bound:
             return
-        loaded = self.loaded
-        program = loaded.program
+        if binding.layout.total > len(self.bytes):
+            self._new_memory(binding.layout)
+        self._words(SLOT_TABLE, binding.slots)
+        stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
+        self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
+        self.bound = binding
+
+    def _plan(self, symbols: Mapping[str, int]) -> Binding:
+        loaded, program = self.loaded, self.loaded.program
         plan = layout(loaded.manifest, loaded.own, "wasm", symbols, self.threads)
         expected = program.resources.arena.get("wasm")
         if expected is not None and plan.arena != expected:
             raise InternalError(
                 f"host: the arena takes {plan.arena} bytes, the manifest says {expected}"
             )
-        self.sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers}
-        if plan.total > len(self.bytes):
-            self._new_memory(plan)
+        sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers}
         slots = [plan.offsets.get(b.name, plan.constants.get(b.name, 0)) for b in program.buffers]
         slots += [symbols[s.name] for s in loaded.manifest.symbols]
-        self._words(SLOT_TABLE, slots)
-        stride = scratch_stride(program.resources.scratch_per_thread)
-        self._words(SCRATCH_BASE, [plan.scratch, stride])
-        self.layout, self.symbols = plan, dict(symbols)
+        return Binding(plan, sizes, slots)
 
     def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
@@ -104,13 +117,13 @@ class WasmExecutor:
         for worker in self.workers:
             worker.stop()
         self.workers, self.runs, self.memory = [], [], None
-        self.bytes, self.symbols = np.zeros(0, np.uint8), None
+        self.bytes, self.bound = np.zeros(0, np.uint8), None
 
     def _new_memory(self, plan: Layout) -> None:
         pages = -(-plan.total // PAGE)
         if pages > MAX_PAGES:
             raise UserError(f"the model needs {plan.total} bytes: more than 32-bit memory holds")
-        old, program = self.bytes, self.loaded.program
+        program = self.loaded.program
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True)
         try:
             self.memory = _Memory(self.engine, kind)
@@ -123,7 +136,6 @@ class WasmExecutor:
             if buffer.tensor is not None and buffer.name in plan.constants:
                 address, data = plan.constants[buffer.name], self.loaded.tensors[buffer.tensor]
                 self.bytes[address : address + len(data)] = np.frombuffer(data, np.uint8)
-        del old
 
     def _instance(self, memory: wasmtime.SharedMemory) -> Run:
         store = wasmtime.Store(self.engine)
@@ -154,10 +166,10 @@ class WasmExecutor:
             raise InternalError(f"host: a kernel of steps {steps} trapped: {error}") from error
 
     def _view(self, name: str) -> NDArray[np.uint8]:
-        assert self.layout is not None
-        plan = self.layout
+        assert self.bound is not None
+        plan = self.bound.layout
         address = plan.offsets[name] if name in plan.offsets else plan.constants[name]
-        return self.bytes[address : address + self.sizes[name]]
+        return self.bytes[address : address + self.bound.sizes[name]]
 
     def _words(self, address: int, values: list[int]) -> None:
         words = np.array(values, np.int64).astype(np.int32).view(np.uint8)

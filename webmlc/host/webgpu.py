@@ -8,7 +8,8 @@ one encoder, one pass, one submission and one readback.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, InternalError, UserError
 from webmlc.core.expr import evaluate
-from webmlc.host.executor import Array, Loaded
+from webmlc.host.executor import Array, Cache, Loaded
 from webmlc.package.manifest import Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
 from webmlc.package.transfers import Stage
@@ -34,6 +35,15 @@ class Dispatch:
     workgroups: tuple[int, int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The arena for one value of the symbols, and every dispatch by its step's number."""
+
+    layout: Layout
+    sizes: Mapping[str, int]
+    dispatches: Mapping[int, Dispatch]
+
+
 class WebGpuExecutor:
     """The GPU: one arena, constants in as few buffers as limits allow, one pipeline a kernel."""
 
@@ -43,19 +53,18 @@ class WebGpuExecutor:
         self.constants = self._upload_constants()
         self.layouts: dict[str, Any] = {}
         self.pipelines = self._pipelines()
-        self.symbols: Mapping[str, int] | None = None
-        self.layout: Layout | None = None
-        self.sizes: dict[str, int] = {}
         self.arena: Any = None
-        self.dispatches: dict[int, Dispatch] = {}
-        self.plans: dict[tuple[tuple[str, int], ...], dict[int, Dispatch]] = {}
+        self.staging: Any = None
+        self.bindings: Cache[Binding] = Cache()
+        self.bound: Binding | None = None
 
     def bind(self, symbols: Mapping[str, int]) -> None:
         """Plan the arena for `symbols` and build the bind groups; a new arena only where it must
         grow.
         """
-        if symbols == self.symbols:
-            return
+        self.bound = self.bindings.get(symbols, partial(self._bind, symbols))
+
+    def _bind(self, symbols: Mapping[str, int]) -> Binding:
         loaded = self.loaded
         plan = layout(loaded.manifest, loaded.own, "webgpu", symbols)
         expected = loaded.program.resources.arena.get("webgpu")
@@ -63,14 +72,11 @@ class WebGpuExecutor:
             raise InternalError(
                 f"host: the arena takes {plan.arena} bytes, the manifest says {expected}"
             )
-        self.sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in loaded.program.buffers}
+        sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in loaded.program.buffers}
         if self.arena is None or plan.arena > self.arena.size:
             self._new_arena(plan.arena)
-        self.layout, self.symbols = plan, dict(symbols)
-        key = tuple(sorted(symbols.items()))
-        if key not in self.plans:
-            self.plans[key] = self._dispatches(symbols)
-        self.dispatches = self.plans[key]
+        self.bound = Binding(plan, sizes, {})
+        return replace(self.bound, dispatches=self._dispatches(symbols))
 
     def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
@@ -78,7 +84,7 @@ class WebGpuExecutor:
         encoder = self.device.create_command_encoder()
         compute = encoder.begin_compute_pass()
         for index in range(stage.segment.first, stage.segment.last):
-            self._encode(compute, self.dispatches[index])
+            self._encode(compute, index)
         compute.end()
         return self._read(encoder, stage.downloads)
 
@@ -101,7 +107,7 @@ class WebGpuExecutor:
                     "end_of_pass_write_index": 2 * number + 1,
                 }
             )
-            self._encode(compute, self.dispatches[index])
+            self._encode(compute, index)
             compute.end()
         encoder.resolve_query_set(queries, 0, count, times, 0)
         self.device.queue.submit([encoder.finish()])
@@ -112,10 +118,11 @@ class WebGpuExecutor:
     def dispose(self) -> None:
         """Destroy every buffer."""
         buffers = {id(b): b for b, _ in self.constants.values()}
-        for buffer in (*buffers.values(), *([self.arena] if self.arena is not None else [])):
-            buffer.destroy()
-        self.constants, self.arena, self.plans, self.dispatches = {}, None, {}, {}
-        self.symbols = None
+        for buffer in (*buffers.values(), self.arena, self.staging):
+            if buffer is not None:
+                buffer.destroy()
+        self.constants, self.arena, self.staging, self.bound = {}, None, None, None
+        self.bindings.items.clear()
 
     def _buffer(self, size: int, usage: int) -> Any:
         limit = self.device.limits["max-buffer-size"]
@@ -128,7 +135,7 @@ class WebGpuExecutor:
             self.arena.destroy()
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         self.arena = self._buffer(size, usage)
-        self.plans = {}  # their bind groups point into the old arena
+        self.bindings.items.clear()  # their bind groups point into the old arena
 
     def _upload_constants(self) -> dict[str, tuple[Any, int]]:
         """Each constant's GPU buffer and offset; tensors share buffers up to the largest
@@ -216,14 +223,18 @@ class WebGpuExecutor:
         return uniforms
 
     def _place(self, name: str) -> tuple[Any, int]:
-        assert self.layout is not None
         if name in self.constants:
             return self.constants[name]
-        return self.arena, self.layout.offsets[name]
+        return self.arena, self._current.layout.offsets[name]
+
+    @property
+    def _current(self) -> Binding:
+        assert self.bound is not None
+        return self.bound
 
     def _binding(self, name: str) -> dict[str, Any]:
         buffer, offset = self._place(name)
-        size = align(max(self.sizes[name], 4), BINDING_MULTIPLE)
+        size = align(max(self._current.sizes[name], 4), BINDING_MULTIPLE)
         limit = self.device.limits["max-storage-buffer-binding-size"]
         if size > limit:
             raise AdapterError(
@@ -231,7 +242,8 @@ class WebGpuExecutor:
             )
         return {"buffer": buffer, "offset": offset, "size": size}
 
-    def _encode(self, compute: Any, dispatch: Dispatch) -> None:
+    def _encode(self, compute: Any, index: int) -> None:
+        dispatch = self._current.dispatches[index]
         if 0 in dispatch.workgroups:
             return
         compute.set_pipeline(dispatch.pipeline)
@@ -252,19 +264,21 @@ class WebGpuExecutor:
         starts: dict[str, int] = {}
         total = 0
         for name in names:
-            starts[name], total = total, total + align(self.sizes[name], ALIGNMENT["webgpu"])
-        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        staging = self._buffer(total, usage)
+            starts[name] = total
+            total += align(self._current.sizes[name], ALIGNMENT["webgpu"])
+        if self.staging is None or self.staging.size < total:
+            usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+            self.staging = self._buffer(total, usage)
+        staging = self.staging
         for name, start in starts.items():
             buffer, offset = self._place(name)
-            if size := align(self.sizes[name], 4):
+            if size := align(self._current.sizes[name], 4):
                 encoder.copy_buffer_to_buffer(buffer, offset, staging, start, size)
         self.device.queue.submit([encoder.finish()])
         staging.map_sync(wgpu.MapMode.READ)
         data = np.frombuffer(staging.read_mapped(), np.uint8)
-        results = {n: data[s : s + self.sizes[n]].copy() for n, s in starts.items()}
+        results = {n: data[s : s + self._current.sizes[n]].copy() for n, s in starts.items()}
         staging.unmap()
-        staging.destroy()
         return results
 
 
