@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.base import Backend, BackendRep
 
 from webmlc.core.errors import UnsupportedError
@@ -59,16 +59,25 @@ class WebmlcRep(BackendRep):
 
     def __init__(self, model: ModelProto, engine: Engine) -> None:
         self.model, self.engine = model, engine
-        self.shape_inputs = find_shape_inputs(model)
+        self.shape_inputs: tuple[str, ...] = find_shape_inputs(model)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         names = [i.name for i in self.model.graph.input]
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
-        fixed = {name: np.asarray(given[name]) for name in self.shape_inputs}
-        feeds = {k: np.asarray(v) for k, v in given.items() if k not in fixed}
-        model = specialise(self.model, fixed)
+        arrays = {name: to_array(value) for name, value in given.items()}
+        model = self.model
+        fixed: dict[str, Array] = {}
+        while more := find_shape_inputs(model):  # one may come to light after another
+            fixed |= {name: arrays[name] for name in more}
+            model = specialise(self.model, fixed)
+        feeds = {name: array for name, array in arrays.items() if name not in fixed}
         results = _run(model, self.engine, feeds)
         return tuple(results[o.name] for o in self.model.graph.output)
+
+
+def to_array(value: Any) -> Array:
+    """An input as an array: ONNX's tests give some as `TensorProto`."""
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
 
 
 def find_shape_inputs(model: ModelProto) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import numpy as np
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 
-from tests.conformance.backend import WebmlcBackend
+from tests.conformance.backend import WebmlcBackend, to_array
 from webmlc.core.errors import ModelError, UnsupportedError
 
 DEVICES = {"wasm": "CPU", "webgpu": "CUDA", "numpy": "NUMPY"}
@@ -75,7 +75,7 @@ def check(case: TestCase, device: str) -> None:
         actual = rep.run(list(inputs))
         assert len(actual) == len(expected), "the number of outputs"
         for got, want in zip(actual, expected, strict=True):
-            compare(got, np.asarray(want), case)
+            compare(got, to_array(want), case)
 
 
 def compare(got: Any, want: Any, case: TestCase) -> None:

@@ -1,41 +1,121 @@
 """Operators that ONNX itself defines by other operators are replaced by that definition.
 
-In: a model. Out: the model without the operators of `FUNCTIONS`; what a row of `graph/ops` says
-better or faster (LayerNormalization, Softmax, Gelu, ...) is not in that list.
+In: a model. Out: the model without the operators of `FUNCTIONS`: each such node calls a function of
+its own, made from the schema for its input types and attributes, and all are inlined. What a row of
+`graph/ops` says better or faster (LayerNormalization, Softmax, Gelu, ...) is not in that list.
 """
 
 from __future__ import annotations
 
-from onnx import GraphProto, ModelProto, inliner
+from collections.abc import Iterator
 
-FUNCTIONS = (
-    "AffineGrid",
-    "Attention",
-    "BlackmanWindow",
-    "CenterCropPad",
-    "DynamicQuantizeLinear",
-    "HammingWindow",
-    "HannWindow",
-    "MeanVarianceNormalization",
-    "NegativeLogLikelihoodLoss",
-    "RotaryEmbedding",
-    "SoftmaxCrossEntropyLoss",
-    "SwiGLU",
+import onnx
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TypeProto,
+    defs,
+    inliner,
+)
+
+FUNCTIONS = frozenset(
+    {
+        "AffineGrid",
+        "Attention",
+        "BlackmanWindow",
+        "CausalConvWithState",
+        "CenterCropPad",
+        "DynamicQuantizeLinear",
+        "HammingWindow",
+        "HannWindow",
+        "NegativeLogLikelihoodLoss",
+        "RotaryEmbedding",
+        "SoftmaxCrossEntropyLoss",
+        "SwiGLU",
+    }
 )
 """Names in the ai.onnx domain; no row of the operator table has one of them."""
+
+DOMAIN = "webmlc.functions"
+DEPTH = 8
+"""How deep definitions may nest."""
 
 
 def expand_functions(model: ModelProto) -> ModelProto:
     """Replace the operators of `FUNCTIONS` by ONNX's own function bodies, bodies in bodies too."""
-    if not _uses(model.graph):
-        return model
-    names = [("", name) for name in FUNCTIONS]
-    return inliner.inline_selected_functions(model, names, inline_schema_functions=True)
+    for _ in range(DEPTH):
+        if not any(_is_function(node) for node in _nodes(model.graph)):
+            break
+        model = _expand(model)
+    return model
 
 
-def _uses(graph: GraphProto) -> bool:
-    return any(
-        (node.domain in ("", "ai.onnx") and node.op_type in FUNCTIONS)
-        or any(a.HasField("g") and _uses(a.g) for a in node.attribute)
-        for node in graph.node
-    )
+def _is_function(node: NodeProto) -> bool:
+    return node.domain in ("", "ai.onnx") and node.op_type in FUNCTIONS
+
+
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
+
+
+def _expand(model: ModelProto) -> ModelProto:
+    """One level: every function node becomes a call of a local function, then all are inlined."""
+    typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
+    types = _types(typed.graph)
+    version = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    result = ModelProto()
+    result.CopyFrom(model)
+    for number, node in enumerate(_nodes(result.graph)):
+        if not _is_function(node):
+            continue
+        body = _body(node, [types.get(i, TypeProto()) for i in node.input], version)
+        if body is None:
+            continue
+        body.domain, body.name = DOMAIN, f"{node.op_type}_{number}"
+        result.functions.append(body)
+        node.domain, node.op_type = body.domain, body.name
+    result.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
+    inlined = inliner.inline_local_functions(result, convert_version=True)
+    kept = [o for o in inlined.opset_import if o.domain != DOMAIN]
+    del inlined.opset_import[:]
+    inlined.opset_import.extend(kept)
+    return inlined
+
+
+def _types(graph: GraphProto) -> dict[str, TypeProto]:
+    """The types of all values that are known, sub-graphs' too."""
+    types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                types |= _types(attribute.g)
+    return types
+
+
+def _body(node: NodeProto, types: list[TypeProto], version: int) -> FunctionProto | None:
+    """The schema's definition for this node; attributes that are not set get their defaults."""
+    schema = defs.get_schema(node.op_type, version, "")
+    given = {a.name for a in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:
+            node.attribute.append(attribute.default_value)
+    body = FunctionProto()
+    if schema.has_function:
+        body.CopyFrom(schema.function_body)
+    elif schema.has_context_dependent_function:
+        data = schema.get_context_dependent_function(
+            node.SerializeToString(), [t.SerializeToString() for t in types]
+        )
+        body.ParseFromString(data)
+    else:
+        return None
+    return body

@@ -152,7 +152,7 @@ class _Reader:
             case AttributeProto.STRINGS:
                 return tuple(s.decode("utf-8", "replace") for s in proto.strings)
         value: Any = helper.get_attribute_value(proto)
-        return tuple(value) if not isinstance(value, int | float) else value
+        return tuple(value) if isinstance(value, Sequence) else value
 
     def constant(self, proto: NodeProto) -> Array:
         """The array of a `Constant` node."""

@@ -196,6 +196,20 @@ def _mark_per_group(node: Node, opset: int) -> Node:
     return node if opset >= 21 else replace(node, attributes={**node.attributes, "per_group": 1})
 
 
+def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """(x - mean) / (deviation + 1e-9), without an epsilon under the root."""
+    x = given(inputs, 0)
+    axes = [int(a) % x.rank for a in context.attribute("axes", (0, 2, 3))]
+    statistics = _Statistics(x, axes, 0.0, accumulator(x.dtype))
+    inverse = statistics.inverse
+
+    def element(*i: Expr) -> Expr:
+        deviation = 1.0 / inverse[statistics.at(i)] + 1e-9
+        return (statistics.centred(i) / deviation).astype(x.dtype)
+
+    return (compute("mean_variance_norm", x.shape, element),)
+
+
 def _lp_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """x by its norm along an axis; where that is zero, zero."""
     x, axis = given(inputs, 0), context.axis(-1)
@@ -233,5 +247,7 @@ OPS: tuple[Operator, ...] = (
     Operator("GroupNormalization", same_type, _group_normalisation, kind="reduction",
              normalise=_mark_per_group, cases=(
         case(X, C, C, num_groups=2),)),
+    _row("MeanVarianceNormalization", _mean_variance_normalisation,
+         case(X, axes=(0, 2, 3)), case(X, axes=(1, 2))),
     _row("LpNormalization", _lp_normalisation, case(X), case(X, axis=1, p=1)),
 )  # fmt: skip

@@ -110,9 +110,9 @@ class Context:
         """The input's value where it is known at build time; its elements may be symbolic."""
         if not self.has(index):
             return None
-        if self.values[index] is not None:
+        if index < len(self.values) and self.values[index] is not None:
             return self.values[index]
-        array = self.constants[index]
+        array = self.constants[index] if index < len(self.constants) else None
         return array.astype(object) if array is not None and array.size <= VALUE_LIMIT else None
 
     def known(self, index: int, what: str) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -175,7 +176,8 @@ def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """
     x, indices = given(inputs, 0), given(inputs, 1)
     shape = context.outputs[0].shape
-    pooled = _unpool_type(Context(context.node, context.types[:2]))[0].shape
+    implied = replace(context.node, inputs=context.node.inputs[:2])
+    pooled = _unpool_type(Context(implied, context.types[:2]))[0].shape
     rank = x.rank - 2
 
     def element(n: Expr, c: Expr, *rest: Expr) -> Expr:

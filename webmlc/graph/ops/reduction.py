@@ -257,12 +257,21 @@ def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("hardmax", x.shape, element),)
 
 
+def _cumulative_type(context: Context) -> tuple[TensorType, ...]:
+    _cumulative_axis(context)  # its value must be known
+    return (context.type(0),)
+
+
+def _cumulative_axis(context: Context) -> int:
+    return (context.integers("axis", 1) or (0,))[0] % context.rank(0)
+
+
 def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     """Each element folds all before it: quadratic, but every element is independent."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         x = given(inputs, 0)
-        axis = (context.integers("axis", 1) or (0,))[0] % x.rank
+        axis = _cumulative_axis(context)
         strict, backward = context.attribute("exclusive", 0), context.attribute("reverse", 0)
         compare = ("gt" if strict else "ge") if backward else ("lt" if strict else "le")
         wide = accumulator(x.dtype)
@@ -313,8 +322,8 @@ OPS: tuple[Operator, ...] = (
              normalise=_coerce_softmax, cases=_SOFTMAX_CASES),
     Operator("Hardmax", same_type, _hardmax, kind="reduction", normalise=_coerce_softmax,
              cases=(case(X), case(X, axis=1))),
-    Operator("CumSum", same_type, _cumulative("add"), kind="reduction", cases=(
+    Operator("CumSum", _cumulative_type, _cumulative("add"), kind="reduction", cases=(
         case(X, _AXIS_0), case(X, _AXIS_2, reverse=1), case(X, _AXIS_2, exclusive=1))),
-    Operator("CumProd", same_type, _cumulative("mul"), kind="reduction",
+    Operator("CumProd", _cumulative_type, _cumulative("mul"), kind="reduction",
              cases=(case(X, _AXIS_0), case(X, _AXIS_2, reverse=1, exclusive=1))),
 )  # fmt: skip

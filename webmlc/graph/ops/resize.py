@@ -65,12 +65,13 @@ def resized_axes(context: Context) -> list[Axis]:
     """The axes whose size changes, or may."""
     x = context.type(0)
     axes = [int(a) % x.rank for a in context.attribute("axes", range(x.rank))]
-    roi = context.value(ROI)
-    regions = [0.0] * len(axes) + [1.0] * len(axes) if roi is None or not roi.size else list(roi)
+    crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
+    regions = [0.0] * len(axes) + [1.0] * len(axes)
+    if crops and context.has(ROI):
+        regions = context.known(ROI, "the region").tolist()
     result: list[Axis] = []
     for place, (axis, after, scale) in enumerate(_sizes(context, x.shape, axes)):
         region = (float(regions[place]), float(regions[len(axes) + place]))
-        crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
         if crops or not same(after, x.shape[axis]) or scale not in (None, 1.0):
             result.append(Axis(axis, x.shape[axis], after, scale, region))
     return result

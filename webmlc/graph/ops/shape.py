@@ -403,10 +403,13 @@ def _space_to_depth_type(context: Context) -> tuple[TensorType, ...]:
 def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, b = given(inputs, 0), int(context.attribute("blocksize"))
     channels = x.shape[1]
+    columns_first = context.attribute("mode", "DCR") == "CRD"
 
     def element(n: Expr, c: Expr, y: Expr, x_: Expr) -> Expr:
-        block = c // channels
-        return x[n, c % channels, y * b + block // b, x_ * b + block % b]
+        block, channel = (
+            (c % (b * b), c // (b * b)) if columns_first else (c // channels, c % channels)
+        )
+        return x[n, channel, y * b + block // b, x_ * b + block % b]
 
     return (compute("space_to_depth", context.outputs[0].shape, element),)
 
