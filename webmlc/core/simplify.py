@@ -68,6 +68,8 @@ class _Simplifier:
 
     def rule(self, node: Expr) -> Expr | None:
         match node:
+            case Var() if (known := self.ranges.get(node)) is not None and known.is_point:
+                return Const(int(known.low), node.dtype)
             case Call() if node.lanes > 1:
                 return None
             case Call(dtype=dtype) if dtype == INDEX and _is_arithmetic(node):
