@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.checks import body_text
+from webmlc.core.errors import InternalError
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
@@ -56,6 +57,14 @@ BODIES = {
         "S[t] = A[0, t]\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
         "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
     ),
+    "elements of its own": (
+        "S[t] = 0.0\nfor k in range(8):\n    S[t] = S[t] + A[k, t]\nR[t] = S[3 - t]",
+        "S[t] = 0.0\nfor k in range(8):\n    S[t] = S[t] + A[k, t]\nT.barrier()\nR[t] = S[3 - t]",
+    ),
+    "one thread's element for all": (
+        "if t == 0:\n    S[0] = A[0, 0]\nR[t] = S[0]",
+        "if t == 0:\n    S[0] = A[0, 0]\nT.barrier()\nR[t] = S[0]",
+    ),
     "a tree": (
         "S[t] = A[0, t]\nif t < 2:\n    S[t] = S[t] + S[t + 2]\nR[t] = S[0] + S[1]",
         "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    S[t] = S[t] + S[t + 2]\nT.barrier()\n"
@@ -88,3 +97,20 @@ def f(A: T.Buffer((4,), "float32"), R: T.Output((4,), "float32")):
         R[t] = A[t]
 """)
     assert insert_barriers(function) is function
+
+
+def test_an_update_by_every_thread_is_refused() -> None:
+    shared = parse_function("""\
+@T.kernel
+def f(A: T.Buffer((4,), "float32"), R: T.Output((4,), "float32")):
+    S = T.alloc_buffer((1,), "float32", scope="shared")
+    S[0] = 0.0
+    for k in range(4):
+        S[0] = S[0] + A[k]
+    for t in T.thread_binding(4, "threadIdx.x"):
+        R[t] = S[0]
+""")
+    with pytest.raises(
+        InternalError, match=r"every thread of threadIdx\.x updates the same element"
+    ):
+        insert_barriers(shared)

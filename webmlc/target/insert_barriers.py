@@ -2,8 +2,8 @@
 
 Needs the lowered form of a GPU kernel. Guarantees a `Barrier` between a statement that writes a
 shared buffer and a later one that reads or rewrites it, and between a read and a later write, also
-around the back edge of a loop. Accesses by one statement and its own repetition are not told apart
-by element: what a thread wrote itself is waited for as well.
+around the back edge of a loop; none between accesses of a thread to an element of its own (indexed
+by the variable of the only thread axis).
 
 for k in range(8):                             for k in range(8):
     S[t] = A[k, t]                                 T.barrier()
@@ -14,44 +14,86 @@ for k in range(8):                             for k in range(8):
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from webmlc.loops.ir import Barrier, For, Let, LoopFunction, Seq, Stmt, loads, seq, stores
+from webmlc.core.errors import InternalError
+from webmlc.core.expr import Expr, Var
+from webmlc.loops.ir import (
+    Barrier,
+    For,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    child_statements,
+    loads,
+    seq,
+    stores,
+    walk_statements,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A shared buffer, and the thread variable that indexes it where each thread has an element of
+    its own there.
+    """
+
+    buffer: str
+    own: Var | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Shared buffers that some thread may have read, or written, since the last barrier."""
+    """What some thread may have read, or written, since the last barrier."""
 
-    reads: frozenset[str] = frozenset()
-    writes: frozenset[str] = frozenset()
+    reads: frozenset[_Access] = frozenset()
+    writes: frozenset[_Access] = frozenset()
 
     def __or__(self, other: _Pending) -> _Pending:
         return _Pending(self.reads | other.reads, self.writes | other.writes)
 
     def conflicts(self, following: _Pending) -> bool:
         """True where `following` must not start before everything pending is done."""
-        return bool(
-            self.writes & (following.reads | following.writes) or self.reads & following.writes
+        return _meet(self.writes, following.reads | following.writes) or _meet(
+            self.reads, following.writes
         )
+
+
+def _meet(before: frozenset[_Access], after: frozenset[_Access]) -> bool:
+    return any(
+        a.buffer == b.buffer and (a.own is None or a.own != b.own) for a in before for b in after
+    )
 
 
 _NOTHING = _Pending()
 
 
 def insert_barriers(function: LoopFunction) -> LoopFunction:
-    """`function` with barriers; itself where it has no shared buffer."""
+    """`function` with barriers; itself where it has no shared buffer.
+
+    Raises `InternalError` where several threads would update one element of a shared buffer.
+    """
     if all(buffer.scope != "shared" for buffer in function.allocations):
         return function
-    body, _ = _order(function.body, _NOTHING, frozenset())
+    axes = frozenset(loop.thread for loop in _thread_loops(function.body))
+    _check_updates(function, function.body, axes)
+    body, _ = _order(function.body, _NOTHING, {})
     return replace(function, body=body)
 
 
-def _order(stmt: Stmt, before: _Pending, threads: frozenset[str]) -> tuple[Stmt, _Pending]:
+Threads = Mapping[str, Var]
+
+
+def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pending]:
     """`stmt` with the barriers it needs inside, after `before`; and what is pending at its end.
 
-    `threads` are the thread axes of the loops around it. A loop bound to one of them again is work
-    that the threads share out: no barrier can stand in it, it waits as a whole.
+    `threads` are the thread axes of the loops around it, with their variables. A loop bound to one
+    of them again is work that the threads share out: no barrier can stand in it, it waits as a
+    whole.
     """
     match stmt:
         case Seq(statements=statements):
@@ -61,13 +103,13 @@ def _order(stmt: Stmt, before: _Pending, threads: frozenset[str]) -> tuple[Stmt,
                 ordered.append(first)
             return seq(*ordered), before
         case For(thread=str() as thread) if thread in threads:
-            return _whole(stmt, before)
+            return _whole(stmt, before, threads)
         case For(thread=str() as thread, body=body):
-            inner, after = _order(body, before, threads | {thread})
+            inner, after = _order(body, before, {**threads, thread: stmt.var})
             return replace(stmt, body=inner), after
         case For(body=body):
-            if not _accesses(body).reads:
-                return _whole(stmt, before)  # its iterations fill different elements
+            if not _accesses(body, threads).reads:
+                return _whole(stmt, before, threads)  # its iterations fill different elements
             # The end of one iteration comes before the start of the next.
             _, once = _order(body, before, threads)
             inner, after = _order(body, before | once, threads)
@@ -77,19 +119,55 @@ def _order(stmt: Stmt, before: _Pending, threads: frozenset[str]) -> tuple[Stmt,
             return replace(stmt, body=inner), after
         case Barrier():
             return stmt, _NOTHING
-    return _whole(stmt, before)
+    return _whole(stmt, before, threads)
 
 
-def _whole(stmt: Stmt, before: _Pending) -> tuple[Stmt, _Pending]:
+def _whole(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pending]:
     """A barrier before `stmt` if it must wait; none inside (control flow there may diverge)."""
-    accesses = _accesses(stmt)
+    accesses = _accesses(stmt, threads)
     if before.conflicts(accesses):
         return seq(Barrier(), stmt), accesses
     return stmt, before | accesses
 
 
-def _accesses(stmt: Stmt) -> _Pending:
-    return _Pending(
-        frozenset(load.buffer.name for load in loads(stmt) if load.buffer.scope == "shared"),
-        frozenset(s.buffer.name for s in stores(stmt) if s.buffer.scope == "shared"),
-    )
+def _accesses(stmt: Stmt, threads: Threads) -> _Pending:
+    mine = [var for axis, var in threads.items() if axis.startswith("threadIdx")]
+
+    def accesses(found: Iterable[Load | Store]) -> frozenset[_Access]:
+        return frozenset(
+            _Access(access.buffer.name, _only(mine, access.indices))
+            for access in found
+            if access.buffer.scope == "shared"
+        )
+
+    return _Pending(accesses(loads(stmt)), accesses(stores(stmt)))
+
+
+def _only(threads: list[Var], indices: tuple[Expr, ...]) -> Var | None:
+    """The one thread variable, where it alone is the index."""
+    return threads[0] if len(threads) == 1 and indices == (threads[0],) else None
+
+
+def _thread_loops(body: Stmt) -> Iterator[For]:
+    for stmt in walk_statements(body):
+        if isinstance(stmt, For) and (stmt.thread or "").startswith("threadIdx"):
+            yield stmt
+
+
+def _check_updates(function: LoopFunction, stmt: Stmt, missing: frozenset[str | None]) -> None:
+    """Refuse an update of a shared element outside a loop over one of the workgroup's axes: every
+    thread of that axis would do it.
+    """
+    match stmt:
+        case Store(buffer=buffer) if buffer.scope == "shared" and missing:
+            if any(load.buffer == buffer for load in loads(stmt)):
+                raise InternalError(
+                    f"lower: kernel {function.name}: every thread of {min(map(str, missing))} "
+                    f"updates the same element of the shared buffer {buffer.name}; accumulate in a "
+                    "local buffer"
+                )
+        case For(thread=thread):
+            _check_updates(function, stmt.body, missing - {thread})
+        case _:
+            for child in child_statements(stmt):
+                _check_updates(function, child, missing)
