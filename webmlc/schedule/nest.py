@@ -68,9 +68,12 @@ def clip(part: Part, ranges: Mapping[Var, Interval]) -> Part:
 
 
 def loop_name(axis: Var) -> str:
-    """The loop over an axis `vi` is called `i`; over any other, like the axis."""
+    """The loop over an axis `vi` or `v_i` is called `i`; over any other, like the axis."""
     name = axis.name
-    return name[1:] if len(name) > 1 and name[0] == "v" else name
+    for prefix in ("v_", "v"):
+        if name.startswith(prefix) and name[len(prefix) :].isidentifier():
+            return name[len(prefix) :]
+    return name
 
 
 def invert(index: Expr, axes: frozenset[Var]) -> tuple[Var, Expr] | None:

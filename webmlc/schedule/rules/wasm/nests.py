@@ -59,7 +59,15 @@ def epilogue_of(function: LoopFunction, update: Block) -> Block | None:
     if any(axis.extent != size for axis, size in zip(reader.axes, buffer.shape, strict=True)):
         return None
     own = [load for load in loads(reader.body) if load.buffer == buffer]
-    return reader if all(load.indices == axes for load in own) else None
+    return reader if all(_is_own_element(load.indices, reader) for load in own) else None
+
+
+def _is_own_element(indices: tuple[Expr, ...], block: Block) -> bool:
+    """True where each index is the block's axis, or 0 for an axis of one value."""
+    return all(
+        index == axis.var or (as_int(index) == 0 and as_int(axis.extent) == 1)
+        for index, axis in zip(indices, block.axes, strict=True)
+    )
 
 
 def accumulate_locally(schedule: Schedule, update: str) -> Nest:
