@@ -2,73 +2,249 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from webmlc.core.expr import Expr, Var, as_expr
 from webmlc.core.dtypes import DType
-from webmlc.graph.compute import Tensor, placeholder
+from webmlc.core.expr import Const, Expr, Var, as_expr, call, const, evaluate, maximum
+from webmlc.graph.compute import Tensor, compute, placeholder, reduce
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run
 from webmlc.loops.ir import Buffer, LoopFunction, seq
 
-
-def tensor(name: str, *shape: int | Expr, dtype: DType = DType.float32) -> Tensor:
-    return placeholder(name, tuple(as_expr(s) for s in shape), dtype)
+Size = int | Expr
+Arrays = dict[str, NDArray[Any]]
+S = Var("s")
 
 
 def naive(inputs: list[Tensor], *results: Tensor) -> LoopFunction:
-    """The function that computes `results` of `inputs`, one block a stage, as `from_graph` makes it."""
-    from dataclasses import replace
-
+    """The function that computes `results` of `inputs`, one block a stage, as `from_graph` does."""
     body: Any = SimpleNamespace(outputs=tuple(f"y{p}" for p in range(len(results))))
     lowering = _Lowering(body, "kernel", "wasm")
-    for t in inputs:
-        lowering.buffers[t] = Buffer(t.name, t.shape, t.dtype)
-    for value, result in zip(body.outputs, results, strict=True):
-        lowering.tensors[value] = result
-    outputs = [Buffer(f"out{p}", t.shape, t.dtype) for p, t in enumerate(results)]
-    statements = lowering.emit_stages(_stages(results), tuple(outputs), {})
-    function = LoopFunction(
-        "kernel",
-        (*(lowering.buffers[t] for t in inputs), *outputs),
-        len(outputs),
-        (),
-        tuple(lowering.allocations),
-        seq(*statements),
-    )
+    for tensor in inputs:
+        lowering.buffers[tensor] = Buffer(tensor.name, tensor.shape, tensor.dtype)
+    lowering.tensors.update(zip(body.outputs, results, strict=True))
+    outputs = tuple(Buffer(f"out{p}", t.shape, t.dtype) for p, t in enumerate(results))
+    statements = lowering.emit_stages(_stages(results), outputs, {})
+    params = (*(lowering.buffers[t] for t in inputs), *outputs)
+    allocations = tuple(lowering.allocations)
+    function = LoopFunction("kernel", params, len(outputs), (), allocations, seq(*statements))
     return replace(function, symbols=_symbols(function))
 
 
-def arrays(function: LoopFunction, symbols: dict[str, int], seed: int = 0) -> dict[str, np.ndarray]:
-    """Random inputs and NaN outputs."""
-    from webmlc.core.expr import evaluate
-
-    generator = np.random.default_rng(seed)
-    found = {}
+def arguments(function: LoopFunction, symbols: dict[str, int]) -> Arrays:
+    """Random inputs; outputs full of what no kernel computes."""
+    generator = np.random.default_rng(0)
+    found: Arrays = {}
     for position, buffer in enumerate(function.params):
         shape = tuple(int(evaluate(d, symbols)) for d in buffer.shape)
-        is_output = position >= len(function.params) - function.outputs
-        if buffer.dtype.is_float:
-            data = generator.standard_normal(shape)
-            found[buffer.name] = (
-                np.full(shape, np.nan, buffer.dtype.numpy)
-                if is_output
-                else data.astype(buffer.dtype.numpy)
-            )
+        dtype = buffer.dtype.numpy
+        if position >= len(function.params) - function.outputs:
+            found[buffer.name] = np.full(shape, 77, dtype)
+        elif buffer.dtype.is_float:
+            found[buffer.name] = generator.standard_normal(shape).astype(dtype)
         else:
-            found[buffer.name] = generator.integers(0, 2, shape).astype(buffer.dtype.numpy)
+            found[buffer.name] = generator.integers(0, 50, shape).astype(dtype)
     return found
 
 
-def outputs_of(function: LoopFunction, symbols: dict[str, int]) -> list[np.ndarray]:
-    """Run on random inputs; the outputs."""
-    data = arrays(function, symbols)
+def outputs_of(function: LoopFunction, symbols: dict[str, int]) -> list[NDArray[Any]]:
+    """What the function computes of `arguments`."""
+    data = arguments(function, symbols)
     run(function, data, symbols)
     return [data[b.name] for b in function.params[len(function.params) - function.outputs :]]
 
 
-def symbol(name: str) -> Var:
-    return Var(name)
+def _sizes(*sizes: Size) -> tuple[Expr, ...]:
+    return tuple(as_expr(size) for size in sizes)
+
+
+def _tensor(name: str, *shape: Size, dtype: DType = DType.float32) -> Tensor:
+    return placeholder(name, _sizes(*shape), dtype)
+
+
+def _f32(value: float) -> Const:
+    return const(value, DType.float32)
+
+
+def matmul(m: Size, n: Size, k: int, epilogue: bool = True) -> LoopFunction:
+    """Packed right operand; bias and relu as epilogue."""
+    a, b, c = _tensor("a", m, k), _tensor("b", (as_expr(n) + 7) // 8, k, 8), _tensor("c", n)
+    shape = _sizes(m, n)
+    y = reduce("matmul", shape, _sizes(k), "add", lambda i, j, r: a[i, r] * b[j // 8, r, j % 8])
+    if not epilogue:
+        return naive([a, b], y)
+    z = compute("relu", shape, lambda i, j: maximum(y[i, j] + c[j], _f32(0)))
+    return naive([a, b, c], z)
+
+
+def attention_scores(heads: int, m: Size, n: Size, k: int) -> LoopFunction:
+    """Both operands from run time, the right one row-major; scaled."""
+    a, b = _tensor("a", heads, m, k), _tensor("b", heads, k, n)
+    shape = _sizes(heads, m, n)
+    y = reduce("matmul", shape, _sizes(k), "add", lambda h, i, j, r: a[h, i, r] * b[h, r, j])
+    return naive([a, b], compute("scale", shape, lambda h, i, j: y[h, i, j] * _f32(0.125)))
+
+
+def transposed_matmul(m: Size, n: Size, k: Size) -> LoopFunction:
+    """Both operands contiguous along the reduction."""
+    a, b = _tensor("a", m, k), _tensor("b", n, k)
+    return naive(
+        [a, b],
+        reduce("matmul", _sizes(m, n), _sizes(k), "add", lambda i, j, r: a[i, r] * b[j, r]),
+    )
+
+
+def convolution(
+    height: Size, width: Size, channels: int, outputs: int, kernel: int, stride: int = 1,
+    batch: Size = 1, skip: bool = True,
+) -> LoopFunction:  # fmt: skip
+    """NHWC over a padded map, packed weights; bias, a second input and relu as epilogue."""
+    rows, columns = as_expr(height), as_expr(width)
+    reach = kernel - stride
+    x = _tensor("x", batch, rows * stride + reach, columns * stride + reach, channels)
+    w = _tensor("w", (outputs + 7) // 8, kernel, kernel, channels, 8)
+    b, r = _tensor("b", outputs), _tensor("r", batch, height, width, outputs)
+    shape = _sizes(batch, height, width, outputs)
+
+    def product(n: Expr, y: Expr, v: Expr, o: Expr, ky: Expr, kx: Expr, i: Expr) -> Expr:
+        return x[n, y * stride + ky, v * stride + kx, i] * w[o // 8, ky, kx, i, o % 8]
+
+    total = reduce("conv", shape, _sizes(kernel, kernel, channels), "add", product)
+
+    def epilogue(n: Expr, y: Expr, v: Expr, o: Expr) -> Expr:
+        biased = total[n, y, v, o] + b[o]
+        return maximum(biased + r[n, y, v, o] if skip else biased, _f32(0))
+
+    inputs = [x, w, b, r] if skip else [x, w, b]
+    return naive(inputs, compute("relu", shape, epilogue))
+
+
+def grouped_convolution(size: int, groups: int, inputs: int, outputs: int) -> LoopFunction:
+    """A 3x3 convolution in groups of `inputs` and `outputs` channels."""
+    x = _tensor("x", 1, size + 2, size + 2, groups * inputs)
+    w = _tensor("w", groups, (outputs + 7) // 8, 3, 3, inputs, 8)
+
+    def product(n: Expr, y: Expr, v: Expr, o: Expr, ky: Expr, kx: Expr, i: Expr) -> Expr:
+        group, within = o // outputs, o % outputs
+        weight = w[group, within // 8, ky, kx, i, within % 8]
+        return x[n, y + ky, v + kx, group * inputs + i] * weight
+
+    shape = _sizes(1, size, size, groups * outputs)
+    return naive([x, w], reduce("conv", shape, _sizes(3, 3, inputs), "add", product))
+
+
+def depthwise(
+    height: Size, width: Size, channels: int, kernel: int, stride: int = 1, epilogue: bool = True
+) -> LoopFunction:
+    """NHWC over a padded map."""
+    reach = kernel - stride
+    rows, columns = as_expr(height), as_expr(width)
+    x = _tensor("x", 1, rows * stride + reach, columns * stride + reach, channels)
+    w, b = _tensor("w", kernel, kernel, channels), _tensor("b", channels)
+    shape = _sizes(1, height, width, channels)
+
+    def product(n: Expr, y: Expr, v: Expr, c: Expr, ky: Expr, kx: Expr) -> Expr:
+        return x[n, y * stride + ky, v * stride + kx, c] * w[ky, kx, c]
+
+    total = reduce("depthwise", shape, _sizes(kernel, kernel), "add", product)
+    if not epilogue:
+        return naive([x, w], total)
+    biased = compute("relu", shape, lambda *i: maximum(total[i] + b[i[-1]], _f32(0)))
+    return naive([x, w, b], biased)
+
+
+def pool(size: int, channels: int, kernel: int, combine: str) -> LoopFunction:
+    """Stride 2 over a padded map; the average divides."""
+    x = _tensor("x", 1, size * 2 + kernel - 2, size * 2 + kernel - 2, channels)
+    shape = _sizes(1, size, size, channels)
+    total = reduce(
+        "pool", shape, _sizes(kernel, kernel), combine,
+        lambda n, y, v, c, ky, kx: x[n, y * 2 + ky, v * 2 + kx, c],
+    )  # fmt: skip
+    if combine == "max":
+        return naive([x], total)
+    scale = _f32(1 / (kernel * kernel))
+    return naive([x], compute("average", shape, lambda *i: total[i] * scale))
+
+
+def global_average(size: Size, channels: int) -> LoopFunction:
+    x = _tensor("x", 2, size, size, channels)
+    shape = _sizes(2, 1, 1, channels)
+    total = reduce("sum", shape, _sizes(size, size), "add", lambda n, _, __, c, y, v: x[n, y, v, c])
+    return naive([x], compute("mean", shape, lambda *i: total[i] * _f32(0.1)))
+
+
+def softmax(*shape: Size, axis: int = -1) -> LoopFunction:
+    """Largest, exponentials, their sum, quotient."""
+    x = _tensor("x", *shape)
+    axis %= len(shape)
+    rows, extent = _sizes(*shape[:axis], *shape[axis + 1 :]), _sizes(shape[axis])
+
+    def at(row: tuple[Expr, ...], k: Expr) -> tuple[Expr, ...]:
+        return (*row[:axis], k, *row[axis:])
+
+    def without(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return (*i[:axis], *i[axis + 1 :])
+
+    top = reduce("max", rows, extent, "max", lambda *i: x[at(i[:-1], i[-1])])
+    e = compute("exp", x.shape, lambda *i: call("exp", x[i] - top[without(i)]))
+    total = reduce("sum", rows, extent, "add", lambda *i: e[at(i[:-1], i[-1])])
+    return naive([x], compute("softmax", x.shape, lambda *i: e[i] / total[without(i)]))
+
+
+def layer_norm(batch: Size, rows: Size, width: int) -> LoopFunction:
+    x, scale, shift = _tensor("x", batch, rows, width), _tensor("g", width), _tensor("b", width)
+    outer, inner, share = _sizes(batch, rows), _sizes(width), _f32(1 / width)
+    total = reduce("sum", outer, inner, "add", lambda a, i, j: x[a, i, j])
+    mean = compute("mean", outer, lambda a, i: total[a, i] * share)
+
+    def square(a: Expr, i: Expr, j: Expr) -> Expr:
+        return (x[a, i, j] - mean[a, i]) * (x[a, i, j] - mean[a, i])
+
+    squares = reduce("squares", outer, inner, "add", square)
+
+    def normal(a: Expr, i: Expr, j: Expr) -> Expr:
+        deviation = call("sqrt", squares[a, i] * share + _f32(1e-5))
+        return (x[a, i, j] - mean[a, i]) / deviation * scale[j] + shift[j]
+
+    return naive([x, scale, shift], compute("norm", x.shape, normal))
+
+
+def total(*shape: Size, keep: int = 0) -> LoopFunction:
+    """The sum over all axes but the first `keep`."""
+    x = _tensor("x", *shape)
+    return naive(
+        [x], reduce("sum", _sizes(*shape[:keep]), _sizes(*shape[keep:]), "add", lambda *i: x[i])
+    )
+
+
+def add(*shape: Size) -> LoopFunction:
+    x, y = _tensor("x", *shape), _tensor("y", *shape)
+    return naive([x, y], compute("add", x.shape, lambda *i: x[i] + y[i]))
+
+
+def add_bias(*shape: Size) -> LoopFunction:
+    x, y = _tensor("x", *shape), _tensor("y", shape[-1])
+    return naive([x, y], compute("add", x.shape, lambda *i: x[i] + y[i[-1]]))
+
+
+def transpose(permutation: tuple[int, ...], *shape: Size) -> LoopFunction:
+    x = _tensor("x", *shape)
+    sizes = _sizes(*(shape[p] for p in permutation))
+    return naive(
+        [x],
+        compute(
+            "transpose", sizes, lambda *i: x[tuple(i[permutation.index(d)] for d in range(len(i)))]
+        ),
+    )
+
+
+def convert(size: Size) -> LoopFunction:
+    """int64 to float32: no vectors."""
+    x = _tensor("x", size, dtype=DType.int64)
+    return naive([x], compute("convert", x.shape, lambda i: x[i].astype(DType.float32)))

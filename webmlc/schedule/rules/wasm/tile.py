@@ -72,14 +72,15 @@ def columns_for(rows: int, machine: Machine) -> int:
 
 
 def cover_columns(extent: Expr, widest: int, machine: Machine) -> tuple[Part, ...]:
-    """Tiles of columns that cover `extent` exactly: `widest`, then 8, then one vector, then scalars."""
+    """Tiles of columns that cover `extent` exactly: `widest`, then 8, then a vector, then scalars."""
     size = as_int(extent)
     lanes = machine.lanes
     if size is None:
         width = machine.tile.columns
         return Part(width, extent // width), Part(1, extent % width)
     parts: list[Part] = []
-    for width in sorted({widest, machine.tile.columns, lanes}, reverse=True):
+    widths = {width for width in (widest, machine.tile.columns, lanes) if width <= widest}
+    for width in sorted(widths, reverse=True):
         full, size = divmod(size, width)
         if full:
             parts.append(Part(width, Const(full)))

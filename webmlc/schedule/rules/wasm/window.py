@@ -31,7 +31,7 @@ from webmlc.schedule.rules.wasm.tile import (
 from webmlc.schedule.schedule import Schedule
 
 PIXELS = 4
-"""Pixels of a tile: with one vector of channels, neighbours share loads and nothing spills."""
+"""Pixels of a tile: neighbours share what they load, and little spills."""
 UNROLLED_TAPS = 25
 """The largest window that is unrolled."""
 
@@ -108,7 +108,7 @@ class _Tiles:
     def columns(self, nest: Nest, pixel: str | None, column: str) -> None:
         """Partition the columns into panels, and make the tiles."""
         schedule, machine = self.schedule, self.machine
-        widest = machine.lanes if pixel is not None else machine.narrow_tile.columns
+        widest = (machine.narrow_tile if pixel is None else machine.tile).columns
         widths = cover_columns(schedule.extent(column), widest, machine)
         for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
             part = nest if loop == column else Nest(*blocks_under(schedule, loop))

@@ -1,0 +1,137 @@
+"""Every WASM rule: the scheduled function computes what the naive one does, and its trace replays."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from webmlc.core.machine import RELAXED, SIMD128, Machine
+from webmlc.loops.ir import For, LoopFunction, walk_statements
+from webmlc.loops.verify import verify
+from webmlc.schedule.rules import choose_rule
+from webmlc.schedule.schedule import replay
+from webmlc.target.lower import lower
+from webmlc.target.wasm.emit_module import Step, emit_module
+
+_spec = importlib.util.spec_from_file_location("kernels", Path(__file__).with_name("kernels.py"))
+assert _spec is not None and _spec.loader is not None
+k = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(k)
+
+S = k.S
+CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
+    **{
+        f"matmul {m}x{n}": ("contraction", k.matmul(m, n, 5), {})
+        for m in (2, 5, 6, 7, 8, 13)
+        for n in (3, 8, 12, 32, 45)
+    },
+    "matvec": ("contraction", k.matmul(1, 45, 7), {}),
+    "matmul, no epilogue": ("contraction", k.matmul(13, 20, 4, epilogue=False), {}),
+    "matmul, symbolic rows": ("contraction", k.matmul(S, 40, 4), {"s": 7}),
+    "matmul, one symbolic row": ("contraction", k.matmul(S, 40, 4), {"s": 1}),
+    "attention": ("contraction", k.attention_scores(2, 7, 16, 8), {}),
+    "attention, symbolic": ("contraction", k.attention_scores(2, S, S, 8), {"s": 11}),
+    "transposed matmul": ("rows", k.transposed_matmul(5, 3, 40), {}),
+    "conv 3x3": ("contraction", k.convolution(7, 7, 3, 16, 3), {}),
+    "conv 3x3, odd channels": ("contraction", k.convolution(7, 14, 3, 13, 3), {}),
+    "conv 3x3 stride 2, batch": ("contraction", k.convolution(5, 5, 3, 8, 3, 2, 2), {}),
+    "conv 1x1": ("contraction", k.convolution(14, 3, 4, 40, 1), {}),
+    "conv 1x1, symbolic batch": ("contraction", k.convolution(3, 3, 4, 8, 1, batch=S), {"s": 2}),
+    "conv 3x3, symbolic size": ("contraction", k.convolution(S, S, 3, 8, 3), {"s": 8}),
+    "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
+    "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
+    "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
+    "depthwise, symbolic size": ("window", k.depthwise(S, S, 8, 3), {"s": 6}),
+    "max pool": ("window", k.pool(5, 12, 3, "max"), {}),
+    "average pool": ("window", k.pool(6, 12, 2, "add"), {}),
+    "global average": ("window", k.global_average(7, 40), {}),
+    "global average, symbolic": ("window", k.global_average(S, 5), {"s": 3}),
+    "softmax": ("rows", k.softmax(5, 40), {}),
+    "softmax, short": ("rows", k.softmax(3, 7), {}),
+    "softmax, odd": ("rows", k.softmax(4, 129), {}),
+    "softmax over channels": ("rows", k.softmax(2, 5, 3, 8, axis=1), {}),
+    "softmax, symbolic": ("rows", k.softmax(S, S), {"s": 37}),
+    "softmax over channels, symbolic": ("rows", k.softmax(2, 5, S, S, axis=1), {"s": 4}),
+    "layer norm": ("rows", k.layer_norm(2, 3, 70), {}),
+    "layer norm, symbolic": ("rows", k.layer_norm(S, 3, 9), {"s": 2}),
+    "row sums": ("rows", k.total(4, 100, keep=1), {}),
+    "row sums, symbolic": ("rows", k.total(3, S, keep=1), {"s": 50}),
+    "sum": ("stages", k.total(8, 16), {}),
+    "sum, odd": ("stages", k.total(7, 5), {}),
+    "add": ("stages", k.add(2, 3, 5, 7), {}),
+    "add, symbolic": ("stages", k.add(S, 4, 3), {"s": 5}),
+    "add scalars": ("stages", k.add(), {}),
+    "add bias": ("stages", k.add_bias(2, 3, 4, 10), {}),
+    "add bias, symbolic": ("stages", k.add_bias(S, S), {"s": 9}),
+    "transpose to NHWC": ("stages", k.transpose((0, 2, 3, 1), 1, 3, 8, 8), {}),
+    "transpose blocks": ("stages", k.transpose((1, 0), 32, 48), {}),
+    "transpose heads": ("stages", k.transpose((0, 2, 1, 3), 2, 3, 4, 16), {}),
+    "transpose, symbolic": ("stages", k.transpose((1, 0), S, 8), {"s": 5}),
+    "convert": ("stages", k.convert(7), {}),
+}
+MACHINES = {"relaxed": RELAXED, "simd128": SIMD128}
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_schedule_keeps_the_meaning(
+    case: tuple[str, LoopFunction, dict[str, int]], machine: Machine
+) -> None:
+    rule, function, symbols = case
+    chosen, schedule = choose_rule(function, machine)
+    assert chosen == rule
+    verify(schedule.function)
+    for got, want in zip(
+        k.outputs_of(schedule.function, symbols), k.outputs_of(function, symbols), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert replay(function, schedule.trace) == schedule.function
+
+
+def _kinds(function: LoopFunction) -> list[str]:
+    return [s.kind for s in walk_statements(function.body) if isinstance(s, For)]
+
+
+def test_small_kernels_stay_on_one_thread() -> None:
+    small, large = k.matmul(16, 16, 16), k.matmul(64, 64, 64)
+    assert "parallel" not in _kinds(choose_rule(small, RELAXED)[1].function)
+    assert "parallel" in _kinds(choose_rule(large, RELAXED)[1].function)
+
+
+def _inner_loop(function: LoopFunction, machine: Machine, features: str) -> str:
+    """The text of the first innermost loop of a kernel's WAT."""
+    lowered = lower(choose_rule(function, machine)[1].function, machine)
+    steps = [Step("kernel", tuple(range(len(function.params))))]
+    text = emit_module({"kernel": lowered}, steps, features).text  # type: ignore[arg-type]
+    text = text[text.index("(func $kernel") :]
+    end = text.index("(br_if")
+    return text[text.rindex("(loop", 0, end) : end]
+
+
+def test_the_micro_kernel_is_the_hand_written_one() -> None:
+    """12 multiply-adds, 6 splats, 2 loads, two pointers and no other arithmetic."""
+    loop = _inner_loop(k.matmul(12, 16, 480, epilogue=False), RELAXED, "relaxed")
+    assert loop.count("f32x4.relaxed_madd") == 12
+    assert loop.count("v128.load32_splat") == 6
+    assert loop.count("v128.load ") == 2
+    assert loop.count("i32.add") == 2
+    assert "i32.mul" not in loop
+    assert "offset=9600" in loop
+
+
+def test_without_relaxed_instructions_the_tile_is_smaller() -> None:
+    loop = _inner_loop(k.matmul(12, 16, 480, epilogue=False), SIMD128, "simd128")
+    assert (loop.count("f32x4.mul"), loop.count("f32x4.add")) == (8, 8)
+    assert "relaxed" not in loop
+
+
+def test_neighbouring_pixels_of_a_depthwise_tile_share_their_loads() -> None:
+    """4 pixels of a 3x3 window read 6 columns of 3 rows and 9 weights (72 of both, unshared)."""
+    lowered = lower(choose_rule(k.depthwise(8, 8, 8, 3), RELAXED)[1].function, RELAXED)
+    text = emit_module({"kernel": lowered}, [Step("kernel", (0, 1, 2, 3))], "relaxed").text
+    vectors = 2  # of channels
+    assert text.count("f32x4.relaxed_madd") == vectors * 36
+    assert text.count("v128.load") <= vectors * (18 + 9 + 1)
