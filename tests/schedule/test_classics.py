@@ -110,7 +110,7 @@ def check_schedule(
     machine: Machine,
     symbols: Mapping[str, int] | None = None,
 ) -> None:
-    """The interpreter agrees before and after scheduling and lowering; text and trace round-trip."""
+    """The interpreter agrees before and after scheduling and lowering; text and trace replay."""
     inputs = random_inputs(program, symbols)
     want = run_on_interp(program, inputs, symbols)
     verify(schedule.function)
