@@ -3,11 +3,11 @@
     rep = WebmlcBackend.prepare(model, device="CPU")     # CPU: the emitted WASM, CUDA: the WGSL
     outputs = rep.run([x])
 
-`device="NUMPY"` runs the numpy meaning of the graph instead of emitted code: it tells a wrong row of
-the operator table from a wrong schedule.
+`device="NUMPY"` runs the numpy meaning of the graph instead of emitted code: it tells a wrong row
+of the operator table from a wrong schedule.
 
-Shapes are decided when a model is built, so inputs whose values decide an output's shape (`shape` of
-a Reshape that is not a constant) are built in: the model is specialised on them at its first run.
+Shapes are decided when a model is built, so inputs whose values decide an output's shape (`shape`
+of a Reshape that is not a constant) are built in: the model is specialised on them when it runs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def to_array(value: Any) -> Array:
 
 
 def find_shape_inputs(model: ModelProto) -> tuple[str, ...]:
-    """The inputs whose values decide shapes; raises `UnsupportedError` for anything else missing."""
+    """The inputs whose values decide shapes; raises `UnsupportedError` for what else is missing."""
     module = normalise(read_model(model))
     try:
         infer_shapes(module)

@@ -1,6 +1,6 @@
 """Run ONNX's own operator tests: passed, failed and unsupported per operator.
 
-    python -m tests.conformance.run [--device wasm|webgpu|numpy] [--operator Conv] [--verbose] [--pin]
+    python -m tests.conformance.run [--device wasm|webgpu|numpy] [--operator Conv] [--pin]
 
 `--pin` writes the passing tests to `passing_<device>.txt`, which `test_conformance.py` keeps.
 """
@@ -13,13 +13,14 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
+from rich.progress import track
 
 from tests.conformance.backend import WebmlcBackend, to_array
 from webmlc.core.errors import ModelError, UnsupportedError
@@ -93,12 +94,12 @@ def compare(got: Any, want: Any, case: TestCase) -> None:
 
 def run_all(names: list[str], device: str, jobs: int) -> Iterator[Outcome]:
     """Outcomes in order; `jobs` processes share the work."""
-    pairs = [(name, device) for name in names]
+    task = partial(run_case, device=device)
     if jobs == 1:
-        yield from (run_case(*pair) for pair in pairs)
+        yield from map(task, names)
         return
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.starmap(run_case, pairs, chunksize=8)
+        yield from pool.imap(task, names, chunksize=8)
 
 
 def report(outcomes: list[Outcome], verbose: bool) -> None:
@@ -131,7 +132,8 @@ def main() -> None:
         for name, (operator, _) in all_cases().items()
         if arguments.operator in (None, operator)
     ]
-    outcomes = list(run_all(names, arguments.device, arguments.jobs))
+    running = run_all(names, arguments.device, arguments.jobs)
+    outcomes = list(track(running, "Running", len(names), transient=True))
     report(outcomes, arguments.verbose)
     if arguments.pin and arguments.operator is None:
         passing = sorted(o.test for o in outcomes if o.state == "passed")

@@ -8,6 +8,7 @@ its own, made from the schema for its input types and attributes, and all are in
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import onnx
 from onnx import (
@@ -103,7 +104,7 @@ def _types(graph: GraphProto) -> dict[str, TypeProto]:
 
 def _body(node: NodeProto, types: list[TypeProto], version: int) -> FunctionProto | None:
     """The schema's definition for this node; attributes that are not set get their defaults."""
-    schema = defs.get_schema(node.op_type, version, "")
+    schema: Any = defs.get_schema(node.op_type, version, "")
     given = {a.name for a in node.attribute}
     for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:

@@ -94,7 +94,7 @@ def _reduction(
     known: Mapping[Tensor, Array],
     symbols: Mapping[str, int],
 ) -> Array:
-    """Fold over the reduce axes; the leading ones one step at a time where all would be too much."""
+    """Fold over the reduce axes; the leading ones step by step where all would be too much."""
     extents = [int(expressions.evaluate(axis.extent, symbols)) for axis in reduction.axes]
     fold: Any = SCALAR_OPERATORS[reduction.combine].meaning
     result = np.full(shape, reduction.init.value, stage.dtype.numpy)  # type: ignore[attr-defined]

@@ -13,8 +13,9 @@ import numpy as np
 from webmlc.core.expr import as_int
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import Context
-from webmlc.graph.ops.shape import pads_of, permutation, slices
 from webmlc.graph.ops.shapes import ONE, ZERO, same
+from webmlc.graph.ops.slice import pads_of, slices
+from webmlc.graph.ops.view import permutation
 from webmlc.graph.rewriting import Rewriting, Rule
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
@@ -269,7 +270,8 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
             if constant is None or not _same_type(made.types[x], context.outputs[0]):
                 continue
             wide = np.float64 if outer.dtype != np.float64 else np.longdouble
-            a, b = constant.astype(wide), outer.astype(wide)
+            a: Any = constant.astype(wide)
+            b: Any = outer.astype(wide)
             if node.op == inner.op:
                 merged = a + b if node.op == "Add" else a * b
                 name = rewriting.constant(merged.astype(outer.dtype), inner.inputs[c])

@@ -6,6 +6,7 @@
 
 from webmlc.graph.ops import (
     contract,
+    control,
     convolution,
     elementwise,
     index,
@@ -16,6 +17,8 @@ from webmlc.graph.ops import (
     reduction,
     resize,
     shape,
+    slice,
+    view,
 )
 from webmlc.graph.ops.operator import Operator
 
@@ -28,8 +31,11 @@ OPS: dict[tuple[str, str], Operator] = {
         *pooling.OPS,
         *reduction.OPS,
         *normalisation.OPS,
+        *view.OPS,
+        *slice.OPS,
         *shape.OPS,
         *index.OPS,
+        *control.OPS,
         *resize.OPS,
         *quantise.OPS,
         *layout.OPS,

@@ -45,8 +45,8 @@ def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
         left = aligned(i[: len(batch)], a.shape[:-2], batch) + (
             (rest.pop(0),) if a.rank > 1 else ()
         )
-        right = aligned(i[: len(batch)], b.shape[:-2], batch) + (k, *rest)
-        return a[(*left, k)].astype(dtype) * b[right].astype(dtype)
+        right = (*aligned(i[: len(batch)], b.shape[:-2], batch), k, *rest)
+        return a[left].astype(dtype) * b[right].astype(dtype)
 
     return reduce("matmul", shape, (a.shape[-1],), "add", element)
 
@@ -127,12 +127,13 @@ def _gemm(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[str, Expr]]:
-    """Labels of each operand, labels of the result, extents; an ellipsis becomes labels `.0`, ..."""
+    """Labels of each operand and of the result, extents; an ellipsis becomes labels `.0`, ..."""
     equation = str(context.attribute("equation")).replace(" ", "")
-    left, arrow, right = equation.partition("->")
+    operands, arrow, wanted = equation.partition("->")
+    written = operands.split(",")
     ranks = [context.rank(i) for i in range(len(context.node.inputs))]
     spare = 0
-    for term, rank in zip(left.split(","), ranks, strict=True):
+    for term, rank in zip(written, ranks, strict=True):
         if "..." in term:
             spare = max(spare, rank - len(term.replace("...", "")))
 
@@ -141,14 +142,14 @@ def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[st
         count = rank - len(before) - len(after) if dots else 0
         return [*before, *(f".{d}" for d in range(spare - count, spare)), *after]
 
-    terms = [labels(t, r) for t, r in zip(left.split(","), ranks, strict=True)]
+    terms = [labels(t, r) for t, r in zip(written, ranks, strict=True)]
     extents: dict[str, Expr] = {}
     for i, term in enumerate(terms):
         for label, size in zip(term, context.shape(i), strict=True):
             extents[label] = broadcast((extents.get(label, size),), (size,))[0]
     if arrow:
-        return terms, labels(right, spare + len(right.replace("...", ""))), extents
-    letters = re.sub(r"[.,]", "", left)
+        return terms, labels(wanted, spare + len(wanted.replace("...", ""))), extents
+    letters = re.sub(r"[.,]", "", operands)
     single = sorted({x for x in letters if letters.count(x) == 1})
     return terms, [*(f".{d}" for d in range(spare)), *single], extents
 

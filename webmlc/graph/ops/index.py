@@ -153,7 +153,7 @@ def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     depth = _depth(context)
 
     def matches(i: tuple[Expr, ...], u: tuple[Expr, ...]) -> Expr:
-        found = const(True, DType.bool)
+        found: Expr = const(True, DType.bool)
         for k in range(depth):
             found = found & call("eq", wrapped(indices[(*u, const(k))], data.shape[k]), i[k])
         return found

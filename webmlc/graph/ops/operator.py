@@ -171,18 +171,19 @@ class Builder:
         self, op: str, *inputs: str, outputs: int, domain: str = "", **attributes: Attribute
     ) -> tuple[str, ...]:
         """Add a node of several outputs."""
-        names = tuple(self._fresh(op) for _ in range(outputs))
+        names = tuple(self.fresh(op) for _ in range(outputs))
         origin = self.source.origin or (self.source.name,)
         self.nodes.append(Node(op, inputs, names, attributes, domain, origin))
         return names
 
     def constant(self, value: Any, dtype: DType | None = None) -> str:
         """A constant; of `dtype`, or of the array's own."""
-        name = self._fresh("constant")
+        name = self.fresh("constant")
         self.constants[name] = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
         return name
 
-    def _fresh(self, what: str) -> str:
+    def fresh(self, what: str) -> str:
+        """A name that no other value has."""
         base = f"{next(o for o in self.source.outputs if o)}/{what}"
         count = self._used.get(base, 0)
         self._used[base] = count + 1

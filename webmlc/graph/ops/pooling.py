@@ -1,4 +1,4 @@
-"""Pooling: one `pool` stage over the taps of a window (of the padded input), then what finishes it."""
+"""Pooling: one `pool` stage over the taps of a window (of the padded input), then a last stage."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows)
     def position(n: Expr, c: Expr, *rest: Expr) -> Expr:
         at = windows.positions(rest[:rank], rest[rank:])
         place = [p - b for p, b in zip(at, windows.begins, strict=True)]
-        inside = const(True, DType.bool)
+        inside: Expr = const(True, DType.bool)
         flat: Expr = n * x.shape[1] + c
         for d in range(rank):
             inside = inside & (place[d] >= 0) & (place[d] < spatial[d])
@@ -182,7 +182,7 @@ def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     def element(n: Expr, c: Expr, *rest: Expr) -> Expr:
         flat: Expr = n * shape[1] + c
-        inside = const(True, DType.bool)
+        inside: Expr = const(True, DType.bool)
         for d, i in enumerate(rest[:rank]):
             flat = flat * pooled[2 + d] + i
             inside = inside & (i < pooled[2 + d])
@@ -198,7 +198,8 @@ POOLS = (
     case(X, kernel_shape=(2, 2)), case(X, kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4),
     case(X, kernel_shape=(3, 2), strides=(2, 2), ceil_mode=1),
     case(X, kernel_shape=(3, 3), strides=(2, 2), auto_pad="SAME_UPPER"),
-    case(X, kernel_shape=(2, 2), auto_pad="SAME_LOWER"), case("float32[1, 2, 9]", kernel_shape=(3,)),
+    case(X, kernel_shape=(2, 2), auto_pad="SAME_LOWER"),
+    case("float32[1, 2, 9]", kernel_shape=(3,)),
 )  # fmt: skip
 
 OPS: tuple[Operator, ...] = (
@@ -211,7 +212,8 @@ OPS: tuple[Operator, ...] = (
         case(X, kernel_shape=(2, 2), dilations=(2, 2)))),
     Operator("LpPool", _pool_type, _lp_pool, kind="reduction",
              cases=(case(X, kernel_shape=(2, 2)), case(X, kernel_shape=(3, 3), p=1))),
-    Operator("GlobalAveragePool", _global_type, _global_average, kind="reduction", cases=(case(X),)),
+    Operator("GlobalAveragePool", _global_type, _global_average, kind="reduction",
+             cases=(case(X),)),
     Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", cases=(case(X),)),
     Operator("GlobalLpPool", _global_type, _global_lp, kind="reduction", cases=()),
     Operator("MaxUnpool", _unpool_type, _max_unpool, kind="reduction", cases=(

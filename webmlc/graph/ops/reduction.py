@@ -15,7 +15,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, Shape, given, product
 
 Inputs = tuple[Tensor | None, ...]
@@ -30,7 +30,7 @@ def accumulator(dtype: DType) -> DType:
 
 
 def axes_of(context: Context) -> tuple[int, ...]:
-    """The reduced axes of a ReduceX node, in order; all where none are given, unless that is a no-op."""
+    """The reduced axes, in order; all where none are given, unless that is a no-op."""
     rank = context.rank(0)
     axes = context.integers("axes", 1)
     if not axes:
@@ -94,7 +94,7 @@ def _reduce(
         shape = context.outputs[0].shape
         return (compute(f"{stage}_out", shape, lambda *i: finish(total[i]).astype(x.dtype)),)
 
-    cases = (
+    cases: tuple[Case, ...] = (
         case(X), case(X, np.array([1]), opset=18), case(X, np.array([-1, 0]), keepdims=0, opset=18),
         case(X, axes=(0, 2), opset=11), case(X, keepdims=0),
     )  # fmt: skip
@@ -166,7 +166,7 @@ def _arg_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
-    """Where along `axis` the largest (or smallest) element stands, as an index; the axis has size 1.
+    """Where along `axis` the largest (or smallest) element stands; the axis gets size 1.
 
     NaN counts as the best, as in numpy: the position of the first that is NaN or equals the best.
     """

@@ -402,7 +402,8 @@ def _scales(*values: float) -> Array:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("Resize", _resize_type, _resize, _expand, kind="injective", normalise=_old_form, cases=(
+    Operator("Resize", _resize_type, _resize, _expand, kind="injective",
+             normalise=_old_form, cases=(
         case(X, None, _scales(1, 1, 2, 2)), case(X, None, _scales(1, 1, 2, 3), mode="linear"),
         case(X, None, _scales(1, 1, 0.6, 0.6), mode="linear"),
         case(X, None, None, np.array([1, 2, 7, 8]), mode="cubic"),

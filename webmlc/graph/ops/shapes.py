@@ -105,6 +105,12 @@ def given(inputs: Sequence[Tensor | None], index: int) -> Tensor:
     return tensor
 
 
+def dimensions(context: Context, index: int, what: str) -> list[Expr]:
+    """The elements of an input that is a shape: numbers, or expressions of symbols."""
+    return [as_expr(e if isinstance(e, Expr) else int(e))
+            for e in context.known(index, what).reshape(-1).tolist()]  # fmt: skip
+
+
 def reindex(source: Shape, target: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:
     """Where in a row-major tensor of shape `source` the element at `index` of shape `target` lies.
 
@@ -144,7 +150,7 @@ def _unravel(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
 
 
 def _groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]]:
-    """Runs of axes of equal product, in order; as long as symbols that prevent a proof make them."""
+    """Runs of axes of equal product, in order; longer where symbols prevent a proof."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(target):

@@ -44,7 +44,8 @@ class Windows:
                 _same_padding(size, k, s, d, mode == "SAME_LOWER")
                 for size, k, s, d in zip(inputs, kernel, strides, dilations, strict=True)
             ]
-            begins, ends = tuple(p[0] for p in pads), tuple(p[1] for p in pads)
+            begins: tuple[Expr | int, ...] = tuple(p[0] for p in pads)
+            ends: tuple[Expr | int, ...] = tuple(p[1] for p in pads)
         else:
             given = context.attribute("pads") if mode == "NOTSET" else None
             flat: tuple[Expr | int, ...] = tuple(given or (0,) * (2 * rank))
@@ -99,7 +100,7 @@ class Windows:
         )
 
     def pad(self, x: Tensor, value: float | int) -> Tensor:
-        """The input with `value` around it, as far as windows reach; itself where none reach out."""
+        """The input with `value` around it as far as windows reach; itself where none reach out."""
         if all(self.is_inside(d) for d in range(self.rank)):
             return x
         shape = list(x.shape)

@@ -1,0 +1,254 @@
+"""The graph passes: what each guarantees, on small graphs written as ONNX text."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from webmlc.core.errors import UnsupportedError
+from webmlc.core.expr import Var
+from webmlc.frontend.read_model import read_model
+from webmlc.graph.evaluate import evaluate_function
+from webmlc.graph.fold_constants import fold_constants
+from webmlc.graph.infer_shapes import UnknownShapeError, infer_shapes
+from webmlc.graph.ir import Array, Function, Module
+from webmlc.graph.normalise import normalise
+from webmlc.graph.simplify_graph import simplify_graph
+
+
+def parse(text: str, **constants: Array) -> onnx.ModelProto:
+    """A model from ONNX text; `constants` become initialisers."""
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    return model
+
+
+def optimise(model: onnx.ModelProto) -> Module:
+    return simplify_graph(fold_constants(infer_shapes(normalise(read_model(model)))))
+
+
+def operators(function: Function) -> list[str]:
+    return [node.op for node in function.nodes]
+
+
+def check(model: onnx.ModelProto, module: Module, **feeds: Array) -> None:
+    """The function computes what onnxruntime does."""
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected = session.run(None, feeds)
+    actual = evaluate_function(module.main, feeds)
+    for name, want in zip(module.main.outputs, expected, strict=True):
+        np.testing.assert_allclose(actual[name], want, rtol=2e-5, atol=2e-5)
+
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def test_shape_arithmetic_of_symbols_vanishes() -> None:
+    model = parse(
+        """g (float[batch, seq, 6] x) => (float[batch, a, b, c] y) {
+            s = Shape(x)
+            n = Gather<axis = 0>(s, zero)
+            m = Gather<axis = 0>(s, one)
+            n1 = Unsqueeze(n, axis)
+            m1 = Unsqueeze(m, axis)
+            shape = Concat<axis = 0>(n1, m1, heads)
+            split = Reshape(x, shape)
+            y = Transpose<perm = [0, 2, 1, 3]>(split)
+        }""",
+        zero=np.array(0), one=np.array(1), axis=np.array([0]), heads=np.array([2, -1]),
+    )  # fmt: skip
+    module = optimise(model)
+    assert operators(module.main) == ["Reshape", "Transpose"]
+    assert str(module.main.types["y"]) == "float32[batch, 2, seq, 3]"
+    check(model, module, x=normal(3, 5, 6))
+
+
+def test_values_of_comparisons_and_where() -> None:
+    """The export of `expand(-1, n)`: Where(Equal(shape, -1), ones, shape)."""
+    model = parse(
+        """g (float[1, n] x) => (float[a, n] y) {
+            s = Shape(x)
+            is = Equal(wanted, minus)
+            t = Where(is, s, wanted)
+            y = Expand(x, t)
+        }""",
+        wanted=np.array([4, -1]), minus=np.array([-1]),
+    )  # fmt: skip
+    module = optimise(model)
+    assert operators(module.main) in (["SymbolicConstant", "Expand"], ["Expand"])
+    assert str(module.main.types["y"]) == "float32[4, n]"
+
+
+def test_floor_of_half_a_symbol() -> None:
+    model = parse(
+        """g (float[1, 2, h, 8] x) => (float[1, 2, b, 4] y) {
+            s = Shape<start = 2>(x)
+            f = Cast<to = 1>(s)
+            halves = Mul(f, half)
+            floors = Floor(halves)
+            sizes = Cast<to = 7>(floors)
+            y2 = Slice(x, zeros, sizes, axes)
+            y = Identity(y2)
+        }""",
+        half=np.float32([0.5]), zeros=np.array([0, 0]), axes=np.array([2, 3]),
+    )  # fmt: skip
+    module = optimise(model)
+    assert "h // 2" in str(module.main.types["y"])
+    check(model, module, x=normal(1, 2, 7, 8))
+
+
+def test_unknown_shapes_name_the_value() -> None:
+    model = parse("g (float[4] x, int64[2] s) => (float[a, b] y) { y = Reshape(x, s) }")
+    with pytest.raises(UnknownShapeError, match="run time") as caught:
+        optimise(model)
+    assert caught.value.values == ("s",)
+
+
+def test_all_unsupported_nodes_are_reported_at_once() -> None:
+    model = parse(
+        """g (float[4] x) => (float[4] y) {
+            a = Bernoulli(x)
+            b = Relu(a)
+            y = Bernoulli(b)
+        }"""
+    )
+    with pytest.raises(UnsupportedError, match="2 nodes") as caught:
+        optimise(model)
+    assert [node.operator for node in caught.value.nodes] == ["Bernoulli", "Bernoulli"]
+
+
+def test_batch_normalisation_folds_into_convolution() -> None:
+    model = parse(
+        """g (float[1, 3, 6, 6] x) => (float[1, 4, 6, 6] y) {
+            a = Conv<pads = [1, 1, 1, 1]>(x, w)
+            b = BatchNormalization(a, scale, bias, mean, var)
+            c = Mul(b, factor)
+            y = Relu(c)
+        }""",
+        w=normal(4, 3, 3, 3), scale=normal(4), bias=normal(4), mean=normal(4),
+        var=np.abs(normal(4)) + 1, factor=normal(4, 1, 1),
+    )  # fmt: skip
+    module = optimise(model)
+    assert operators(module.main) == ["Conv", "Relu"]
+    assert len(module.main.nodes[0].inputs) == 3
+    check(model, module, x=normal(1, 3, 6, 6))
+
+
+def test_shared_convolution_is_not_folded() -> None:
+    model = parse(
+        """g (float[1, 3, 6, 6] x) => (float[1, 4, 4, 4] y, float[1, 4, 4, 4] z) {
+            a = Conv(x, w)
+            y = Mul(a, factor)
+            b = Identity(a)
+            z = Relu(b)
+        }""",
+        w=normal(4, 3, 3, 3), factor=normal(4, 1, 1),
+    )  # fmt: skip
+    module = optimise(model)
+    assert Counter(operators(module.main)) == {"Conv": 1, "Mul": 1, "Relu": 1}
+    check(model, module, x=normal(1, 3, 6, 6))
+
+
+def test_padding_folds_into_convolution() -> None:
+    model = parse(
+        """g (float[1, 3, 6, 6] x) => (float[1, 4, 6, 6] y) {
+            p = Pad(x, pads)
+            y = Conv(p, w)
+        }""",
+        w=normal(4, 3, 3, 3), pads=np.array([0, 0, 0, 1, 0, 0, 2, 1]),
+    )  # fmt: skip
+    module = optimise(model)
+    assert operators(module.main) == ["Conv"]
+    assert module.main.nodes[0].attributes["pads"] == (0, 1, 2, 1)
+    check(model, module, x=normal(1, 3, 6, 6))
+
+
+def test_transposes_and_views_compose() -> None:
+    model = parse(
+        """g (float[2, 3, 4] x) => (float[2, 3, 4] y, float[24] z) {
+            a = Transpose<perm = [2, 0, 1]>(x)
+            y0 = Transpose<perm = [1, 2, 0]>(a)
+            y = Relu(y0)
+            b = Flatten(x)
+            c = Unsqueeze(b, one)
+            d = Reshape(c, all)
+            z = Relu(d)
+        }""",
+        one=np.array([1]), all=np.array([-1]),
+    )  # fmt: skip
+    module = optimise(model)
+    assert Counter(operators(module.main)) == {"Relu": 2, "Reshape": 1}
+    check(model, module, x=normal(2, 3, 4))
+
+
+def test_equal_expressions_are_computed_once() -> None:
+    model = parse(
+        """g (float[4] x) => (float[4] y) {
+            a = Exp(x)
+            b = Exp(x)
+            y = Add(a, b)
+        }"""
+    )
+    module = optimise(model)
+    assert operators(module.main) == ["Exp", "Add"]
+    check(model, module, x=normal(4))
+
+
+def test_outputs_keep_their_names() -> None:
+    """An output that is an input, a constant, a repeated value, or another output."""
+    model = parse(
+        """g (float[4] x) => (float[4] same, float[4] twice, float[4] y, float[4] fixed) {
+            same = Identity(x)
+            y = Relu(x)
+            twice = Identity(y)
+            fixed = Neg(k)
+        }""",
+        k=normal(4),
+    )
+    module = optimise(model)
+    made = {output for node in module.main.nodes for output in node.outputs}
+    assert set(module.main.outputs) <= made
+    check(model, module, x=normal(4))
+
+
+def test_constants_that_would_grow_are_not_folded() -> None:
+    model = parse(
+        "g (float[1] x) => (float[a, b] y) { z = Expand(k, shape)\n y = Add(x, z) }",
+        k=normal(1), shape=np.array([1024, 1024]),
+    )  # fmt: skip
+    assert operators(optimise(model).main) == ["Expand", "Add"]
+
+
+def test_a_long_chain_stays_linear() -> None:
+    """2,000 nodes: each pass walks once, so this takes about a second, not minutes."""
+    lines = "\n".join(f"v{i + 1} = {'Relu' if i % 2 else 'Neg'}(v{i})" for i in range(2000))
+    model = parse(f"g (float[n, 4] v0) => (float[n, 4] v2000) {{ {lines} }}")
+    module = optimise(model)
+    assert len(module.main.nodes) == 2000
+    assert module.main.types["v2000"].shape[0] == Var("n")
+
+
+def test_if_of_a_known_condition_is_its_branch() -> None:
+    model = parse(
+        """g (float[3] x) => (float[3] y) {
+            s = Size(x)
+            big = Greater(s, two)
+            y = If(big) <
+                then_branch = a () => (float[3] t) { t = Relu(x) },
+                else_branch = b () => (float[3] e) { e = Neg(x) }
+            >
+        }""",
+        two=np.array(2),
+    )
+    module = optimise(model)
+    assert operators(module.main) == ["Relu"]
+    check(model, module, x=normal(3))

@@ -1,0 +1,181 @@
+"""Slices and padding: part of a tensor, or a tensor with something around it.
+
+Starts and ends may be expressions of symbols; steps are numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.bounds import SYMBOL, bounds
+from webmlc.core.expr import (
+    Const,
+    Expr,
+    as_expr,
+    as_int,
+    maximum,
+    minimum,
+    select,
+    variables,
+)
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import (
+    Context,
+    NotSupportedError,
+    Operator,
+    case,
+)
+from webmlc.graph.ops.shapes import (
+    ZERO,
+    canonical,
+    dimensions,
+    given,
+)
+
+Inputs = tuple[Tensor | None, ...]
+
+
+FAR = 2**31 - 1
+
+
+def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
+    """(start, size, step) of every axis; starts and ends may be symbolic, steps not."""
+    shape = context.shape(0)
+    result: list[tuple[Expr, Expr, int]] = [(ZERO, size, 1) for size in shape]
+    if "starts" in context.node.attributes:
+        starts = [as_expr(int(v)) for v in context.attribute("starts")]
+        ends = [as_expr(int(v)) for v in context.attribute("ends")]
+    else:
+        starts = dimensions(context, 1, "the start of the slice")
+        ends = dimensions(context, 2, "the end of the slice")
+    axes = context.integers("axes", 3) or tuple(range(len(starts)))
+    steps = context.integers("steps", 4) or (1,) * len(starts)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        size = shape[axis % len(shape)]
+        low, high = (0, size) if step > 0 else (-1, size - 1)
+        first, last = _clamped(start, size, low, high), _clamped(end, size, low, high, step < 0)
+        distance = last - first if step > 0 else first - last
+        count = (distance + (abs(step) - 1)) // abs(step)
+        number = canonical(count)
+        known = as_int(number)
+        positive = known is None and _is_natural(number)
+        number = number if positive or (known or 0) > 0 else canonical(maximum(number, 0))
+        result[axis % len(shape)] = (first, number, step)
+    return result
+
+
+def _is_natural(expr: Expr) -> bool:
+    return bounds(expr, dict.fromkeys(variables(expr), SYMBOL)).low >= 0
+
+
+def _clamped(value: Expr, size: Expr, low: Expr | int, high: Expr, end: bool = False) -> Expr:
+    """A start or end counted from the front and kept within the axis.
+
+    Huge numbers mean "to the end"; `end` says that -1 - size and below mean "before the first".
+    """
+    number = as_int(value)
+    if number is not None and number >= FAR:
+        return canonical(high)
+    if number is not None and number <= -FAR:
+        return canonical(low if not end else -1)
+    absolute = value + size if number is not None and number < 0 else value
+    limited = minimum(maximum(absolute, low), high)
+    if number is None and not _is_natural(value):
+        limited = minimum(maximum(select(value < 0, value + size, value), low), high)
+    return canonical(limited)
+
+
+def _slice_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), tuple(size for _, size, _ in slices(context))),)
+
+
+def _slice(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, cuts = given(inputs, 0), slices(context)
+
+    def element(*i: Expr) -> Expr:
+        return x[tuple(start + v * step for v, (start, _, step) in zip(i, cuts, strict=True))]
+
+    return (compute("slice", context.outputs[0].shape, element),)
+
+
+def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
+    """(before, after) of every axis; negative ones cut."""
+    rank = context.rank(0)
+    if "pads" in context.node.attributes:
+        flat = [as_expr(int(v)) for v in context.attribute("pads")]
+    else:
+        flat = dimensions(context, 1, "the padding")
+    axes = context.integers("axes", 3) or tuple(range(rank))
+    result: list[tuple[Expr, Expr]] = [(ZERO, ZERO)] * rank
+    for place, axis in enumerate(axes):
+        result[axis % rank] = (flat[place], flat[len(axes) + place])
+    return result
+
+
+def _pad_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    pairs = zip(x.shape, pads_of(context), strict=True)
+    return (TensorType(x.dtype, tuple(canonical(n + a + b) for n, (a, b) in pairs)),)
+
+
+def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, pads = given(inputs, 0), pads_of(context)
+    mode = context.attribute("mode", "constant")
+    constant = context.constant(2)
+    if constant is not None and constant.size:
+        fill: Any = constant.reshape(-1)[0].item()
+    else:
+        fill = context.attribute("value", 0)
+    dynamic = inputs[2] if len(inputs) > 2 and constant is None else None
+
+    def element(*index: Expr) -> Expr:
+        inside: Expr | None = None
+        place: list[Expr] = []
+        for i, size, (before, after) in zip(index, x.shape, pads, strict=True):
+            at = i - before
+            if before == ZERO and after == ZERO:
+                place.append(i)
+            elif mode == "constant":
+                place.append(at)
+                here = (at >= 0) & (at < size)
+                inside = here if inside is None else inside & here
+            else:
+                place.append(_outside(mode, at, size))
+        if inside is None:
+            return x[tuple(place)]
+        filling = Const(fill, x.dtype) if dynamic is None else dynamic[(ZERO,) * dynamic.rank]
+        return select(inside, x[tuple(place)], filling)
+
+    return (compute("pad", context.outputs[0].shape, element),)
+
+
+def _outside(mode: str, at: Expr, size: Expr) -> Expr:
+    """The element that stands at `at` in a tensor continued at both ends."""
+    match mode:
+        case "edge":
+            return minimum(maximum(at, 0), size - 1)
+        case "wrap":
+            return at % size
+        case "reflect":
+            period = maximum(size * 2 - 2, 1)
+            folded = at % period
+            return minimum(folded, period - folded)
+    raise NotSupportedError(f"padding mode {mode!r}")
+
+
+X = "float32[2, 3, 4]"
+
+OPS: tuple[Operator, ...] = (
+    Operator("Slice", _slice_type, _slice, kind="injective", cases=(
+        case(X, [0, 1], [2, 3]), case(X, [-2], [2**62], [1]), case(X, [3], [0], [2], [-1]),
+        case(X, [-1], [-100], [2], [-2]), case(X, [0], [4], [2], [3]), case(X, [5], [9], [2]),
+        case(X, starts=(1,), ends=(-1,), axes=(2,), opset=9))),
+    Operator("Pad", _pad_type, _pad, kind="injective", cases=(
+        case(X, [0, 1, 2, 1, 0, 3]), case(X, [0, 0, 1, 0, 0, 1], np.float32(1.5)),
+        case(X, [0, 1, 2, 0, 1, 1], mode="edge"), case(X, [0, 1, 2, 0, 1, 1], mode="reflect"),
+        case(X, [0, 1, 2, 0, 1, 1], mode="wrap"), case(X, [0, -1, 0, 0, 0, -2]),
+        case(X, [2, 1], None, [2]), case(X, pads=(0, 0, 1, 0, 0, 1), value=0.5, opset=10))),
+)  # fmt: skip

@@ -1,0 +1,289 @@
+"""Views and copies: the same elements at other places, whole tensors at a time.
+
+A view keeps row-major order; a permutation, an expansion, a join or a split does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from webmlc.core.expr import (
+    Const,
+    Expr,
+    as_expr,
+    as_int,
+    const,
+    select,
+)
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import (
+    Context,
+    NotSupportedError,
+    Operator,
+    case,
+)
+from webmlc.graph.ops.shapes import (
+    ONE,
+    ZERO,
+    Shape,
+    aligned,
+    broadcast,
+    canonical,
+    dimensions,
+    given,
+    product,
+    reindex,
+    same,
+)
+
+Inputs = tuple[Tensor | None, ...]
+
+
+def _view(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, shape = given(inputs, 0), context.outputs[0].shape
+    name = context.node.op.lower()
+    return (compute(name, shape, lambda *i: x[reindex(x.shape, shape, i)]),)
+
+
+def _reshape_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    if "shape" in context.node.attributes:
+        wanted = [as_expr(d) for d in context.attribute("shape")]
+    else:
+        wanted = dimensions(context, 1, "the shape")
+    if not context.attribute("allowzero", 0):
+        wanted = [x.shape[d] if n == ZERO else n for d, n in enumerate(wanted)]
+    if (unknown := [d for d, n in enumerate(wanted) if as_int(n) == -1]) != []:
+        rest = product(n for d, n in enumerate(wanted) if d not in unknown)
+        wanted[unknown[0]] = _quotient(x.shape, wanted, rest)
+    total, target = as_int(product(x.shape)), as_int(product(wanted))
+    if total is not None and target is not None and total != target:
+        raise NotSupportedError(f"{total} elements cannot take the shape {list(map(str, wanted))}")
+    return (TensorType(x.dtype, tuple(canonical(n) for n in wanted)),)
+
+
+def _quotient(shape: Shape, wanted: Sequence[Expr], rest: Expr) -> Expr:
+    """The dimension that -1 stands for. Equal dimensions cancel first: they may be symbolic."""
+    left, right = list(shape), [n for n in wanted if as_int(n) != -1]
+    for n in list(right):
+        match = next((d for d in left if same(d, n)), None)
+        if match is not None and n != ZERO:
+            left.remove(match)
+            right.remove(n)
+    divisor = product(right)
+    return canonical(product(left)) if divisor == ONE else canonical(product(left) // divisor)
+
+
+def _flatten_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    axis = int(context.attribute("axis", 1))
+    axis += x.rank if axis < 0 else 0
+    return (TensorType(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:]))),)
+
+
+def _squeeze_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    axes = context.integers("axes", 1)
+    if axes is None:
+        gone = {d for d, n in enumerate(x.shape) if n == ONE}
+    else:
+        gone = {a % x.rank for a in axes}
+    return (TensorType(x.dtype, tuple(n for d, n in enumerate(x.shape) if d not in gone)),)
+
+
+def _unsqueeze_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    axes = context.integers("axes", 1) or ()
+    rank = x.rank + len(axes)
+    new = {a % rank for a in axes}
+    rest = iter(x.shape)
+    return (TensorType(x.dtype, tuple(ONE if d in new else next(rest) for d in range(rank))),)
+
+
+def permutation(context: Context) -> tuple[int, ...]:
+    """The axes of a Transpose: output axis d is input axis `permutation[d]`."""
+    rank = context.rank(0)
+    axes = context.attribute("perm", tuple(range(rank))[::-1])
+    return tuple(int(a) % max(rank, 1) for a in axes)
+
+
+def _transpose_type(context: Context) -> tuple[TensorType, ...]:
+    x = context.type(0)
+    return (TensorType(x.dtype, tuple(x.shape[a] for a in permutation(context))),)
+
+
+def _transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, axes = given(inputs, 0), permutation(context)
+    places = [axes.index(d) for d in range(x.rank)]
+    shape = context.outputs[0].shape
+    return (compute("transpose", shape, lambda *i: x[tuple(i[p] for p in places)]),)
+
+
+def _expand_type(context: Context) -> tuple[TensorType, ...]:
+    wanted = tuple(dimensions(context, 1, "the shape"))
+    return (TensorType(context.dtype(0), broadcast(context.shape(0), wanted)),)
+
+
+def _expand(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, shape = given(inputs, 0), context.outputs[0].shape
+    return (compute("expand", shape, lambda *i: x[aligned(i, x.shape, shape)]),)
+
+
+def _tile_type(context: Context) -> tuple[TensorType, ...]:
+    x, repeats = context.type(0), dimensions(context, 1, "the number of repeats")
+    sizes = tuple(canonical(n * r) for n, r in zip(x.shape, repeats, strict=True))
+    return (TensorType(x.dtype, sizes),)
+
+
+def _tile(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, shape = given(inputs, 0), context.outputs[0].shape
+
+    def element(*i: Expr) -> Expr:
+        pairs = zip(i, x.shape, shape, strict=True)
+        return x[tuple(v if same(n, out) else v % n for v, n, out in pairs)]
+
+    return (compute("tile", shape, element),)
+
+
+def _concat_type(context: Context) -> tuple[TensorType, ...]:
+    axis, count = context.axis(0), len(context.node.inputs)
+    shape = list(context.shape(0))
+    for i in range(1, count):
+        other = context.shape(i)
+        if len(other) != len(shape):
+            raise NotSupportedError("the ranks of the parts differ")
+        for d, size in enumerate(other):
+            if d == axis:
+                shape[d] = canonical(shape[d] + size)
+            elif isinstance(size, Const):
+                shape[d] = size
+    return (TensorType(context.dtype(0), tuple(shape)),)
+
+
+def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    parts = [given(inputs, i) for i in range(len(inputs))]
+    axis = context.axis(0)
+
+    def element(*i: Expr) -> Expr:
+        offsets: list[Expr] = [ZERO]
+        for part in parts[:-1]:
+            offsets.append(canonical(offsets[-1] + part.shape[axis]))
+        values = [
+            part[(*i[:axis], i[axis] - offset, *i[axis + 1 :])]
+            for part, offset in zip(parts, offsets, strict=True)
+        ]
+        value = values.pop()
+        for previous in reversed(values):
+            value = select(i[axis] < offsets.pop(), previous, value)
+        return value
+
+    return (compute("concat", context.outputs[0].shape, element),)
+
+
+def split_sizes(context: Context) -> list[Expr]:
+    """The parts' sizes along the axis: given, or as equal as they can be."""
+    size = context.shape(0)[context.axis(0)]
+    count = sum(1 for o in context.node.outputs if o)
+    if "split" in context.node.attributes:
+        return [const(n) for n in context.attribute("split")]
+    if context.has(1):
+        return dimensions(context, 1, "the sizes of the parts")
+    count = int(context.attribute("num_outputs", count))
+    number = as_int(size)
+    if number is None or number % count == 0:
+        return [canonical(size // count)] * count
+    part = -(-number // count)
+    return [const(max(0, min(part, number - k * part))) for k in range(count)]
+
+
+def _split_type(context: Context) -> tuple[TensorType, ...]:
+    x, axis = context.type(0), context.axis(0)
+    return tuple(
+        TensorType(x.dtype, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+        for size in split_sizes(context)
+    )
+
+
+def _split(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, axis = given(inputs, 0), context.axis(0)
+    parts: list[Tensor] = []
+    offset: Expr = ZERO
+    for number, size in enumerate(split_sizes(context)):
+        shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+
+        def element(*i: Expr, offset: Expr = offset) -> Expr:
+            return x[(*i[:axis], i[axis] + offset, *i[axis + 1 :])]
+
+        parts.append(compute(f"split_{number}", shape, element))
+        offset = canonical(offset + size)
+    return tuple(parts)
+
+
+def _depth_to_space_type(context: Context) -> tuple[TensorType, ...]:
+    (n, c, h, w), b = context.shape(0), int(context.attribute("blocksize"))
+    sizes = (n, canonical(c // (b * b)), canonical(h * b), canonical(w * b))
+    return (TensorType(context.dtype(0), sizes),)
+
+
+def _depth_to_space(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, b = given(inputs, 0), int(context.attribute("blocksize"))
+    shape = context.outputs[0].shape
+    columns_first = context.attribute("mode", "DCR") == "CRD"
+
+    def element(n: Expr, c: Expr, y: Expr, x_: Expr) -> Expr:
+        block = y % b * b + x_ % b
+        channel = c * (b * b) + block if columns_first else block * shape[1] + c
+        return x[n, channel, y // b, x_ // b]
+
+    return (compute("depth_to_space", shape, element),)
+
+
+def _space_to_depth_type(context: Context) -> tuple[TensorType, ...]:
+    (n, c, h, w), b = context.shape(0), int(context.attribute("blocksize"))
+    sizes = (n, canonical(c * (b * b)), canonical(h // b), canonical(w // b))
+    return (TensorType(context.dtype(0), sizes),)
+
+
+def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, b = given(inputs, 0), int(context.attribute("blocksize"))
+    channels = x.shape[1]
+    columns_first = context.attribute("mode", "DCR") == "CRD"
+
+    def element(n: Expr, c: Expr, y: Expr, x_: Expr) -> Expr:
+        block, channel = (
+            (c % (b * b), c // (b * b)) if columns_first else (c // channels, c % channels)
+        )
+        return x[n, channel, y * b + block // b, x_ * b + block % b]
+
+    return (compute("space_to_depth", context.outputs[0].shape, element),)
+
+
+X = "float32[2, 3, 4]"
+
+OPS: tuple[Operator, ...] = (
+    Operator("Reshape", _reshape_type, _view, kind="injective", cases=(
+        case(X, [4, 6]), case(X, [0, -1]), case(X, [2, 2, 2, 3, 1]), case(X, [3, 2, 4]))),
+    Operator("Flatten", _flatten_type, _view, kind="injective", cases=(
+        case(X), case(X, axis=0), case(X, axis=-1), case(X, axis=3))),
+    Operator("Squeeze", _squeeze_type, _view, kind="injective", cases=(
+        case("float32[1, 3, 1, 4]"), case("float32[1, 3, 1, 4]", [2]),
+        case("float32[1, 3, 1, 4]", [0, -2]), case("float32[1, 3]", axes=(0,), opset=11))),
+    Operator("Unsqueeze", _unsqueeze_type, _view, kind="injective", cases=(
+        case(X, [0]), case(X, [1, -1]), case(X, axes=(0, 4), opset=11))),
+    Operator("Transpose", _transpose_type, _transpose, kind="injective", cases=(
+        case(X), case(X, perm=(0, 2, 1)), case(X, perm=(2, 0, 1)))),
+    Operator("Expand", _expand_type, _expand, kind="injective", cases=(
+        case("float32[3, 1]", [2, 1, 4]), case("float32[3, 1]", [3, 4]), case("float32[4]", [1]))),
+    Operator("Tile", _tile_type, _tile, kind="injective", cases=(case(X, [1, 2, 3]),)),
+    Operator("Concat", _concat_type, _concat, kind="injective", cases=(
+        case(X, X, axis=0), case(X, "float32[2, 1, 4]", X, axis=1), case(X, axis=-1))),
+    Operator("Split", _split_type, _split, kind="injective", cases=(
+        case(X, outputs=2, num_outputs=2), case(X, [1, 2], outputs=2, axis=1),
+        case(X, outputs=2, axis=2, opset=13), case(X, split=(3, 1), axis=2, outputs=2, opset=11))),
+    Operator("DepthToSpace", _depth_to_space_type, _depth_to_space, kind="injective", cases=(
+        case("float32[1, 8, 2, 3]", blocksize=2),
+        case("float32[1, 8, 2, 3]", blocksize=2, mode="CRD"))),
+    Operator("SpaceToDepth", _space_to_depth_type, _space_to_depth, kind="injective", cases=(
+        case("float32[1, 2, 4, 6]", blocksize=2),)),
+)  # fmt: skip
