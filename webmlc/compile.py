@@ -134,14 +134,13 @@ def _wasm_modules(
 def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> Shaders:
     """Every shader of the webgpu program, in one text."""
     kernels: dict[str, LoopFunction] = {}
-    if (module := lowered.get("webgpu")) is not None:
-        on_gpu = {
-            n.attributes["kernel"]
-            for n in module.main.nodes
-            if n.attributes.get("device") == "webgpu"
-        }
-        kernels = {name: f for name, f in module.kernels.items() if name in on_gpu}
-    shaders = emit_shaders(_compile_kernels(kernels, WEBGPU, "webgpu", watch))
+    constants: dict[str, frozenset[str]] = {}
+    for node in lowered["webgpu"].main.nodes if "webgpu" in lowered else ():
+        if node.attributes.get("device") == "webgpu":
+            name = node.attributes["kernel"]
+            kernels[name] = lowered["webgpu"].kernels[name]
+            constants[name] = frozenset(node.attributes["constants"])
+    shaders = emit_shaders(_compile_kernels(kernels, WEBGPU, "webgpu", watch), constants)
     watch(Stage("webgpu: wgsl", partial(str, shaders.text)))
     return shaders
 

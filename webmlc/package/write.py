@@ -66,7 +66,12 @@ class ProgramParts:
         for step in self.steps:
             if step.device == "webgpu":
                 entry = shaders.entries[step.kernel]
-                step = replace(step, workgroups=entry.workgroups, symbols=entry.symbols)
+                step = replace(
+                    step,
+                    kernel=entry.name,
+                    workgroups=entry.workgroups,
+                    symbols=entry.symbols,
+                )
             steps.append(step)
         scratch = max((module.scratch_bytes for module in modules), default=0)
         return replace(self, steps=tuple(steps), scratch_bytes=scratch)
