@@ -1,7 +1,7 @@
 """Tensor expressions over *values known at build time*: shapes and what is computed from them.
 
 In: output tensors of a `compute`, and for its placeholders arrays of numbers and of expressions
-over symbols. Out: such arrays, or None where an element cannot be told. So `Shape → Gather → Concat`
+over symbols. Out: such arrays, or None where an element cannot be told. `Shape → Gather → Concat`
 of a symbolic shape becomes a handful of expressions, by the operators' own definition:
 
     >>> from webmlc.core.expr import const

@@ -42,9 +42,8 @@ def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
     def element(*index: Expr) -> Expr:
         *i, k = index
         rest = list(i[len(batch) :])
-        left = aligned(i[: len(batch)], a.shape[:-2], batch) + (
-            (rest.pop(0),) if a.rank > 1 else ()
-        )
+        row = (rest.pop(0),) if a.rank > 1 else ()
+        left = (*aligned(i[: len(batch)], a.shape[:-2], batch), *row, k)
         right = (*aligned(i[: len(batch)], b.shape[:-2], batch), k, *rest)
         return a[left].astype(dtype) * b[right].astype(dtype)
 
