@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 from webmlc.core.dtypes import INDEX, DType
@@ -27,14 +28,20 @@ class Expr:
     scalar).
     """
 
-    __slots__ = ()
+    __slots__ = ("_lanes",)
     dtype: DType
     _hash: int
+    _lanes: int
 
     @property
     def lanes(self) -> int:
         """Elements in the value: 1 for a scalar."""
-        return max((child.lanes for child in self.children()), default=1)
+        try:
+            return self._lanes
+        except AttributeError:  # asked for the first time
+            lanes = max((child.lanes for child in self.children()), default=1)
+            object.__setattr__(self, "_lanes", lanes)
+            return lanes
 
     def children(self) -> tuple[Expr, ...]:
         """Sub-expressions, in order."""
@@ -403,6 +410,7 @@ def walk(root: Expr) -> Iterator[Expr]:
                 stack.append(child)
 
 
+@lru_cache(maxsize=1 << 16)
 def variables(root: Expr) -> frozenset[Var]:
     """The variables that occur in `root`."""
     return frozenset(node for node in walk(root) if isinstance(node, Var))

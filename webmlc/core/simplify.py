@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from webmlc.core.bounds import Interval, Ranges, bounds
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call, rewrite
+from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call, variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
 Monomial = tuple[Expr, ...]  # atoms in the order of their text; () is the constant term
@@ -34,7 +35,16 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
     """An equal, simpler expression. Index arithmetic becomes canonical; other scalars fold where
     exact.
     """
-    return _Simplifier(ranges or _NO_RANGES).simplify(expr)
+    if isinstance(expr, Const):
+        return expr
+    known = ranges or _NO_RANGES
+    relevant = tuple((var, known[var]) for var in variables(expr) if var in known)
+    return _simplify(expr, relevant)
+
+
+@lru_cache(maxsize=1 << 16)
+def _simplify(expr: Expr, ranges: tuple[tuple[Var, Interval], ...]) -> Expr:
+    return _Simplifier(dict(ranges)).simplify(expr)
 
 
 def prove_equal(a: Expr, b: Expr, ranges: Ranges | None = None) -> bool:
@@ -62,9 +72,27 @@ class _Simplifier:
         self.polynomials: dict[Expr, Polynomial] = {}
 
     def simplify(self, expr: Expr) -> Expr:
-        if expr.dtype == INDEX and expr.lanes == 1 and isinstance(expr, Call):
-            return self.to_expr(self.polynomial(expr))
-        return rewrite(expr, self.rule)
+        """Bottom-up; but a whole tree of index arithmetic is one polynomial. An explicit stack."""
+        done: dict[Expr, Expr] = {}
+        stack: list[tuple[Expr, bool]] = [(expr, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if node in done:
+                continue
+            if _is_arithmetic(node) and node.lanes == 1:
+                done[node] = self.to_expr(self.polynomial(node))
+                continue
+            children = node.children()
+            if children and not expanded:
+                stack.append((node, True))
+                stack.extend((child, False) for child in children)
+                continue
+            new = tuple(done[child] for child in children)
+            changed = any(a is not b for a, b in zip(new, children, strict=True))
+            rebuilt = node.rebuild(new) if changed else node
+            result = self.rule(rebuilt)
+            done[node] = rebuilt if result is None else result
+        return done[expr]
 
     def rule(self, node: Expr) -> Expr | None:
         match node:
@@ -344,7 +372,12 @@ def _covers(have: int, want: int) -> bool:
 
 
 def _order(term: Monomial) -> tuple[int, str]:
-    return (-len(term), " ".join(map(str, term)))
+    return (-len(term), " ".join(map(_text, term)))
+
+
+@lru_cache(maxsize=1 << 16)
+def _text(atom: Expr) -> str:
+    return str(atom)
 
 
 def _product(term: Monomial, factor: int) -> Expr:
@@ -384,7 +417,7 @@ def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _join(left: Monomial, right: Monomial) -> Monomial:
-    return tuple(sorted(left + right, key=str)) if left and right else left or right
+    return tuple(sorted(left + right, key=_text)) if left and right else left or right
 
 
 def _without(term: Monomial, part: Monomial) -> Monomial | None:
