@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
-from webmlc.graph.meaning import has_pieces, kind_of
+from webmlc.graph.meaning import kind_of
 from webmlc.graph.ops.operator import SYMBOLIC_CONSTANT, Scope
 
 POINTWISE = frozenset({"elementwise", "broadcast", "injective"})
@@ -157,17 +157,15 @@ class _Fusion:
         return array is not None and array.size <= 1
 
     def take_prologue(self, group: list[Node]) -> None:
-        """Grow a reduction's group backward over pointwise nodes that only the group reads.
+        """Grow a reduction's group backward over elementwise nodes that only the group reads.
 
         Windows (the pools of domain `webmlc`) read an element many times and take nothing; what
-        comes in pieces is better written piece by piece.
+        rearranges elements is better written once than computed in every stage.
         """
         queue = [i for node in group for i in node.inputs if i]
         while queue:
             maker = self.makers.get(queue.pop(0))
-            if maker is None or maker in self.groups or has_pieces(maker):
-                continue
-            if kind_of(maker) not in POINTWISE:
+            if maker is None or maker in self.groups or kind_of(maker) not in EPILOGUE:
                 continue
             members = set(group)
             only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))

@@ -47,8 +47,3 @@ def pieces_of_node(node: Node, function: Function, tensors: Tensors) -> tuple[Pi
     """
     rule = PIECES.get((node.domain, node.op))
     return None if rule is None else rule(Scope.of(function).context(node), tensors)
-
-
-def has_pieces(node: Node) -> bool:
-    """True for an operator that puts parts together (`graph.pieces`)."""
-    return (node.domain, node.op) in PIECES

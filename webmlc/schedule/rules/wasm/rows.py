@@ -53,8 +53,12 @@ def schedule_stage(
     """Schedule one stage by itself, under `fixed` loops that it shares with others."""
     if fold_of(schedule.block(block)) is None:
         schedule_pointwise(schedule, block, machine, threads, fixed)
-    elif not schedule_fold(schedule, block, machine, fixed):
-        schedule_window(schedule, block, machine, threads, fixed)
+    elif not schedule_fold(schedule, block, machine, fixed) and not schedule_window(
+        schedule, block, machine, threads, fixed
+    ):
+        reduced = reduce_loops(schedule, block)
+        if reduced and schedule.block(block).init is not None:
+            schedule.decompose_reduction(block, reduced[0])
 
 
 def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
