@@ -1,4 +1,6 @@
-"""Fixtures: run lowered kernels in wasmtime, as the hosts do (the memory layout of `emit_module`)."""
+"""Fixtures: run lowered kernels in wasmtime, as the hosts do (the memory layout of
+`emit_module`).
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def run_module(
 
 @pytest.fixture
 def run_wasm() -> RunWasm:
-    """`run_wasm(lowered, {name: array}, {symbol: value}, threads=1, features="relaxed")`, in place."""
+    """`run_wasm(lowered, {name: array}, {symbol: value}, threads=1, features="relaxed")`, in
+    place.
+    """
 
     def run(
         lowered: LoopFunction,

@@ -1,7 +1,7 @@
-"""Index expressions as sums of products with integer coefficients: what strides and pointers are read from.
-
-In: an index expression. Out: its terms, `{(): constant, (i,): 8, (i, n): 4}`, where an atom is a variable, a load or any
-operation that is not `+`, `-` or `*`.
+"""Index expressions as sums of products with integer coefficients: what strides and pointers are
+read from.
+In: an index expression. Out: its terms, `{(): constant, (i,): 8, (i, n): 4}`, where an atom is a
+variable, a load or any operation that is not `+`, `-` or `*`.
 
     >>> terms(Var("i") * 8 + 3)
     {(Var(name='i', dtype=<DType.int32: 'int32'>),): 8, (): 3}
@@ -78,6 +78,21 @@ def from_terms(parts: Terms) -> Expr:
     return result
 
 
+@lru_cache(maxsize=65536)
+def canonical(expr: Expr) -> Expr:
+    """The same index with its terms in `simplify`'s order: what only needs sums folded, without
+    ranges.
+    """
+    parts = terms(expr)
+    order = sorted((t for t in parts if t), key=lambda t: (parts[t] < 0, -len(t), _text(t)))
+    return from_terms({t: parts[t] for t in (*order, ()) if t in parts})
+
+
+@lru_cache(maxsize=65536)
+def _text(term: Term) -> str:
+    return " ".join(map(str, term))
+
+
 def stride(expr: Expr, var: Var) -> Expr | None:
     """The derivative of `expr` by `var`; `None` where `expr` is not affine in it."""
     split = split_linear(expr, var)
@@ -85,7 +100,9 @@ def stride(expr: Expr, var: Var) -> Expr | None:
 
 
 def split_linear(expr: Expr, var: Var) -> tuple[Expr, Expr] | None:
-    """`(rest, stride)` with `expr == rest + stride * var` and neither containing `var`; `None` where impossible."""
+    """`(rest, stride)` with `expr == rest + stride * var` and neither containing `var`; `None`
+    where impossible.
+    """
     rest: dict[Term, int] = {}
     slope: dict[Term, int] = {}
     for term, factor in terms(expr).items():

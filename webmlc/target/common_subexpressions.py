@@ -1,9 +1,9 @@
-"""Values that are computed more than once in straight-line code are computed once, just before their first use.
-
-Needs: the lowered form, legalised for the target. Guarantees: within a run of stores, equal values (loads from memory where
-no store to that buffer intervenes, broadcasts, operations) used twice or more are bound: a scalar by a `Let`, a vector by a
-vector register stored once. Index expressions are left alone (they are addresses), so are literals and what only a `select`
-arm loads.
+"""Values that are computed more than once in straight-line code are computed once, just before
+their first use.
+Needs: the lowered form, legalised for the target. Guarantees: within a run of stores, equal values
+(loads from memory where no store to that buffer intervenes, broadcasts, operations) used twice or
+more are bound: a scalar by a `Let`, a vector by a vector register stored once. Index expressions
+are left alone (they are addresses), so are literals and what only a `select` arm loads.
 
 before                                                   after
     C_0[r] = C_0[r] + T.broadcast(A[k], 4) * B[...]          t[r] = T.broadcast(A[k], 4)
@@ -109,7 +109,9 @@ class _Pass:
             stack.extend(reversed(operands(node)))
 
     def is_candidate(self, node: Expr) -> bool:
-        """True for a value worth a name: not a literal, variable, register, ramp or broadcast of one."""
+        """True for a value worth a name: not a literal, variable, register, ramp or broadcast of
+        one.
+        """
         match node:
             case Const() | Var() | Ramp():
                 return False
@@ -120,7 +122,9 @@ class _Pass:
         return node.lanes == 1 or (node.lanes == VECTOR_LANES and node.dtype in _VECTOR_DTYPES)
 
     def key(self, node: Expr, versions: Versions) -> Key:
-        """Equal keys hold equal values: the expression and how often each buffer it reads was stored to."""
+        """Equal keys hold equal values: the expression and how often each buffer it reads was
+        stored to.
+        """
         return node, tuple(versions.get(b, 0) for b in buffers_read(node))
 
 
@@ -150,7 +154,9 @@ class _Binder:
         return seq(*reversed(result))
 
     def value(self, root: Expr) -> Expr:
-        """`root` with repeated values replaced by their names, bound on the way (operands first)."""
+        """`root` with repeated values replaced by their names, bound on the way (operands
+        first).
+        """
         done: dict[Expr, Expr] = {}
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
@@ -187,10 +193,16 @@ class _Binder:
 
 
 def operands(node: Expr) -> tuple[Expr, ...]:
-    """The values that `node` is computed from: no indices, and no `select` arm that loads (it may be out of bounds)."""
+    """The values that `node` is computed from.
+
+    No indices, no `select` arm that loads (it may be out of bounds), no amount of a shift (targets
+    want it literal).
+    """
     match node:
         case Load() | Ramp():
             return ()
+        case Call(op="shift_left" | "shift_right", args=(value, _)) if node.lanes > 1:
+            return (value,)
         case Call(op="select", args=(condition, then, otherwise)):
             return (condition, *(arm for arm in (then, otherwise) if not buffers_read(arm)))
     return node.children()

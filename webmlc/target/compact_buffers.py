@@ -1,19 +1,19 @@
 """Allocations shrink to the part that is live at once.
+Needs: no blocks; schedules leave intermediate buffers full-size. Guarantees: an allocation is rank
+1 and covers the region used under the lowest common ancestor of its accesses, for one iteration of
+the loops around it; the part of the index that only those loops decide is gone. Nothing changes
+where an iteration may read what an earlier one wrote.
 
-Needs: no blocks; schedules leave intermediate buffers full-size. Guarantees: an allocation is rank 1 and covers the region
-used under the lowest common ancestor of its accesses, for one iteration of the loops around it; the part of the index that
-only those loops decide is gone. Nothing changes where an iteration may read what an earlier one wrote.
+before                                              after
+    Y: local (56, 64)                                   Y: local (48,)
+    for mo in range(9):                                 for mo in range(9):
+        for mi, n in T.grid(6, 8):                          for mi, n in T.grid(6, 8):
+            Y[mo * 6 + mi, n] = ...                             Y[mi * 8 + n] = ...
+        for mi, n in T.grid(6, 8):                          for mi, n in T.grid(6, 8):
+            C[mo * 6 + mi, n] = Y[mo * 6 + mi, n]               C[mo * 6 + mi, n] = Y[mi * 8 + n]
 
-before                                                  after
-    Y: local (56, 64)                                       Y: local (48,)
-    for mo in range(9):                                     for mo in range(9):
-        for mi, n in T.grid(6, 8):                              for mi, n in T.grid(6, 8):
-            Y[mo * 6 + mi, n] = ...                                 Y[mi * 8 + n] = ...
-        for mi, n in T.grid(6, 8):                              for mi, n in T.grid(6, 8):
-            C[mo * 6 + mi, n] = Y[mo * 6 + mi, n]                   C[mo * 6 + mi, n] = Y[mi * 8 + n]
-
-The region is found on row-major offsets, so that fused loops (`f // 56, f % 56`) cost nothing: each term of an offset
-belongs to the dimension with the largest stride that divides it.
+The region is found on row-major offsets, so that fused loops (`f // 56, f % 56`) cost nothing:
+each term of an offset belongs to the dimension with the largest stride that divides it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.target.affine import Term, from_terms, terms
 from webmlc.target.flatten_buffers import offset
-from webmlc.target.scoped import Scope, loop_range, simplify_function, symbol_ranges
+from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
 
 def compact_buffers(function: LoopFunction) -> LoopFunction:
@@ -51,12 +51,14 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
         region = _region(buffer, accesses, frozenset(function.symbols))
         if region is not None:
             function = _rewrite(function, buffer, accesses, region)
-    return simplify_function(function)
+    return function
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A load or store: its row-major offset, the statements around it with the child taken, the ranges in scope."""
+    """A load or store: its row-major offset, the statements around it with the child taken, the
+    ranges in scope.
+    """
 
     indices: tuple[Expr, ...]
     offset: Expr
@@ -71,8 +73,8 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """How offsets shrink: `strides` of the old dimensions, the loops whose part of the offset goes, low and extent of each
-    new dimension."""
+    """How offsets shrink: `strides` of the old dimensions, the loops whose part of the offset goes,
+    low and extent of each new dimension."""
 
     strides: tuple[Expr, ...]
     outer: frozenset[Var]
@@ -116,7 +118,9 @@ def _collect(function: LoopFunction) -> dict[Buffer, list[_Access]]:
 
 
 def _ancestor_depth(accesses: list[_Access]) -> int:
-    """How many steps of the paths all accesses share (the same statement and the same child of it)."""
+    """How many steps of the paths all accesses share (the same statement and the same child of
+    it).
+    """
     first = accesses[0].path
     depth = len(first)
     for access in accesses[1:]:
@@ -136,9 +140,7 @@ def _is_shared_axis(buffer: Buffer, loop: For) -> bool:
     return buffer.scope == "global" or (loop.thread or "").startswith("threadIdx")
 
 
-def _region(
-    buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]
-) -> _Region | None:
+def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) -> _Region | None:
     """The region to keep, or `None` to leave the buffer as it is."""
     if not accesses or not buffer.shape:
         return None
@@ -202,7 +204,9 @@ def _clashing(accesses: list[_Access], outer: frozenset[Var]) -> frozenset[Var]:
 def _box(
     buffer: Buffer, accesses: list[_Access], strides: tuple[Expr, ...], outer: frozenset[Var]
 ) -> _Region | None:
-    """The box of all accesses, one interval a dimension; `None` where it is not finite or wraps around."""
+    """The box of all accesses, one interval a dimension; `None` where it is not finite or wraps
+    around.
+    """
     boxes = [_digits(access, strides, outer) for access in accesses]
     lows: list[int] = []
     extents: list[int] = []
@@ -226,7 +230,9 @@ def _digits(access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var]) -
 
 
 def _split(index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var]) -> list[Expr]:
-    """The inner part of an offset, one expression a dimension: what is left of each term over the stride."""
+    """The inner part of an offset, one expression a dimension: what is left of each term over the
+    stride.
+    """
     taken = _outer_terms(index, outer)
     digits: list[dict[Term, int]] = [{} for _ in strides]
     for term, factor in terms(index).items():
@@ -244,7 +250,9 @@ def _split(index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var]) -> lis
 
 
 def _split_constant(value: int, strides: tuple[Expr, ...], digits: list[dict[Term, int]]) -> None:
-    """A constant offset in mixed radix, digits rounded to nearest so that a small negative stays small."""
+    """A constant offset in mixed radix, digits rounded to nearest so that a small negative stays
+    small.
+    """
     for digit, stride in zip(digits, strides, strict=True):
         unit = as_int(stride)
         if unit is None:
@@ -268,7 +276,9 @@ def _divide(term: Term, factor: int, stride: Expr) -> tuple[Term, int] | None:
 def _carrying(
     accesses: list[_Access], loops: list[For], depth: int, outer: frozenset[Var], region: _Region
 ) -> frozenset[Var]:
-    """Collapsed variables under a loop whose later iterations may read what earlier ones wrote; empty where safe."""
+    """Collapsed variables under a loop whose later iterations may read what earlier ones wrote;
+    empty where safe.
+    """
     used = {v for t in _outer_terms(accesses[0].offset, outer) for v in _variables(t)}
     used &= {loop.var for loop in loops}
     if not used or _is_written_first(accesses, depth, region):
@@ -286,7 +296,9 @@ def _carrying(
 
 
 def _is_written_first(accesses: list[_Access], depth: int, region: _Region) -> bool:
-    """True where each iteration fills the whole region before reading: its first statement only stores, all of it."""
+    """True where each iteration fills the whole region before reading: its first statement only
+    stores, all of it.
+    """
     if any(len(access.path) <= depth for access in accesses):
         return False
     first = accesses[0].path[depth][1]
@@ -313,7 +325,8 @@ def _is_injective(access: _Access, loops: list[For], region: _Region) -> bool:
             rest = _divide(term, factor, stride)
             if rest is None:
                 continue
-            extent = extents.get(rest[0][0]) if len(rest[0]) == 1 else None  # type: ignore[arg-type]
+            (atom, *others) = rest[0]
+            extent = extents.get(atom) if isinstance(atom, Var) and not others else None
             if extent is None:
                 extent = -1
             level.append((rest[1], extent))

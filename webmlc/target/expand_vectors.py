@@ -1,13 +1,13 @@
 """Vectorized loops become vector expressions.
+Needs: rank-1 buffers, canonical indices. Guarantees: no `vectorized` loop; inside, each store
+became stores of `VECTOR_LANES` elements (and scalar ones for what is left of the extent), in place:
+the control flow around them stays. A loop that has no such form (a symbolic extent, a condition or
+bound that depends on the lane, an index not affine in it, dtypes that are not 32 bits wide) becomes
+`unrolled` up to 16 iterations, else `serial`.
 
-Needs: rank-1 buffers, canonical indices. Guarantees: no `vectorized` loop; inside, each store became stores of
-`VECTOR_LANES` elements (and scalar ones for what is left of the extent), in place: the control flow around them stays.
-A loop that has no such form (a symbolic extent, a condition or bound that depends on the lane, an index not affine in it,
-dtypes that are not 32 bits wide) becomes `unrolled` up to 16 iterations, else `serial`.
-
-before                                             after
-    for v in T.vectorized(8):                          C[T.ramp(i * 8, 1, 4)] = T.broadcast(a[i], 4) * B[T.ramp(0, 1, 4)]
-        C[i * 8 + v] = a[i] * B[v]                     C[T.ramp(i * 8 + 4, 1, 4)] = T.broadcast(a[i], 4) * B[T.ramp(4, 1, 4)]
+before                                  after
+    for v in T.vectorized(8):               C[T.ramp(i * 8, 1, 4)] = B[T.ramp(0, 1, 4)]
+        C[i * 8 + v] = B[v]                 C[T.ramp(i * 8 + 4, 1, 4)] = B[T.ramp(4, 1, 4)]
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What an innermost loop computes again and again to the same value is computed before it.
-
-Needs: the lowered form after `common_subexpressions`. Guarantees: loop-invariant values of an innermost loop (loads from
-buffers it does not store to, if it runs at least once; operations; broadcasts, literal ones included) are bound before it,
-and before the loops around it as long as these hold nothing else. Vectors only as long as registers last
-(`vector_registers`). Index expressions and conditional statements are left alone.
+Needs: the lowered form after `common_subexpressions`. Guarantees: loop-invariant values of an
+innermost loop (loads from buffers it does not store to, if it runs at least once; operations;
+broadcasts, literal ones included) are bound before it, and before the loops around it as long as
+these hold nothing else. Vectors only as long as registers last (`vector_registers`). Index
+expressions and conditional statements are left alone.
 
 before                                             after
     for i in range(64):                                s[r] = T.broadcast(scale[0], 4)
@@ -121,13 +121,10 @@ class _State:
         for item in items:
             if isinstance(item, Store | tuple):
                 self.count(_value(item), variant, counts)
-        live = {
-            access.buffer
-            for item in (*items, *hoisted)
-            if not isinstance(item, tuple)
-            for access in (*loads(item), *stores(item))
-            if self.registers.get(access.buffer) == VECTOR_LANES
-        }
+        statements = [item for item in (*items, *hoisted) if not isinstance(item, tuple)]
+        touched = {a.buffer for s in statements for a in loads(s)}
+        touched |= {a.buffer for s in statements for a in stores(s)}
+        live = [b for b in touched if self.registers.get(b) == VECTOR_LANES]
         room = self.vector_registers - 1 - len(live)
         names: dict[Expr, Expr] = {}
         for value, _ in sorted(counts.items(), key=lambda pair: _is_literal(pair[0])):
@@ -188,7 +185,9 @@ class _Variant:
         return cls(bound | {loop.var}, written, (as_int(loop.extent) or 0) >= 1)
 
     def allows(self, value: Expr) -> bool:
-        """True where `value` is the same in every iteration and may be computed before the first."""
+        """True where `value` is the same in every iteration and may be computed before the
+        first.
+        """
         read = buffers_read(value)
         if any(b in self.buffers for b in read) or (
             not self.may_load and any(b.scope != "local" for b in read)

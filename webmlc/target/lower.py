@@ -1,7 +1,7 @@
 """Lowering: a scheduled loop function becomes the lowered form that `webmlc.target` defines.
-
-In: a verified `LoopFunction` of blocks and the machine it was scheduled for. Out: the same function without blocks, with flat
-buffers, 4-lane vectors, registers, and values bound once; it computes the same.
+In: a verified `LoopFunction` of blocks and the machine it was scheduled for. Out: the same
+function without blocks, with flat buffers, 4-lane vectors, registers, and values bound once; it
+computes the same.
 
     lowered = lower(function, RELAXED)
 """
@@ -19,7 +19,6 @@ from webmlc.target.insert_barriers import insert_barriers
 from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.scalar_replacement import scalar_replacement
-from webmlc.target.scoped import simplify_function
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.wasm.legalise import legalise as legalise_for_wasm
 
@@ -33,7 +32,6 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
     function = flatten_buffers(function)
     function = expand_vectors(function)
     function = unroll_loops(function)
-    function = simplify_function(function)
     function = scalar_replacement(function)
     if machine.name == "wasm":
         function = legalise_for_wasm(function)

@@ -1,7 +1,7 @@
 """Blocks become plain statements.
-
-Needs: a verified loop function. Guarantees: no `Block`; block axes are replaced by their bindings, a predicate is an `If`
-around the instance, an `init` runs under "all reduce axes are zero" (nothing where that is certain).
+Needs: a verified loop function. Guarantees: no `Block`; block axes are replaced by their bindings,
+a predicate is an `If` around the instance, an `init` runs under "all reduce axes are zero" (nothing
+where that is certain).
 
 before                                             after
     for i, k in T.grid(8, 16):                         for i in range(8):
@@ -31,7 +31,9 @@ from webmlc.target.scoped import simplify_function
 
 
 def lower_blocks(function: LoopFunction) -> LoopFunction:
-    """Replace every block of `function` by its meaning, simplified under the ranges of the loops around it."""
+    """Replace every block of `function` by its meaning, simplified under the ranges of the loops
+    around it.
+    """
     body = map_statements(function.body, lambda s: _lower(s) if isinstance(s, Block) else None)
     return simplify_function(replace(function, body=body))
 

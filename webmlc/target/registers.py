@@ -1,7 +1,7 @@
 """Which local allocations are registers: see the lowered form in `webmlc.target`.
 
-    >>> register_lanes(function)
-    {C_0: 4, C_1: 4, total: 1}
+>>> register_lanes(function)
+{C_0: 4, C_1: 4, total: 1}
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ def register_lanes(function: LoopFunction) -> dict[Buffer, int]:
         for b in function.allocations
         if b.scope == "local" and b.shape in ((), whole)
     }
-    for access in (*loads(function.body), *stores(function.body)):
-        if access.buffer.shape == whole and access.indices != (LANES,):
-            result.pop(access.buffer, None)
+    accesses = [(a.buffer, a.indices) for a in loads(function.body)]
+    accesses += [(a.buffer, a.indices) for a in stores(function.body)]
+    for buffer, indices in accesses:
+        if buffer.shape == whole and indices != (LANES,):
+            result.pop(buffer, None)
     return result
 
 

@@ -1,8 +1,8 @@
 """Local arrays with constant indices become registers.
-
-Needs: vectors and unrolled loops expanded, rank-1 buffers. Guarantees: a `local` allocation of which every index is a
-literal is replaced by registers, one for each element or aligned group of lanes it is accessed by (`webmlc.target` defines
-them). An allocation with another index, or one element accessed both alone and as a lane, stays an array.
+Needs: vectors and unrolled loops expanded, rank-1 buffers. Guarantees: a `local` allocation of
+which every index is a literal is replaced by registers, one for each element or aligned group of
+lanes it is accessed by (`webmlc.target` defines them). An allocation with another index, or one
+element accessed both alone and as a lane, stays an array.
 
 before                                             after
     Y: local (8,)                                      Y_0: local (4,);  Y_4: local (4,)
@@ -13,6 +13,7 @@ before                                             after
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from webmlc.core.expr import Const, Expr, Ramp, as_int, rewrite
 from webmlc.loops.ir import (
@@ -34,22 +35,25 @@ from webmlc.target.scoped import Names
 def scalar_replacement(function: LoopFunction) -> LoopFunction:
     """Replace what can be replaced of the `local` allocations of `function`."""
     accessed: dict[Buffer, dict[Expr, None]] = {}
-    for access in (*loads(function.body), *stores(function.body)):
-        if access.buffer.scope == "local" and access.buffer.shape:
-            accessed.setdefault(access.buffer, {})[access.indices[0]] = None
+    body = function.body
+    accesses = [(a.buffer, a.indices) for a in loads(body)]
+    accesses += [(a.buffer, a.indices) for a in stores(body)]
+    for buffer, indices in accesses:
+        if buffer.scope == "local" and buffer.shape:
+            accessed.setdefault(buffer, {})[indices[0]] = None
     names = Names.of(function)
     registers: dict[tuple[Buffer, Expr], Buffer] = {}
     kept: list[Buffer] = []
     for buffer in function.allocations:
-        indices = accessed.get(buffer, {})
-        if buffer.scope == "local" and buffer.shape and _is_replaceable(indices):
-            for index in sorted(indices, key=_first):
-                registers[buffer, index] = _register(buffer, index, len(indices), names)
+        found = accessed.get(buffer, {})
+        if buffer.scope == "local" and buffer.shape and _is_replaceable(found):
+            for index in sorted(found, key=_first):
+                registers[buffer, index] = _register(buffer, index, len(found), names)
         else:
             kept.append(buffer)
     if not registers:
         return function
-    body = _use(function.body, registers)
+    body = _use(body, registers)
     return replace(function, body=body, allocations=(*kept, *registers.values()))
 
 
@@ -74,7 +78,7 @@ def _is_replaceable(indices: dict[Expr, None]) -> bool:
             case _:
                 return False
     starts = sorted(spans)
-    disjoint = all(a + spans[a] <= b for a, b in zip(starts, starts[1:], strict=False))
+    disjoint = all(a + spans[a] <= b for a, b in pairwise(starts))
     return disjoint and len(spans) == len(indices)
 
 
@@ -93,7 +97,10 @@ def _use(body: Stmt, registers: dict[tuple[Buffer, Expr], Buffer]) -> Stmt:
 
     def store(stmt: Stmt) -> Stmt | None:
         match stmt:
-            case Store(buffer=buffer, indices=(index,), value=value) if (buffer, index) in registers:
+            case Store(buffer=buffer, indices=(index,), value=value) if (
+                buffer,
+                index,
+            ) in registers:
                 register = registers[buffer, index]
                 return Store(register, register_index(register), value)
         return None

@@ -1,9 +1,8 @@
 """Walking a loop nest with the interval of every variable in scope, and names that are still free.
+In: a statement and the intervals of the symbols around it. Out: the statement with every
+expression rewritten by a rule that is told what each variable can be.
 
-In: a statement and the intervals of the symbols around it. Out: the statement with every expression rewritten by a rule
-that is told what each variable can be.
-
-    >>> map_scoped(loop, symbol_ranges(function), simplify)      # i in [0, 7] inside `for i in range(8)`
+    >>> map_scoped(loop, symbol_ranges(function), simplify)   # `for i in range(8)`: i in [0, 7]
 """
 
 from __future__ import annotations
@@ -41,7 +40,9 @@ def loop_range(extent: Expr, ranges: Ranges) -> Interval:
 
 
 def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -> Stmt:
-    """Apply `rule` to every whole expression of a statement without blocks; it sees the intervals in scope."""
+    """Apply `rule` to every whole expression of a statement without blocks; it sees the intervals
+    in scope.
+    """
     match root:
         case Seq(statements=statements):
             return seq(*(map_scoped(s, scope, rule) for s in statements))
@@ -63,13 +64,17 @@ def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -
 
 
 def simplify_function(function: LoopFunction) -> LoopFunction:
-    """Needs no blocks; guarantees every expression in canonical form, decided `If`s and loops of extent 1 gone."""
+    """Needs no blocks; guarantees every expression in canonical form, decided `If`s and loops of
+    extent 1 gone.
+    """
     body = map_scoped(function.body, symbol_ranges(function), simplify)
     return replace(function, body=drop_trivial(body))
 
 
 def drop_trivial(root: Stmt) -> Stmt:
-    """Remove conditionals that are decided, serial loops that run once or never, and empty statements."""
+    """Remove conditionals that are decided, serial loops that run once or never, and empty
+    statements.
+    """
     from webmlc.core.expr import Const, as_int
     from webmlc.loops.ir import ZERO, map_statements, substitute_statement
 

@@ -1,8 +1,8 @@
 """Unrolled loops become copies of their body.
-
-Needs: nothing; after `expand_vectors`, which makes unrolled loops of what it cannot express. Guarantees: no `unrolled` loop
-of constant extent; the variable is replaced by its value; loops and lets inside a copy get fresh names. An unrolled loop of
-symbolic extent becomes serial.
+Needs: nothing; after `expand_vectors`, which makes unrolled loops of what it cannot express.
+Guarantees: no `unrolled` loop of constant extent; the variable is replaced by its value; loops and
+lets inside a copy get fresh names. An unrolled loop of symbolic extent becomes serial. Expressions
+are in canonical form again.
 
 before                                             after
     for r in T.unrolled(2):                            C[i * 2] = A[i * 2]
@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.bounds import Ranges
+from webmlc.core.dtypes import INDEX
+from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int, rewrite, walk
+from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     For,
     Let,
+    Load,
     LoopFunction,
     Stmt,
     map_statements,
@@ -24,7 +28,8 @@ from webmlc.loops.ir import (
     substitute_statement,
     walk_statements,
 )
-from webmlc.target.scoped import Names, drop_trivial
+from webmlc.target.affine import canonical
+from webmlc.target.scoped import Names, drop_trivial, map_scoped, symbol_ranges
 
 
 def unroll_loops(function: LoopFunction) -> LoopFunction:
@@ -44,7 +49,36 @@ def unroll_loops(function: LoopFunction) -> LoopFunction:
                 return seq(*copies)
         return None
 
-    return replace(function, body=drop_trivial(map_statements(function.body, rule)))
+    body = map_statements(function.body, rule)
+    body = map_scoped(body, symbol_ranges(function), _tidy)
+    return replace(function, body=drop_trivial(body))
+
+
+_NEEDS_RANGES = frozenset(
+    {"floordiv", "floormod", "min", "max", "lt", "le", "gt", "ge", "eq", "ne", "select"}
+)
+
+
+def _tidy(expr: Expr, ranges: Ranges) -> Expr:
+    """Fold what the copies made constant: sums by themselves, anything else by `simplify`."""
+    if any(isinstance(n, Call) and n.op in _NEEDS_RANGES and _on_indices(n) for n in walk(expr)):
+        return simplify(expr, ranges)
+    if expr.dtype == INDEX and expr.lanes == 1 and isinstance(expr, Call):
+        return canonical(expr)
+    return rewrite(expr, _tidy_index)
+
+
+def _on_indices(node: Call) -> bool:
+    return node.args[-1].dtype == INDEX and node.lanes == 1
+
+
+def _tidy_index(node: Expr) -> Expr | None:
+    match node:
+        case Load(buffer=buffer, indices=indices):
+            return Load(buffer, tuple(canonical(i) if isinstance(i, Call) else i for i in indices))
+        case Ramp(base=Call() as base, stride=stride, width=width):
+            return Ramp(canonical(base), stride, width)
+    return None
 
 
 def rename_bound(root: Stmt, names: Names) -> Stmt:

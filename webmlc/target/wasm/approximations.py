@@ -1,12 +1,15 @@
-"""Elementary functions as arithmetic: what WASM has no instruction for, for scalars and vectors alike.
+"""Elementary functions as arithmetic: what WASM has no instruction for, for scalars and vectors
+alike.
 
-In: a float32 (or float64, see `float64.py`) expression. Out: an expression of additions, multiplications, divisions, bit
-operations and selects. Each shares its argument, so `common_subexpressions` must run after.
+In: a float32 (or float64, see `float64.py`) expression. Out: an expression of additions,
+multiplications, divisions, bit operations and selects. Each shares its argument, so
+`common_subexpressions` must run after.
 
     exp(x)  =  2^n · exp(r),   n = round(x / ln 2),   r = x - n·ln 2       (Cody and Waite, 1980)
 
-Coefficients are minimax fits (Lawson's reweighted least squares on 2,000 Chebyshev nodes, relative error), rounded to
-float32; `tests/target/test_approximations.py` samples each densely and states its error in units in the last place.
+Coefficients are minimax fits (Lawson's reweighted least squares on 2,000 Chebyshev nodes, relative
+error), rounded to float32; `tests/target/test_approximations.py` samples each densely and states
+its error in units in the last place.
 """
 
 from __future__ import annotations
@@ -17,32 +20,81 @@ from collections.abc import Callable, Sequence
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, select
 
-EXP = (1.0, 1.0, 0.49999993447767666, 0.16666520631511486, 0.04166838805110772, 0.008368716898110747,
-       0.0013814598366845988)  # fmt: skip
+EXP = (
+    1.0,
+    1.0,
+    0.49999993447767666,
+    0.16666520631511486,
+    0.04166838805110772,
+    0.008368716898110747,
+    0.0013814598366845988,
+)
 """exp(r) on |r| <= ln 2 / 2."""
-LOG = (0.3333331043843817, -0.24999986625737716, 0.2000222670377097, -0.1666924946029465, 0.14218655426084717,
-       -0.12384370337870813, 0.11873016346720593, -0.11789695368117299, 0.06915146533174776)  # fmt: skip
+LOG = (
+    0.3333331043843817,
+    -0.24999986625737716,
+    0.2000222670377097,
+    -0.1666924946029465,
+    0.14218655426084717,
+    -0.12384370337870813,
+    0.11873016346720593,
+    -0.11789695368117299,
+    0.06915146533174776,
+)
 """(log(1 + f) - f + f²/2) / f³ on sqrt(1/2) <= 1 + f <= sqrt(2)."""
 SIN = (-0.16666666641426262, 0.008333329362259815, -0.00019839327131520438, 2.718237238425411e-06)
 """(sin(x)/x - 1) / x², in x², on |x| <= π/4."""
 COS = (0.04166666662247896, -0.0013888883722757918, 2.479951179368378e-05, -2.720954987011217e-07)
 """(cos(x) - 1 + x²/2) / x⁴, in x², on |x| <= π/4."""
-ATAN = (-0.3333331542360185, 0.19998484000375935, -0.14243738766516356, 0.10595139674993058,
-        -0.060811557748392364)  # fmt: skip
+ATAN = (
+    -0.3333331542360185,
+    0.19998484000375935,
+    -0.14243738766516356,
+    0.10595139674993058,
+    -0.060811557748392364,
+)
 """(atan(x)/x - 1) / x², in x², on |x| <= tan(π/8)."""
-ASIN = (0.1666665987189387, 0.07500510918208006, 0.04451572009861148, 0.03181761335394805, 0.014402598163725964,
-        0.03756521325610598)  # fmt: skip
+ASIN = (
+    0.1666665987189387,
+    0.07500510918208006,
+    0.04451572009861148,
+    0.03181761335394805,
+    0.014402598163725964,
+    0.03756521325610598,
+)
 """(asin(x)/x - 1) / x², in x², on |x| <= 1/2."""
 SINH = (0.16666666488721116, 0.008333350597904306, 0.00019836066272665686, 2.8174395194967533e-06)
 """(sinh(x)/x - 1) / x², in x², on |x| <= 1."""
-TANH = ((0.9999999399383945, 0.12917976909134107, 0.0029194174944813605, 9.255188721155113e-06,
-         -1.2744009900283508e-08, 1.8162951671906813e-11),
-        (1.0, 0.4625125981174822, 0.023757661945194866, 0.0002279145820431148))  # fmt: skip
+TANH = (
+    (
+        0.9999999399383945,
+        0.12917976909134107,
+        0.0029194174944813605,
+        9.255188721155113e-06,
+        -1.2744009900283508e-08,
+        1.8162951671906813e-11,
+    ),
+    (1.0, 0.4625125981174822, 0.023757661945194866, 0.0002279145820431148),
+)
 """tanh(x)/x = P/Q in x², on |x| <= 9.02; beyond, tanh rounds to ±1."""
-ERF = ((1.1283791453532894, 0.19078362834304213, 0.05279026009014216, 0.003779600999012881, 0.0002848084987468409,
-        2.041973268903557e-06),
-       (1.0, 0.5024103079160108, 0.11425743951589531, 0.01499742052422879, 0.0011652108890647288,
-        3.800409550233313e-05))  # fmt: skip
+ERF = (
+    (
+        1.1283791453532894,
+        0.19078362834304213,
+        0.05279026009014216,
+        0.003779600999012881,
+        0.0002848084987468409,
+        2.041973268903557e-06,
+    ),
+    (
+        1.0,
+        0.5024103079160108,
+        0.11425743951589531,
+        0.01499742052422879,
+        0.0011652108890647288,
+        3.800409550233313e-05,
+    ),
+)
 """erf(x)/x = P/Q in x², on |x| <= 3.93; beyond, erf rounds to ±1."""
 
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
@@ -250,7 +302,9 @@ def log1p(y: Expr) -> Expr:
 
 
 def asinh(x: Expr) -> Expr:
-    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), log(2|x|) where x² overflows."""
+    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), log(2|x|) where x²
+    overflows.
+    """
     a = call("abs", x)
     one = literal(1.0, x)
     square = x * x
@@ -276,7 +330,20 @@ def atanh(x: Expr) -> Expr:
 
 
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
-    "exp": exp, "log": log, "tanh": tanh, "erf": erf, "sin": sin, "cos": cos, "tan": tan, "atan": atan,
-    "asin": asin, "acos": acos, "sinh": sinh, "cosh": cosh, "asinh": asinh, "acosh": acosh, "atanh": atanh,
-}  # fmt: skip
+    "exp": exp,
+    "log": log,
+    "tanh": tanh,
+    "erf": erf,
+    "sin": sin,
+    "cos": cos,
+    "tan": tan,
+    "atan": atan,
+    "asin": asin,
+    "acos": acos,
+    "sinh": sinh,
+    "cosh": cosh,
+    "asinh": asinh,
+    "acosh": acosh,
+    "atanh": atanh,
+}
 """The functions of one float32 argument."""

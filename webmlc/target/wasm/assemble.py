@@ -1,6 +1,7 @@
 """WAT text to the bytes of a module.
 
-In: the text of a module. Out: its binary without custom sections: names are for reading, not for downloading.
+In: the text of a module. Out: its binary without custom sections: names are for reading, not for
+downloading.
 
     >>> assemble("(module)")
     b'\\x00asm\\x01\\x00\\x00\\x00'

@@ -1,15 +1,16 @@
 """Lowered kernels and the steps of a program become one WAT module.
 
-In: kernels by name, in the lowered form, and the steps that call them. Out: a module that imports one shared memory and
-exports one function, which every thread calls with its own number:
+In: kernels by name, in the lowered form, and the steps that call them. Out: a module that imports
+one shared memory and exports one function, which every thread calls with its own number:
 
-    run(first: i32, last: i32, tid: i32, threads: i32)      ;; steps first ... last - 1, a barrier after each
+    run(first: i32, last: i32, tid: i32, threads: i32)   ;; steps first ... last - 1
 
 Memory, which the host fills in:
 
-    0..1023   control: barrier arrivals i32 at 0, generation i32 at 64; scratch base i32 at 256, bytes of scratch a
-              thread i32 at 260
-    1024...   slots, i32 each: slot s, at 1024 + 4·s, holds the address of buffer s or the value of a symbol
+    0..1023   control: barrier arrivals i32 at 0, generation i32 at 64;
+              scratch base i32 at 256, bytes of scratch a thread i32 at 260
+    1024...   slots, i32 each: slot s, at 1024 + 4·s, holds the address of
+              buffer s or the value of a symbol
 
 Scratch memory of thread t starts at base + t·stride; the stride is at least `Module.scratch_bytes`.
 """
@@ -32,7 +33,9 @@ SLOTS = 1024
 """Where the slot table starts."""
 
 _SPINS = 2000
-"""Turns of the spin before a thread sleeps: longer than the skew of two threads that are both awake."""
+"""Turns of the spin before a thread sleeps: longer than the skew of two threads that are both
+awake.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ def _run(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
 _BARRIER = f"""(func $barrier (param $threads i32) (local $generation i32) (local $spins i32)
   (if (i32.le_u (local.get $threads) (i32.const 1)) (then (return)))
   (local.set $generation (i32.atomic.load offset=64 (i32.const 0)))
-  (if (i32.eq (i32.atomic.rmw.add (i32.const 0) (i32.const 1)) (i32.sub (local.get $threads) (i32.const 1)))
+  (if (i32.eq (i32.atomic.rmw.add (i32.const 0) (i32.const 1))
+              (i32.sub (local.get $threads) (i32.const 1)))
     (then
       (i32.atomic.store (i32.const 0) (i32.const 0))
       (drop (i32.atomic.rmw.add offset=64 (i32.const 0) (i32.const 1)))

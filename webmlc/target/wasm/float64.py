@@ -1,4 +1,5 @@
-"""Elementary functions in float64: scalars only, from Taylor series; also the general float32 power.
+"""Elementary functions in float64: scalars only, from Taylor series; also the general float32
+power.
 
 In: a float64 expression. Out: arithmetic, within a few units in the last place.
 
@@ -91,7 +92,9 @@ APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
 
 
 def power(a: Expr, b: Expr) -> Expr:
-    """a^b as numpy's: in float64, the sign by whether b is an odd integer, NaN for a negative base else."""
+    """a^b as numpy's: in float64, the sign by whether b is an odd integer, NaN for a negative base
+    else.
+    """
     x, y = a.astype(DType.float64), b.astype(DType.float64)
     magnitude = exp(y * log(call("abs", x)))
     half = y * _const(0.5)

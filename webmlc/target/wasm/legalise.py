@@ -1,12 +1,13 @@
 """Everything that WASM cannot say becomes what it can.
 
-Needs: vectors and registers made, before `common_subexpressions`. Guarantees: only operators of `table.py`, `select` and
-`fma`; no float16 or bfloat16, no arithmetic on small integers, no conversion to or from bool but by comparison; products
-that are added are `fma` (vectors of float32). One rule, one reason:
+Needs: vectors and registers made, before `common_subexpressions`. Guarantees: only operators of
+`table.py`, `select` and `fma`; no float16 or bfloat16, no arithmetic on small integers, no
+conversion to or from bool but by comparison; products that are added are `fma` (vectors of
+float32). One rule, one reason:
 
 before                                             after
-    T.exp(x)                                           2^n · polynomial(r)          (`approximations`, `float64`)
-    c + a * b                                          T.fma(a, b, c)               one instruction in the relaxed module
+    T.exp(x)                                           2^n · polynomial(r)
+    c + a * b                                          T.fma(a, b, c)
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
     T.isnan(x)                                         x != x
 """
@@ -181,7 +182,7 @@ def _cast(value: Expr, dtype: DType) -> Expr | None:
     return None
 
 
-# -- 16-bit floats as bits -------------------------------------------------------------------------------------------
+# -- 16-bit floats as bits -----------------------------------------------------------------------
 
 
 def _store_as_bits(function: LoopFunction) -> LoopFunction:

@@ -1,8 +1,8 @@
 """Integer division and remainder that round down become WASM's, which round towards zero.
 
-Needs: strength-reduced form. Guarantees: no scalar signed `floordiv`, `floormod`, nor `min`, `max`, `abs`, `neg`, `sign` of
-integers, which WASM has no instruction for. Where the dividend cannot be negative a division stays one instruction; a power
-of two is a shift or a mask either way.
+Needs: strength-reduced form. Guarantees: no scalar signed `floordiv`, `floormod`, nor `min`, `max`,
+`abs`, `neg`, `sign` of integers, which WASM has no instruction for. Where the dividend cannot be
+negative a division stays one instruction; a power of two is a shift or a mask either way.
 
 before                                             after (i in [0, 55])
     A[i // 7]                                          A[T.truncdiv(i, 7)]

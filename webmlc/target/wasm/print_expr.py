@@ -1,6 +1,7 @@
 """Expressions as folded WAT.
 
-In: an expression of the lowered form, legalised, over pointers. Out: text that leaves its value on the stack:
+In: an expression of the lowered form, legalised, over pointers. Out: text that leaves its value on
+the stack:
 
     >>> printer.value(c + a * b)                                  # f32 registers
     '(f32.add (local.get $c) (f32.mul (local.get $a) (local.get $b)))'
@@ -32,7 +33,9 @@ from webmlc.target.wasm.table import (
 
 @dataclass(frozen=True, slots=True)
 class ExprPrinter:
-    """Prints the expressions of one kernel: `registers` are WASM locals, `pointers` those that hold byte addresses."""
+    """Prints the expressions of one kernel: `registers` are WASM locals, `pointers` those that hold
+    byte addresses.
+    """
 
     kernel: str
     registers: Mapping[Buffer, int]
@@ -66,7 +69,8 @@ class ExprPrinter:
     def unsayable(self, expr: Expr) -> InternalError:
         """What a printer answers to what it has no word for."""
         return InternalError(
-            f"wasm: kernel {self.kernel}: no instruction for {expr} ({expr.dtype}, {expr.lanes} lanes)"
+            f"wasm: kernel {self.kernel}: no instruction for {expr} "
+            f"({expr.dtype}, {expr.lanes} lanes)"
         )
 
     def steps(self, stride: Expr) -> list[str]:
@@ -75,7 +79,7 @@ class ExprPrinter:
             raise InternalError(f"wasm: kernel {self.kernel}: a vector of symbolic stride {stride}")
         return [str(step * lane) for lane in range(VECTOR_LANES)]
 
-    # -- literals and conversions --------------------------------------------------------------------------------
+    # -- literals and conversions ----------------------------------------------------------------
 
     def literal(self, expr: Const) -> str:
         kind = value_type(expr.dtype, 1)
@@ -109,7 +113,7 @@ class ExprPrinter:
         text = self.value(value)
         return text if have == want else f"({want}.reinterpret_{have} {text})"
 
-    # -- operators -----------------------------------------------------------------------------------------------
+    # -- operators -------------------------------------------------------------------------------
 
     def call(self, expr: Call) -> str:
         lanes = expr.lanes
@@ -161,7 +165,7 @@ class ExprPrinter:
     def reads_memory(self, expr: Expr) -> bool:
         return any(b not in self.registers for b in buffers_read(expr))
 
-    # -- memory --------------------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------
 
     def load(self, expr: Load) -> str:
         buffer = expr.buffer

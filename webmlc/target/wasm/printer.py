@@ -1,8 +1,9 @@
 """One kernel as a WAT function.
 
-In: a strength-reduced function. Out: a function of the byte addresses of its buffers, its symbols, the thread's number and
-the number of threads. Every thread calls it: `parallel` loops are split among them, a barrier stands between phases, and
-what stores to memory outside a parallel loop runs on thread 0.
+In: a strength-reduced function. Out: a function of the byte addresses of its buffers, its symbols,
+the thread's number and the number of threads. Every thread calls it: `parallel` loops are split
+among them, a barrier stands between phases, and what stores to memory outside a parallel loop runs
+on thread 0.
 
     (func $relu (param $A i32) (param $B i32) (param $.tid i32) (param $.threads i32) ...)
 """
@@ -44,7 +45,9 @@ SCRATCH_BASE, SCRATCH_STRIDE = 256, 260
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where a kernel's allocations lie: `shared` ones once, at these offsets; `private` ones in each thread's part."""
+    """Where a kernel's allocations lie: `shared` ones once, at these offsets; `private` ones in
+    each thread's part.
+    """
 
     shared: dict[Buffer, int]
     private: dict[Buffer, int]
@@ -78,8 +81,9 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
             count = as_int(buffer.shape[0]) if buffer.shape else 1
             if count is None:
                 raise InternalError(
-                    f"wasm: kernel {function.name}: the intermediate buffer {buffer.name} has the symbolic size "
-                    f"{buffer.shape[0]}; the schedule must bring its producer to its consumer (compute_at)"
+                    f"wasm: kernel {function.name}: the intermediate buffer {buffer.name} has the "
+                    f"symbolic size {buffer.shape[0]}; the schedule must bring its producer to its "
+                    "consumer (compute_at)"
                 )
             chosen[buffer] = total
             size = count * buffer.dtype.bytes
@@ -102,8 +106,8 @@ def _inside_one_parallel_loop(function: LoopFunction) -> frozenset[Buffer]:
             for child in _children(stmt):
                 visit(child, loop)
             return
-        for access in (*loads(stmt), *stores(stmt)):
-            where.setdefault(access.buffer, set()).add(loop)
+        for buffer in (*(a.buffer for a in loads(stmt)), *(a.buffer for a in stores(stmt))):
+            where.setdefault(buffer, set()).add(loop)
 
     visit(function.body, 0)
     return frozenset(b for b, loops in where.items() if len(loops) == 1 and 0 not in loops)
@@ -165,7 +169,7 @@ class _KernelPrinter:
     def line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
 
-    # -- threads -------------------------------------------------------------------------------------------------
+    # -- threads ---------------------------------------------------------------------------------
 
     def phases(self, stmt: Stmt, depth: int) -> None:
         """Print a statement that every thread reaches."""
@@ -195,7 +199,7 @@ class _KernelPrinter:
                 )
 
     def iteration(self, body: Stmt, depth: int) -> None:
-        """The body of a serial loop around a parallel one: all threads finish it before the next."""
+        """The body of a serial loop around a parallel one: a barrier ends every iteration."""
         self.phases(body, depth)
         self.barrier(depth)
 
@@ -253,7 +257,7 @@ class _KernelPrinter:
         self.line(depth + 1, f"(br_if $L_{name} (i32.lt_s {next_} (local.get ${end})))")
         self.line(depth, ")))")
 
-    # -- statements ----------------------------------------------------------------------------------------------
+    # -- statements ------------------------------------------------------------------------------
 
     def statement(self, stmt: Stmt, depth: int) -> None:
         match stmt:

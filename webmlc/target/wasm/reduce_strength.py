@@ -1,9 +1,10 @@
 """Index arithmetic becomes pointers that the loops bump.
 
-Needs: the lowered form. Guarantees: the index of every memory access is a literal, or a pointer register plus a literal
-that is not negative. A pointer belongs to one buffer (`StrengthReduced.pointers`), so the printer can keep it as a byte
-address. Accesses to one buffer whose indices differ by a constant share a pointer; an affine loop variable bumps it at the
-end of the body; what is not affine is computed where its variables are bound.
+Needs: the lowered form. Guarantees: the index of every memory access is a literal, or a pointer
+register plus a literal that is not negative. A pointer belongs to one buffer
+(`StrengthReduced.pointers`), so the printer can keep it as a byte address. Accesses to one buffer
+whose indices differ by a constant share a pointer; an affine loop variable bumps it at the end of
+the body; what is not affine is computed where its variables are bound.
 
 before                                             after
     for i in range(9):                                 p_1[()] = 0
@@ -43,7 +44,9 @@ from webmlc.target.registers import register_lanes
 from webmlc.target.scoped import Names, Scope, loop_range, symbol_ranges
 
 _MOST_BUMPED_OUTSIDE = 8
-"""Pointers that a loop around loops bumps; past that, registers are worth more than an addition in each iteration."""
+"""Pointers that a loop around loops bumps; past that, registers are worth more than an addition in
+each iteration.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,9 @@ class _State:
     made: Needs = field(default_factory=dict)
 
     def pointer(self, needs: Needs, buffer: Buffer, index: Expr) -> Expr:
-        """The pointer to `index`, remembered in `needs`. One register an index: variables have one meaning each."""
+        """The pointer to `index`, remembered in `needs`. One register an index: variables have one
+        meaning each.
+        """
         key = (buffer, index)
         register = self.made.get(key)
         if register is None:

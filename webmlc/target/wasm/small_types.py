@@ -1,12 +1,12 @@
 """Types that WASM stores but does not compute: small integers and 16-bit floats.
 
-Small integers are promoted to int32 and wrapped back; float16 and bfloat16 live in memory and variables as their bits
-(`uint16`) and are widened to float32 for every operation, then rounded to nearest even (one operation at a time, which is
-exact: float32 has more than twice their precision).
+Small integers are promoted to int32 and wrapped back; float16 and bfloat16 live in memory and
+variables as their bits (`uint16`) and are widened to float32 for every operation, then rounded to
+nearest even (one operation at a time, which is exact: float32 has more than twice their precision).
 
-before                                             after
-    Y[i] = A[i] + B[i]          (uint8)                Y[i] = T.cast(T.cast(A[i], "int32") + T.cast(B[i], "int32"), "uint8")
-    Y[i] = A[i] + B[i]          (float16)              Y[i] = encode(decode(A[i]) + decode(B[i]))       (uint16)
+before (uint8, then float16)       after
+    Y[i] = A[i] + B[i]                 Y[i] = cast(cast(A[i], int32) + cast(B[i], int32), uint8)
+    Y[i] = A[i] + B[i]                 Y[i] = encode(decode(A[i]) + decode(B[i]))      (uint16)
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What WASM calls things: operator × element type × lanes -> instruction.
 
-In: a scalar operator and the class of its operands (`"f32"`, `"u32"`, `"f32x4"`, ...). Out: an instruction, or `None` where
-there is none and `legalise` must have rewritten it. Small integers never compute: `legalise` promotes them to int32.
+In: a scalar operator and the class of its operands (`"f32"`, `"u32"`, `"f32x4"`, ...). Out: an
+instruction, or `None` where there is none and `legalise` must have rewritten it. Small integers
+never compute: `legalise` promotes them to int32.
 
     >>> instruction("add", "f32x4"), instruction("lt", "u32"), value_type(DType.int64, 1)
     ('f32x4.add', 'i32.lt_u', 'i64')
@@ -14,25 +15,68 @@ from webmlc.core.dtypes import DType
 _ARITHMETIC = {"add": "add", "sub": "sub", "mul": "mul"}
 _COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _FLOAT = {
-    **_ARITHMETIC, **_COMPARE, "div": "div", "min": "min", "max": "max", "neg": "neg", "abs": "abs",
-    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "nearest", "sqrt": "sqrt",
-}  # fmt: skip
+    **_ARITHMETIC,
+    **_COMPARE,
+    "div": "div",
+    "min": "min",
+    "max": "max",
+    "neg": "neg",
+    "abs": "abs",
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "round": "nearest",
+    "sqrt": "sqrt",
+}
 _BITS = {"bit_and": "and", "bit_or": "or", "bit_xor": "xor"}
 _SIGNED = {
-    **_ARITHMETIC, **_BITS, "eq": "eq", "ne": "ne", "lt": "lt_s", "le": "le_s", "gt": "gt_s", "ge": "ge_s",
-    "truncdiv": "div_s", "truncmod": "rem_s", "shift_left": "shl", "shift_right": "shr_s",
-}  # fmt: skip
+    **_ARITHMETIC,
+    **_BITS,
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "lt_s",
+    "le": "le_s",
+    "gt": "gt_s",
+    "ge": "ge_s",
+    "truncdiv": "div_s",
+    "truncmod": "rem_s",
+    "shift_left": "shl",
+    "shift_right": "shr_s",
+}
 _UNSIGNED = {
-    **_SIGNED, "lt": "lt_u", "le": "le_u", "gt": "gt_u", "ge": "ge_u", "truncdiv": "div_u", "truncmod": "rem_u",
-    "floordiv": "div_u", "floormod": "rem_u", "shift_right": "shr_u",
-}  # fmt: skip
+    **_SIGNED,
+    "lt": "lt_u",
+    "le": "le_u",
+    "gt": "gt_u",
+    "ge": "ge_u",
+    "truncdiv": "div_u",
+    "truncmod": "rem_u",
+    "floordiv": "div_u",
+    "floormod": "rem_u",
+    "shift_right": "shr_u",
+}
 _SIGNED_LANES = {
-    **_ARITHMETIC, "eq": "eq", "ne": "ne", "lt": "lt_s", "le": "le_s", "gt": "gt_s", "ge": "ge_s", "neg": "neg",
-    "abs": "abs", "min": "min_s", "max": "max_s",
-}  # fmt: skip
+    **_ARITHMETIC,
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "lt_s",
+    "le": "le_s",
+    "gt": "gt_s",
+    "ge": "ge_s",
+    "neg": "neg",
+    "abs": "abs",
+    "min": "min_s",
+    "max": "max_s",
+}
 _UNSIGNED_LANES = {
-    **_SIGNED_LANES, "lt": "lt_u", "le": "le_u", "gt": "gt_u", "ge": "ge_u", "min": "min_u", "max": "max_u",
-}  # fmt: skip
+    **_SIGNED_LANES,
+    "lt": "lt_u",
+    "le": "le_u",
+    "gt": "gt_u",
+    "ge": "ge_u",
+    "min": "min_u",
+    "max": "max_u",
+}
 _VECTOR_BITS = {"bit_and": "v128.and", "bit_or": "v128.or", "bit_xor": "v128.xor"}
 
 
@@ -56,31 +100,51 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
 """Instructions by class of the operands."""
 
 LANE_SHIFTS = {
-    ("shift_left", "i32x4"): "i32x4.shl", ("shift_left", "u32x4"): "i32x4.shl",
-    ("shift_right", "i32x4"): "i32x4.shr_s", ("shift_right", "u32x4"): "i32x4.shr_u",
-}  # fmt: skip
+    ("shift_left", "i32x4"): "i32x4.shl",
+    ("shift_left", "u32x4"): "i32x4.shl",
+    ("shift_right", "i32x4"): "i32x4.shr_s",
+    ("shift_right", "u32x4"): "i32x4.shr_u",
+}
 """Vector shifts: the amount is one scalar."""
 
 LOADS = {
-    DType.bool: "i32.load8_u", DType.uint8: "i32.load8_u", DType.int8: "i32.load8_s",
-    DType.uint16: "i32.load16_u", DType.int16: "i32.load16_s", DType.int32: "i32.load",
-    DType.uint32: "i32.load", DType.int64: "i64.load", DType.uint64: "i64.load",
-    DType.float32: "f32.load", DType.float64: "f64.load",
-}  # fmt: skip
+    DType.bool: "i32.load8_u",
+    DType.uint8: "i32.load8_u",
+    DType.int8: "i32.load8_s",
+    DType.uint16: "i32.load16_u",
+    DType.int16: "i32.load16_s",
+    DType.int32: "i32.load",
+    DType.uint32: "i32.load",
+    DType.int64: "i64.load",
+    DType.uint64: "i64.load",
+    DType.float32: "f32.load",
+    DType.float64: "f64.load",
+}
 """How an element is loaded."""
 
 STORES = {
-    DType.bool: "i32.store8", DType.uint8: "i32.store8", DType.int8: "i32.store8",
-    DType.uint16: "i32.store16", DType.int16: "i32.store16", DType.int32: "i32.store",
-    DType.uint32: "i32.store", DType.int64: "i64.store", DType.uint64: "i64.store",
-    DType.float32: "f32.store", DType.float64: "f64.store",
-}  # fmt: skip
+    DType.bool: "i32.store8",
+    DType.uint8: "i32.store8",
+    DType.int8: "i32.store8",
+    DType.uint16: "i32.store16",
+    DType.int16: "i32.store16",
+    DType.int32: "i32.store",
+    DType.uint32: "i32.store",
+    DType.int64: "i64.store",
+    DType.uint64: "i64.store",
+    DType.float32: "f32.store",
+    DType.float64: "f64.store",
+}
 """How an element is stored."""
 
 _CLASSES = {
-    DType.float32: "f32", DType.float64: "f64", DType.int64: "i64", DType.uint64: "u64",
-    DType.uint32: "u32", DType.bool: "bool",
-}  # fmt: skip
+    DType.float32: "f32",
+    DType.float64: "f64",
+    DType.int64: "i64",
+    DType.uint64: "u64",
+    DType.uint32: "u32",
+    DType.bool: "bool",
+}
 
 
 def class_of(dtype: DType, lanes: int) -> str:
@@ -108,7 +172,8 @@ def instruction(op: str, kind: str) -> str | None:
 def conversion(source: DType, target: DType, lanes: int) -> tuple[str, ...] | None:
     """The instructions, applied in order, that convert a number; `None` where `legalise` has to.
 
-    Floats become integers by truncation that saturates; integers wrap. Conversion to and from bool is legalised.
+    Floats become integers by truncation that saturates; integers wrap. Conversion to and from bool
+    is legalised.
     """
     if lanes > 1:
         return _VECTOR_CONVERSIONS.get((source, target))
