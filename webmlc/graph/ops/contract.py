@@ -143,8 +143,8 @@ def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[st
 
     terms = [labels(t, r) for t, r in zip(written, ranks, strict=True)]
     extents: dict[str, Expr] = {}
-    for i, term in enumerate(terms):
-        for label, size in zip(term, context.shape(i), strict=True):
+    for i, names in enumerate(terms):
+        for label, size in zip(names, context.shape(i), strict=True):
             extents[label] = broadcast((extents.get(label, size),), (size,))[0]
     if arrow:
         return terms, labels(wanted, spare + len(wanted.replace("...", ""))), extents
