@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from webmlc.loops.ir import Block, Buffer, For, LoopFunction, stores
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.tree import depends_on, outer_blocks
+from webmlc.schedule.tree import Path, depends_on, outer_blocks
 
 
 def require_serial(primitive: str, function: LoopFunction, loop: For) -> None:
@@ -37,3 +37,11 @@ def only_output(primitive: str, function: LoopFunction, block: Block) -> Buffer:
         reason = f"block {block.name!r} writes {len(written)} buffers; {primitive} needs one"
         raise ScheduleError(primitive, reason, function, block.name)
     return next(iter(written.values()))
+
+
+def require_outermost(primitive: str, function: LoopFunction, path: Path, name: str) -> None:
+    """Refuse a loop or block inside another block: that isolates it from what is outside."""
+    for stmt in path[:-1]:
+        if isinstance(stmt, Block):
+            reason = f"{name!r} is inside block {stmt.name!r}, which isolates it"
+            raise ScheduleError(primitive, reason, function, name, stmt.name)

@@ -10,7 +10,7 @@ for i, j, k in T.grid(64, 8, 16):              for i, j, k in T.grid(64, 8, 16):
 
 from __future__ import annotations
 
-from webmlc.core.expr import Expr, Var, substitute
+from webmlc.core.expr import Expr, Var, substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Axis,
@@ -81,7 +81,11 @@ def _indices(function: LoopFunction, writer: Block) -> tuple[Expr, ...]:
         reason = f"block {writer.name!r} writes at {len(places)} places; cache_write needs one"
         raise ScheduleError("cache_write", reason, function, writer.name)
     values = {a.var: b for a, b in zip(writer.axes, writer.bindings, strict=True)}
-    return tuple(substitute(index, values) for index in next(iter(places)))
+    (indices,) = places
+    if any(variables(index) - values.keys() - set(function.symbols) for index in indices):
+        reason = f"block {writer.name!r} writes many elements at once; cache_write before blockize"
+        raise ScheduleError("cache_write", reason, function, writer.name)
+    return tuple(substitute(index, values) for index in indices)
 
 
 def _root(function: LoopFunction, path: Path, buffer: Buffer) -> Path:

@@ -28,7 +28,7 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.legality import only_output
+from webmlc.schedule.legality import only_output, require_outermost
 from webmlc.schedule.nest import Part, full, invert, nest_block
 from webmlc.schedule.regions import Access, Span, scan
 from webmlc.schedule.tree import (
@@ -52,7 +52,9 @@ def compute_at(function: LoopFunction, block: str, loop: str) -> LoopFunction:
     block writes the same buffer, or what the block reads is overwritten before its new place.
     """
     block_path, producer = path_to_block(function, "compute_at", block)
-    _, target = path_to_loop(function, "compute_at", loop)
+    loop_path, target = path_to_loop(function, "compute_at", loop)
+    require_outermost("compute_at", function, block_path, block)
+    require_outermost("compute_at", function, loop_path, loop)
     buffer = only_output("compute_at", function, producer)
     _check(function, block_path, producer, target, buffer)
     taken_body = replace_last(block_path, None)

@@ -19,6 +19,7 @@ from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, For, LoopFunction, loads, seq, stores
 from webmlc.schedule.coverage import covers, fills
 from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.legality import require_outermost
 from webmlc.schedule.nest import Part, full, invert, nest_block
 from webmlc.schedule.regions import Access, Scan, Span, disjoint, relax, scan, within
 from webmlc.schedule.tree import (
@@ -48,6 +49,8 @@ def reverse_compute_at(function: LoopFunction, block: str, loop: str) -> LoopFun
     """
     block_path, consumer = path_to_block(function, _NAME, block)
     path, target = path_to_loop(function, _NAME, loop)
+    require_outermost(_NAME, function, block_path, block)
+    require_outermost(_NAME, function, path, loop)
     move = _Move(function, block_path, consumer, path, target)
     parts = move.parts()
     move.check_between()
