@@ -24,9 +24,11 @@ from webmlc.target.webgpu.hoist_indices import hoist_indices
 from webmlc.target.webgpu.legalise import legalise
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.printer import Shader, print_shader
+from webmlc.target.webgpu.shorten_names import shorten_names
 from webmlc.target.webgpu.table import INFINITY
 from webmlc.target.webgpu.threads import grid_of
 from webmlc.target.webgpu.views import vector_views
+from webmlc.target.webgpu.widen_loads import widen_loads
 
 LARGEST_BINDINGS = 8
 """Storage buffers of one kernel: the default limit of WebGPU."""
@@ -80,7 +82,8 @@ def emit_shaders(
     """
     read_only = constants or {}
     shaders = {
-        name: emit_shader(f, read_only.get(name, frozenset())) for name, f in kernels.items()
+        name: emit_shader(f, read_only.get(name, frozenset()), number)
+        for number, (name, f) in enumerate(kernels.items())
     }
     helpers = dict.fromkeys(helper for shader in shaders.values() for helper in shader.helpers)
     preamble = [INFINITY] if any(shader.needs_infinity for shader in shaders.values()) else []
@@ -96,12 +99,19 @@ def emit_shaders(
     return Shaders(text, entries)
 
 
-def emit_shader(function: LoopFunction, constants: frozenset[str]) -> Shader:
-    """One kernel: legalise, hoist, print."""
+def emit_shader(function: LoopFunction, constants: frozenset[str], number: int = 0) -> Shader:
+    """One kernel: widen, legalise, hoist, rename, print. `number` tells its buffers from others'."""
     if reasons := obstacles(function):
         raise InternalError(f"webgpu: kernel {function.name}: {'; '.join(reasons)}")
-    registers = frozenset(b.name for b in register_lanes(function))
-    views = vector_views(function, registers)
-    legal = legalise(function, views)
-    hoisted = hoist_indices(legal, views)
-    return print_shader(hoisted, constants, views, registers)
+    wide, made = widen_loads(function)
+    registers = frozenset(b.name for b in register_lanes(wide)) | made
+    views = vector_views(wide, registers)
+    hoisted = hoist_indices(legalise(wide, views), views)
+    short = shorten_names(hoisted, registers)
+    renamed = dict(zip(hoisted.allocations, short.allocations, strict=True))
+    short_registers = frozenset(new.name for old, new in renamed.items() if old.name in registers)
+    short_views = frozenset(
+        [new.name for old, new in renamed.items() if old.name in views]
+        + [b.name for b in function.params if b.name in views]
+    )
+    return print_shader(short, constants, short_views, short_registers, number)

@@ -52,6 +52,9 @@ _WRAPS = {
 }
 """Narrow integers live in 32 bits; what may leave their range is wrapped."""
 
+_MIXED = frozenset({"add", "sub", "mul", "div", "fma"})
+"""Operators that take a scalar beside a vector."""
+
 _WRAPPED = frozenset({"add", "sub", "mul", "neg", "shift_left", "bit_not"})
 _COMPONENTS = "xyzw"
 _COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
@@ -104,7 +107,7 @@ class ExpressionPrinter:
             case Var(name=name):
                 return wgsl_name(name), ATOM
             case Load():
-                return self.load(node), ATOM
+                return self.access(node.buffer, node.indices), ATOM
             case Call(op=op) if op in _WRAPPED and node.dtype in _WRAPS:
                 return self.wrap(self.operation(node, parts), node.dtype, node.lanes)
             case Call():
@@ -147,6 +150,11 @@ class ExpressionPrinter:
             case Call(op="shift_left" | "shift_right", args=(_, Const(value=value))):
                 inner = parts[0][0] if parts[0][1] == ATOM else f"({parts[0][0]})"
                 return f"{inner} {'<<' if node.op == 'shift_left' else '>>'} {value}u", LOOSE
+        if node.op in _MIXED and any(not isinstance(a, Broadcast) for a in node.args):
+            parts = [
+                self.printed(arg.value) if isinstance(arg, Broadcast) else part
+                for arg, part in zip(node.args, parts, strict=True)
+            ]
         operands = _operands(row.text, row.level, parts)
         text = row.text.format(
             *operands,
@@ -155,12 +163,12 @@ class ExpressionPrinter:
         )
         return text, row.level
 
-    def load(self, node: Load) -> str:
-        return self.access(node.buffer, node.indices)
-
     def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
         """A load, or the reference that a store of the same shape assigns to."""
         if buffer.name in self.registers:
+            match indices:
+                case (Const(value=int() as lane),):
+                    return f"{wgsl_name(buffer.name)}.{_COMPONENTS[lane]}"
             return wgsl_name(buffer.name)
         name = self.globals[buffer.name]
         match indices:

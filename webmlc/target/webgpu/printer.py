@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Const, Expr, Ramp, as_int, call
+from webmlc.core.expr import Call, Const, Expr, Ramp, as_int, call
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Barrier,
@@ -22,6 +22,7 @@ from webmlc.loops.ir import (
     For,
     If,
     Let,
+    Load,
     LoopFunction,
     Seq,
     Stmt,
@@ -59,14 +60,15 @@ def print_shader(
     constants: frozenset[str],
     views: frozenset[str],
     registers: frozenset[str],
+    number: int,
 ) -> Shader:
     """Print a kernel. Raises InternalError, with the kernel's name, for what WGSL cannot say."""
     grid = grid_of(function)
-    names = _global_names(function, registers)
+    names = _global_names(function, registers, number)
     expressions = ExpressionPrinter(function.name, names, views, registers)
-    printer = _Printer(function, grid, expressions, _assigned_once(function, registers))
+    printer = _Printer(function, grid, expressions, _assigned_once(function, registers), number)
     body = printer.entry()
-    head = _declarations(function, constants, views, registers, names)
+    head = _declarations(function, constants, views, registers, names, number)
     text = "\n".join([*_comment(function), *head, *body, ""])
     return Shader(text, grid, tuple(expressions.helpers), expressions.needs_infinity)
 
@@ -76,14 +78,12 @@ def _comment(function: LoopFunction) -> list[str]:
     return [f"// {function.name}{': ' if origin else ''}{origin}".replace("\n", " ")]
 
 
-def _global_names(function: LoopFunction, registers: frozenset[str]) -> dict[str, str]:
-    """Memory buffers by their WGSL names: module-scope ones carry the kernel's name, since kernels
-    share a module.
-    """
-    names = {b.name: wgsl_name(f"{function.name}_{b.name}") for b in function.params}
+def _global_names(function: LoopFunction, registers: frozenset[str], number: int) -> dict[str, str]:
+    """Memory buffers by their WGSL names: those of the module carry the kernel's number."""
+    names = {b.name: wgsl_name(f"{b.name}_{number}") for b in function.params}
     for buffer in function.allocations:
         if buffer.scope == "shared":
-            names[buffer.name] = wgsl_name(f"{function.name}_{buffer.name}")
+            names[buffer.name] = wgsl_name(f"{buffer.name}_{number}")
         elif buffer.name not in registers:
             names[buffer.name] = wgsl_name(buffer.name)
     return names
@@ -108,6 +108,7 @@ def _declarations(
     views: frozenset[str],
     registers: frozenset[str],
     names: dict[str, str],
+    number: int,
 ) -> list[str]:
     lines: list[str] = []
     for position, buffer in enumerate(function.params):
@@ -121,7 +122,7 @@ def _declarations(
         vectors = -(-len(function.symbols) // VECTOR_LANES)
         lines.append(
             f"@group(0) @binding({len(function.params)}) "
-            f"var<uniform> {function.name}_symbols: array<vec4<i32>, {vectors}>;"
+            f"var<uniform> symbols_{number}: array<vec4<i32>, {vectors}>;"
         )
     for buffer in function.allocations:
         match buffer.scope:
@@ -176,6 +177,7 @@ class _Printer:
     grid: Grid
     expressions: ExpressionPrinter
     constant_registers: frozenset[str]
+    number: int
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     block: str = ""  # the workgroup's number within the section, where the grid is linear
@@ -196,7 +198,7 @@ class _Printer:
             sizes.pop()
         for position, symbol in enumerate(function.symbols):
             vector, component = divmod(position, VECTOR_LANES)
-            value = f"{function.name}_symbols[{vector}].{'xyzw'[component]}"
+            value = f"symbols_{self.number}[{vector}].{'xyzw'[component]}"
             self.write(f"let {wgsl_name(symbol.name)} = {value};")
         for buffer in function.allocations:
             self.declare(buffer)
@@ -319,9 +321,18 @@ class _Printer:
             text = f"{text} % {self.expressions.operand(self.section.blocks[position])}"
         return text
 
+    def is_register(self, buffer: Buffer) -> bool:
+        return buffer.name in self.expressions.registers
+
     def store(self, stmt: Store) -> None:
         """An assignment; a vector goes to a scalar view element by element."""
-        buffer, value = stmt.buffer, self.text(stmt.value)
+        buffer = stmt.buffer
+        match stmt.value:
+            case Call(op="add", args=(Load(buffer=same, indices=indices), added)):
+                if (same, indices) == (buffer, stmt.indices) and self.is_register(buffer):
+                    self.write(f"{wgsl_name(buffer.name)} += {self.text(added)};")
+                    return
+        value = self.text(stmt.value)
         if buffer.name in self.constant_registers:
             self.write(f"let {wgsl_name(buffer.name)} = {value};")
             return

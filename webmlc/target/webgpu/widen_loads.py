@@ -1,0 +1,194 @@
+"""Four scalar loads of one aligned vector become one load.
+
+In: a lowered function. Out: an equal one, and the vector registers it made. Rows of a left operand
+are read element by element along the reduction; where four unrolled steps fall into one `vec4`,
+that is one load and four components:
+
+    a0[...] = T.broadcast(A[m * 64 + k * 4], 4)              v = A[T.ramp(m * 64 + k * 4, 1, 4)]
+    C_0 = C_0 + a0 * b0                                ->    C_0 = C_0 + T.broadcast(v[0], 4) * b0
+    a1[...] = T.broadcast(A[m * 64 + k * 4 + 1], 4)
+    C_0 = C_0 + a1 * b1                                      C_0 = C_0 + T.broadcast(v[1], 4) * b1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.bounds import bounds
+from webmlc.core.expr import Broadcast, Const, Expr, Ramp, as_int, rewrite
+from webmlc.core.simplify import divides, simplify
+from webmlc.loops.ir import (
+    Buffer,
+    For,
+    If,
+    Let,
+    Load,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    map_expressions,
+    map_statements,
+    seq,
+    stores,
+)
+from webmlc.target import VECTOR_LANES
+from webmlc.target.registers import LANES, register_lanes
+from webmlc.target.scoped import Names, Scope, loop_range, symbol_ranges
+
+Place = tuple[str, Expr]  # a buffer and the number of a vector in it
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """Where a scalar load falls: the vector, and the component."""
+
+    buffer: Buffer
+    unit: Expr
+    lane: int
+
+
+def widen_loads(function: LoopFunction) -> tuple[LoopFunction, frozenset[str]]:
+    """Needs the lowered form. Guarantees the same results; every load it makes is of an aligned
+    vector of a buffer that the function only reads, in which some element was read there before.
+
+    Returns the function and the names of the registers whose components it reads.
+    """
+    written = {s.buffer.name for s in stores(function.body)}
+    readable = frozenset(
+        b.name
+        for b in function.params
+        if b.name not in written and divides(VECTOR_LANES, b.shape[0])
+    )
+    widener = _Widener(Names.of(function), readable, dict(_scalars_in_lanes(function)))
+    body = widener.statement(function.body, symbol_ranges(function))
+    allocations = (*function.allocations, *widener.made)
+    widened = replace(function, body=body, allocations=allocations)
+    return _inline(widened, widener), frozenset(b.name for b in widener.made)
+
+
+def _scalars_in_lanes(function: LoopFunction) -> dict[str, int]:
+    """Vector registers that are written once: candidates to be a component in all lanes."""
+    counts: dict[str, int] = {}
+    for store in stores(function.body):
+        counts[store.buffer.name] = counts.get(store.buffer.name, 0) + 1
+    registers = {b.name for b in register_lanes(function)}
+    return {name: count for name, count in counts.items() if name in registers and count == 1}
+
+
+@dataclass(slots=True)
+class _Widener:
+    """One walk: the registers made, and the values of registers that became components."""
+
+    names: Names
+    readable: frozenset[str]
+    single: Mapping[str, int]
+    made: list[Buffer] = field(default_factory=list)
+    components: dict[str, Expr] = field(default_factory=dict)
+
+    def statement(self, root: Stmt, scope: Scope) -> Stmt:
+        match root:
+            case Seq(statements=statements):
+                return self.sequence(statements, scope)
+            case For(var=var, extent=extent, body=body):
+                inner = {**scope, var: loop_range(extent, scope)}
+                return replace(root, body=self.statement(body, inner))
+            case Let(var=var, value=value, body=body):
+                known = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
+                return replace(root, body=self.statement(body, known))
+            case If(then=then, otherwise=otherwise):
+                other = None if otherwise is None else self.statement(otherwise, scope)
+                return replace(root, then=self.statement(then, scope), otherwise=other)
+        return root
+
+    def sequence(self, statements: tuple[Stmt, ...], scope: Scope) -> Stmt:
+        """Widen the loads of the stores that stand directly in a sequence."""
+        lanes: dict[Place, set[int]] = {}
+        for stmt in statements:
+            if isinstance(stmt, Store):
+                for element in self.elements(stmt, scope):
+                    place = (element.buffer.name, element.unit)
+                    lanes.setdefault(place, set()).add(element.lane)
+        chosen = {place for place, found in lanes.items() if len(found) > 1}
+        registers: dict[Place, Buffer] = {}
+        result: list[Stmt] = []
+        for stmt in statements:
+            if not isinstance(stmt, Store):
+                result.append(self.statement(stmt, scope))
+                continue
+            for element in self.elements(stmt, scope):
+                place = (element.buffer.name, element.unit)
+                if place in chosen and place not in registers:
+                    registers[place] = self.register(element)
+                    base = simplify(element.unit * VECTOR_LANES, scope)
+                    load = Load(element.buffer, (Ramp(base, Const(1), VECTOR_LANES),))
+                    result.append(Store(registers[place], (LANES,), load))
+            result.append(self.store(stmt, registers, scope))
+        return seq(*result)
+
+    def register(self, element: _Element) -> Buffer:
+        name = self.names.fresh(f"{element.buffer.name}_w")
+        buffer = Buffer(name, (Const(VECTOR_LANES),), element.buffer.dtype, "local")
+        self.made.append(buffer)
+        return buffer
+
+    def elements(self, stmt: Store, scope: Scope) -> list[_Element]:
+        found: list[_Element] = []
+        stack = list(expressions(stmt))
+        while stack:
+            node = stack.pop()
+            element = self.element(node, scope)
+            if element is not None:
+                found.append(element)
+            stack.extend(reversed(node.children()))
+        return found
+
+    def element(self, node: Expr, scope: Scope) -> _Element | None:
+        match node:
+            case Load(buffer=buffer, indices=(index,)) if index.lanes == 1:
+                if buffer.name in self.readable:
+                    lane = as_int(simplify(index % VECTOR_LANES, scope))
+                    if lane is not None:
+                        unit = simplify(index // VECTOR_LANES, scope)
+                        return _Element(buffer, unit, lane)
+        return None
+
+    def store(self, stmt: Store, registers: Mapping[Place, Buffer], scope: Scope) -> Stmt:
+        def rule(node: Expr) -> Expr | None:
+            element = self.element(node, scope)
+            if element is None or (element.buffer.name, element.unit) not in registers:
+                return None
+            register = registers[(element.buffer.name, element.unit)]
+            return Load(register, (Const(element.lane),))
+
+        value = rewrite(stmt.value, rule)
+        match value:
+            case Broadcast(value=Load(buffer=buffer)) if buffer in self.made:
+                if stmt.buffer.name in self.single:
+                    self.components[stmt.buffer.name] = value
+        return Store(stmt.buffer, tuple(rewrite(i, rule) for i in stmt.indices), value)
+
+
+def _inline(function: LoopFunction, widener: _Widener) -> LoopFunction:
+    """Use components in place of the registers that hold one in all lanes, where these are alive."""
+    values = widener.components
+    if not values:
+        return function
+
+    def load(node: Expr) -> Expr | None:
+        match node:
+            case Load(buffer=buffer) if buffer.name in values:
+                return values[buffer.name]
+        return None
+
+    def drop(stmt: Stmt) -> Stmt | None:
+        match stmt:
+            case Store(buffer=buffer) if buffer.name in values:
+                return Seq(())
+        return None
+
+    body = map_statements(map_expressions(function.body, lambda e: rewrite(e, load)), drop)
+    kept = tuple(b for b in function.allocations if b.name not in values)
+    return replace(function, body=body, allocations=kept)
