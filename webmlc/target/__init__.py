@@ -1,6 +1,7 @@
 """Targets: from a scheduled loop function to text. `lower` is shared; `wasm/` and `webgpu/`
 legalise and print.
- `lower.lower(function, machine)` returns the same loop IR in the **lowered form**, which every
+
+`lower.lower(function, machine)` returns the same loop IR in the **lowered form**, which every
 printer may rely on and `loops.interp` runs:
 
 - **No `Block`.** Bindings are substituted, a predicate is an `If` around the body, an `init` that
@@ -30,6 +31,7 @@ printer may rely on and `loops.interp` runs:
   Index expressions are in `core.simplify`'s canonical form over loop variables, symbols and lets:
   no index arithmetic is bound by shared passes, it is the target's affair.
 - Statement order is the schedule: printers keep it.
+
 Only WASM goes on (`wasm.reduce_strength`): indices become pointer registers, bumped by the loops.
 For the 6x8 GEMM tile:
 

@@ -1,5 +1,6 @@
 """Index expressions as sums of products with integer coefficients: what strides and pointers are
 read from.
+
 In: an index expression. Out: its terms, `{(): constant, (i,): 8, (i, n): 4}`, where an atom is a
 variable, a load or any operation that is not `+`, `-` or `*`.
 

@@ -1,5 +1,6 @@
 """Values that are computed more than once in straight-line code are computed once, just before
 their first use.
+
 Needs: the lowered form, legalised for the target. Guarantees: within a run of stores, equal values
 (loads from memory where no store to that buffer intervenes, broadcasts, operations) used twice or
 more are bound: a scalar by a `Let`, a vector by a vector register stored once. Index expressions

@@ -1,4 +1,5 @@
 """Allocations shrink to the part that is live at once.
+
 Needs: no blocks; schedules leave intermediate buffers full-size. Guarantees: an allocation is rank
 1 and covers the region used under the lowest common ancestor of its accesses, for one iteration of
 the loops around it; the part of the index that only those loops decide is gone. Nothing changes

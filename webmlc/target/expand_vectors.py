@@ -1,4 +1,5 @@
 """Vectorized loops become vector expressions.
+
 Needs: rank-1 buffers, canonical indices. Guarantees: no `vectorized` loop; inside, each store
 became stores of `VECTOR_LANES` elements (and scalar ones for what is left of the extent), in place:
 the control flow around them stays. A loop that has no such form (a symbolic extent, a condition or
@@ -27,6 +28,7 @@ from webmlc.core.expr import (
     Var,
     as_int,
     substitute,
+    walk,
 )
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
@@ -165,7 +167,12 @@ class _Expander:
                 arms = (self.vector(then, start), self.vector(otherwise, start))
                 if not depends(condition, self.var):
                     return Call("select", (condition, *arms), expr.dtype)
-                if any(_has_load(arm) for arm in (then, otherwise)):
+                known = loads_of(condition)
+                if not all(
+                    load in known or self.is_in_bounds(load)
+                    for arm in (then, otherwise)
+                    for load in loads_of(arm)
+                ):
                     raise _NotVectorizable  # a lane that is not chosen may be out of bounds
                 return Call("select", (self.vector(condition, start), *arms), expr.dtype)
             case Call(op=op, args=args, dtype=dtype):
@@ -176,6 +183,12 @@ class _Expander:
                 return Bitcast(self.vector(value, start), dtype)
         raise _NotVectorizable
 
+    def is_in_bounds(self, load: Load) -> bool:
+        """True where the load is certainly inside its buffer."""
+        (index,), (size,) = load.indices, load.buffer.shape
+        past = bounds(simplify(index - size, self.scope), self.scope)
+        return bounds(index, self.scope).low >= 0 and past.high < 0
+
 
 def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:
     """Replace variables in one store."""
@@ -184,11 +197,6 @@ def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:
     return new
 
 
-def _has_load(expr: Expr) -> bool:
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Load):
-            return True
-        stack.extend(node.children())
-    return False
+def loads_of(root: Expr) -> set[Load]:
+    """Every load in an expression."""
+    return {node for node in walk(root) if isinstance(node, Load)}

@@ -1,4 +1,5 @@
 """Every memory access gets one index: row-major offsets in elements.
+
 Needs: no blocks. Guarantees: every buffer has rank 1 (rank 0 becomes one element), every index is
 the canonical form of the row-major offset, simplified under the ranges in scope, so that splits and
 fusions of loops cancel.

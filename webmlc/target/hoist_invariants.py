@@ -1,4 +1,5 @@
 """What an innermost loop computes again and again to the same value is computed before it.
+
 Needs: the lowered form after `common_subexpressions`. Guarantees: loop-invariant values of an
 innermost loop (loads from buffers it does not store to, if it runs at least once; operations;
 broadcasts, literal ones included) are bound before it, and before the loops around it as long as

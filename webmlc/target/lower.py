@@ -1,4 +1,5 @@
 """Lowering: a scheduled loop function becomes the lowered form that `webmlc.target` defines.
+
 In: a verified `LoopFunction` of blocks and the machine it was scheduled for. Out: the same
 function without blocks, with flat buffers, 4-lane vectors, registers, and values bound once; it
 computes the same.

@@ -1,4 +1,5 @@
 """Blocks become plain statements.
+
 Needs: a verified loop function. Guarantees: no `Block`; block axes are replaced by their bindings,
 a predicate is an `If` around the instance, an `init` runs under "all reduce axes are zero" (nothing
 where that is certain).

@@ -1,4 +1,5 @@
 """Local arrays with constant indices become registers.
+
 Needs: vectors and unrolled loops expanded, rank-1 buffers. Guarantees: a `local` allocation of
 which every index is a literal is replaced by registers, one for each element or aligned group of
 lanes it is accessed by (`webmlc.target` defines them). An allocation with another index, or one

@@ -1,4 +1,5 @@
 """Walking a loop nest with the interval of every variable in scope, and names that are still free.
+
 In: a statement and the intervals of the symbols around it. Out: the statement with every
 expression rewritten by a rule that is told what each variable can be.
 

@@ -1,4 +1,5 @@
 """Unrolled loops become copies of their body.
+
 Needs: nothing; after `expand_vectors`, which makes unrolled loops of what it cannot express.
 Guarantees: no `unrolled` loop of constant extent; the variable is replaced by its value; loops and
 lets inside a copy get fresh names. An unrolled loop of symbolic extent becomes serial. Expressions

@@ -1,0 +1,159 @@
+"""Every pass keeps the meaning: the interpreter before and after each, and wasmtime at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.target.programs import PROGRAMS, gemm
+
+from webmlc.core.expr import Const, Ramp, evaluate
+from webmlc.core.machine import RELAXED
+from webmlc.loops import interp
+from webmlc.loops.ir import Block, For, LoopFunction, Store, loads, stores, walk_statements
+from webmlc.target.common_subexpressions import common_subexpressions
+from webmlc.target.compact_buffers import compact_buffers
+from webmlc.target.expand_vectors import expand_vectors
+from webmlc.target.flatten_buffers import flatten_buffers
+from webmlc.target.hoist_invariants import hoist_invariants
+from webmlc.target.lower import lower
+from webmlc.target.lower_blocks import lower_blocks
+from webmlc.target.registers import register_lanes
+from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.unroll_loops import unroll_loops
+from webmlc.target.wasm.legalise import legalise
+from webmlc.target.wasm.legalise_division import legalise_division
+from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
+
+Pass = Callable[[LoopFunction], LoopFunction]
+
+
+def pointers(function: LoopFunction) -> LoopFunction:
+    return legalise_division(reduce_strength(function)).function
+
+
+PASSES: dict[str, Pass] = {
+    "lower_blocks": lower_blocks,
+    "compact_buffers": compact_buffers,
+    "flatten_buffers": flatten_buffers,
+    "expand_vectors": expand_vectors,
+    "unroll_loops": unroll_loops,
+    "scalar_replacement": scalar_replacement,
+    "legalise": legalise,
+    "common_subexpressions": common_subexpressions,
+    "hoist_invariants": hoist_invariants,
+    "reduce_strength": pointers,
+}
+SYMBOLS = {"n": 5}
+
+
+def arguments(function: LoopFunction) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {}
+    for buffer in function.params:
+        shape = tuple(int(evaluate(e, SYMBOLS)) for e in buffer.shape)
+        if buffer.dtype.is_float:
+            arrays[buffer.name] = rng.standard_normal(shape).astype(buffer.dtype.numpy)
+        elif buffer.dtype == "bool":
+            arrays[buffer.name] = rng.random(shape) < 0.5
+        elif buffer.name == "I":
+            arrays[buffer.name] = rng.integers(0, 9, shape).astype(buffer.dtype.numpy)
+        else:
+            low = -100 if buffer.dtype.is_signed else 0
+            arrays[buffer.name] = rng.integers(low, 100, shape).astype(buffer.dtype.numpy)
+    return arrays
+
+
+def interpreted(function: LoopFunction, like: LoopFunction) -> dict[str, np.ndarray]:
+    arrays = arguments(like)
+    interp.run(function, arrays, {s.name: SYMBOLS[s.name] for s in function.symbols})
+    return arrays
+
+
+def assert_equal(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_pass_keeps_the_meaning(name) -> None:
+    original = PROGRAMS[name]
+    want = interpreted(original, original)
+    function = original
+    for title, transform in PASSES.items():
+        function = transform(function)
+        try:
+            assert_equal(interpreted(function, original), want)
+        except Exception as error:
+            raise AssertionError(f"after {title}") from error
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
+def test_wasm_computes_the_same(run_wasm, name, threads, features) -> None:
+    original = PROGRAMS[name]
+    want = interpreted(original, original)
+    arrays = arguments(original)
+    run_wasm(lower(original, RELAXED), arrays, SYMBOLS, threads=threads, features=features)
+    assert_equal(arrays, want)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_lowered_form_holds(name) -> None:
+    lowered = lower(PROGRAMS[name], RELAXED)
+    registers = register_lanes(lowered)
+    for stmt in walk_statements(lowered.body):
+        assert not isinstance(stmt, Block)
+        if isinstance(stmt, For):
+            assert stmt.kind in ("serial", "parallel")
+    accesses = [(a.buffer, a.indices) for a in loads(lowered.body)]
+    accesses += [(a.buffer, a.indices) for a in stores(lowered.body)]
+    for buffer, indices in accesses:
+        assert buffer in registers or len(buffer.shape) == len(indices) == 1
+        if indices:
+            assert indices[0].lanes in (1, 4)
+
+
+def test_the_tile_lives_in_registers() -> None:
+    lowered = lower(gemm(12, 16, 5), RELAXED)
+    lanes = register_lanes(lowered)
+    assert [b for b in lowered.allocations if b not in lanes] == []
+    (loop,) = [s for s in walk_statements(lowered.body) if isinstance(s, For) and s.var.name == "k"]
+    in_loop = [s for s in walk_statements(loop.body) if isinstance(s, Store)]
+    assert sum(s.buffer.name.startswith("Y_") for s in in_loop) == 12
+    assert len(in_loop) == 12 + 2 + 6  # accumulators, vectors of B, splats of A
+
+
+def test_pointers_leave_no_index_arithmetic() -> None:
+    reduced: StrengthReduced = reduce_strength(lower(gemm(12, 16, 5), RELAXED))
+    (loop,) = [
+        s
+        for s in walk_statements(reduced.function.body)
+        if isinstance(s, For) and s.var.name == "k"
+    ]
+    bumps = [
+        s
+        for s in walk_statements(loop.body)
+        if isinstance(s, Store) and s.buffer in reduced.pointers
+    ]
+    assert {s.buffer.name.split("_")[0] for s in bumps} == {"A", "B"}
+    assert len(bumps) == 2
+
+
+def test_carried_values_keep_their_buffer() -> None:
+    compact = compact_buffers(lower_blocks(PROGRAMS["carried"]))
+    assert compact.allocations[0].shape == (Const(6),)
+
+
+def test_a_window_shrinks_to_what_one_iteration_needs() -> None:
+    compact = compact_buffers(lower_blocks(PROGRAMS["padded"]))
+    assert compact.allocations[0].shape == (Const(5 * 8),)
+
+
+def test_a_remainder_of_lanes_is_scalar() -> None:
+    lowered = lower(PROGRAMS["uneven"], RELAXED)
+    widths = {s.indices[0].lanes for s in stores(lowered.body) if s.buffer.name == "Y"}
+    assert widths == {1, 4}
+    assert any(isinstance(s.indices[0], Ramp) for s in stores(lowered.body) if s.indices)
