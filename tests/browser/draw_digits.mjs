@@ -82,6 +82,7 @@ export default async function drive({ page, arg }) {
     const words = (id) => document.getElementById(id).textContent;
     return words("problem") !== "" || !/…$/.test(words("fact-device"));
   });
+  if (arg.digits.length && (await text("problem"))) throw new Error(`the page says: ${await text("problem")}`);
   const box = await page.locator("#pad").boundingBox();
   const place = ([x, y]) => [box.x + (box.width * x) / 100, box.y + (box.height * y) / 100];
   const answers = [];
