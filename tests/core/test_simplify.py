@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webmlc.core.bounds import SYMBOL, Interval, bounds
+from webmlc.core.bounds import SYMBOL, Interval, bounds, iterations
 from webmlc.core.expr import Const, Expr, Var, call, evaluate, maximum, minimum
 from webmlc.core.simplify import divides, prove, prove_equal, simplify
 
@@ -47,6 +47,22 @@ def test_proofs() -> None:
     assert not divides(6, n)
     assert prove(i < 8, RANGES)
     assert not prove(i < 7, RANGES)
+
+
+def test_symbolic_ends() -> None:
+    o, t = Var("o"), Var("t")
+    ranges = {
+        n: SYMBOL,
+        m: SYMBOL,
+        i: iterations(n, {n: SYMBOL}),
+        o: iterations(n // 6, {n: SYMBOL}),
+        t: Interval(0, 5),
+    }
+    assert prove(i < n, ranges)
+    assert prove(i * m + m <= n * m, ranges)
+    assert prove(o * 6 + t < n // 6 * 6, ranges)
+    assert not prove(o * 6 + t < n // 6 * 6 - 1, ranges)
+    assert not prove(i + 1 < n, ranges)
 
 
 def expressions() -> st.SearchStrategy[Expr]:

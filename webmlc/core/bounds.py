@@ -23,10 +23,14 @@ Bound = int | float  # an int, or an infinity
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """All values from `low` to `high`, both included; an infinite end is unbounded."""
+    """All values from `low` to `high`, both included; an infinite end is unbounded.
+
+    `below` is a symbolic end, excluded: a loop of `n` iterations stays below `n`.
+    """
 
     low: Bound
     high: Bound
+    below: Expr | None = None
 
     @property
     def is_point(self) -> bool:
@@ -43,6 +47,12 @@ SYMBOL = Interval(0, math.inf)
 """What is known of a symbolic dimension: it is not negative."""
 
 Ranges = Mapping[Var, Interval]
+
+
+def iterations(extent: Expr, ranges: Ranges) -> Interval:
+    """The values of a loop variable of this extent (in a loop that runs at all)."""
+    high = max(0, bounds(extent, ranges).high - 1)
+    return Interval(0, high, None if isinstance(extent, Const) else extent)
 
 
 def bounds(expr: Expr, ranges: Ranges) -> Interval:
@@ -83,6 +93,10 @@ def _binary(op: str, a: Interval, b: Interval) -> Interval:
                 if quotient == a.high // b.low:
                     return Interval(a.low - quotient * b.low, a.high - quotient * b.low)
             return Interval(0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1)
+        case "shift_right" if b.is_point and b.low >= 0:
+            return _binary("floordiv", a, Interval(2 ** int(b.low), 2 ** int(b.low)))
+        case "bit_and" if b.is_point and b.low >= 0:
+            return Interval(0, b.low)
         case "min":
             return Interval(min(a.low, b.low), min(a.high, b.high))
         case "max":

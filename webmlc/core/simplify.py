@@ -132,8 +132,7 @@ class _Simplifier:
         """Decide a comparison of indices from the bounds of the difference; else put it in
         canonical form.
         """
-        difference = self.to_expr(self.polynomial(call("sub", a, b)))
-        interval = bounds(difference, self.ranges)
+        interval = self.extremes(self.polynomial(call("sub", a, b)))
         decided: bool | None = None
         match op:
             case "lt":
@@ -150,6 +149,42 @@ class _Simplifier:
                 elif interval.low > 0 or interval.high < 0:
                     decided = op == "ne"
         return None if decided is None else Const(decided, DType.bool)
+
+    def extremes(self, polynomial: Polynomial) -> Interval:
+        """Bounds that also know the symbolic ends of variables: `i - n` is negative for `i < n`."""
+        numeric = bounds(self.to_expr(polynomial), self.ranges)
+        high, low = numeric.high, numeric.low
+        if math.isinf(high):
+            high = bounds(self.to_expr(self.at_end(polynomial, 1)), self.ranges).high
+        if math.isinf(low):
+            low = bounds(self.to_expr(self.at_end(polynomial, -1)), self.ranges).low
+        return Interval(low, high)
+
+    def at_end(self, polynomial: Polynomial, sign: int) -> Polynomial:
+        """`polynomial` with variables of symbolic range at the end that makes it largest (`sign` 1)
+        or least (-1); inner variables first, since their ends may depend on outer ones.
+        """
+        for _ in range(4):
+            result: Polynomial = {}
+            for term, factor in polynomial.items():
+                result = _add(result, self.term_at_end(term, factor, sign), 1)
+            if result == polynomial:
+                break
+            polynomial = result
+        return polynomial
+
+    def term_at_end(self, term: Monomial, factor: int, sign: int) -> Polynomial:
+        for position, atom in enumerate(term):
+            interval = self.ranges.get(atom) if isinstance(atom, Var) else None
+            if interval is None or interval.below is None or math.isinf(interval.low):
+                continue
+            rest = term[:position] + term[position + 1 :]
+            if any(bounds(other, self.ranges).low < 0 for other in rest):
+                continue
+            upper = self.polynomial(call("sub", interval.below, 1))
+            end = upper if factor * sign > 0 else {(): int(interval.low)}
+            return _multiply({rest: factor}, end)
+        return {term: factor}
 
     # -- polynomials -------------------------------------------------------------------
 

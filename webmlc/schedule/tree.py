@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from webmlc.core.bounds import SYMBOL, Interval, bounds
+from webmlc.core.bounds import SYMBOL, Interval, iterations
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Const, Expr, Var, call, substitute, variables
 from webmlc.core.simplify import simplify
@@ -153,7 +153,7 @@ def fresh(base: str, taken: set[str]) -> str:
 
 def interval_of(extent: Expr, ranges: Mapping[Var, Interval]) -> Interval:
     """The values of a loop of `extent` iterations."""
-    return Interval(0, max(0, bounds(extent, ranges).high - 1))
+    return iterations(extent, ranges)
 
 
 def symbol_ranges(function: LoopFunction) -> Intervals:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from webmlc.core.bounds import SYMBOL, Interval, Ranges, bounds
+from webmlc.core.bounds import SYMBOL, Interval, Ranges, bounds, iterations
 from webmlc.core.expr import Expr, Var
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
@@ -37,7 +37,7 @@ def symbol_ranges(function: LoopFunction) -> Scope:
 
 def loop_range(extent: Expr, ranges: Ranges) -> Interval:
     """The interval of a loop variable of this extent (of a loop that runs at all)."""
-    return Interval(0, max(0, bounds(extent, ranges).high - 1))
+    return iterations(extent, ranges)
 
 
 def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -> Stmt:
