@@ -225,7 +225,9 @@ def _final(
             if closed is None:
                 parts[var] = Part(domain)
             else:
-                sure = closed.exact and within(closed, domain, inside.ranges)
+                # Without a predicate every binding is in its domain, so both ends of the span are.
+                in_domain = block.predicate is None or within(closed, domain, inside.ranges)
+                sure = closed.exact and in_domain
                 parts[var] = Part(closed, None if sure else domain)
             mapping[axis.var] = var
     factor = Axis(Var(fresh(f"v{target.var.name}", taken)), target.extent, "reduce")

@@ -167,6 +167,8 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine, fixed: int 
     assert as_int(schedule.extent(tile)) == width
     for block in blocks:
         vectorize_columns(schedule, block, schedule.loops(block)[-1], machine)
-    schedule.unroll(reduce_loops(schedule, update)[-1])
+    final = reduce_loops(schedule, update)[-1]
+    schedule.decompose_reduction(update, final)
+    schedule.unroll(final)
     return True
 
