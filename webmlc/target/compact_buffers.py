@@ -219,7 +219,7 @@ def _box(
         lows.append(int(low))
         extents.append(int(high - low) + 1)
         full = as_int(buffer.shape[dimension])
-        if dimension and (full is None or extents[-1] > full):
+        if dimension and extents[-1] > (1 if full is None else full):  # one fits in any size
             return None
     return _Region(strides, outer, tuple(lows), tuple(extents))
 
