@@ -5,18 +5,11 @@
 
 import { InputError, PackageError } from "./errors.js";
 import { open } from "./platform.js";
+import { evaluate } from "./sizes.js";
 
-/** @typedef {"wasm" | "webgpu"} Device */
-/** @typedef {number | string | [string, any, any]} Size a dimension: integer, symbol, or [operator, Size, Size] */
-/** @typedef {Record<string, number>} Symbols */
-/** @typedef {{ name: string, dtype: string, shape: Size[], buffer: string }} Port */
-/** @typedef {{ name: string, dtype: string, shape: Size[], bytes: Size, kind: "input" | "constant" | "scratch", tensor?: string }} Buffer */
-/** @typedef {{ device: Device, kernel: string, arguments: string[], outputs: number, symbols?: string[], workgroups?: [Size, Size, Size], origin: string[] }} Step */
-/** @typedef {{ device: Device, first: number, last: number, module_first?: number, module_last?: number }} Segment */
-/** @typedef {{ weights: number, arena: Partial<Record<Device, number | null>>, memory: number | null, largest_binding: number | null, scratch_per_thread: number, features: string[] }} Resources */
-/** @typedef {{ buffers: Buffer[], steps: Step[], segments: Segment[], resources: Resources, modules?: Record<string, string>, shaders?: string }} Program */
-/** @typedef {{ path: string, bytes: number, sha256: string, chunk_bytes: number, chunks: string[], tensors: Record<string, [number, number]> }} WeightFile */
-/** @typedef {{ format: string, version: number, name: string, compiler: string, symbols: { name: string, input: string, axis: number }[], inputs: Port[], outputs: Port[], weights: { bytes: number, files: WeightFile[] }, files: Record<string, { bytes: number, sha256: string }>, programs: Partial<Record<Device, Program>> }} Manifest */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Port} Port */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
@@ -63,41 +56,39 @@ export async function fetchManifest(base) {
   const manifest = await response.json().catch((error) => {
     throw new PackageError(`${url}: is no JSON (${error.message})`);
   });
+  return checked(manifest, url.href);
+}
+
+/**
+ * Parsed JSON as a complete manifest.
+ * @param {any} manifest
+ * @param {string} url
+ * @returns {Manifest}
+ */
+export function checked(manifest, url) {
   if (manifest?.format !== "webmlc") throw new PackageError(`${url}: not a webmlc package`);
   if (manifest.version !== VERSION) {
     throw new PackageError(`${url}: package version ${manifest.version}, this runtime reads ${VERSION}: rebuild it`);
   }
+  for (const [device, program] of Object.entries(manifest.programs)) fillIn(device, program);
   return manifest;
 }
 
 /**
- * The value of a size.
- * @param {Size} size
- * @param {Symbols} symbols
- * @returns {number}
+ * What the manifest leaves out because it can be derived; see webmlc/package/manifest_json.py.
+ * @param {string} device
+ * @param {{ buffers: any[], steps: any[] }} program
  */
-export function evaluate(size, symbols) {
-  if (typeof size === "number") return size;
-  if (typeof size === "string") return symbols[size];
-  const a = evaluate(size[1], symbols);
-  const b = evaluate(size[2], symbols);
-  switch (size[0]) {
-    case "add":
-      return a + b;
-    case "sub":
-      return a - b;
-    case "mul":
-      return a * b;
-    case "floordiv":
-      return Math.floor(a / b);
-    case "floormod":
-      return a - b * Math.floor(a / b);
-    case "min":
-      return Math.min(a, b);
-    case "max":
-      return Math.max(a, b);
+function fillIn(device, program) {
+  for (const buffer of program.buffers) {
+    buffer.kind ??= "scratch";
+    if (buffer.kind === "constant") buffer.tensor ??= buffer.name;
   }
-  throw new PackageError(`manifest.json: unknown size operator ${size[0]}`);
+  for (const step of program.steps) {
+    step.device ??= device;
+    step.outputs ??= 1;
+    step.origin ??= [];
+  }
 }
 
 /**

@@ -3,16 +3,15 @@
 //   in:  a manifest, the program's device, the value of each symbol
 //   out: stages (what to upload and download around each segment) and layouts (addresses in a device's memory)
 
-import { evaluate } from "./manifest.js";
+import { bufferBytes } from "./sizes.js";
 
-/** @typedef {import("./manifest.js").Device} Device */
-/** @typedef {import("./manifest.js").Manifest} Manifest */
-/** @typedef {import("./manifest.js").Program} Program */
-/** @typedef {import("./manifest.js").Segment} Segment */
-/** @typedef {import("./manifest.js").Step} Step */
-/** @typedef {import("./manifest.js").Symbols} Symbols */
-/** @typedef {{ segment: Segment, uploads: string[], downloads: string[] }} Stage */
-/** @typedef {{ offsets: Map<string, number>, arena: number, constants: Map<string, number>, scratch: number, total: number }} Layout */
+/** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./types.d.ts").Layout} Layout */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Stage} Stage */
+/** @typedef {import("./types.d.ts").Step} Step */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
 
 export const SLOT_TABLE = 1024;
 export const SCRATCH_BASE = 256;
@@ -163,7 +162,7 @@ function lifetimes(program, list, device, own) {
  */
 export function layout(manifest, own, device, symbols, threads = 1) {
   const program = /** @type {Program} */ (manifest.programs[own]);
-  const sizes = new Map(program.buffers.map((b) => [b.name, evaluate(b.bytes, symbols)]));
+  const sizes = bufferBytes(program, symbols);
   const spans = lifetimes(program, stages(manifest, own), device, own);
   const { offsets, total } = place(
     [...spans].map(([name, [first, last]]) => [sizes.get(name) ?? 0, first, last]),

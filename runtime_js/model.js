@@ -2,19 +2,18 @@
 
 import { AdapterError, InputError, InternalError, PackageError } from "./errors.js";
 import { arrayOf, bind, fetchManifest, shapeOf } from "./manifest.js";
-import { stages } from "./memory_plan.js";
 import { canShareMemory, isNode } from "./platform.js";
+import { neededFiles } from "./sizes.js";
 import { WasmDevice } from "./wasm_device.js";
-import { neededFiles } from "./weights.js";
 
-/** @typedef {import("./manifest.js").Device} Device */
-/** @typedef {import("./manifest.js").Manifest} Manifest */
-/** @typedef {import("./manifest.js").Program} Program */
-/** @typedef {import("./memory_plan.js").Stage} Stage */
+/** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./types.d.ts").Executor} Executor */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
-/** @typedef {import("./webgpu_device.js").WebGpuDevice} WebGpuDevice */
 /** @typedef {{ device: Device, deviceReason: string, threads: number, threadsReason: string }} Choice */
 
 const MAX_DEFAULT_THREADS = 8;
@@ -55,8 +54,7 @@ export async function load(url, { device = "auto", threads, onProgress } = {}) {
 async function open(base, manifest, choice, adapter, started, onProgress) {
   const own = choice.device;
   const program = /** @type {Program} */ (manifest.programs[own]);
-  const list = stages(manifest, own);
-  const uses = new Set(list.map((stage) => stage.segment.device));
+  const uses = usedDevices(manifest, own);
   const progress = { loaded: 0, total: downloadBytes(manifest, program) };
   const onBytes = (/** @type {number} */ bytes) => {
     progress.loaded += bytes;
@@ -64,7 +62,7 @@ async function open(base, manifest, choice, adapter, started, onProgress) {
   };
   const wasm = uses.has("wasm") ? (started ?? new WasmDevice()) : null;
   if (started && !wasm) started.dispose();
-  /** @type {Partial<Record<Device, WasmDevice | WebGpuDevice>>} */
+  /** @type {Partial<Record<Device, Executor>>} */
   const devices = {};
   const tasks = [];
   if (wasm) {
@@ -85,7 +83,7 @@ async function open(base, manifest, choice, adapter, started, onProgress) {
     for (const item of Object.values(devices)) item.dispose();
     throw error;
   }
-  return new Model(manifest, choice, list, devices);
+  return new Model(manifest, choice, devices);
 }
 
 export class Model {
@@ -96,12 +94,12 @@ export class Model {
   #queue = Promise.resolve();
   #disposed = false;
 
-  /** @param {Manifest} manifest @param {Choice} choice @param {Stage[]} list @param {Partial<Record<Device, WasmDevice | WebGpuDevice>>} devices */
-  constructor(manifest, choice, list, devices) {
+  /** @param {Manifest} manifest @param {Choice} choice @param {Partial<Record<Device, Executor>>} devices */
+  constructor(manifest, choice, devices) {
     const program = /** @type {Program} */ (manifest.programs[choice.device]);
     const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
     this.#manifest = manifest;
-    this.#stages = list;
+    this.#stages = Object.values(devices)[0].stages;
     this.#devices = devices;
     this.name = manifest.name;
     this.inputs = manifest.inputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
@@ -180,7 +178,7 @@ export class Model {
     return device;
   }
 
-  /** @param {number} stage @param {Map<string, Uint8Array>} values @returns {[string, Uint8Array][]} */
+  /** @param {number} stage @param {Map<string, Uint8Array>} values @returns {Transfers} */
   #uploads(stage, values) {
     return this.#stages[stage].uploads.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
   }
@@ -197,11 +195,12 @@ async function chooseDevice(manifest, wanted) {
     throw new PackageError(`the package was built for ${has} only; build it with --target ${wanted} or --target both`);
   }
   if (wanted === "wasm") return { own: "wasm", reason: "requested", adapter: null };
-  const needsGpu = manifest.programs.webgpu?.steps.some((step) => step.device === "webgpu");
   if (!manifest.programs.webgpu) return { own: "wasm", reason: "the package has no webgpu program", adapter: null };
-  if (wanted === "webgpu" && !needsGpu) return { own: "webgpu", reason: "requested; every step runs on the CPU", adapter: null };
+  if (wanted === "webgpu" && !usedDevices(manifest, "webgpu").has("webgpu")) {
+    return { own: "webgpu", reason: "requested; every step runs on the CPU", adapter: null };
+  }
   try {
-    const { findAdapter, isSoftware } = await import("./webgpu_device.js");
+    const { findAdapter, isSoftware } = await import("./adapter.js");
     const adapter = await findAdapter();
     if (wanted === "webgpu" || !manifest.programs.wasm) return { own: "webgpu", reason: "requested", adapter };
     if (!isSoftware(adapter)) return { own: "webgpu", reason: "the GPU adapter is hardware", adapter };
@@ -229,6 +228,14 @@ function chooseThreads(wanted) {
   if (wanted !== undefined) return { threads: wanted, threadsReason: "requested" };
   const cores = globalThis.navigator?.hardwareConcurrency ?? (isNode ? 2 : 1);
   return { threads: Math.max(1, Math.min(cores, MAX_DEFAULT_THREADS)), threadsReason: `the machine has ${cores} logical cores` };
+}
+
+/** The devices that the steps run on; the program's own, too, where a constant is an output or nothing runs. @param {Manifest} manifest @param {Device} own */
+function usedDevices(manifest, own) {
+  const { segments, buffers } = /** @type {Program} */ (manifest.programs[own]);
+  const constants = new Set(buffers.filter((b) => b.kind === "constant").map((b) => b.name));
+  const uses = new Set(segments.map((segment) => segment.device));
+  return manifest.outputs.some((o) => constants.has(o.buffer)) || !uses.size ? uses.add(own) : uses;
 }
 
 /** Bytes that running `program` downloads besides the runtime. @param {Manifest} manifest @param {Program} program */

@@ -1,8 +1,8 @@
-// What differs between a browser and Node: starting a worker, talking to the one who started it, reading a URL.
+// What differs between a browser and Node: workers, the door to whoever started one, reading a URL.
 // `process.getBuiltinModule` keeps Node's modules out of sight of bundlers.
 
-/** @typedef {{ post: (message: any, transfer?: Transferable[]) => void, listen: (handler: (message: any) => void) => void }} Port */
-/** @typedef {Port & { onError: (handler: (message: string) => void) => void, terminate: () => void }} WorkerPort */
+/** @typedef {import("./types.d.ts").MessageDoor} MessageDoor */
+/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 
 /** @type {((name: string) => any) | undefined} */
 const builtin = /** @type {any} */ (globalThis).process?.getBuiltinModule;
@@ -13,13 +13,14 @@ export const isNode = builtin !== undefined;
 export const canShareMemory = isNode || globalThis.crossOriginIsolated === true;
 
 /**
- * Start `wasm_worker.js`.
- * @returns {WorkerPort}
+ * The door to a new worker. In a browser the caller makes it, so that bundlers see `new Worker(new URL(...))`.
+ * @param {URL} url
+ * @param {() => Worker} start
+ * @returns {WorkerDoor}
  */
-export function startWorker() {
+export function openWorker(url, start) {
   if (builtin) {
-    const { Worker: NodeWorker } = builtin("node:worker_threads");
-    const worker = new NodeWorker(new URL("./wasm_worker.js", import.meta.url));
+    const worker = new (builtin("node:worker_threads").Worker)(url);
     return {
       post: (message, transfer) => worker.postMessage(message, transfer),
       listen: (handler) => worker.on("message", handler),
@@ -27,18 +28,18 @@ export function startWorker() {
       terminate: () => worker.terminate(),
     };
   }
-  const worker = new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" });
+  const worker = start();
   return {
     post: (message, transfer = []) => worker.postMessage(message, transfer),
     listen: (handler) => worker.addEventListener("message", (event) => handler(event.data)),
-    onError: (handler) => worker.addEventListener("error", (event) => handler(event.message ?? "could not be started")),
+    onError: (handler) => worker.addEventListener("error", (event) => handler(event.message ?? "it could not be started")),
     terminate: () => worker.terminate(),
   };
 }
 
 /**
- * Inside a worker: the port to whoever started it.
- * @returns {Port}
+ * Inside a worker: the door to whoever started it.
+ * @returns {MessageDoor}
  */
 export function parentPort() {
   if (builtin) {

@@ -5,8 +5,8 @@
 
 import { toData } from "./errors.js";
 
-/** @typedef {(first: number, last: number, tid: number, threads: number) => void} Run */
-/** @typedef {{ tid: number, threads: number, module: WebAssembly.Module, memory: WebAssembly.Memory, control: Int32Array, seen: number, port: MessagePort }} Help */
+/** @typedef {import("./types.d.ts").Help} Help */
+/** @typedef {import("./types.d.ts").Run} Run */
 
 export const CONTROL_BYTES = 64;
 const GENERATION = 0; // counts commands
@@ -33,10 +33,11 @@ export function help({ tid, threads, module, memory, control, seen, port }) {
     for (;;) {
       waitForChange(control, GENERATION, seen);
       seen++;
-      if (Atomics.load(control, COMMAND) === NEW_MEMORY) return;
-      run(Atomics.load(control, FIRST), Atomics.load(control, LAST), tid, threads);
+      const what = Atomics.load(control, COMMAND);
+      if (what === RUN) run(Atomics.load(control, FIRST), Atomics.load(control, LAST), tid, threads);
       Atomics.add(control, DONE, 1);
       Atomics.notify(control, DONE);
+      if (what === NEW_MEMORY) return;
     }
   } catch (error) {
     port.postMessage(toData(error)); // straight to the page: the leader waits in a barrier
@@ -56,16 +57,18 @@ export function runTogether(run, control, helpers, first, last) {
   Atomics.store(control, LAST, last);
   command(control, RUN);
   run(first, last, 0, helpers + 1);
-  for (let done = 0; done < helpers; done = Atomics.load(control, DONE)) waitForChange(control, DONE, done);
+  waitForHelpers(control, helpers);
 }
 
 /**
  * Send the helpers back to their event loops, where a message with the new memory and the returned count must reach them.
  * @param {Int32Array} control
+ * @param {number} helpers
  * @returns {number}
  */
-export function announceMemory(control) {
+export function announceMemory(control, helpers) {
   command(control, NEW_MEMORY);
+  waitForHelpers(control, helpers); // or the next command would overwrite this one unseen
   return Atomics.load(control, GENERATION);
 }
 
@@ -75,6 +78,11 @@ function command(control, what) {
   Atomics.store(control, DONE, 0);
   Atomics.add(control, GENERATION, 1);
   Atomics.notify(control, GENERATION);
+}
+
+/** @param {Int32Array} control @param {number} helpers */
+function waitForHelpers(control, helpers) {
+  for (let done = 0; done < helpers; done = Atomics.load(control, DONE)) waitForChange(control, DONE, done);
 }
 
 /** @param {Int32Array} control @param {number} word @param {number} seen */

@@ -4,11 +4,13 @@
 //   out: bytes of the stage's downloads, after one message there and one back
 
 import { fromData, InternalError, PackageError } from "./errors.js";
-import { startWorker } from "./platform.js";
+import { openWorker } from "./platform.js";
 
-/** @typedef {import("./manifest.js").Device} Device */
-/** @typedef {import("./manifest.js").Manifest} Manifest */
-/** @typedef {import("./manifest.js").Symbols} Symbols */
+/** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Stage} Stage */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @typedef {import("./types.d.ts").Transfers} Transfers */
 
 // (module (func (param v128 v128 v128) (result v128) (f32x4.relaxed_madd (local.get 0) (local.get 1) (local.get 2))))
 const RELAXED_PROBE = new Uint8Array([
@@ -30,7 +32,10 @@ function chooseVariant(modules) {
 export class WasmDevice {
   /** Starts the worker at once: it comes up while the manifest is on its way. */
   constructor() {
-    this.worker = startWorker();
+    const url = new URL("./wasm_worker.js", import.meta.url);
+    this.worker = openWorker(url, () => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }));
+    /** @type {Stage[]} */
+    this.stages = [];
     this.next = 0;
     /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
     this.pending = new Map();
@@ -60,21 +65,22 @@ export class WasmDevice {
   async load(base, manifest, own, threads, onBytes) {
     this.onBytes = onBytes;
     const modules = manifest.programs[own]?.modules ?? {};
-    this.variant = chooseVariant(modules);
-    const module = modules[this.variant];
+    // A program without steps has no module: its outputs are inputs or constants.
+    this.variant = Object.keys(modules).length ? chooseVariant(modules) : null;
+    const module = this.variant ? modules[this.variant] : "";
     const ports = Array.from({ length: threads - 1 }, () => {
       const { port1, port2 } = new MessageChannel();
       port1.onmessage = ({ data }) => this.#fail(fromData(data));
       return port2;
     });
-    await this.#call({ type: "load", base: base.href, manifest, own, threads, module, ports }, ports);
+    this.stages = await this.#call({ type: "load", base: base.href, manifest, own, threads, module, ports }, ports);
   }
 
   /**
    * @param {number} stage
    * @param {Symbols} symbols
-   * @param {[string, Uint8Array][]} uploads
-   * @returns {Promise<[string, Uint8Array][]>}
+   * @param {Transfers} uploads
+   * @returns {Promise<Transfers>}
    */
   execute(stage, symbols, uploads) {
     return this.#call({ type: "execute", stage, symbols, uploads });
@@ -84,7 +90,7 @@ export class WasmDevice {
    * Milliseconds of each step of a stage.
    * @param {number} stage
    * @param {Symbols} symbols
-   * @param {[string, Uint8Array][]} uploads
+   * @param {Transfers} uploads
    * @returns {Promise<number[]>}
    */
   profile(stage, symbols, uploads) {

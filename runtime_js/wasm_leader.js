@@ -7,17 +7,20 @@
 // exactly as large as the plan needs; for symbolic shapes a larger one replaces it when it must.
 
 import { InternalError, PackageError, toData } from "./errors.js";
-import { evaluate } from "./manifest.js";
 import { layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
-import { startWorker } from "./platform.js";
+import { openWorker } from "./platform.js";
+import { bufferBytes, neededFiles } from "./sizes.js";
 import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./spmd.js";
-import { fetchFile, neededFiles, streamWeights } from "./weights.js";
+import { fetchFile, streamWeights } from "./weights.js";
 
-/** @typedef {import("./manifest.js").Program} Program */
-/** @typedef {import("./manifest.js").Symbols} Symbols */
-/** @typedef {import("./memory_plan.js").Layout} Layout */
-/** @typedef {{ base: string, manifest: import("./manifest.js").Manifest, own: import("./manifest.js").Device, threads: number, module: string, ports: MessagePort[] }} Load */
-/** @typedef {{ stage: number, symbols: Symbols, uploads: [string, Uint8Array][] }} Execute */
+/** @typedef {import("./types.d.ts").Execute} Execute */
+/** @typedef {import("./types.d.ts").Layout} Layout */
+/** @typedef {import("./types.d.ts").Load} Load */
+/** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Run} Run */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 /** @typedef {{ symbols: Symbols, layout: Layout, sizes: Map<string, number>, slots: number[] }} Binding */
 
 const MAX_PAGES = 65536;
@@ -34,12 +37,8 @@ export class Leader {
     const leader = new Leader(load);
     const weights = leader.#loadConstants(onBytes);
     weights.catch(() => {}); // reported where it is awaited
-    const code = await fetchFile(leader.base, load.manifest, load.module, onBytes);
-    leader.module = await WebAssembly.compile(code).catch((error) => {
-      throw new PackageError(`${load.module}: is no valid WebAssembly module here (${error.message})`);
-    });
-    leader.run = instantiate(leader.module, leader.memory);
-    await Promise.all([weights, ...load.ports.map((port, i) => leader.#startHelper(i + 1, port))]);
+    if (load.module) await leader.#compile(load, onBytes);
+    await weights;
     return leader;
   }
 
@@ -52,13 +51,13 @@ export class Leader {
     this.program = /** @type {Program} */ (manifest.programs[own]);
     this.stages = stages(manifest, own);
     this.control = new Int32Array(threads > 1 ? new SharedArrayBuffer(CONTROL_BYTES) : new ArrayBuffer(CONTROL_BYTES));
-    /** @type {import("./platform.js").WorkerPort[]} */
+    /** @type {WorkerDoor[]} */
     this.helpers = [];
     /** @type {Map<string, Binding>} */
     this.bindings = new Map();
     /** @type {Binding | null} */
     this.bound = null;
-    this.run = /** @type {import("./spmd.js").Run} */ (() => {});
+    this.run = /** @type {Run} */ (() => {});
     /** @type {WebAssembly.Module | null} */
     this.module = null;
     // Memory for the constants; for the activations too where their size is known.
@@ -69,7 +68,17 @@ export class Leader {
     this.bytes = new Uint8Array(this.memory.buffer);
   }
 
-  /** @param {Execute} request @returns {[string, Uint8Array][]} */
+  /** Compile the module, instantiate it here and in every helper. @param {Load} load @param {(bytes: number) => void} onBytes */
+  async #compile({ manifest, module: path, ports }, onBytes) {
+    const code = await fetchFile(this.base, manifest, path, onBytes);
+    this.module = await WebAssembly.compile(code).catch((error) => {
+      throw new PackageError(`${path}: is no valid WebAssembly module here (${error.message})`);
+    });
+    this.run = instantiate(this.module, this.memory);
+    await Promise.all(ports.map((port, i) => this.#startHelper(i + 1, port)));
+  }
+
+  /** @param {Execute} request @returns {Transfers} */
   execute(request) {
     const { segment, downloads } = this.#start(request);
     this.#runSteps(segment.module_first ?? 0, segment.module_last ?? 0);
@@ -121,7 +130,7 @@ export class Leader {
     const stated = program.resources.arena.wasm ?? plan.arena;
     if (plan.arena !== stated) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${stated}`);
     const addresses = program.buffers.map(({ name }) => plan.offsets.get(name) ?? plan.constants.get(name) ?? 0);
-    const sizes = new Map(program.buffers.map((b) => [b.name, evaluate(b.bytes, symbols)]));
+    const sizes = bufferBytes(program, symbols);
     const slots = [...addresses, ...manifest.symbols.map((s) => symbols[s.name])];
     const binding = { symbols, layout: plan, sizes, slots };
     if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
@@ -137,10 +146,10 @@ export class Leader {
     this.memory = allocate(Math.max(total, kept + Math.ceil(before * GROWTH)));
     this.bytes = new Uint8Array(this.memory.buffer);
     this.bytes.set(old.subarray(0, kept));
-    this.run = instantiate(/** @type {WebAssembly.Module} */ (this.module), this.memory);
+    if (this.module) this.run = instantiate(this.module, this.memory);
     if (!this.helpers.length) return;
-    const seen = announceMemory(this.control);
-    for (const helper of this.helpers) helper.post({ type: "memory", memory: this.memory, seen });
+    const seen = announceMemory(this.control, this.helpers.length);
+    for (const helper of this.helpers) helper.post({ memory: this.memory, seen });
   }
 
   /** @param {string} name */
@@ -169,13 +178,14 @@ export class Leader {
   /** @param {number} tid @param {MessagePort} port where the helper reports a failure */
   #startHelper(tid, port) {
     const { threads, module, memory, control } = this;
-    const helper = startWorker();
+    const url = new URL("./wasm_helper.js", import.meta.url);
+    const helper = openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
     this.helpers.push(helper);
     const started = new Promise((resolve, reject) => {
       helper.listen(resolve);
       helper.onError((message) => reject(new InternalError(`a thread of the model failed: ${message}`)));
     });
-    helper.post({ type: "help", tid, threads, module, memory, control, seen: 0, port }, [port]);
+    helper.post({ tid, threads, module, memory, control, seen: 0, port }, [port]);
     return started;
   }
 }

@@ -1,35 +1,25 @@
-// The worker in which a model's WebAssembly runs: the first one leads (wasm_leader.js) and answers the page, the others
-// help (spmd.js).
+// The worker in which a model's WebAssembly runs: takes the page's messages, has wasm_leader.js do the work.
 //
-//   in:  { id, type: "load" | "execute" | "profile", ... } from wasm_device.js; "help" and "memory" from the leader
+//   in:  { id, type: "load" | "execute" | "profile", ... } from wasm_device.js
 //   out: { id, result } or { id, error }, and { bytes } while downloading
 
 import { toData } from "./errors.js";
 import { parentPort } from "./platform.js";
-import { help } from "./spmd.js";
 import { Leader } from "./wasm_leader.js";
 
 const parent = parentPort();
 /** @type {Leader} */
 let leader;
-/** @type {import("./spmd.js").Help} */
-let helping;
 
-parent.listen(async (message) => {
-  const { type, id } = message;
-  if (type === "help" || type === "memory") {
-    helping = { ...helping, ...message };
-    if (type === "help") parent.post("ready");
-    return help(helping);
-  }
+parent.listen(async ({ id, type, ...request }) => {
   try {
     if (type === "load") {
-      leader = await Leader.load(message, (bytes) => parent.post({ bytes }));
-      parent.post({ id, result: null });
+      leader = await Leader.load(request, (bytes) => parent.post({ bytes }));
+      parent.post({ id, result: leader.stages });
     } else if (type === "profile") {
-      parent.post({ id, result: leader.profile(message) });
+      parent.post({ id, result: leader.profile(request) });
     } else {
-      const result = leader.execute(message);
+      const result = leader.execute(request);
       parent.post(
         { id, result },
         result.map(([, data]) => data.buffer),

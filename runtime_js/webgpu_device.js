@@ -2,38 +2,21 @@
 // one pass, one submission and one readback. The twin of webmlc/host/webgpu.py.
 
 import { AdapterError, DeviceLostError, InternalError } from "./errors.js";
-import { evaluate } from "./manifest.js";
 import { align, CONSTANT_ALIGNMENT, layout, placeConstants, stages } from "./memory_plan.js";
-import { fetchFile, neededFiles, streamWeights } from "./weights.js";
+import { bufferBytes, evaluate, neededFiles } from "./sizes.js";
+import { fetchFile, streamWeights } from "./weights.js";
 
-/** @typedef {import("./manifest.js").Device} Device */
-/** @typedef {import("./manifest.js").Manifest} Manifest */
-/** @typedef {import("./manifest.js").Program} Program */
-/** @typedef {import("./manifest.js").Symbols} Symbols */
-/** @typedef {import("./memory_plan.js").Stage} Stage */
+/** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {{ pipeline: GPUComputePipeline, group: GPUBindGroup, workgroups: [number, number, number] }} Dispatch */
 /** @typedef {{ offsets: Map<string, number>, sizes: Map<string, number>, dispatches: (Dispatch | undefined)[] }} Binding */
 /** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
 
 const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
 const MAX_BINDINGS = 16; // cached bindings of symbols
-
-/**
- * The adapter of this machine. Throws `AdapterError` where there is none.
- * @returns {Promise<GPUAdapter>}
- */
-export async function findAdapter() {
-  const gpu = globalThis.navigator?.gpu;
-  if (!gpu) throw new AdapterError('this browser offers no WebGPU here; load with device: "wasm"');
-  const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" });
-  if (!adapter) throw new AdapterError('no GPU adapter is available; load with device: "wasm"');
-  return adapter;
-}
-
-/** True for adapters that compute on the CPU. @param {GPUAdapter} adapter */
-export function isSoftware(adapter) {
-  return adapter.info.isFallbackAdapter || /swiftshader|llvmpipe|lavapipe/i.test(`${adapter.info.architecture} ${adapter.info.description}`);
-}
 
 /**
  * @param {GPUAdapter} adapter
@@ -113,7 +96,7 @@ export class WebGpuDevice {
     };
   }
 
-  /** @param {number} stage @param {Symbols} symbols @param {[string, Uint8Array][]} uploads @returns {Promise<[string, Uint8Array][]>} */
+  /** @param {number} stage @param {Symbols} symbols @param {Transfers} uploads @returns {Promise<Transfers>} */
   async execute(stage, symbols, uploads) {
     const binding = this.#start(symbols, uploads);
     const { segment, downloads } = this.stages[stage];
@@ -124,7 +107,7 @@ export class WebGpuDevice {
     return this.#read(encoder, binding, downloads);
   }
 
-  /** Milliseconds of each step of a stage, between timestamps. @param {number} stage @param {Symbols} symbols @param {[string, Uint8Array][]} uploads */
+  /** Milliseconds of each step of a stage, between timestamps. @param {number} stage @param {Symbols} symbols @param {Transfers} uploads */
   async profile(stage, symbols, uploads) {
     if (!this.device.features.has("timestamp-query")) {
       throw new AdapterError("this GPU adapter offers no timestamp-query, which profiling needs");
@@ -223,7 +206,7 @@ export class WebGpuDevice {
     await Promise.all(compile);
   }
 
-  /** Check, bind and upload. @param {Symbols} symbols @param {[string, Uint8Array][]} uploads */
+  /** Check, bind and upload. @param {Symbols} symbols @param {Transfers} uploads */
   #start(symbols, uploads) {
     if (this.failure) throw this.failure;
     const key = JSON.stringify(symbols);
@@ -251,7 +234,7 @@ export class WebGpuDevice {
       this.arena = this.#buffer(arena, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
       this.bindings.clear(); // their bind groups point into the old arena
     }
-    const sizes = new Map(this.program.buffers.map((b) => [b.name, evaluate(b.bytes, symbols)]));
+    const sizes = bufferBytes(this.program, symbols);
     /** @type {Binding} */
     const binding = { offsets, sizes, dispatches: [] };
     const uniforms = this.#uniforms(symbols);

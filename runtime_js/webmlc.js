@@ -2,10 +2,9 @@
 
 // One level of imports: all files are requested at once, after a single round trip.
 import "./manifest.js";
-import "./memory_plan.js";
 import "./platform.js";
 import "./wasm_device.js";
-import "./weights.js";
+import "./sizes.js";
 
 export { AdapterError, DeviceLostError, InputError, InternalError, PackageError, WebmlcError } from "./errors.js";
 export { load } from "./model.js";

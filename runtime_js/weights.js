@@ -6,20 +6,9 @@
 import { PackageError } from "./errors.js";
 import { open } from "./platform.js";
 
-/** @typedef {import("./manifest.js").Manifest} Manifest */
-/** @typedef {import("./manifest.js").Program} Program */
-/** @typedef {import("./manifest.js").WeightFile} WeightFile */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").WeightFile} WeightFile */
 /** @typedef {{ begin: number, end: number, view: Uint8Array }} Destination */
-
-/**
- * The weights files that hold a tensor of this program.
- * @param {Manifest} manifest
- * @param {Program} program
- */
-export function neededFiles(manifest, program) {
-  const tensors = new Set(program.buffers.map((b) => b.tensor));
-  return manifest.weights.files.filter((f) => Object.keys(f.tensors).some((t) => tensors.has(t)));
-}
 
 /**
  * A whole package file, checked against the manifest.

@@ -5,6 +5,7 @@ buffer between them, on wasm and on webgpu. `mixed(folder)` adds a webgpu progra
 step runs on the CPU. Module steps: 0 and 1 are the wasm program's, 2 the webgpu program's CPU step.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,3 +143,21 @@ def scaled(folder: Path) -> Manifest:
 def mixed(folder: Path) -> Manifest:
     """Write the package whose webgpu program ends on the CPU."""
     return write_package(folder, parts(mixed=True))
+
+
+def fixed(folder: Path) -> Manifest:
+    """Write a package that runs no step: one output is the input, the other a constant."""
+    given = parts()
+    port = Port("x", DType.float32, (N, const(4)), "x")
+    weight = Port("w", DType.float32, (const(4),), "w")
+    return write_package(
+        folder,
+        replace(
+            given,
+            inputs=(port,),
+            outputs=(replace(port, name="same"), weight),
+            programs={d: ProgramParts(BUFFERS[:2], ()) for d in given.programs},
+            modules={},
+            shaders=None,
+        ),
+    )

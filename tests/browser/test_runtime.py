@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.browser.pages import Page, PageReport, open_pages
-from tests.packages import expected, mixed, scaled
+from tests.packages import expected, fixed, mixed, scaled
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 
@@ -82,6 +82,21 @@ def test_every_device_computes_the_same(site: Path) -> None:
     fetched = {r["path"] for r in reports[0].requests}
     assert "/scaled/model.relaxed.wasm" in fetched
     assert not fetched & {"/scaled/model.simd128.wasm", "/scaled/kernels.wgsl"}
+
+
+FIXED = """async (device) => {
+  const { load } = await import("/fixed/webmlc.js");
+  const model = await load("/fixed/", { device });
+  const data = Float32Array.from([1, 2, 3, 4]);
+  const { same, w } = await model.run({ x: { dtype: "float32", shape: [1, 4], data } });
+  return [Array.from(same.data), Array.from(w.data), same.data !== data];
+}"""
+
+
+def test_a_program_without_steps_returns_inputs_and_constants(site: Path) -> None:
+    fixed(site / "fixed")
+    reports = open_pages({"/": site}, *(Page("/", FIXED, arg=d) for d in ("wasm", "webgpu")))
+    assert [r.value for r in reports] == [[[1, 2, 3, 4], [1, -2, 0.5, 3], True]] * 2
 
 
 def test_without_isolation_there_is_one_thread_and_a_reason(site: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import wasmtime
 import wgpu
 
-from tests.packages import PRODUCTS, WAT, expected, mixed, parts, scaled
+from tests.packages import PRODUCTS, WAT, W, expected, fixed, mixed, parts, scaled
 from webmlc.core.errors import (
     AdapterError,
     InputError,
@@ -70,6 +70,14 @@ def test_profile_times_every_step(packages: Path, package: str, device: Any) -> 
     assert [(s.kernel, s.origin) for s in steps] == [("scale", ("/scale",)), ("relu", ("/relu",))]
     assert all(s.seconds >= 0 for s in steps)
     assert [s.device for s in steps] == [device, "wasm" if package == "mixed" else device]
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_a_program_without_steps_returns_inputs_and_constants(tmp_path: Path, device: Any) -> None:
+    fixed(tmp_path)
+    outputs = load(tmp_path, device).run({"x": x_of(3)})
+    np.testing.assert_array_equal(outputs["same"], x_of(3))
+    np.testing.assert_array_equal(outputs["w"], W)
 
 
 def test_memory_grows_only_when_it_must(packages: Path) -> None:

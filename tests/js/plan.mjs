@@ -2,6 +2,7 @@
 //   in (stdin):   [{ manifest, own, symbols, threads }]
 //   out (stdout): [{ stages, layouts: { wasm, webgpu } }]
 
+import { checked } from "../../runtime_js/manifest.js";
 import { layout, stages } from "../../runtime_js/memory_plan.js";
 
 let input = "";
@@ -15,7 +16,8 @@ const plain = ({ offsets, arena, constants, scratch, total }) => ({
   total,
 });
 
-const results = JSON.parse(input).map(({ manifest, own, symbols, threads }) => ({
+const cases = JSON.parse(input).map((item) => ({ ...item, manifest: checked(item.manifest, "case") }));
+const results = cases.map(({ manifest, own, symbols, threads }) => ({
   stages: stages(manifest, own).map(({ segment, uploads, downloads }) => ({
     steps: [segment.first, segment.last, segment.module_first ?? 0, segment.module_last ?? 0],
     uploads,

@@ -11,6 +11,7 @@ from webmlc.core.expr import Expr, Var, const, maximum, minimum
 from webmlc.package.manifest import (
     Buffer,
     Device,
+    File,
     Manifest,
     Port,
     Program,
@@ -80,7 +81,7 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
         inputs=tuple(inputs),
         outputs=tuple(Port(f"y{i}", b.dtype, b.shape, b.name) for i, b in enumerate(chosen)),
         weights=(file,),
-        files={},
+        files={file.path: File(file.bytes, file.sha256)},
         programs={own: program},
     )
     return manifest, own

@@ -24,7 +24,6 @@ from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
 from webmlc.package.manifest import MANIFEST, Device, Manifest, Port
 from webmlc.package.manifest_json import from_json
-from webmlc.package.memory_plan import used_on
 from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights
 
@@ -129,7 +128,7 @@ def load(
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
     module, shaders = b"", ""
-    if used_on(program, "wasm", own) or any(s.device == "wasm" for s in program.steps):
+    if any(step.device == "wasm" for step in program.steps):
         module = _verified(folder, manifest, _variant(program.modules, features))
     if program.shaders is not None:
         shaders = _verified(folder, manifest, program.shaders).decode()

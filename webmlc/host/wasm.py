@@ -58,10 +58,7 @@ class WasmExecutor:
         self.loaded = loaded
         self.threads = threads
         self.engine = wasmtime.Engine(_config())
-        try:
-            self.module = wasmtime.Module(self.engine, loaded.module)
-        except wasmtime.WasmtimeError as error:
-            raise PackageError(f"the package's WebAssembly module is invalid: {error}") from error
+        self.module = self._compile(loaded.module)
         self.workers = [_Worker(tid) for tid in range(threads)] if threads > 1 else []
         self.bindings: Cache[Binding] = Cache()
         self.bound: Binding | None = None
@@ -131,20 +128,23 @@ class WasmExecutor:
             raise UserError(f"cannot allocate {pages * PAGE} bytes for the model") from error
         pointer = ctypes.cast(self.memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8))
         self.bytes = np.ctypeslib.as_array(pointer, (self.memory.data_len(),))
-        self.runs = [self._instance(self.memory) for _ in range(self.threads)]
+        if self.module is not None:
+            self.runs = [
+                _instance(self.engine, self.module, self.memory) for _ in range(self.threads)
+            ]
         for buffer in program.buffers:
             if buffer.tensor is not None and buffer.name in plan.constants:
                 address, data = plan.constants[buffer.name], self.loaded.tensors[buffer.tensor]
                 self.bytes[address : address + len(data)] = np.frombuffer(data, np.uint8)
 
-    def _instance(self, memory: wasmtime.SharedMemory) -> Run:
-        store = wasmtime.Store(self.engine)
-        imports: list[Any] = [memory for _ in self.module.imports]
-        run = wasmtime.Instance(store, self.module, imports).exports(store)["run"]
-        if not isinstance(run, wasmtime.Func):
-            raise PackageError("the package's WebAssembly module exports no function `run`")
-        # one prepared call for the life of the model
-        return lambda *arguments: run(store, *arguments)
+    def _compile(self, code: bytes) -> wasmtime.Module | None:
+        """The module; none where the program has no steps."""
+        if not code:
+            return None
+        try:
+            return wasmtime.Module(self.engine, code)
+        except wasmtime.WasmtimeError as error:
+            raise PackageError(f"the package's WebAssembly module is invalid: {error}") from error
 
     def _run(self, first: int, last: int) -> None:
         """Run module steps `first..last-1` on every thread."""
@@ -211,6 +211,18 @@ class _Worker:
                 future.set_result(None)
             except BaseException as error:
                 future.set_exception(error)
+
+
+def _instance(
+    engine: wasmtime.Engine, module: wasmtime.Module, memory: wasmtime.SharedMemory
+) -> Run:
+    """`run` of a new instance in a store of its own, as a thread needs it."""
+    store = wasmtime.Store(engine)
+    imports: list[Any] = [memory for _ in module.imports]
+    run = wasmtime.Instance(store, module, imports).exports(store)["run"]
+    if not isinstance(run, wasmtime.Func):
+        raise PackageError("the package's WebAssembly module exports no function `run`")
+    return lambda *arguments: run(store, *arguments)
 
 
 def _config() -> wasmtime.Config:

@@ -1,7 +1,10 @@
 """Manifest records to JSON and back.
 
 In: a `Manifest`. Out: the text of `manifest.json`: one buffer, step or file a line, keys in a fixed
-order, so that equal manifests are equal bytes. Reading checks every field and names the culprit:
+order, so that equal manifests are equal bytes. What can be derived is left out
+(`runtime_js/manifest.js` fills it in): a buffer's kind where it is `scratch`, its tensor where it
+is its name; a step's device where it is the program's, its outputs where it has one, its origin
+where it has none. Reading checks every field and names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
 """
@@ -56,7 +59,7 @@ def to_json(manifest: Manifest) -> str:
             path: {"bytes": f.bytes, "sha256": f.sha256}
             for path, f in sorted(manifest.files.items())
         },
-        "programs": {name: _program(p) for name, p in manifest.programs.items()},
+        "programs": {name: _program(name, p) for name, p in manifest.programs.items()},
     }
     return _text(data) + "\n"
 
@@ -93,18 +96,17 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
     return {
         "path": file.path,
         "bytes": file.bytes,
-        "sha256": file.sha256,
         "chunk_bytes": file.chunk_bytes,
         "chunks": list(file.chunks),
         "tensors": {name: list(span) for name, span in file.tensors.items()},
     }
 
 
-def _program(program: Program) -> dict[str, Any]:
+def _program(own: Device, program: Program) -> dict[str, Any]:
     resources = program.resources
     data: dict[str, Any] = {
         "buffers": [_buffer(b) for b in program.buffers],
-        "steps": [_step(s) for s in program.steps],
+        "steps": [_step(own, s) for s in program.steps],
         "segments": [_segment(s) for s in program.segments],
         "resources": {
             "weights": resources.weights,
@@ -127,24 +129,24 @@ def _buffer(buffer: Buffer) -> dict[str, Any]:
         "name": buffer.name,
         "dtype": str(buffer.dtype),
         "shape": _shape(buffer.shape),
-        "bytes": to_size(buffer.bytes),
-        "kind": buffer.kind,
     }
-    return data if buffer.tensor is None else {**data, "tensor": buffer.tensor}
+    if buffer.kind != "scratch":
+        data["kind"] = buffer.kind
+    if buffer.tensor not in (None, buffer.name):
+        data["tensor"] = buffer.tensor
+    return data
 
 
-def _step(step: Step) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "device": step.device,
-        "kernel": step.kernel,
-        "arguments": list(step.arguments),
-        "outputs": step.outputs,
-    }
+def _step(own: Device, step: Step) -> dict[str, Any]:
+    data: dict[str, Any] = {} if step.device == own else {"device": step.device}
+    data |= {"kernel": step.kernel, "arguments": list(step.arguments)}
+    if step.outputs != 1:
+        data["outputs"] = step.outputs
     if step.symbols:
         data["symbols"] = list(step.symbols)
     if step.workgroups is not None:
         data["workgroups"] = _shape(step.workgroups)
-    return {**data, "origin": list(step.origin)}
+    return {**data, "origin": list(step.origin)} if step.origin else data
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -222,15 +224,16 @@ def from_json(text: str) -> Manifest:
             "rebuild it"
         )
     weights = _Object(root.get("weights", dict), "weights")
+    files = root.mapping("files", lambda o: File(o.get("bytes", int), o.get("sha256", str)))
     manifest = Manifest(
         name=root.get("name", str),
         compiler=root.get("compiler", str),
         symbols=root.objects("symbols", _read_symbol),
         inputs=root.objects("inputs", _read_port),
         outputs=root.objects("outputs", _read_port),
-        weights=weights.objects("files", _read_weight_file),
-        files=root.mapping("files", lambda o: File(o.get("bytes", int), o.get("sha256", str))),
-        programs=cast("Mapping[Device, Program]", root.mapping("programs", _read_program)),
+        weights=weights.objects("files", lambda o: _read_weight_file(o, files)),
+        files=files,
+        programs=_read_programs(root),
     )
     _check(manifest)
     return manifest
@@ -248,7 +251,7 @@ def _read_port(o: _Object) -> Port:
     return Port(o.get("name", str), _read_dtype(o), o.shape("shape"), o.get("buffer", str))
 
 
-def _read_weight_file(o: _Object) -> WeightFile:
+def _read_weight_file(o: _Object, files: Mapping[str, File]) -> WeightFile:
     tensors: dict[str, tuple[int, int]] = {}
     for name, span in o.get("tensors", dict).items():
         match span:
@@ -256,21 +259,36 @@ def _read_weight_file(o: _Object) -> WeightFile:
                 tensors[name] = (begin, end)
             case _:
                 raise PackageError(f"manifest.json: {o.path('tensors')}.{name} is no [begin, end]")
+    path = o.get("path", str)
+    if path not in files:
+        raise PackageError(f"manifest.json: {path} has no hash")
     return WeightFile(
-        o.get("path", str),
+        path,
         o.get("bytes", int),
-        o.get("sha256", str),
+        files[path].sha256,
         o.get("chunk_bytes", int),
         o.strings("chunks"),
         tensors,
     )
 
 
-def _read_program(o: _Object) -> Program:
+def _read_programs(root: _Object) -> Mapping[Device, Program]:
+    devices: tuple[Device, ...] = ("wasm", "webgpu")
+    given = root.get("programs", dict)
+    for name in given.keys() - set(devices):
+        raise PackageError(f"manifest.json: programs.{name} is of no known device")
+    return {
+        device: _read_program(_Object(given[device], f"programs.{device}"), device)
+        for device in devices
+        if device in given
+    }
+
+
+def _read_program(o: _Object, own: Device) -> Program:
     resources = _Object(o.get("resources", dict), o.path("resources"))
     return Program(
         buffers=o.objects("buffers", _read_buffer),
-        steps=o.objects("steps", _read_step),
+        steps=o.objects("steps", lambda s: _read_step(s, own)),
         segments=o.objects("segments", _read_segment),
         resources=Resources(
             weights=resources.get("weights", int),
@@ -286,27 +304,32 @@ def _read_program(o: _Object) -> Program:
 
 
 def _read_buffer(o: _Object) -> Buffer:
-    kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "scratch")))
-    tensor = o.get("tensor", str) if kind == "constant" else None
-    return Buffer(o.get("name", str), _read_dtype(o), o.shape("shape"), kind, tensor)
+    kind: BufferKind = "scratch"
+    if "kind" in o.data:
+        kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "scratch")))
+    name = o.get("name", str)
+    tensor = name if "tensor" not in o.data else o.get("tensor", str)
+    return Buffer(
+        name, _read_dtype(o), o.shape("shape"), kind, tensor if kind == "constant" else None
+    )
 
 
 def _read_device(o: _Object) -> Device:
     return cast("Device", o.one_of("device", ("wasm", "webgpu")))
 
 
-def _read_step(o: _Object) -> Step:
+def _read_step(o: _Object, own: Device) -> Step:
     workgroups = o.shape("workgroups") if "workgroups" in o.data else None
     if workgroups is not None and len(workgroups) != 3:
         raise PackageError(f"manifest.json: {o.path('workgroups')} has not three sizes")
     return Step(
-        device=_read_device(o),
+        device=_read_device(o) if "device" in o.data else own,
         kernel=o.get("kernel", str),
         arguments=o.strings("arguments"),
-        outputs=o.get("outputs", int),
+        outputs=o.get("outputs", int) if "outputs" in o.data else 1,
         symbols=o.strings("symbols") if "symbols" in o.data else (),
         workgroups=workgroups,
-        origin=o.strings("origin"),
+        origin=o.strings("origin") if "origin" in o.data else (),
     )
 
 

@@ -1,0 +1,62 @@
+// Sizes: expressions of the manifest in numbers, and the bytes of buffers.
+
+import { PackageError } from "./errors.js";
+
+/** @typedef {import("./types.d.ts").Size} Size */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
+
+const WIDTHS = /** @type {Record<string, number>} */ ({ bool: 1, int8: 1, uint8: 1, int16: 2, uint16: 2, float16: 2, bfloat16: 2 });
+
+/**
+ * The value of a size.
+ * @param {Size} size
+ * @param {Symbols} symbols
+ * @returns {number}
+ */
+export function evaluate(size, symbols) {
+  if (typeof size === "number") return size;
+  if (typeof size === "string") return symbols[size];
+  const a = evaluate(size[1], symbols);
+  const b = evaluate(size[2], symbols);
+  switch (size[0]) {
+    case "add":
+      return a + b;
+    case "sub":
+      return a - b;
+    case "mul":
+      return a * b;
+    case "floordiv":
+      return Math.floor(a / b);
+    case "floormod":
+      return a - b * Math.floor(a / b);
+    case "min":
+      return Math.min(a, b);
+    case "max":
+      return Math.max(a, b);
+  }
+  throw new PackageError(`manifest.json: unknown size operator ${size[0]}`);
+}
+
+/**
+ * Bytes of each buffer of a program, by name.
+ * @param {import("./types.d.ts").Program} program
+ * @param {Symbols} symbols
+ * @returns {Map<string, number>}
+ */
+export function bufferBytes(program, symbols) {
+  const bytes = (/** @type {{ dtype: string, shape: Size[] }} */ { dtype, shape }) => {
+    const width = WIDTHS[dtype] ?? (dtype.endsWith("64") ? 8 : 4);
+    return shape.reduce((/** @type {number} */ size, d) => size * evaluate(d, symbols), width);
+  };
+  return new Map(program.buffers.map((buffer) => [buffer.name, bytes(buffer)]));
+}
+
+/**
+ * The weights files that hold a tensor of this program.
+ * @param {import("./types.d.ts").Manifest} manifest
+ * @param {import("./types.d.ts").Program} program
+ */
+export function neededFiles(manifest, program) {
+  const tensors = new Set(program.buffers.map((b) => b.tensor));
+  return manifest.weights.files.filter((f) => Object.keys(f.tensors).some((t) => tensors.has(t)));
+}

@@ -1,0 +1,147 @@
+// Types that the runtime's own files share; nothing here runs or is downloaded. The manifest is explained in
+// webmlc/package/manifest.py.
+
+export type Device = "wasm" | "webgpu";
+/** A dimension: an integer, a symbol's name, or [operator, Size, Size]. */
+export type Size = number | string | [string, Size, Size];
+export type Symbols = Record<string, number>;
+
+export interface Port {
+  name: string;
+  dtype: string;
+  shape: Size[];
+  buffer: string;
+}
+
+export interface Buffer {
+  name: string;
+  dtype: string;
+  shape: Size[];
+  kind: "input" | "constant" | "scratch";
+  /** Of a constant: its name in the weights. */
+  tensor?: string;
+}
+
+export interface Step {
+  device: Device;
+  kernel: string;
+  arguments: string[];
+  /** How many of the last arguments are written. */
+  outputs: number;
+  symbols?: string[];
+  workgroups?: [Size, Size, Size];
+  origin: string[];
+}
+
+export interface Segment {
+  device: Device;
+  first: number;
+  last: number;
+  module_first?: number;
+  module_last?: number;
+}
+
+export interface Resources {
+  weights: number;
+  arena: Partial<Record<Device, number | null>>;
+  memory: number | null;
+  largest_binding: number | null;
+  scratch_per_thread: number;
+  features: string[];
+}
+
+export interface Program {
+  buffers: Buffer[];
+  steps: Step[];
+  segments: Segment[];
+  resources: Resources;
+  modules?: Record<string, string>;
+  shaders?: string;
+}
+
+export interface WeightFile {
+  path: string;
+  bytes: number;
+  chunk_bytes: number;
+  chunks: string[];
+  tensors: Record<string, [number, number]>;
+}
+
+export interface Manifest {
+  format: string;
+  version: number;
+  name: string;
+  compiler: string;
+  symbols: { name: string; input: string; axis: number }[];
+  inputs: Port[];
+  outputs: Port[];
+  weights: { bytes: number; files: WeightFile[] };
+  files: Record<string, { bytes: number; sha256: string }>;
+  programs: Partial<Record<Device, Program>>;
+}
+
+/** A segment with its transfers. */
+export interface Stage {
+  segment: Segment;
+  uploads: string[];
+  downloads: string[];
+}
+
+/** Addresses in a device's memory. */
+export interface Layout {
+  offsets: Map<string, number>;
+  arena: number;
+  constants: Map<string, number>;
+  scratch: number;
+  total: number;
+}
+
+/** Bytes of buffers by name. */
+export type Transfers = [string, Uint8Array][];
+
+export interface Executor {
+  stages: Stage[];
+  execute(stage: number, symbols: Symbols, uploads: Transfers): Promise<Transfers>;
+  profile(stage: number, symbols: Symbols, uploads: Transfers): Promise<number[]>;
+  dispose(): void;
+}
+
+/** One half of a conversation between page and worker. */
+export interface MessageDoor {
+  post(message: any, transfer?: Transferable[]): void;
+  listen(handler: (message: any) => void): void;
+}
+
+export interface WorkerDoor extends MessageDoor {
+  onError(handler: (message: string) => void): void;
+  terminate(): void;
+}
+
+export type Run = (first: number, last: number, tid: number, threads: number) => void;
+
+/** What a helper thread is started with. */
+export interface Help {
+  tid: number;
+  threads: number;
+  module: WebAssembly.Module;
+  memory: WebAssembly.Memory;
+  control: Int32Array;
+  seen: number;
+  port: MessagePort;
+}
+
+/** What the leading thread is started with. */
+export interface Load {
+  base: string;
+  manifest: Manifest;
+  own: Device;
+  threads: number;
+  module: string;
+  ports: MessagePort[];
+}
+
+export interface Execute {
+  stage: number;
+  symbols: Symbols;
+  uploads: Transfers;
+}
