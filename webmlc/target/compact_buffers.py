@@ -219,7 +219,8 @@ def _box(
         lows.append(int(low))
         extents.append(int(high - low) + 1)
         full = as_int(buffer.shape[dimension])
-        if dimension and extents[-1] > (1 if full is None else full):  # one fits in any size
+        wraps = extents[-1] > (1 if full is None else full)
+        if wraps and any(extent > 1 for extent in extents[:-1]):
             return None
     return _Region(strides, outer, tuple(lows), tuple(extents))
 
