@@ -21,6 +21,7 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.affine import Term, from_terms, terms
 from webmlc.target.scoped import Names
 
+_DIVISIONS = frozenset({"truncdiv", "truncmod", "shift_right", "bit_and"})
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
@@ -28,10 +29,17 @@ def hoist_indices(function: LoopFunction, views: frozenset[str]) -> LoopFunction
     """Needs legalised indices. Guarantees: bases of gathers from scalar views (not in `views`) are
     variables.
     """
-    hoister = _Hoister(Names.of(function), views)
-    hoister.levels = dict.fromkeys(function.symbols, 0)
-    body = hoister.scope(False, lambda: hoister.statement(function.body))
+    counts: dict[Expr, int] = {}
+    _hoist(function, views, counts)
+    body = _hoist(function, views, {e: n for e, n in counts.items() if n > 1})
     return replace(function, body=body)
+
+
+def _hoist(function: LoopFunction, views: frozenset[str], counts: dict[Expr, int]) -> Stmt:
+    """One walk: the first counts what sums have in common, the second is told what is worth a let."""
+    hoister = _Hoister(Names.of(function), views, counts, bool(counts))
+    hoister.levels = dict.fromkeys(function.symbols, 0)
+    return hoister.scope(False, lambda: hoister.statement(function.body))
 
 
 @dataclass(slots=True)
@@ -40,6 +48,8 @@ class _Hoister:
 
     names: Names
     views: frozenset[str]
+    counts: dict[Expr, int]  # sums without their constants, by how often they occur
+    binds_common: bool
     levels: dict[Var, int] = field(default_factory=dict)  # the scope that each variable is bound in
     lets: list[dict[Expr, Var]] = field(default_factory=list)
     is_loop: list[bool] = field(default_factory=list)
@@ -120,18 +130,43 @@ class _Hoister:
             return index
         groups: dict[int, dict[Term, int]] = {}
         innermost = len(self.lets) - 1
-        parts = terms(index)
-        for term, factor in parts.items():
-            level = self.place(term) if term else innermost
-            groups.setdefault(level, {})[term] = factor
-        if set(groups) <= {innermost}:
-            return index
+        constant = 0
+        for term, factor in terms(index).items():
+            if not term:
+                constant = factor
+                continue
+            place = self.place(term)
+            atoms = tuple(self.atom(atom) for atom in term)
+            groups.setdefault(place, {})[atoms] = factor
         result: Expr = Const(0)
         for level in sorted(groups):
             result = _add(result, groups[level])
             if level < innermost:
                 result = self.bind(result, self.lets[level])
-        return result
+        return call("add", self.common(result), Const(constant))
+
+    def common(self, part: Expr) -> Expr:
+        """What a sum is without its constant: bound where others have it in common."""
+        match part:
+            case Var() | Const() | Call(op="mul", args=(Var(), Const())):
+                return part
+        if self.binds_common:
+            return self.bind(part, self.lets[-1]) if part in self.counts else part
+        self.counts[part] = self.counts.get(part, 0) + 1
+        return part
+
+    def atom(self, atom: Expr) -> Expr:
+        """A quotient or remainder over a let of what it divides."""
+        match atom:
+            case Call(op=op, args=(Call() as a, b), dtype=dtype) if op in _DIVISIONS:
+                parts = dict(terms(a))
+                constant = parts.pop((), 0)
+                if any(isinstance(n, Load) for n in walk(a)) or len(parts) < 2:
+                    return atom
+                place = max(self.place(term) for term in parts)
+                rest = self.bind(from_terms(parts), self.lets[place])
+                return Call(op, (call("add", rest, Const(constant)), b), dtype)
+        return atom
 
     def bind(self, value: Expr, lets: dict[Expr, Var]) -> Expr:
         if isinstance(value, Var | Const):

@@ -121,6 +121,8 @@ class ExpressionPrinter:
                 )
             case Bitcast(dtype=dtype):
                 return f"bitcast<{type_name(dtype, node.lanes)}>({parts[0][0]})", ATOM
+            case Broadcast(value=Const(value=0), dtype=dtype, width=width):
+                return f"{type_name(dtype, width)}()", ATOM
             case Broadcast(dtype=dtype, width=width):
                 return f"{type_name(dtype, width)}({parts[0][0]})", ATOM
             case Ramp(base=base, stride=stride, width=width):

@@ -43,6 +43,8 @@ _BUILTINS = (
     ("num_workgroups", "workgroups"),
 )
 _AXES = "xyz"
+INDENT = " "
+"""Shaders are downloaded: one space a level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def print_shader(
     grid = grid_of(function)
     names = _global_names(function, registers, number)
     expressions = ExpressionPrinter(function.name, names, views, registers)
-    printer = _Printer(function, grid, expressions, _assigned_once(function, registers), number)
+    printer = _Printer(function, grid, expressions, _declared_in_place(function, registers), number)
     body = printer.entry()
     head = _declarations(function, constants, views, registers, names, number)
     text = "\n".join([*_comment(function), *head, *body, ""])
@@ -138,35 +140,43 @@ def _declarations(
     return lines
 
 
-def _assigned_once(function: LoopFunction, registers: frozenset[str]) -> frozenset[str]:
-    """Registers with one store, all of whose loads follow it in the same sequence: they print as
-    `let`.
+def _declared_in_place(function: LoopFunction, registers: frozenset[str]) -> dict[int, str]:
+    """Registers whose first store stands in a sequence that holds all their uses, after it.
+
+    By the identity of that store: `let` where it is the only store, else `var`.
     """
     total: dict[str, int] = {}
     writes: dict[str, int] = {}
-    for load in loads(function.body):
-        total[load.buffer.name] = total.get(load.buffer.name, 0) + 1
-    for store in stores(function.body):
-        writes[store.buffer.name] = writes.get(store.buffer.name, 0) + 1
-    found: set[str] = set()
+    for access in (*loads(function.body), *stores(function.body)):
+        name = access.buffer.name
+        total[name] = total.get(name, 0) + 1
+        writes[name] = writes.get(name, 0) + isinstance(access, Store)
+    found: dict[int, str] = {}
     for stmt in walk_statements(function.body):
-        if not isinstance(stmt, Seq):
-            continue
-        candidates = {
-            s.buffer.name: position
-            for position, s in enumerate(stmt.statements)
-            if isinstance(s, Store) and s.buffer.name in registers and writes[s.buffer.name] == 1
-        }
-        if not candidates:
-            continue
-        after: dict[str, int] = {}
-        for position, s in enumerate(stmt.statements):
-            for load in loads(s):
-                name = load.buffer.name
-                if name in candidates and position > candidates[name]:
-                    after[name] = after.get(name, 0) + 1
-        found |= {n for n in candidates if after.get(n, 0) == total.get(n, 0)}
-    return frozenset(found)
+        if isinstance(stmt, Seq):
+            found |= _declared_in(stmt, registers, total, writes)
+    return found
+
+
+def _declared_in(
+    sequence: Seq, registers: frozenset[str], total: dict[str, int], writes: dict[str, int]
+) -> dict[int, str]:
+    first: dict[str, Store] = {}
+    seen: dict[str, int] = {}
+    for stmt in sequence.statements:
+        for access in (*loads(stmt), *stores(stmt)):
+            name = access.buffer.name
+            if name not in registers:
+                continue
+            if name not in first and isinstance(stmt, Store) and access is stmt:
+                first[name] = stmt
+            if name in first:
+                seen[name] = seen.get(name, 0) + 1
+    return {
+        id(store): "let" if writes[name] == 1 else "var"
+        for name, store in first.items()
+        if seen[name] == total[name]
+    }
 
 
 @dataclass(slots=True)
@@ -176,7 +186,7 @@ class _Printer:
     function: LoopFunction
     grid: Grid
     expressions: ExpressionPrinter
-    constant_registers: frozenset[str]
+    declared: dict[int, str]  # the stores that declare their register, by identity
     number: int
     lines: list[str] = field(default_factory=list)
     depth: int = 1
@@ -185,7 +195,7 @@ class _Printer:
     guards: int = 0  # conditionals around the current statement that may differ between threads
 
     def write(self, line: str) -> None:
-        self.lines.append(f"{'    ' * self.depth}{line}")
+        self.lines.append(f"{INDENT * self.depth}{line}")
 
     def text(self, expr: Expr) -> str:
         return self.expressions.text(expr)
@@ -200,8 +210,10 @@ class _Printer:
             vector, component = divmod(position, VECTOR_LANES)
             value = f"symbols_{self.number}[{vector}].{'xyzw'[component]}"
             self.write(f"let {wgsl_name(symbol.name)} = {value};")
+        here = {s.buffer.name for s in stores(function.body) if id(s) in self.declared}
         for buffer in function.allocations:
-            self.declare(buffer)
+            if buffer.scope == "local" and buffer.name not in here:
+                self.declare(buffer)
         if grid.is_linear:
             self.write("let group = i32(workgroup.x + workgroup.y * workgroups.x);")
         several = len(grid.sections) > 1
@@ -222,8 +234,6 @@ class _Printer:
 
     def declare(self, buffer: Buffer) -> None:
         name = wgsl_name(buffer.name)
-        if buffer.name in self.constant_registers or buffer.scope != "local":
-            return
         if buffer.name in self.expressions.registers:
             lanes = as_int(buffer.shape[0]) if buffer.shape else 1
             self.write(f"var {name}: {type_name(buffer.dtype, lanes or 1)};")
@@ -261,7 +271,7 @@ class _Printer:
             case For(var=var, extent=extent, body=body, kind="serial"):
                 name = wgsl_name(var.name)
                 end = self.expressions.operand(extent)
-                self.braced(f"for (var {name}: i32 = 0; {name} < {end}; {name} = {name} + 1)", body)
+                self.braced(f"for (var {name} = 0; {name} < {end}; {name}++)", body)
             case For(kind=kind):
                 raise self.expressions.unsayable(f"{kind} loop")
             case If(condition=condition, then=then, otherwise=otherwise):
@@ -333,8 +343,8 @@ class _Printer:
                     self.write(f"{wgsl_name(buffer.name)} += {self.text(added)};")
                     return
         value = self.text(stmt.value)
-        if buffer.name in self.constant_registers:
-            self.write(f"let {wgsl_name(buffer.name)} = {value};")
+        if id(stmt) in self.declared:
+            self.write(f"{self.declared[id(stmt)]} {wgsl_name(buffer.name)} = {value};")
             return
         is_spread = (
             stmt.indices

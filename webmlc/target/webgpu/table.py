@@ -170,7 +170,9 @@ _SCALARS: dict[Kind, str] = {"float": "f32", "int": "i32", "uint": "u32", "bool"
 def type_name(dtype: DType, lanes: int = 1) -> str:
     """The WGSL type of a value."""
     scalar = _SCALARS[kind_of(dtype)]
-    return scalar if lanes == 1 else f"vec{lanes}<{scalar}>"
+    if kind_of(dtype) == "bool" and lanes > 1:
+        return f"vec{lanes}<bool>"
+    return scalar if lanes == 1 else f"vec{lanes}{scalar[0]}"
 
 
 def suffix(dtype: DType, lanes: int) -> str:
