@@ -176,7 +176,10 @@ def transpose(X: T.Buffer((12, 20), "float32"), Y: T.Output((20, 12), "float32")
 GATHERED = """
 @T.kernel
 def gather(
-    X: T.Buffer((9, 8), "float32"), I: T.Buffer((n,), "int64"), Y: T.Output((n, 8), "float32"), n: T.symbol
+    X: T.Buffer((9, 8), "float32"),
+    I: T.Buffer((n,), "int64"),
+    Y: T.Output((n, 8), "float32"),
+    n: T.symbol,
 ):
     for i in T.parallel(n):
         for j in T.vectorized(8):
@@ -200,13 +203,19 @@ def relayout(X: T.Buffer((5, 7, 8), "float32"), Y: T.Output((7, 5, 8), "float32"
 
 UNEVEN = """
 @T.kernel
-def scale(X: T.Buffer((6, 6), "float32"), s: T.Buffer((1,), "float32"), Y: T.Output((6, 6), "float32")):
+def scale(
+    X: T.Buffer((6, 6), "float32"),
+    s: T.Buffer((1,), "float32"),
+    Y: T.Output((6, 6), "float32"),
+):
     for i in range(6):
         for j in T.vectorized(6):
             with T.block("Y"):
                 vi = T.axis.spatial(6, i)
                 vj = T.axis.spatial(6, j)
-                Y[vi, vj] = X[vi, vj] * s[0] + T.select(X[vi, vj] > T.float32(0.0), s[0], T.float32(1.0))
+                Y[vi, vj] = X[vi, vj] * s[0] + T.select(
+                    X[vi, vj] > T.float32(0.0), s[0], T.float32(1.0)
+                )
 """.strip()
 
 MIXED = """
@@ -223,7 +232,9 @@ def mixed(
         with T.block("Y"):
             v = T.axis.spatial(20, i)
             Y[v] = A[v] * T.cast(B[v], "uint8") + T.uint8(7)
-            Z[v] = T.select(M[v], L[v] // T.int64(3), L[v] % T.int64(5)) + T.cast(A[v] > T.uint8(9), "int64")
+            Z[v] = T.select(M[v], L[v] // T.int64(3), L[v] % T.int64(5)) + T.cast(
+                A[v] > T.uint8(9), "int64"
+            )
 """.strip()
 
 PROGRAMS = {

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.target.programs import PROGRAMS, gemm
 
+from tests.target.programs import PROGRAMS, gemm
 from webmlc.core.expr import Const, Ramp, evaluate
 from webmlc.core.machine import RELAXED
 from webmlc.loops import interp

@@ -196,17 +196,34 @@ class _Binder:
 def operands(node: Expr) -> tuple[Expr, ...]:
     """The values that `node` is computed from.
 
-    No indices, no `select` arm that loads (it may be out of bounds), no amount of a shift (targets
-    want it literal).
+    No indices, no guarded `select` arm, no amount of a shift (targets want it literal).
     """
     match node:
         case Load() | Ramp():
             return ()
         case Call(op="shift_left" | "shift_right", args=(value, _)) if node.lanes > 1:
             return (value,)
-        case Call(op="select", args=(condition, then, otherwise)):
-            return (condition, *(arm for arm in (then, otherwise) if not buffers_read(arm)))
+        case Call(op="select", args=(condition, *arms)):
+            return (condition, *(arm for arm in arms if not is_guarded(arm, condition)))
     return node.children()
+
+
+def is_guarded(arm: Expr, condition: Expr) -> bool:
+    """True where a `select` arm loads what its condition does not: it may be out of bounds."""
+    return not memory_loads(arm) <= memory_loads(condition)
+
+
+@lru_cache(maxsize=65536)
+def memory_loads(root: Expr) -> frozenset[Load]:
+    """The loads of an expression from memory that others see."""
+    found: set[Load] = set()
+    stack: list[Expr] = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Load) and node.buffer.scope != "local":
+            found.add(node)
+        stack.extend(node.children())
+    return frozenset(found)
 
 
 def _with_operands(node: Expr, done: dict[Expr, Expr]) -> Expr:

@@ -220,9 +220,24 @@ def _box(
         extents.append(int(high - low) + 1)
         full = as_int(buffer.shape[dimension])
         wraps = extents[-1] > (1 if full is None else full)
-        if wraps and any(extent > 1 for extent in extents[:-1]):
+        moves = any(extent > 1 for extent in extents[:-1])
+        if wraps and moves and not all(_is_by_index(a, strides, outer) for a in accesses):
             return None
     return _Region(strides, outer, tuple(lows), tuple(extents))
+
+
+def _is_by_index(access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var]) -> bool:
+    """True where the digits of the offset are the inner parts of the indices themselves, which lie
+    within their dimensions and so cannot wrap.
+    """
+    digits = _split(access.offset, strides, outer)
+    for digit, index in zip(digits, access.indices, strict=True):
+        own = simplify(index, access.scope)
+        taken = _outer_terms(own, outer)
+        inner = {term: factor for term, factor in terms(own).items() if term not in taken}
+        if simplify(from_terms(inner) - digit) != Const(0):
+            return False
+    return True
 
 
 def _digits(access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var]) -> list[Interval]:

@@ -1,9 +1,10 @@
 """Local arrays with constant indices become registers.
 
-Needs: vectors and unrolled loops expanded, rank-1 buffers. Guarantees: a `local` allocation of
-which every index is a literal is replaced by registers, one for each element or aligned group of
-lanes it is accessed by (`webmlc.target` defines them). An allocation with another index, or one
-element accessed both alone and as a lane, stays an array.
+Needs: vectors and unrolled loops expanded, rank-1 buffers. Guarantees: a private allocation
+(`local`, or of one thread all the same: `private_buffers`) of which every index is a literal is
+replaced by registers, one for each element or aligned group of lanes it is accessed by
+(`webmlc.target` defines them). An allocation with another index, or one element accessed both alone
+and as a lane, stays an array.
 
 before                                             after
     Y: local (8,)                                      Y_0: local (4,);  Y_4: local (4,)
@@ -29,6 +30,7 @@ from webmlc.loops.ir import (
     stores,
 )
 from webmlc.target import VECTOR_LANES
+from webmlc.target.private_buffers import private_buffers
 from webmlc.target.registers import read_register, register_index
 from webmlc.target.scoped import Names
 
@@ -37,17 +39,18 @@ def scalar_replacement(function: LoopFunction) -> LoopFunction:
     """Replace what can be replaced of the `local` allocations of `function`."""
     accessed: dict[Buffer, dict[Expr, None]] = {}
     body = function.body
+    private = private_buffers(function)
     accesses = [(a.buffer, a.indices) for a in loads(body)]
     accesses += [(a.buffer, a.indices) for a in stores(body)]
     for buffer, indices in accesses:
-        if buffer.scope == "local" and buffer.shape:
+        if buffer in private and buffer.shape:
             accessed.setdefault(buffer, {})[indices[0]] = None
     names = Names.of(function)
     registers: dict[tuple[Buffer, Expr], Buffer] = {}
     kept: list[Buffer] = []
     for buffer in function.allocations:
         found = accessed.get(buffer, {})
-        if buffer.scope == "local" and buffer.shape and _is_replaceable(found):
+        if buffer in private and buffer.shape and _is_replaceable(found):
             for index in sorted(found, key=_first):
                 registers[buffer, index] = _register(buffer, index, len(found), names)
         else:

@@ -35,9 +35,8 @@ def _integer(value: int) -> Const:
 def exp(x: Expr) -> Expr:
     """e^x: 0 below the smallest normal, infinity past the largest."""
     low, high = -708.39, 709.782712893384
-    inside = call("min", call("max", x, _const(low)), _const(high))
-    n = call("round", inside * _const(1 / math.log(2)))
-    r = inside - n * _const(_LN2_HIGH) - n * _const(_LN2_LOW)
+    n = call("round", x * _const(1 / math.log(2)))
+    r = x - n * _const(_LN2_HIGH) - n * _const(_LN2_LOW)
     exponent = call("shift_left", Cast(n, DType.int64), _integer(52))
     scaled = Bitcast(Bitcast(polynomial(r, _EXP), DType.int64) + exponent, DType.float64)
     small = select(call("lt", x, _const(low)), _const(0.0), scaled)

@@ -9,6 +9,7 @@ before                                             after
     T.exp(x)                                           2^n · polynomial(r)
     c + a * b                                          T.fma(a, b, c)
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
+    T.max(x, 0.0)               (vectors)              T.select(x < 0.0, 0.0, x)    `f32x4.pmax`
     T.isnan(x)                                         x != x
 """
 
@@ -90,6 +91,8 @@ def _call(node: Call) -> Expr | None:
     match node:
         case Call(op="add", args=(a, b)) if dtype is DType.float32 and node.lanes > 1:
             return _multiply_add(a, b)
+        case Call(op="min" | "max" as op, args=(a, b)) if dtype is DType.float32 and node.lanes > 1:
+            return _limit(op, a, b)
         case Call(op="isnan", args=(a,)):
             return call("ne", a, a)
         case Call(op="isinf", args=(a,)):
@@ -129,7 +132,26 @@ def _contract(node: Expr) -> Expr | None:
     match node:
         case Call(op="add", args=(a, b), dtype=DType.float32) if node.lanes > 1:
             return _multiply_add(a, b)
+        case Call(op="min" | "max" as op, args=(a, b), dtype=DType.float32) if node.lanes > 1:
+            return _limit(op, a, b)
     return None
+
+
+def _limit(op: str, a: Expr, b: Expr) -> Expr | None:
+    """min or max with a literal as the comparison that `pmin` and `pmax` make: NaN stays NaN."""
+    for x, limit in ((a, b), (b, a)):
+        if is_number(limit):
+            below = call("lt", x, limit) if op == "max" else call("lt", limit, x)
+            return select(below, limit, x)
+    return None
+
+
+def is_number(expr: Expr) -> bool:
+    """True for a broadcast literal that is not NaN."""
+    match expr:
+        case Broadcast(value=Const(value=value)):
+            return not math.isnan(value)
+    return False
 
 
 def _multiply_add(a: Expr, b: Expr) -> Expr | None:

@@ -20,7 +20,7 @@ from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, 
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.affine import from_terms, terms
-from webmlc.target.common_subexpressions import buffers_read
+from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.wasm.table import (
     LANE_SHIFTS,
     LOADS,
@@ -126,10 +126,6 @@ class ExprPrinter:
                 if kind == "f32x4" and self.relaxed:
                     return f"(f32x4.relaxed_madd {x} {y} {z})"
                 return f"({kind}.add {z} ({kind}.mul {x} {y}))"
-            case Call(op="min" | "max" as op, args=(a, b)) if kind == "f32x4":
-                for one, other in ((a, b), (b, a)):  # p(x, c) is c < x ? c : x: NaN in x stays
-                    if is_number(other):
-                        return f"(f32x4.p{op} {self.value(one)} {self.value(other)})"
             case Call(op="shift_left" | "shift_right" as op, args=(a, Broadcast(value=amount))):
                 return f"({LANE_SHIFTS[op, kind]} {self.value(a)} {self.value(amount)})"
             case Call(op="bit_not", args=(a,)) if lanes > 1:
@@ -154,16 +150,18 @@ class ExprPrinter:
     def select(self, expr: Call) -> str:
         condition, then, otherwise = expr.args
         a, b, c = self.value(then), self.value(otherwise), self.value(condition)
+        match condition:
+            case Call(op="lt", args=(x, y)) if condition.lanes > 1 and x.dtype is DType.float32:
+                if (then, otherwise) == (y, x):  # p(a, b) compare as here, so NaN in x stays
+                    return f"(f32x4.pmax {b} {a})"
+                if (then, otherwise) == (x, y):
+                    return f"(f32x4.pmin {b} {a})"
         if condition.lanes > 1:
             return f"(v128.bitselect {a} {b} {c})"
-        if self.reads_memory(then) or self.reads_memory(otherwise):
-            # The arm that is not chosen may be out of bounds.
+        if is_guarded(then, condition) or is_guarded(otherwise, condition):
             kind = value_type(expr.dtype, expr.lanes)
             return f"(if (result {kind}) {c} (then {a}) (else {b}))"
         return f"(select {a} {b} {c})"
-
-    def reads_memory(self, expr: Expr) -> bool:
-        return any(b not in self.registers for b in buffers_read(expr))
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -221,16 +219,6 @@ def _split_address(where: str) -> tuple[str, str]:
     """` offset=n (pointer)` -> (` offset=n`, `(pointer)`)."""
     position = where.index("(")
     return where[:position].rstrip(), where[position:]
-
-
-def is_number(expr: Expr) -> bool:
-    """True for a literal, or a broadcast of one, that is not NaN."""
-    match expr:
-        case Broadcast(value=value):
-            return is_number(value)
-        case Const(value=value):
-            return not (isinstance(value, float) and math.isnan(value))
-    return False
 
 
 def spell(expr: Const) -> str:

@@ -21,18 +21,17 @@ from webmlc.loops.ir import (
     For,
     If,
     Let,
-    Load,
     LoopFunction,
     Seq,
     Stmt,
     Store,
     expressions,
-    loads,
     stores,
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.affine import depends
+from webmlc.target.private_buffers import private_buffers
 from webmlc.target.registers import register_lanes
 from webmlc.target.wasm.print_expr import ExprPrinter
 from webmlc.target.wasm.reduce_strength import StrengthReduced
@@ -70,13 +69,13 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
     memory = [b for b in function.allocations if b not in registers]
     if not memory:
         return Scratch({}, {}, 0)
-    inside = _inside_one_parallel_loop(function)
+    mine = private_buffers(function)
     shared: dict[Buffer, int] = {}
     private: dict[Buffer, int] = {}
     total = 0
     for own, chosen in ((False, shared), (True, private)):
         for buffer in memory:
-            if (buffer.scope == "local" or buffer in inside) is not own:
+            if (buffer in mine) is not own:
                 continue
             count = as_int(buffer.shape[0]) if buffer.shape else 1
             if count is None:
@@ -89,50 +88,6 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
             size = count * buffer.dtype.bytes
             total += (size + SCRATCH_ALIGNMENT - 1) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
     return Scratch(shared, private, total)
-
-
-def _inside_one_parallel_loop(function: LoopFunction) -> frozenset[Buffer]:
-    """Buffers that only one parallel loop touches: each thread has its own."""
-    where: dict[Buffer, set[int]] = {}
-
-    def visit(stmt: Stmt, loop: int) -> None:
-        match stmt:
-            case For(kind="parallel") if loop == 0:
-                loop = id(stmt)
-        if isinstance(stmt, Seq | For | Let | If) and loop == 0:
-            for expr in expressions(stmt):
-                for access in _loads(expr):
-                    where.setdefault(access.buffer, set()).add(0)
-            for child in _children(stmt):
-                visit(child, loop)
-            return
-        for buffer in (*(a.buffer for a in loads(stmt)), *(a.buffer for a in stores(stmt))):
-            where.setdefault(buffer, set()).add(loop)
-
-    visit(function.body, 0)
-    return frozenset(b for b, loops in where.items() if len(loops) == 1 and 0 not in loops)
-
-
-def _children(stmt: Stmt) -> tuple[Stmt, ...]:
-    match stmt:
-        case Seq(statements=statements):
-            return statements
-        case For(body=body) | Let(body=body):
-            return (body,)
-        case If(then=then, otherwise=otherwise):
-            return (then,) if otherwise is None else (then, otherwise)
-    return ()
-
-
-def _loads(root: Expr) -> list[Load]:
-    found: list[Load] = []
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Load):
-            found.append(node)
-        stack.extend(node.children())
-    return found
 
 
 def is_parallel(stmt: Stmt) -> bool:
@@ -159,11 +114,13 @@ class _KernelPrinter:
         head.extend(f"  (local ${name} {kind})" for name, kind in self.locals.items())
         base = f"(i32.load offset={SCRATCH_BASE} (i32.const 0))"
         own = f"(i32.mul (local.get $.tid) (i32.load offset={SCRATCH_STRIDE} (i32.const 0)))"
-        for buffer, start in scratch.shared.items():
-            head.append(f"  (local.set ${buffer.name} (i32.add {base} (i32.const {start})))")
-        for buffer, start in scratch.private.items():
-            where = f"(i32.add {base} {own})"
-            head.append(f"  (local.set ${buffer.name} (i32.add {where} (i32.const {start})))")
+        for buffers, where in (
+            (scratch.shared, base),
+            (scratch.private, f"(i32.add {base} {own})"),
+        ):
+            for buffer, start in buffers.items():
+                address = f"(i32.add {where} (i32.const {start}))" if start else where
+                head.append(f"  (local.set ${buffer.name} {address})")
         return "\n".join((*head, *self.lines)) + ")"
 
     def line(self, depth: int, text: str) -> None:
