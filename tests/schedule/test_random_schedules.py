@@ -7,6 +7,7 @@ be a symbol.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 
@@ -32,7 +33,8 @@ EPILOGUES = ("T.max(Y[vs, vt], 0.0)", "Y[vs, vt] + D[vt]", "Y[vs, vt] * Y[vs, vt
 @st.composite
 def programs(draw: st.DrawFn) -> str:
     """The text of a program."""
-    m, n, k = (draw(st.integers(1, 9)) for _ in "mnk")
+    sizes = draw(st.sampled_from(((4, 8), (1, 2, 3, 4, 5, 7))))  # whole tiles, or remainders
+    m, n, k = (draw(st.sampled_from(sizes)) for _ in "mnk")
     window = draw(st.booleans())
     rows: int | str = draw(st.sampled_from([m, "m"]))
     columns = k + 2 if window else k
@@ -40,6 +42,7 @@ def programs(draw: st.DrawFn) -> str:
     init, update = draw(st.sampled_from(UPDATES))
     read = f"{source}[vi, vk + {draw(st.integers(0, 2))}]" if window else f"{source}[vi, vk]"
     epilogue = draw(st.sampled_from((None, *EPILOGUES)))
+    last = epilogue is not None and draw(st.booleans())
     lines = [
         "@T.kernel",
         f'def program(A: T.Buffer(({rows}, {columns}), "float32"),'
@@ -50,6 +53,8 @@ def programs(draw: st.DrawFn) -> str:
         lines.append(f'    P = T.alloc_buffer(({rows}, {columns}), "float32")')
     if epilogue is not None:
         lines.append(f'    Y = T.alloc_buffer(({rows}, {n}), "float32")')
+    if last:
+        lines.append(f'    E = T.alloc_buffer(({rows}, {n}), "float32")')
     if source == "P":
         lines += [
             f"    for p, q in T.grid({rows}, {columns}):",
@@ -69,11 +74,19 @@ def programs(draw: st.DrawFn) -> str:
     ]
     lines += [line.replace("Y[", "Z[") if epilogue is None else line for line in body]
     if epilogue is not None:
+        result = "E" if last else "Z"
         lines += [
             f"    for s, t in T.grid({rows}, {n}):",
-            '        with T.block("Z"):',
+            f'        with T.block("{result}"):',
             '            vs, vt = T.axis.remap("SS", [s, t])',
-            f"            Z[vs, vt] = {epilogue}",
+            f"            {result}[vs, vt] = {epilogue}",
+        ]
+    if last:
+        lines += [
+            f"    for u, v in T.grid({n}, {rows}):",
+            '        with T.block("Z"):',
+            '            vu, vv = T.axis.remap("SS", [u, v])',
+            "            Z[vv, vu] = E[vv, vu] * 0.5",
         ]
     return "\n".join(lines)
 
@@ -119,7 +132,7 @@ STEPS: dict[str, Callable[[st.DrawFn, Schedule], tuple[object, ...]]] = {
     "compute_at": lambda draw, s: (some(draw, s.blocks()), some(draw, all_loops(s))),
     "reverse_compute_at": lambda draw, s: (some(draw, s.blocks()), some(draw, all_loops(s))),
     "compute_inline": lambda draw, s: (some(draw, s.blocks()),),
-    "reverse_compute_inline": lambda draw, s: (some(draw, s.blocks()),),
+    "reverse_compute_inline": lambda draw, s: (draw(st.sampled_from(["Z", *s.blocks()])),),
     "decompose_reduction": lambda draw, s: (some(draw, s.blocks()), some(draw, all_loops(s))),
     "rfactor": lambda draw, s: (some(draw, all_loops(s)), draw(st.integers(-1, 2))),
     "blockize": lambda draw, s: (some(draw, all_loops(s)),),
@@ -128,6 +141,22 @@ STEPS: dict[str, Callable[[st.DrawFn, Schedule], tuple[object, ...]]] = {
         draw(st.sampled_from(["matmul_4x4_f32", "madd_f32x4", "dot_f32x4"])),
     ),
 }
+
+
+def tile(schedule: Schedule) -> str:
+    """Split the loops of the reduction by four where they can be; the loop to tensorize."""
+    block = next(b for b in schedule.blocks() if b.startswith(("Y", "Z")))
+    outer, inner = [], []
+    for loop in schedule.loops(block):
+        try:
+            first, last = schedule.split(loop, [None, 4])
+        except ScheduleError:
+            return loop
+        outer.append(first)
+        inner.append(last)
+    with contextlib.suppress(ScheduleError):
+        schedule.reorder(*outer, *inner)
+    return inner[0] if inner else all_loops(schedule)[0]
 
 
 @settings(
@@ -147,6 +176,8 @@ def test_steps_are_refused_or_keep_the_results(source: str, data: st.DataObject)
         if not all_loops(schedule):
             break
         arguments = STEPS[name](draw, schedule)
+        if name == "tensorize" and data.draw(st.booleans()):
+            arguments = (tile(schedule), arguments[1])
         try:
             note(f"{name}{arguments}")
             schedule.apply(name, *arguments)
