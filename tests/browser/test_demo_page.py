@@ -47,9 +47,11 @@ def test_reads_what_a_mouse_draws(site: Path, device: str, name: str) -> None:
 
 def test_the_bytes_shown_are_the_bytes_sent(site: Path) -> None:
     [report] = open_pages({"/": site}, page(DESKTOP, device="auto", digits=[4]))
-    sent = sum(request["bytes"] for request in report.requests) / 1000
+    # A worker asks again for modules that the page has: from the browser's cache, were it allowed.
+    files = {request["path"]: request["bytes"] for request in report.requests}
+    sent = sum(files.values()) / 1000
     shown = float(report.value["bytes"].removesuffix(" KB"))
-    assert shown == pytest.approx(sent, rel=0.02)
+    assert shown == pytest.approx(sent, abs=2)
 
 
 def test_a_finger_draws_on_a_narrow_dark_page(site: Path) -> None:
