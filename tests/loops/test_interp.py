@@ -142,12 +142,17 @@ def test_select_evaluates_the_chosen_side_only() -> None:
 
 def test_vectors_lets_and_flat_buffers() -> None:
     x, y = buffer("X", 24), buffer("Y", 24)
-    four = Ramp(ROW * 4, const(1), 4)
+    register = buffer("r", 4, scope="local")
+    four, lanes = Ramp(ROW * 4, const(1), 4), Ramp(const(0), const(1), 4)
     strided = Ramp(ROW, const(6), 4)
     v = Var("v", DType.float32)
-    body = For(ROW, const(6), Let(v, x[four], Store(y, (strided,), v * Broadcast(x[ROW], 4))))
+    body = seq(
+        Store(register, (lanes,), x[four]),
+        Let(v, x[ROW], Store(y, (strided,), register[lanes] * Broadcast(v, 4))),
+    )
     values, out = np.random.default_rng(0).random((6, 4), np.float32), np.zeros(24, np.float32)
-    run(function(body, x, y), {"X": values, "Y": out})
+    program = function(For(ROW, const(6), body), x, y, allocations=(register,))
+    run(program, {"X": values, "Y": out})
     flat = values.reshape(-1)
     expected = np.stack([values[i] * flat[i] for i in range(6)], axis=1)
     np.testing.assert_array_equal(out.reshape(4, 6), expected)
