@@ -102,7 +102,7 @@ def run_all(names: list[str], device: str, jobs: int) -> Iterator[Outcome]:
         yield from pool.imap(task, names, chunksize=8)
 
 
-def report(outcomes: list[Outcome], verbose: bool) -> None:
+def report(outcomes: list[Outcome]) -> None:
     """One line an operator, then the total."""
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in outcomes:
@@ -112,10 +112,6 @@ def report(outcomes: list[Outcome], verbose: bool) -> None:
         print(f"{operator:30} {counts['passed']:7} {counts['failed']:7} {counts['unsupported']:12}")
     total = Counter(outcome.state for outcome in outcomes)
     print(f"{'all':30} {total['passed']:7} {total['failed']:7} {total['unsupported']:12}")
-    if verbose:
-        for outcome in outcomes:
-            if outcome.state != "passed":
-                print(f"{outcome.state:12} {outcome.test}: {outcome.reason}")
 
 
 def main() -> None:
@@ -133,8 +129,12 @@ def main() -> None:
         if arguments.operator in (None, operator)
     ]
     running = run_all(names, arguments.device, arguments.jobs)
-    outcomes = list(track(running, "Running", len(names), transient=True))
-    report(outcomes, arguments.verbose)
+    outcomes: list[Outcome] = []
+    for outcome in track(running, "Running", len(names), transient=True):
+        outcomes.append(outcome)
+        if arguments.verbose and outcome.state != "passed":
+            print(f"{outcome.state:12} {outcome.test}: {outcome.reason}", flush=True)
+    report(outcomes)
     if arguments.pin and arguments.operator is None:
         passing = sorted(o.test for o in outcomes if o.state == "passed")
         (FOLDER / f"passing_{arguments.device}.txt").write_text("\n".join(passing) + "\n")

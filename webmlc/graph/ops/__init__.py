@@ -9,6 +9,7 @@ from webmlc.graph.ops import (
     control,
     convolution,
     elementwise,
+    grid_sample,
     index,
     layout,
     normalisation,
@@ -19,6 +20,7 @@ from webmlc.graph.ops import (
     resize,
     shape,
     slice,
+    sort,
     view,
 )
 from webmlc.graph.ops.operator import Operator
@@ -36,6 +38,8 @@ OPS: dict[tuple[str, str], Operator] = {
         *slice.OPS,
         *shape.OPS,
         *index.OPS,
+        *sort.OPS,
+        *grid_sample.OPS,
         *control.OPS,
         *recurrent.OPS,
         *resize.OPS,

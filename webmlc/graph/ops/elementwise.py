@@ -13,7 +13,7 @@ from functools import reduce
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
+from webmlc.core.expr import Bitcast, Const, Expr, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
@@ -271,6 +271,19 @@ def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (pointwise(context, "cast", (given(inputs, 0),), lambda x: cast_to(x, dtype)),)
 
 
+def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
+    (y,) = _cast_type(context)
+    if y.dtype.bytes != context.dtype(0).bytes:
+        raise NotSupportedError("the element types differ in size")
+    return (y,)
+
+
+def _bit_cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    dtype = context.outputs[0].dtype
+    x = given(inputs, 0)
+    return (pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype)),)
+
+
 def _where_type(context: Context) -> tuple[TensorType, ...]:
     shape = broadcast(*(context.shape(i) for i in range(3)))
     return (TensorType(context.dtype(1), shape),)
@@ -365,6 +378,8 @@ OPS: tuple[Operator, ...] = (
     Operator("Cast", _cast_type, _cast, kind="elementwise", cases=(
         case(X, to=7), case(X, to=9), case("int64[4] in -2..2", to=1), case("bool[4]", to=1),
         case("float32[4] in -3..3", to=10), case("int32[4] in 0..9", to=3))),
+    Operator("BitCast", _bit_cast_type, _bit_cast, kind="elementwise", cases=(
+        case(X, to=6), case("int64[4] in -9..9", to=13))),
     Operator("CastLike", _cast_like_type, _cast, kind="elementwise", cases=(
         case(X, "int32[1]"), case("int64[4] in -2..2", X))),
 )  # fmt: skip

@@ -91,7 +91,7 @@ def _activations(context: Context, build: Builder, direction: int) -> tuple[Acti
     if clip is None:
         return tuple(made)
     low, high = build.constant(np.float32(-clip)), build.constant(np.float32(clip))
-    return tuple(lambda x, f=f: f(build("Clip", x, low, high)) for f in made)  # type: ignore[misc]
+    return tuple(lambda x, f=f: f(build("Clip", x, low, high)) for f in made)
 
 
 def _expand(context: Context, build: Builder) -> tuple[str, ...]:
@@ -126,8 +126,8 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
     if batchwise:
         y = build("Transpose", y, perm=(2, 0, 1, 3))
         finals = [build("Transpose", f, perm=(1, 0, 2)) for f in finals]
-    outputs = zip((y, *finals), context.node.outputs, strict=False)
-    return tuple(value for value, name in outputs if name)
+    wanted = zip((y, *finals), context.node.outputs, strict=False)
+    return tuple(value for value, name in wanted if name)
 
 
 def _run(

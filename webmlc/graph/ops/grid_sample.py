@@ -1,0 +1,111 @@
+"""GridSample: read a feature map at positions that another tensor gives, and interpolate.
+
+Positions run from -1 to 1 along each axis; the grid's last axis names x before y before depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from webmlc.core.dtypes import INDEX
+from webmlc.core.expr import Const, Expr, as_int, call, maximum, minimum, select
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import given
+
+Inputs = tuple[Tensor | None, ...]
+A = -0.75
+"""The cubic kernel's coefficient."""
+
+
+def _type(context: Context) -> tuple[TensorType, ...]:
+    x, grid = context.type(0), context.type(1)
+    if as_int(grid.shape[-1]) != x.rank - 2:
+        raise NotSupportedError("the grid does not name a position of the map")
+    return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
+
+
+def _reflected(place: Expr, size: Expr, corners: bool) -> Expr:
+    """A position folded back at the borders until it lies inside."""
+    extent = size.astype(place.dtype)
+    low = 0.0 if corners else -0.5
+    length = extent - 1.0 if corners else extent
+    period = length * 2.0
+    distance = call("abs", place - low)
+    folded = distance - call("floor", distance / period) * period
+    inside = select(folded > length, period - folded, folded) + low
+    return inside if not corners else select(length > 0.0, inside, Const(0, place.dtype))
+
+
+def _cubic(t: Expr) -> tuple[Expr, ...]:
+    """Weights of the taps at -1, 0, 1, 2 for a place `t` after tap 0."""
+
+    def near(d: Expr) -> Expr:
+        return ((d * (A + 2) - (A + 3)) * d) * d + 1.0
+
+    def far(d: Expr) -> Expr:
+        return ((d * A - 5 * A) * d + 8 * A) * d - 4 * A
+
+    return far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)
+
+
+def _taps(mode: str, place: Expr) -> list[tuple[Expr, Expr | None]]:
+    """(index, weight) of every tap along one axis; the indices are whole floats."""
+    if mode == "nearest":
+        return [(call("round", place), None)]
+    base = call("floor", place)
+    t = place - base
+    if mode in ("linear", "bilinear"):
+        return [(base, 1.0 - t), (base + 1.0, t)]
+    if mode in ("cubic", "bicubic"):
+        return [(base + float(k - 1), w) for k, w in enumerate(_cubic(t))]
+    raise NotSupportedError(f"grid sampling mode {mode!r}")
+
+
+def _grid_sample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, grid = given(inputs, 0), given(inputs, 1)
+    mode = context.attribute("mode", "linear")
+    outside = context.attribute("padding_mode", "zeros")
+    corners = bool(context.attribute("align_corners", 0))
+    rank = x.rank - 2
+
+    def place(n: Expr, i: Sequence[Expr], d: int) -> Expr:
+        position = grid[(n, *i, Const(rank - 1 - d))]
+        size = x.shape[2 + d].astype(position.dtype)
+        if corners:
+            return (position + 1.0) * 0.5 * (size - 1.0)
+        return ((position + 1.0) * size - 1.0) * 0.5
+
+    def at_border(index: Expr, size: Expr) -> Expr:
+        if outside == "reflection":
+            index = call("round", _reflected(index, size, corners))
+        return minimum(maximum(index.astype(INDEX), 0), size - 1)
+
+    def element(n: Expr, c: Expr, *i: Expr) -> Expr:
+        axes = [_taps(mode, place(n, i, d)) for d in range(rank)]
+        total: Expr | None = None
+        for taps in product(*axes):
+            indices = [at_border(t, x.shape[2 + d]) for d, (t, _) in enumerate(taps)]
+            value = x[(n, c, *indices)]
+            if outside == "zeros":
+                for d, (t, _) in enumerate(taps):
+                    high = x.shape[2 + d].astype(t.dtype) - 1.0
+                    value = select((t >= 0.0) & (t <= high), value, Const(0, x.dtype))
+            for _, weight in taps:
+                value = value if weight is None else value * weight.astype(x.dtype)
+            total = value if total is None else total + value
+        assert total is not None
+        return total
+
+    return (compute("grid_sample", context.outputs[0].shape, element),)
+
+
+X, G = "float32[1, 2, 4, 5]", "float32[1, 3, 3, 2] in -1.5..1.5"
+
+OPS: tuple[Operator, ...] = (
+    Operator("GridSample", _type, _grid_sample, kind="injective", cases=(
+        case(X, G), case(X, G, mode="nearest"), case(X, G, mode="cubic", align_corners=1),
+        case(X, G, padding_mode="border"), case(X, G, padding_mode="reflection"))),
+)  # fmt: skip
