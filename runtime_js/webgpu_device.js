@@ -183,7 +183,7 @@ export class WebGpuDevice {
 
   /** A pipeline per kernel, with an explicit layout: constants read-only, then symbols. @param {string} code */
   async #compile(code) {
-    const module = this.device.createShaderModule({ code });
+    const modules = splitShaders(code);
     const steps = new Map(this.program.steps.filter((s) => s.device === "webgpu").map((s) => [s.kernel, s]));
     const constants = new Set(this.program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
     const compile = [...steps].map(async ([kernel, step]) => {
@@ -196,7 +196,7 @@ export class WebGpuDevice {
         .createComputePipelineAsync({
           label: kernel,
           layout: this.device.createPipelineLayout({ bindGroupLayouts: [group] }),
-          compute: { module, entryPoint: kernel },
+          compute: { module: this.device.createShaderModule({ code: modules.get(kernel) ?? code }), entryPoint: kernel },
         })
         .catch((error) => {
           throw this.failure ?? new InternalError(`WebGPU rejects kernel ${kernel}: ${error.message}`);
@@ -324,6 +324,17 @@ export class WebGpuDevice {
       throw this.failure;
     }
   }
+}
+
+/**
+ * The text of each entry point: browsers translate the whole module anew for every pipeline, so each gets its own.
+ * A kernel begins with a comment at the start of a line; what stands before the first is common to all.
+ * @param {string} code
+ * @returns {Map<string, string>}
+ */
+function splitShaders(code) {
+  const [common, ...parts] = code.split(/^(?=\/\/ )/m);
+  return new Map(parts.map((part) => [/^fn (\w+)\(@builtin/m.exec(part)?.[1] ?? "", common + part]));
 }
 
 /** @param {GPUComputePassEncoder} pass @param {Dispatch | undefined} step */

@@ -74,15 +74,17 @@ PRODUCTS = {
 }
 
 WGSL = """
+struct Symbols { values: array<vec4<i32>, 1> }
+// scale: what both kernels use stands above, each kernel below a comment
 @group(0) @binding(0) var<storage, read_write> scale_x: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read> scale_w: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> scale_t: array<vec4<f32>>;
-struct Symbols { values: array<vec4<i32>, 1> }
 @group(0) @binding(3) var<uniform> scale_symbols: Symbols;
 @compute @workgroup_size(8)
 fn scale(@builtin(global_invocation_id) id: vec3<u32>) {
   if (id.x < u32(scale_symbols.values[0].x)) { scale_t[id.x] = scale_x[id.x] * scale_w[0]; }
 }
+// relu
 @group(0) @binding(0) var<storage, read_write> relu_t: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> relu_y: array<vec4<f32>>;
 @group(0) @binding(2) var<uniform> relu_symbols: Symbols;
