@@ -248,7 +248,7 @@ def to_onnx(p: Parameters) -> onnx.ModelProto:
 
 def main() -> None:
     # Here, because everything else in this file works without it.
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     digits = load_digits()
     image = digits.images.astype(np.float32)[..., None]
