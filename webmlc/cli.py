@@ -177,12 +177,13 @@ def serve(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8000,
 ) -> None:
     """Serve a folder to this machine's browsers, with the headers that threads need."""
-    from webmlc.host.serve import serve_folder
+    from contextlib import suppress
 
-    def announce(url: str) -> None:
-        console.print(f"Serving {folder} at [bold]{url}[/] (Ctrl-C stops)")
+    from webmlc.host.serve import serve as start_server
 
-    serve_folder(folder, port, announce)
+    with start_server(folder, port) as server, suppress(KeyboardInterrupt):
+        console.print(f"Serving {folder} at [bold]{server.url}[/] (Ctrl-C stops)")
+        server.serve_forever()
 
 
 @app.command()
