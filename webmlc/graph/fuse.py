@@ -11,6 +11,7 @@ pointwise nodes that only it reads; what is left joins by itself.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -216,7 +217,7 @@ class _Fusion:
         values = sorted({v for node in ordered for v in (*node.inputs, *node.outputs) if v})
         scope = Scope.of(self.function)
         body = Function(
-            "_".join(node.op.lower() for node in members[:4]),
+            _kernel_name(members),
             inputs,
             outputs,
             ordered,
@@ -225,3 +226,9 @@ class _Fusion:
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
+
+
+def _kernel_name(members: list[Node]) -> str:
+    """The operators' names; `And` and its like would be words of Python's."""
+    name = "_".join(node.op.lower() for node in members[:4])
+    return f"logical_{name}" if keyword.iskeyword(name) else name

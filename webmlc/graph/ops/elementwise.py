@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Callable
 from functools import reduce
@@ -59,6 +60,12 @@ def broadcast_bool(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(DType.bool, broadcast_type(context)[0].shape),)
 
 
+def stage_name(operator: str) -> str:
+    """The name of an operator's stage; `And`, `Or` and `Not` would be words of Python's."""
+    name = operator.lower()
+    return f"logical_{name}" if keyword.iskeyword(name) else name
+
+
 def _unary(name: str, body: Body, *cases: Case, infer: object = same_type) -> Operator:
     """A row of one input; `body` gives the element."""
     return _unary_with(name, lambda _: body, *(cases or (case(X),)), infer=infer)
@@ -68,7 +75,7 @@ def _unary_with(name: str, body: ContextBody, *cases: Case, infer: object = same
     """A row of one input whose body needs attributes."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        return (pointwise(context, name.lower(), (given(inputs, 0),), body(context)),)
+        return (pointwise(context, stage_name(name), (given(inputs, 0),), body(context)),)
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="elementwise", cases=cases)
@@ -85,7 +92,7 @@ def _broadcast_with(
     """A row of several inputs, broadcast, whose body needs attributes."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        return (pointwise(context, name.lower(), present(inputs), body(context)),)
+        return (pointwise(context, stage_name(name), present(inputs), body(context)),)
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="broadcast", cases=cases)
