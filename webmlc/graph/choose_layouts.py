@@ -117,7 +117,9 @@ class _Layouts:
             assert shape is not None
             return self.constant(output, self.constants[value].reshape(shape))
         self.types[output] = known
-        self.nodes.append(Node("View", (value,), (output,), {}, "webmlc", origin))
+        self.nodes.append(
+            Node("View", (value,), (output,), {"shape": known.shape}, "webmlc", origin)
+        )
         return output
 
     def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:

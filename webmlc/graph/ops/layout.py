@@ -196,7 +196,7 @@ def _pack(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
 
 def _infer_view(context: Context) -> tuple[TensorType, ...]:
-    return context.outputs
+    return (TensorType(context.dtype(0), context.attribute("shape")),)
 
 
 def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
