@@ -42,9 +42,19 @@ _SYMBOLS: Mapping[type[ast.AST], str] = {
 _BY_SYMBOL = {row.symbol: row.name for row in SCALAR_OPERATORS.values() if row.symbol}
 
 
+def dotted(node: ast.expr | None) -> str:
+    """A name or a chain of attributes as text; empty for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            return f"{dotted(value)}.{attr}"
+    return ""
+
+
 def is_call(node: ast.expr, name: str) -> bool:
     """True for a call of the (dotted) `name`."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == name
+    return isinstance(node, ast.Call) and dotted(node.func) == name
 
 
 def literal_text(node: ast.expr) -> str | None:

@@ -40,7 +40,14 @@ from webmlc.loops.ir import (
     seq,
     stores,
 )
-from webmlc.loops.parse_expr import build_expr, is_call, literal_text, operands, typed_literal
+from webmlc.loops.parse_expr import (
+    build_expr,
+    dotted,
+    is_call,
+    literal_text,
+    operands,
+    typed_literal,
+)
 
 _LOOP_KINDS: Mapping[str, LoopKind] = {
     "range": "serial",
@@ -110,7 +117,7 @@ class _Parser:
         symbols = tuple(
             self.declare(a, a.arg, INDEX, scope)
             for a in arguments
-            if a.annotation is not None and ast.unparse(a.annotation) == "T.symbol"
+            if a.annotation is not None and dotted(a.annotation) == "T.symbol"
         )
         params, outputs = [], 0
         for argument in arguments:
@@ -131,7 +138,7 @@ class _Parser:
 
     def origin(self, definition: ast.FunctionDef) -> tuple[str, ...]:
         match definition.decorator_list:
-            case [ast.Attribute() as decorator] if ast.unparse(decorator) == "T.kernel":
+            case [ast.Attribute() as decorator] if dotted(decorator) == "T.kernel":
                 return ()
             case [ast.Call(keywords=[ast.keyword(arg="origin", value=ast.List(elts=names))])]:
                 return tuple(self.string(name) for name in names)
@@ -139,7 +146,7 @@ class _Parser:
 
     def parameter(self, argument: ast.arg, scope: _Scope) -> tuple[Buffer, bool]:
         match argument.annotation:
-            case ast.Call() as call if (kind := ast.unparse(call.func)) in ("T.Buffer", "T.Output"):
+            case ast.Call() as call if (kind := dotted(call.func)) in ("T.Buffer", "T.Output"):
                 return self.buffer(argument.arg, call, scope), kind == "T.Output"
         raise self.error(argument, "a parameter is a T.Buffer, a T.Output or a T.symbol")
 
@@ -211,11 +218,11 @@ class _Parser:
     def let(self, call: ast.Call, body: Sequence[ast.stmt], scope: _Scope) -> Let:
         bound = self.expr(call.args[1], scope)
         inner = scope.inner()
-        var = self.declare(call, ast.unparse(call.args[0]), bound.dtype, inner)
+        var = self.declare(call, dotted(call.args[0]), bound.dtype, inner)
         return Let(var, bound, self.suite(body, inner))
 
     def store(self, target: ast.Subscript, value: ast.expr, scope: _Scope) -> Store:
-        name = ast.unparse(target.value)
+        name = dotted(target.value)
         if name not in self.buffers:
             raise self.error(target, f"{name} is not a buffer")
         buffer = self.buffers[name]
@@ -235,9 +242,9 @@ class _Parser:
     def loops(self, node: ast.For, scope: _Scope) -> Stmt:
         targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         call = node.iter
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) not in _LOOP_KINDS:
+        if not isinstance(call, ast.Call) or dotted(call.func) not in _LOOP_KINDS:
             raise self.error(call, f"a loop runs over one of {', '.join(_LOOP_KINDS)}")
-        called = ast.unparse(call.func)
+        called = dotted(call.func)
         kind, arguments, thread = _LOOP_KINDS[called], list(call.args), None
         if kind == "thread_binding":
             thread = self.string(arguments.pop()) if len(arguments) == 2 else ""
@@ -251,7 +258,7 @@ class _Parser:
         inner = scope.inner()
         loops = []
         for target, extent in zip(targets, extents, strict=True):
-            var = self.declare(target, ast.unparse(target), INDEX, inner)
+            var = self.declare(target, dotted(target), INDEX, inner)
             inner.extents[var] = extent
             loops.append((var, extent))
         body = self.suite(node.body, inner)
@@ -272,7 +279,7 @@ class _Parser:
         init: Stmt | None = None
         for index, statement in enumerate(statements):
             match statement:
-                case ast.Assign(targets=[target], value=ast.Call() as value) if ast.unparse(
+                case ast.Assign(targets=[target], value=ast.Call() as value) if dotted(
                     value.func
                 ).startswith("T.axis."):
                     axes += self.axes(target, value, scope, inner)
@@ -308,7 +315,7 @@ class _Parser:
     ) -> list[tuple[Axis, Expr]]:
         """`vi = T.axis.spatial(extent, binding)`, or `vi, vk = T.axis.remap("SR", [i, k])`."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
-        kind = ast.unparse(call.func).removeprefix("T.axis.")
+        kind = dotted(call.func).removeprefix("T.axis.")
         pairs: list[tuple[AxisKind, Expr, Expr]] = []
         match kind, call.args:
             case (("spatial" | "reduce"), [extent, binding]) if len(targets) == 1:
@@ -332,7 +339,7 @@ class _Parser:
                     call, 'expected T.axis.spatial, T.axis.reduce or T.axis.remap("SR", [i, k])'
                 )
         return [
-            (Axis(self.declare(t, ast.unparse(t), INDEX, inner), extent, axis_kind), binding)
+            (Axis(self.declare(t, dotted(t), INDEX, inner), extent, axis_kind), binding)
             for t, (axis_kind, extent, binding) in zip(targets, pairs, strict=True)
         ]
 

@@ -243,7 +243,9 @@ class _Verifier:
             self.fail(culprit, f"{node.op} of {kinds} is not {node.dtype}", str(node))
         if node.op == "select" and node.args[0].dtype is not DType.bool:
             self.fail(culprit, f"select on a {node.args[0].dtype}", str(node))
-        widths = {a.lanes for a in node.args}
+        widths = {a.lanes for a in typed}
+        if node.op == "select" and node.args[0].lanes != 1:  # one condition may choose for all
+            widths.add(node.args[0].lanes)
         if len(widths) != 1:
             self.fail(culprit, f"{node.op} of vectors of {sorted(widths)} lanes", str(node))
 
