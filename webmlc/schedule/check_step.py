@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from webmlc.loops.ir import Buffer, For, LoopFunction, child_statements
 from webmlc.schedule.trace import Step
 
 _SYMBOL = 5
-_LARGEST = 200_000  # iterations of the deepest nest
+_LARGEST = 50_000  # iterations of the deepest nest
 
 
 def check_step(before: LoopFunction, after: LoopFunction, step: Step, run: bool) -> None:
@@ -31,12 +32,22 @@ def check_step(before: LoopFunction, after: LoopFunction, step: Step, run: bool)
     verify(after)
     if not run or max(_work(before), _work(after)) > _LARGEST:
         return
-    expected, got = random_run(before), random_run(after)
+    try:
+        expected = _outputs(before)
+    except InternalError:
+        return  # random inputs do not suit it: indices that are data, say
+    got = _outputs(after)
     for name, array in expected.items():
         if not np.allclose(array, got[name], rtol=1e-4, atol=1e-5, equal_nan=True):
             raise InternalError(
                 f"schedule: step {step} changes output {name!r} of kernel {before.name!r}"
             )
+
+
+@lru_cache(maxsize=2)
+def _outputs(function: LoopFunction) -> dict[str, np.ndarray[Any, Any]]:
+    """What `function` computes; remembered, for the next step begins where this one ended."""
+    return random_run(function)
 
 
 def _work(function: LoopFunction) -> int:
