@@ -29,7 +29,6 @@ from webmlc.schedule.rules.wasm.nests import (
     extent_of,
     innermost,
     product,
-    share_outermost,
 )
 from webmlc.schedule.rules.wasm.tile import (
     Part,
@@ -65,7 +64,7 @@ class Plan:
     walk_outermost: bool
 
 
-def schedule_contraction(schedule: Schedule, update: str, machine: Machine, threads: bool) -> bool:
+def schedule_contraction(schedule: Schedule, update: str, machine: Machine) -> bool:
     """Schedule the contraction `update` with its epilogue; False where this rule does not apply."""
     block = schedule.block(update)
     found = contraction_of(block)
@@ -73,7 +72,7 @@ def schedule_contraction(schedule: Schedule, update: str, machine: Machine, thre
         return False
     nest = accumulate_locally(schedule, update)
     plan = _plan(schedule, block, schedule.block(nest.result), found, machine)
-    _Tiling(schedule, plan, machine, threads).run(nest)
+    _Tiling(schedule, plan, machine).run(nest)
     return True
 
 
@@ -152,7 +151,6 @@ class _Tiling:
     schedule: Schedule
     plan: Plan
     machine: Machine
-    threads: bool
 
     def run(self, nest: Nest) -> None:
         schedule, plan = self.schedule, self.plan
@@ -235,7 +233,6 @@ class _Tiling:
             schedule.reorder(*inside, lane)
         if not has_rows:
             make_tile(schedule, nest, None, lane, self.machine)
-            self.share(nest)
             return
         row, walk = inside[0], inside[1 : 1 + walks]
         for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
@@ -258,12 +255,6 @@ class _Tiling:
         order = [narrow, *walk, tiles, inner, lane]
         schedule.reorder(*(loop for loop in order if loop is not None))
         make_tile(schedule, nest, inner, lane, self.machine)
-        self.share(nest)
-
-    def share(self, nest: Nest) -> None:
-        """Share the outermost loop of a nest that has more than one iteration out to threads."""
-        if self.threads:
-            share_outermost(self.schedule, nest.result)
 
 
 def innermost_common(schedule: Schedule, nest: Nest) -> str:

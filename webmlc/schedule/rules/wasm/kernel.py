@@ -11,6 +11,7 @@ from webmlc.schedule.analysis import fold_of, operations
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.nests import epilogue_of
 from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stage
+from webmlc.schedule.rules.wasm.threads import share_work
 from webmlc.schedule.rules.wasm.window import schedule_window
 from webmlc.schedule.schedule import Schedule
 
@@ -20,9 +21,9 @@ def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
     schedule = Schedule(function)
     if not _is_one_fold(schedule):
         return None
-    threads = _threads(function, machine)
-    update = schedule.blocks()[0]
-    return schedule if schedule_contraction(schedule, update, machine, threads) else None
+    if not schedule_contraction(schedule, schedule.blocks()[0], machine):
+        return None
+    return _shared(schedule, machine)
 
 
 def window(function: LoopFunction, machine: Machine) -> Schedule | None:
@@ -30,9 +31,9 @@ def window(function: LoopFunction, machine: Machine) -> Schedule | None:
     schedule = Schedule(function)
     if not _is_one_fold(schedule):
         return None
-    threads = _threads(function, machine)
-    update = schedule.blocks()[0]
-    return schedule if schedule_window(schedule, update, machine, threads) else None
+    if not schedule_window(schedule, schedule.blocks()[0], machine):
+        return None
+    return _shared(schedule, machine)
 
 
 def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
@@ -40,16 +41,16 @@ def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
     schedule = Schedule(function)
     if all(fold_of(schedule.block(name)) is None for name in schedule.blocks()):
         return None
-    return schedule_rows(schedule, machine, _threads(function, machine))
+    gathered = schedule_rows(schedule, machine)
+    return None if gathered is None else _shared(gathered, machine)
 
 
 def stages(function: LoopFunction, machine: Machine) -> Schedule | None:
     """Every stage by itself. Threads share the work only where no stage reads another's results."""
     schedule = Schedule(function)
-    threads = _threads(function, machine) and not function.allocations
     for name in schedule.blocks():
-        schedule_stage(schedule, name, machine, threads)
-    return schedule
+        schedule_stage(schedule, name, machine)
+    return schedule if function.allocations else _shared(schedule, machine)
 
 
 def scalar(function: LoopFunction, machine: Machine) -> Schedule | None:
@@ -65,6 +66,8 @@ def _is_one_fold(schedule: Schedule) -> bool:
     return not rest or epilogue_of(schedule.function, first) == rest[0]
 
 
-def _threads(function: LoopFunction, machine: Machine) -> bool:
-    """True where the work is worth waking threads."""
-    return operations(function) >= machine.parallel_operations
+def _shared(schedule: Schedule, machine: Machine) -> Schedule:
+    """The schedule, its work shared out to threads if there is enough of it."""
+    if operations(schedule.function) >= machine.parallel_operations:
+        share_work(schedule)
+    return schedule

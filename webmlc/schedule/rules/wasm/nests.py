@@ -120,12 +120,3 @@ def product(extents: list[Expr]) -> int | None:
             return None
         total *= size
     return total
-
-
-def share_outermost(schedule: Schedule, block: str) -> None:
-    """Share the outermost loop around `block` that has more than one iteration out to threads."""
-    for name in schedule.loops(block):
-        if extent_of(schedule, name) != 1:
-            if schedule.loop(name).kind == "serial":
-                schedule.parallel(name)
-            return

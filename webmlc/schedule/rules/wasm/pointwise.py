@@ -28,9 +28,7 @@ BLOCK = 16
 """Rows and columns of a block of a transpose: elements of one cache line."""
 
 
-def schedule_pointwise(
-    schedule: Schedule, block: str, machine: Machine, threads: bool, fixed: int = 0
-) -> None:
+def schedule_pointwise(schedule: Schedule, block: str, machine: Machine, fixed: int = 0) -> None:
     """Schedule one pointwise block; the outermost `fixed` loops around it are not its own."""
     loops = schedule.loops(block)[fixed:]
     loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
@@ -46,29 +44,10 @@ def schedule_pointwise(
             _, lane = split_off(schedule, loop, width.size)
             if lane is not None:
                 vectorize_columns(schedule, part, lane, machine)
-            if threads:
-                share(schedule, part, fixed)
         return
     other = _contiguous_elsewhere(schedule, block, loops)
     if other is not None:
         _block_transpose(schedule, other, last)
-    if threads:
-        share(schedule, block, fixed)
-
-
-def share(schedule: Schedule, block: str, fixed: int = 0) -> None:
-    """Share the outermost long loop around `block` out to threads, unless one around it is shared."""
-    loops = schedule.loops(block)
-    if any(schedule.loop(loop).kind == "parallel" for loop in loops):
-        return
-    serial = [
-        loop
-        for loop in loops[fixed:]
-        if schedule.loop(loop).kind == "serial" and extent_of(schedule, loop) != 1
-    ]
-    long = [loop for loop in serial[:2] if (extent_of(schedule, loop) or BLOCK) >= BLOCK]
-    if long or serial:
-        schedule.parallel((long or serial)[0])
 
 
 def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ from webmlc.loops.ir import loads
 from webmlc.schedule.analysis import fold_of, operations, reads_evenly
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.wasm.nests import extent_of, is_parameter, written_buffer
-from webmlc.schedule.rules.wasm.pointwise import fuse_even, schedule_pointwise, share
+from webmlc.schedule.rules.wasm.pointwise import fuse_even, schedule_pointwise
 from webmlc.schedule.rules.wasm.tile import reduce_loops, vectorize_columns
 from webmlc.schedule.rules.wasm.window import schedule_window
 from webmlc.schedule.schedule import Schedule
@@ -24,7 +24,7 @@ SHORT_ROW = 64
 """Reductions shorter than this run in two vectors: four take as long to add up as they save."""
 
 
-def schedule_rows(schedule: Schedule, machine: Machine, threads: bool) -> Schedule | None:
+def schedule_rows(schedule: Schedule, machine: Machine) -> Schedule | None:
     """Put all stages under common loops over rows; `None` where they share no rows."""
     function = schedule.function
     outputs = [
@@ -41,20 +41,16 @@ def schedule_rows(schedule: Schedule, machine: Machine, threads: bool) -> Schedu
     if depth == 0:
         return None
     for name in gathered.blocks():
-        schedule_stage(gathered, name, machine, False, depth)
-    if threads:
-        share(gathered, gathered.blocks()[-1])
+        schedule_stage(gathered, name, machine, depth)
     return gathered
 
 
-def schedule_stage(
-    schedule: Schedule, block: str, machine: Machine, threads: bool, fixed: int = 0
-) -> None:
+def schedule_stage(schedule: Schedule, block: str, machine: Machine, fixed: int = 0) -> None:
     """Schedule one stage by itself, under `fixed` loops that it shares with others."""
     if fold_of(schedule.block(block)) is None:
-        schedule_pointwise(schedule, block, machine, threads, fixed)
+        schedule_pointwise(schedule, block, machine, fixed)
     elif not schedule_fold(schedule, block, machine, fixed) and not schedule_window(
-        schedule, block, machine, threads, fixed
+        schedule, block, machine, fixed
     ):
         reduced = reduce_loops(schedule, block)
         if reduced and schedule.block(block).init is not None:
@@ -171,4 +167,3 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine, fixed: int 
     schedule.decompose_reduction(update, final)
     schedule.unroll(final)
     return True
-

@@ -19,7 +19,6 @@ from webmlc.schedule.rules.wasm.nests import (
     blocks_under,
     extent_of,
 )
-from webmlc.schedule.rules.wasm.pointwise import share
 from webmlc.schedule.rules.wasm.tile import (
     Part,
     cover_columns,
@@ -36,9 +35,7 @@ UNROLLED_TAPS = 25
 """The largest window that is unrolled."""
 
 
-def schedule_window(
-    schedule: Schedule, update: str, machine: Machine, threads: bool, fixed: int = 0
-) -> bool:
+def schedule_window(schedule: Schedule, update: str, machine: Machine, fixed: int = 0) -> bool:
     """Schedule the fold `update` with its epilogue; False where its lanes are not contiguous."""
     block = schedule.block(update)
     spatial = [axis for axis in block.axes if axis.kind == "spatial"]
@@ -65,7 +62,7 @@ def schedule_window(
     is_small = taps is not None and taps <= UNROLLED_TAPS
     if row is None or row not in inner or not is_small or inner.index(row) != len(inner) - 2:
         row = None
-    _Tiles(schedule, machine, threads, fixed, is_small).rows(nest, row, column)
+    _Tiles(schedule, machine, is_small).rows(nest, row, column)
     return True
 
 
@@ -86,8 +83,6 @@ class _Tiles:
 
     schedule: Schedule
     machine: Machine
-    threads: bool
-    fixed: int
     unrolled: bool
 
     def rows(self, nest: Nest, row: str | None, column: str) -> None:
@@ -121,8 +116,6 @@ class _Tiles:
             if self.unrolled:
                 for reduced in reduce_loops(schedule, part.update):
                     schedule.unroll(reduced)
-            if self.threads:
-                share(schedule, part.result, self.fixed)
 
 
 def _cover_pixels(extent: Expr) -> tuple[Part, ...]:

@@ -1,0 +1,55 @@
+"""Sharing a kernel's work out to threads.
+
+In: a finished schedule of serial loops. Out: the same with the outermost loop of every nest parallel;
+loops are fused first where the outermost alone would not balance, or may run only once (a batch).
+"""
+
+from __future__ import annotations
+
+from webmlc.core.expr import variables
+from webmlc.loops.ir import For, Seq, blocks
+from webmlc.schedule.rules.wasm.nests import extent_of
+from webmlc.schedule.schedule import Schedule
+
+ENOUGH = 8
+"""Iterations that a parallel loop should have to balance."""
+
+
+def share_work(schedule: Schedule) -> None:
+    """Make one loop of every nest of the function parallel."""
+    body = schedule.function.body
+    for nest in body.statements if isinstance(body, Seq) else (body,):
+        if isinstance(nest, For):
+            loops = _loops_to_share(schedule, nest)
+            if loops:
+                schedule.parallel(schedule.fuse(*loops) if len(loops) > 1 else loops[0])
+
+
+def _loops_to_share(schedule: Schedule, nest: For) -> list[str]:
+    """The outermost loops of a nest that together have enough iterations; of symbolic ones, nothing is known."""
+    reduced = _reduction_loops(nest)
+    chosen: list[str] = []
+    iterations = 1
+    loop = nest
+    while iterations < ENOUGH:
+        name = loop.var.name
+        if loop.kind != "serial" or name in reduced:
+            break
+        if extent_of(schedule, name) != 1 or chosen:
+            chosen.append(name)
+            iterations *= extent_of(schedule, name) or 1
+        if not isinstance(loop.body, For):
+            break
+        loop = loop.body
+    return chosen
+
+
+def _reduction_loops(nest: For) -> set[str]:
+    """The loops of a nest that some reduction runs along."""
+    return {
+        var.name
+        for block in blocks(nest)
+        for axis, binding in zip(block.axes, block.bindings, strict=True)
+        if axis.kind == "reduce"
+        for var in variables(binding)
+    }
