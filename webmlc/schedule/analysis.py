@@ -7,7 +7,7 @@ In: a `LoopFunction` and its blocks. Out: facts; nothing here changes a function
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
@@ -169,7 +169,7 @@ def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
     values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
     var = Var(loop)
     steps = []
-    for node in walk(fold.value):
+    for node in value_nodes(fold.value):
         if isinstance(node, Load):
             index = substitute(flat_index(node.buffer, node.indices), values)
             steps.append(stride(index, var, ranges))
@@ -182,7 +182,7 @@ def _conditions(block: Block) -> list[Expr]:
     assert isinstance(block.body, Store)
     return [
         node.args[0]
-        for node in walk(block.body.value)
+        for node in value_nodes(block.body.value)
         if isinstance(node, Call) and node.op == "select" and not _reads_memory(node.args[0])
     ]
 
@@ -195,12 +195,22 @@ def has_vector_types(block: Block) -> bool:
     assert isinstance(block.body, Store)
     if block.body.buffer.dtype not in _VECTOR_TYPES:
         return False
-    for node in walk(block.body.value):
+    for node in value_nodes(block.body.value):
         if isinstance(node, Load) and node.dtype not in _VECTOR_TYPES:
             return False
         if not _is_index(node) and node.dtype not in (*_VECTOR_TYPES, DType.bool):
             return False
     return True
+
+
+def value_nodes(root: Expr) -> Iterator[Expr]:
+    """The nodes of a value down to its loads, whose indices are no part of the value."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, Load):
+            stack.extend(node.children())
 
 
 def _is_index(node: Expr) -> bool:
@@ -252,7 +262,7 @@ def contraction_of(block: Block) -> Contraction | None:
 
 def _operand(value: Expr) -> Load | None:
     """The only load of an operand (which may be a converted or offset load)."""
-    found = [node for node in walk(value) if isinstance(node, Load)]
+    found = [node for node in value_nodes(value) if isinstance(node, Load)]
     return found[0] if len(found) == 1 else None
 
 

@@ -248,3 +248,13 @@ def convert(size: Size) -> LoopFunction:
     """int64 to float32: no vectors."""
     x = _tensor("x", size, dtype=DType.int64)
     return naive([x], compute("convert", x.shape, lambda i: x[i].astype(DType.float32)))
+
+
+def gather_rows(rows: int, width: int, count: Size) -> LoopFunction:
+    """Rows of a table, picked by int64 indices."""
+    table, index = _tensor("table", 50 + rows, width), _tensor("index", count, dtype=DType.int64)
+    shape = _sizes(count, width)
+    return naive(
+        [table, index],
+        compute("gather", shape, lambda i, j: table[index[i].astype(DType.int32), j]),
+    )

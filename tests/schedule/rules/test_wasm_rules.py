@@ -70,6 +70,8 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "transpose blocks": ("stages", k.transpose((1, 0), 32, 48), {}),
     "transpose heads": ("stages", k.transpose((0, 2, 1, 3), 2, 3, 4, 16), {}),
     "transpose, symbolic": ("stages", k.transpose((1, 0), S, 8), {"s": 5}),
+    "gather": ("stages", k.gather_rows(3, 12, 5), {}),
+    "gather, symbolic": ("stages", k.gather_rows(3, 12, S), {"s": 4}),
     "convert": ("stages", k.convert(7), {}),
 }
 MACHINES = {"relaxed": RELAXED, "simd128": SIMD128}
@@ -93,6 +95,21 @@ def test_the_schedule_keeps_the_meaning(
 
 def _kinds(function: LoopFunction) -> list[str]:
     return [s.kind for s in walk_statements(function.body) if isinstance(s, For)]
+
+
+def test_rows_picked_by_an_index_are_copied_in_vectors() -> None:
+    schedule = choose_rule(k.gather_rows(3, 12, 5), RELAXED)[1]
+    assert "vectorized" in _kinds(schedule.function)
+
+
+def test_a_symbolic_batch_alone_is_not_what_threads_share() -> None:
+    schedule = choose_rule(k.convolution(8, 8, 16, 16, 3, batch=S), RELAXED)[1]
+    (shared,) = (
+        s
+        for s in walk_statements(schedule.function.body)
+        if isinstance(s, For) and s.kind == "parallel"
+    )
+    assert str(shared.extent) == "s * 8"
 
 
 def test_small_kernels_stay_on_one_thread() -> None:
