@@ -141,6 +141,15 @@ def _is_shared_axis(buffer: Buffer, loop: For) -> bool:
     return buffer.scope == "global" or (loop.thread or "").startswith("threadIdx")
 
 
+def _is_private(buffer: Buffer, loop: For) -> bool:
+    """True for a loop each iteration of which has the buffer to itself: a thread, a workgroup."""
+    return (
+        loop.kind == "thread_binding"
+        and buffer.scope != "global"
+        and not _is_shared_axis(buffer, loop)
+    )
+
+
 def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) -> _Region | None:
     """The region to keep, or `None` to leave the buffer as it is."""
     if not accesses or not buffer.shape:
@@ -148,13 +157,14 @@ def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) ->
     depth = _ancestor_depth(accesses)
     loops = [loop for loop in accesses[0].loops(depth) if loop.kind != "vectorized"]
     outer = symbols | {loop.var for loop in loops if not _is_shared_axis(buffer, loop)}
+    own = [loop for loop in loops if not _is_private(buffer, loop)]
     strides = _strides(buffer)
     while True:
         clash = _clashing(accesses, outer)
         if not clash:
             region = _box(buffer, accesses, strides, outer)
             clash = (
-                _carrying(accesses, loops, depth, outer, region) if region is not None else outer
+                _carrying(accesses, own, depth, outer, region) if region is not None else outer
             )
             if not clash:
                 return region
