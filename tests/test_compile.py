@@ -104,7 +104,9 @@ def convolutions() -> onnx.ModelProto:
         "convolutions",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 17, 19])],
         [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "c", name, None])
+            helper.make_tensor_value_info(
+                name, TensorProto.FLOAT, ["n", "c", f"{name}_height", f"{name}_width"]
+            )
             for name in ("y", "h")
         ],
         [

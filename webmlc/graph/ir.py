@@ -159,4 +159,8 @@ def _print_attribute(value: Attribute) -> str:
             return f"{value.dtype}{list(value.shape)}"
         case Function():
             return f"@{value.name}"
+        case Expr():
+            return str(value)
+        case tuple():
+            return f"({', '.join(map(_print_attribute, value))})"
     return repr(value)

@@ -1,0 +1,208 @@
+"""The command line, as a user meets it: what works, and one clear message for what does not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from webmlc.cli import main
+
+DIGITS = Path(__file__).parents[1] / "demos" / "digits" / "digits.onnx"
+
+
+class Result:
+    """Exit code and what was printed."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def webmlc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """A function that runs the command line in this process."""
+
+    def run(*arguments: str | Path) -> Result:
+        monkeypatch.setattr(sys, "argv", ["webmlc", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return Result(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits package for wasm."""
+    import webmlc
+
+    folder = tmp_path_factory.mktemp("cli") / "digits"
+    webmlc.build(DIGITS, folder, target="wasm")
+    return folder
+
+
+def test_build_reports_what_it_wrote(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("build", DIGITS, "-o", tmp_path / "p", "--target", "wasm", "--json")
+    assert result.code == 0
+    report = json.loads(result.out)
+    assert report["programs"]["wasm"]["steps on the cpu"] == report["programs"]["wasm"]["steps"]
+    files = {p.name for p in (tmp_path / "p").iterdir()}
+    assert {"manifest.json", "model.relaxed.wasm", "model.simd128.wasm", "webmlc.js"} <= files
+    assert not any(name.endswith(".wat") for name in files)
+
+
+def test_build_writes_text_when_asked(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("build", DIGITS, "-o", tmp_path / "p", "--target", "wasm", "--emit-text")
+    assert result.code == 0
+    assert "webmlc serve" in result.out
+    assert (tmp_path / "p" / "model.relaxed.wat").read_text().startswith("(module")
+
+
+def test_run_reads_and_writes_arrays(webmlc, package: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (name,) = json.loads((package / "manifest.json").read_text())["inputs"]
+    np.savez(tmp_path / "in.npz", **{name["name"]: np.zeros((2, 1, 8, 8), np.float32)})
+    out = tmp_path / "out.npz"
+    result = webmlc("run", package, "--inputs", tmp_path / "in.npz", "-o", out, "--json")
+    assert result.code == 0
+    (row,) = json.loads(result.out)
+    assert row["type"] == "float32[2, 10]"
+    with np.load(out) as stored:
+        assert stored[row["output"]].shape == (2, 10)
+
+
+def test_check_passes_and_says_against_what(webmlc) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("check", DIGITS, "--dim", "batch=3", "--threads", "2", "--json")
+    assert result.code == 0
+    found = json.loads(result.out)
+    assert found["passed"] and found["reference"] == "onnxruntime"
+    assert found["outputs"][0]["relative"] < 1e-4
+
+
+def test_check_names_the_first_node_that_differs(webmlc, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    from webmlc.core.scalar_operators import SCALAR_OPERATORS
+    from webmlc.graph.ops import OPS
+
+    assert "max" in SCALAR_OPERATORS
+    monkeypatch.setitem(OPS, ("", "Relu"), OPS["", "Identity"])  # a compiler with a wrong Relu
+    result = webmlc("check", DIGITS, "--json")
+    assert result.code == 1
+    found = json.loads(result.out)
+    assert not found["passed"] and found["first difference"].startswith("Relu")
+
+
+def test_bench_times_runs_and_kernels(webmlc, package: Path) -> None:  # type: ignore[no-untyped-def]
+    (row,) = json.loads(webmlc("bench", package, "--runs", "2", "--json").out)
+    assert row["median ms"] > 0
+    kernels = json.loads(webmlc("bench", package, "--runs", "2", "--kernels", "--json").out)
+    assert any("Conv" in k["nodes"] or "conv" in k["kernel"] for k in kernels)
+
+
+def test_inspect_shows_every_stage_in_order(webmlc) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("inspect", DIGITS, "--target", "wasm")
+    assert result.code == 0
+    stages = ["frontend", "infer shapes", "choose layouts", "wasm: fuse", "relaxed: lowered"]
+    positions = [result.out.index(f" {stage}") for stage in stages]
+    assert positions == sorted(positions)
+    assert "T.block" in result.out and "f32x4.relaxed_madd" in result.out
+
+
+def test_ops_lists_operators(webmlc) -> None:  # type: ignore[no-untyped-def]
+    rows = json.loads(webmlc("ops", "--json").out)
+    assert {"Conv", "MatMul", "Softmax"} <= {row["operator"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"hello", "not an ONNX model"), (b"", "not an ONNX model"), (None, "truncated")],
+)
+def test_bad_files(webmlc, tmp_path: Path, content: bytes | None, message: str) -> None:  # type: ignore[no-untyped-def]
+    data = DIGITS.read_bytes()[:5000] if content is None else content
+    (tmp_path / "bad.onnx").write_bytes(data)
+    result = webmlc("build", tmp_path / "bad.onnx", "-o", tmp_path / "p")
+    assert result.code == 2
+    assert result.err.startswith("error: ") and message in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_missing_file(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("build", tmp_path / "none.onnx")
+    assert result.code == 2 and "no such file" in result.err
+
+
+def test_unknown_operator(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    graph = helper.make_graph(
+        [helper.make_node("Mystery", ["x"], ["y"], name="node7", domain="org.example")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("org.example", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    result = webmlc("build", tmp_path / "m.onnx")
+    assert result.code == 2
+    assert "Mystery" in result.err and "node7" in result.err and "CONTRIBUTING" in result.err
+
+
+def test_external_data_outside_the_folder(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    model = onnx.load(DIGITS)
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    onnx.save(
+        model, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    (folder / "w.bin").rename(tmp_path / "w.bin")
+    stored = onnx.load(folder / "m.onnx", load_external_data=False)
+    for tensor in stored.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../w.bin"
+    onnx.save(stored, folder / "m.onnx")
+    result = webmlc("build", folder / "m.onnx", "-o", tmp_path / "p")
+    assert result.code == 2
+    assert "w.bin" in result.err and result.err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("wrong", np.zeros((1, 1, 8, 8), np.float32), "no input is named 'wrong'"),
+        (None, np.zeros((1, 1, 8, 8), np.float64), "float64"),
+        (None, np.zeros((1, 1, 8, 9), np.float32), "shape"),
+    ],
+)
+def test_wrong_inputs(webmlc, package: Path, tmp_path: Path, name, array, message) -> None:  # type: ignore[no-untyped-def]
+    (port,) = json.loads((package / "manifest.json").read_text())["inputs"]
+    np.savez(tmp_path / "in.npz", **{name or port["name"]: array})
+    result = webmlc("run", package, "--inputs", tmp_path / "in.npz")
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_corrupted_and_missing_weights(webmlc, package: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    for file in package.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = tmp_path / "weights.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-100] ^= 1
+    weights.write_bytes(bytes(data))
+    result = webmlc("run", tmp_path)
+    assert result.code == 2 and "weights.safetensors" in result.err
+    weights.unlink()
+    result = webmlc("run", tmp_path)
+    assert result.code == 2 and "weights.safetensors" in result.err
+
+
+def test_bad_dimension(webmlc, package: Path) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("run", package, "--dim", "batch=many")
+    assert result.code == 2 and "NAME=SIZE" in result.err
+    result = webmlc("run", package, "--dim", "colour=3")
+    assert result.code == 2 and "'colour'" in result.err and "batch" in result.err
