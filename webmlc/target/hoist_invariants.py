@@ -44,6 +44,9 @@ from webmlc.target.scoped import Names
 Item = Stmt | tuple[Var, Expr]
 """A statement, or a let whose body is everything after it."""
 
+_SCRATCH = 2
+"""Vector registers that evaluating one expression takes."""
+
 _MAY_TRAP = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
 
 
@@ -122,11 +125,7 @@ class _State:
         for item in items:
             if isinstance(item, Store | tuple):
                 self.count(_value(item), variant, counts)
-        statements = [item for item in (*items, *hoisted) if not isinstance(item, tuple)]
-        touched = {a.buffer for s in statements for a in loads(s)}
-        touched |= {a.buffer for s in statements for a in stores(s)}
-        live = [b for b in touched if self.registers.get(b) == VECTOR_LANES]
-        room = self.vector_registers - 1 - len(live)
+        room = self.vector_registers - _SCRATCH - self.pressure(items, hoisted)
         names: dict[Expr, Expr] = {}
         for value, _ in sorted(counts.items(), key=lambda pair: _is_literal(pair[0])):
             if value.lanes > 1:
@@ -137,6 +136,29 @@ class _State:
         if not names:
             return items
         return [_replace_values(item, names) for item in items]
+
+    def pressure(self, items: list[Item], hoisted: list[Item]) -> int:
+        """Vector registers the loop holds at once: those that live through it, and the most
+        temporaries at any point.
+        """
+        first: dict[Buffer, int] = {}
+        last: dict[Buffer, int] = {}
+        whole: set[Buffer] = set()
+        for position, item in enumerate((*hoisted, *items)):
+            if isinstance(item, tuple):
+                continue
+            for load in loads(item):
+                if load.buffer not in first:
+                    whole.add(load.buffer)
+                last[load.buffer] = position
+            for store in stores(item):
+                if position < len(hoisted) or store.buffer not in self.once:
+                    whole.add(store.buffer)
+                first.setdefault(store.buffer, position)
+        vectors = {b for b, lanes in self.registers.items() if lanes == VECTOR_LANES}
+        spans = [(first[b], last[b]) for b in first if b in vectors - whole and b in last]
+        peak = max((sum(a < p <= b for a, b in spans) for p in {b for _, b in spans}), default=0)
+        return len(whole & vectors) + peak
 
     def count(self, root: Expr, variant: _Variant, counts: Counter[Expr]) -> None:
         stack = [root]
