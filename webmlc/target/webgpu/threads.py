@@ -67,14 +67,15 @@ class Grid:
 
 def grid_of(function: LoopFunction) -> Grid:
     """The grid of a function; raises InternalError where its sections cannot run side by side."""
-    lets, prefix, parts = _parts(function)
+    lets, nests = _parts(function)
+    parts = [nest for _, nest in nests]
     _check_independent(function, parts)
     sections: list[Section] = []
     first: Expr = Const(0)
-    for part in parts:
+    for fills, part in nests:
         blocks = _extents(function, part, _BLOCKS)
         count = simplify(blocks[0] * blocks[1] * blocks[2])
-        sections.append(Section(_rewrap(lets, seq(*prefix, part)), blocks, first, count))
+        sections.append(Section(_rewrap(lets, seq(fills, part)), blocks, first, count))
         first = simplify(first + count)
     sizes = [_extents(function, part, _THREADS) for part in parts]
     size = tuple(max(_literal(function, s[axis]) for s in sizes) for axis in range(3))
@@ -93,25 +94,37 @@ def grid_of(function: LoopFunction) -> Grid:
     return Grid(tuple(sections), size, (columns, rows, Const(1)), total, True)
 
 
-def _parts(function: LoopFunction) -> tuple[tuple[Let, ...], tuple[Stmt, ...], tuple[Stmt, ...]]:
-    """The lets around the whole body; the statements that every thread runs first (they fill
-    registers); the nests of thread loops.
+def _parts(function: LoopFunction) -> tuple[tuple[Let, ...], list[tuple[Stmt, Stmt]]]:
+    """The lets around the whole body; the nests of thread loops, each with what fills its registers
+    before it.
     """
     body = function.body
     lets: list[Let] = []
     while isinstance(body, Let):
         lets.append(body)
         body = body.body
-    statements = body.statements if isinstance(body, Seq) else (body,)
     own = {b.name for b in function.allocations if b.scope == "local"}
-    first = 0
-    while first < len(statements) - 1:
-        match statements[first]:
-            case Store(buffer=buffer) if buffer.name in own:
-                first += 1
+    fills: list[Store] = []
+    nests: list[tuple[Stmt, Stmt]] = []
+    statements = body.statements if isinstance(body, Seq) else (body,)
+    for position, stmt in enumerate(statements):
+        match stmt:
+            case Store(buffer=buffer) if buffer.name in own and position < len(statements) - 1:
+                fills.append(stmt)
             case _:
-                break
-    return tuple(lets), statements[:first], statements[first:]
+                nests.append((_needed(fills, stmt), stmt))
+    return tuple(lets), nests
+
+
+def _needed(fills: list[Store], nest: Stmt) -> Stmt:
+    """Of the stores before a nest those whose registers it reads, directly or not."""
+    read = {load.buffer.name for load in loads(nest)}
+    kept: list[Store] = []
+    for fill in reversed(fills):
+        if fill.buffer.name in read:
+            kept.append(fill)
+            read |= {load.buffer.name for load in loads(fill)}
+    return seq(*reversed(kept))
 
 
 def _rewrap(lets: tuple[Let, ...], body: Stmt) -> Stmt:
@@ -120,7 +133,7 @@ def _rewrap(lets: tuple[Let, ...], body: Stmt) -> Stmt:
     return body
 
 
-def _check_independent(function: LoopFunction, parts: tuple[Stmt, ...]) -> None:
+def _check_independent(function: LoopFunction, parts: list[Stmt]) -> None:
     written = [{s.buffer.name for s in stores(part)} for part in parts]
     for position, part in enumerate(parts):
         others = set().union(*(w for p, w in enumerate(written) if p != position))

@@ -51,8 +51,7 @@ class Nest:
 
 
 def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Answers for one contraction with a pointwise epilogue, whose columns are adjacent in memory.
-    """
+    """Answers for one contraction with a pointwise epilogue, whose columns are adjacent in memory."""
     fold = only_fold(function)
     if fold is None or not has_vector_types(fold):
         return None
@@ -140,8 +139,7 @@ def _split_rows(schedule: Schedule, nest: Nest, machine: Machine) -> list[Nest]:
 
 
 def row_tile(extent: Expr, largest: int) -> int:
-    """Rows of a thread's tile: a divisor where it costs least, counting the loads of the columns.
-    """
+    """Rows of a thread's tile: a divisor where it costs least, counting the loads of the columns."""
     count = as_int(extent)
     if count is None:
         return largest
@@ -151,8 +149,7 @@ def row_tile(extent: Expr, largest: int) -> int:
 
 
 def _cost(count: int, rows: int) -> tuple[int, int]:
-    """The work of covering `count` rows: for each tile its rows, and 2 more for the column loads.
-    """
+    """The work of covering `count` rows: for each tile its rows, and 2 more for the column loads."""
     return (count // rows * (rows + 2) + count % rows * 3, -rows)
 
 

@@ -88,8 +88,24 @@ def _schedule_rows(schedule: Schedule, final: Block, machine: Machine) -> None:
         assert thread is not None
         schedule.compute_at(producer.name, thread)
         schedule.set_scope(producer.name, "local")
+    for producer in producers:
+        clear_first(schedule, producer.name)
     if axes_of_kind(final, "reduce"):
         accumulate_in_register(schedule, final.name, thread)
+
+
+def clear_first(schedule: Schedule, fold: str) -> None:
+    """Clear the result of a reduction before its loops, not in their first iteration."""
+    block = schedule.block(fold)
+    names = {
+        var.name
+        for axis, binding in zip(block.axes, block.bindings, strict=True)
+        if axis.kind == "reduce"
+        for var in variables(binding)
+    }
+    loops = [loop for loop in schedule.loops(fold) if loop in names]
+    if loops:
+        schedule.decompose_reduction(fold, loops[0])
 
 
 def accumulate_in_register(schedule: Schedule, block: str, thread: str | None) -> None:
