@@ -190,6 +190,20 @@ def test_transposes_and_views_compose() -> None:
     check(model, module, x=normal(2, 3, 4))
 
 
+def test_parts_without_elements_leave_a_concat() -> None:
+    model = parse(
+        """g (float[2, 3] x) => (float[2, 3] y) {
+            none = Slice(x, zero, zero, one)
+            all = Concat<axis = 1>(none, x)
+            y = Relu(all)
+        }""",
+        zero=np.array([0]), one=np.array([1]),
+    )  # fmt: skip
+    module = optimise(model)
+    assert operators(module.main) == ["Relu"]
+    check(model, module, x=normal(2, 3))
+
+
 def test_equal_expressions_are_computed_once() -> None:
     model = parse(
         """g (float[4] x) => (float[4] y) {

@@ -62,6 +62,17 @@ def drop_identity(rewriting: Rewriting, node: Node, context: Context) -> str | N
     return node.inputs[0] if found else None
 
 
+def drop_empty_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """A Concat without the parts that have no elements along its axis."""
+    if node.domain or node.op != "Concat":
+        return None
+    axis = context.axis(0)
+    parts = [name for i, name in enumerate(node.inputs) if context.shape(i)[axis] != ZERO]
+    if not parts or len(parts) == len(node.inputs):
+        return None
+    return replace(node, inputs=tuple(parts))
+
+
 def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | None:
     """x + 0, x - 0, x · 1, x / 1, x ^ 1, where the constant does not stretch x."""
     if node.domain or node.op not in NEUTRAL:
@@ -289,6 +300,7 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
 
 
 RULES: tuple[Rule, ...] = (
+    drop_empty_parts,
     drop_identity,
     drop_neutral,
     canonical_view,
