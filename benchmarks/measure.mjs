@@ -85,7 +85,8 @@ async function main() {
   let input = "";
   for await (const chunk of process.stdin) input += chunk;
   const job = JSON.parse(input);
-  const server = await startServer(job.mounts);
+  // Every load has a context, and so a cache, of its own: within it, a file is downloaded once, as for a visitor.
+  const server = await startServer(job.mounts, { headers: { "Cache-Control": "max-age=3600" } });
   const browser = await startBrowser();
   try {
     const rows = [];
