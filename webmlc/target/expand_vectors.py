@@ -175,6 +175,8 @@ class _Expander:
                 ):
                     raise _NotVectorizable  # a lane that is not chosen may be out of bounds
                 return Call("select", (self.vector(condition, start), *arms), expr.dtype)
+            case Call(op="pow", args=(_, exponent)) if not _is_quarters(exponent):
+                raise _NotVectorizable  # a general power needs float64
             case Call(op=op, args=args, dtype=dtype):
                 return Call(op, tuple(self.vector(a, start) for a in args), dtype)
             case Cast(value=value, dtype=dtype):
@@ -188,6 +190,13 @@ class _Expander:
         (index,), (size,) = load.indices, load.buffer.shape
         past = bounds(simplify(index - size, self.scope), self.scope)
         return bounds(index, self.scope).low >= 0 and past.high < 0
+
+
+def _is_quarters(exponent: Expr) -> bool:
+    """True for a literal multiple of 1/4: multiplications and square roots make the power."""
+    if not isinstance(exponent, Const) or abs(exponent.value) > 16:
+        return False
+    return float(exponent.value * 4).is_integer()
 
 
 def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:

@@ -164,7 +164,7 @@ def _multiply_add(a: Expr, b: Expr) -> Expr | None:
 
 
 def _power(a: Expr, b: Expr) -> Expr | None:
-    """a^b: small integers multiply, 1/2 is a square root, else float64."""
+    """a^b: small integers multiply, quarters are square roots, else float64."""
     exponent = b.value if isinstance(b, Broadcast) else b
     if isinstance(exponent, Const):
         value = float(exponent.value)
@@ -174,14 +174,28 @@ def _power(a: Expr, b: Expr) -> Expr | None:
             return literal(1.0, a) / call("sqrt", a)
         if value.is_integer() and 0 <= value <= _MOST_MULTIPLIED:
             return float64.integer_power(a, int(value))
-        if value.is_integer() and -_MOST_MULTIPLIED <= value < 0 and a.dtype.is_float:
-            return literal(1.0, a) / float64.integer_power(a, -int(value))
+        if (value * 4).is_integer() and 0 < value <= _MOST_MULTIPLIED and a.dtype.is_float:
+            return _quarter_power(a, int(value * 4))
+        if (value * 4).is_integer() and -_MOST_MULTIPLIED <= value < 0 and a.dtype.is_float:
+            return literal(1.0, a) / _quarter_power(a, -int(value * 4))
     if a.lanes > 1:
         return None
     if a.dtype.is_integer:
         wide = float64.power(a.astype(DType.float64), b.astype(DType.float64))
         return Cast(call("round", wide), a.dtype)
     return float64.power(a, b)
+
+
+def _quarter_power(a: Expr, quarters: int) -> Expr:
+    """a^(quarters/4), by repeated squaring and square roots."""
+    root = call("sqrt", a)
+    parts = [float64.integer_power(a, quarters // 4)] if quarters >= 4 else []
+    parts += [root] if quarters & 2 else []
+    parts += [call("sqrt", root)] if quarters & 1 else []
+    result = parts[0]
+    for part in parts[1:]:
+        result = Call("mul", (result, part), a.dtype)
+    return result
 
 
 def _cast(value: Expr, dtype: DType) -> Expr | None:
