@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.schedule.checks import body_text
-from webmlc.core.errors import InternalError
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
@@ -97,20 +96,3 @@ def f(A: T.Buffer((4,), "float32"), R: T.Output((4,), "float32")):
         R[t] = A[t]
 """)
     assert insert_barriers(function) is function
-
-
-def test_an_update_by_every_thread_is_refused() -> None:
-    shared = parse_function("""\
-@T.kernel
-def f(A: T.Buffer((4,), "float32"), R: T.Output((4,), "float32")):
-    S = T.alloc_buffer((1,), "float32", scope="shared")
-    S[0] = 0.0
-    for k in range(4):
-        S[0] = S[0] + A[k]
-    for t in T.thread_binding(4, "threadIdx.x"):
-        R[t] = S[0]
-""")
-    with pytest.raises(
-        InternalError, match=r"every thread of threadIdx\.x updates the same element"
-    ):
-        insert_barriers(shared)

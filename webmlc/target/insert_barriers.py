@@ -14,10 +14,9 @@ for k in range(8):                             for k in range(8):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr, Var
 from webmlc.loops.ir import (
     Barrier,
@@ -28,11 +27,9 @@ from webmlc.loops.ir import (
     Seq,
     Stmt,
     Store,
-    child_statements,
     loads,
     seq,
     stores,
-    walk_statements,
 )
 
 
@@ -73,14 +70,9 @@ _NOTHING = _Pending()
 
 
 def insert_barriers(function: LoopFunction) -> LoopFunction:
-    """`function` with barriers; itself where it has no shared buffer.
-
-    Raises `InternalError` where several threads would update one element of a shared buffer.
-    """
+    """`function` with barriers; itself where it has no shared buffer."""
     if all(buffer.scope != "shared" for buffer in function.allocations):
         return function
-    axes = frozenset(loop.thread for loop in _thread_loops(function.body))
-    _check_updates(function, function.body, axes)
     body, _ = _order(function.body, _NOTHING, {})
     return replace(function, body=body)
 
@@ -146,28 +138,3 @@ def _accesses(stmt: Stmt, threads: Threads) -> _Pending:
 def _only(threads: list[Var], indices: tuple[Expr, ...]) -> Var | None:
     """The one thread variable, where it alone is the index."""
     return threads[0] if len(threads) == 1 and indices == (threads[0],) else None
-
-
-def _thread_loops(body: Stmt) -> Iterator[For]:
-    for stmt in walk_statements(body):
-        if isinstance(stmt, For) and (stmt.thread or "").startswith("threadIdx"):
-            yield stmt
-
-
-def _check_updates(function: LoopFunction, stmt: Stmt, missing: frozenset[str | None]) -> None:
-    """Refuse an update of a shared element outside a loop over one of the workgroup's axes: every
-    thread of that axis would do it.
-    """
-    match stmt:
-        case Store(buffer=buffer) if buffer.scope == "shared" and missing:
-            if any(load.buffer == buffer for load in loads(stmt)):
-                raise InternalError(
-                    f"lower: kernel {function.name}: every thread of {min(map(str, missing))} "
-                    f"updates the same element of the shared buffer {buffer.name}; accumulate in a "
-                    "local buffer"
-                )
-        case For(thread=thread):
-            _check_updates(function, stmt.body, missing - {thread})
-        case _:
-            for child in child_statements(stmt):
-                _check_updates(function, child, missing)

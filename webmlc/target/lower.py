@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
+from webmlc.target.check_scopes import check_scopes
 from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
@@ -38,4 +39,7 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
         function = legalise_for_wasm(function)
     function = common_subexpressions(function)
     function = hoist_invariants(function, machine.vector_registers)
-    return insert_barriers(function) if machine.name == "webgpu" else function
+    if machine.name == "webgpu":
+        check_scopes(function)
+        function = insert_barriers(function)
+    return function
