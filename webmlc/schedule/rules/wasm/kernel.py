@@ -10,7 +10,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import fold_of, operations
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.nests import epilogue_of
-from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stage
+from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stages
 from webmlc.schedule.rules.wasm.threads import share_work
 from webmlc.schedule.rules.wasm.window import schedule_window
 from webmlc.schedule.schedule import Schedule
@@ -47,9 +47,7 @@ def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
 
 def stages(function: LoopFunction, machine: Machine) -> Schedule | None:
     """Every stage by itself. Threads share the work only where no stage reads another's results."""
-    schedule = Schedule(function)
-    for name in schedule.blocks():
-        schedule_stage(schedule, name, machine)
+    schedule = schedule_stages(Schedule(function), machine)
     return schedule if function.allocations else _shared(schedule, machine)
 
 

@@ -28,14 +28,19 @@ BLOCK = 16
 """Rows and columns of a block of a transpose: elements of one cache line."""
 
 
-def schedule_pointwise(schedule: Schedule, block: str, machine: Machine, fixed: int = 0) -> None:
-    """Schedule one pointwise block; the outermost `fixed` loops around it are not its own."""
+def schedule_pointwise(
+    schedule: Schedule, block: str, machine: Machine, fixed: int = 0, fuse: bool = True
+) -> None:
+    """Schedule one pointwise block; the outermost `fixed` loops around it are not its own.
+
+    `fuse`: make one loop of those that step evenly through memory.
+    """
     loops = schedule.loops(block)[fixed:]
+    if fuse and loops:
+        loops = fuse_even(schedule, block, loops)
     loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
     if not loops:
         return
-    if len(loops) == len(schedule.loops(block)[fixed:]):
-        loops = fuse_even(schedule, block, loops)
     last = loops[-1]
     if is_vectorizable(schedule.function, block, last, machine.lanes):
         widths = cover_columns(schedule.extent(last), VECTORS * machine.lanes, machine)
@@ -54,7 +59,8 @@ def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
     """Fuse neighbouring loops wherever every access steps through memory as one loop would."""
     groups: list[list[str]] = [[loops[-1]]]
     for loop in reversed(loops[:-1]):
-        if steps_evenly(schedule, block, loop, groups[0][0]):
+        inner = next((name for name in groups[0] if extent_of(schedule, name) != 1), loop)
+        if steps_evenly(schedule, block, loop, inner):
             groups[0].insert(0, loop)
         else:
             groups.insert(0, [loop])
@@ -65,6 +71,8 @@ def steps_evenly(schedule: Schedule, block: str, outer: str, inner: str) -> bool
     """True where one step of `outer` moves every access as far as a whole run of `inner`."""
     if not isinstance(schedule.loop(outer).body, For):
         return False
+    if outer == inner or extent_of(schedule, outer) == 1:
+        return True
     path, found = path_to_block(schedule.function, "fuse_even", block)
     ranges = ranges_along(schedule.function, path)
     values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}

@@ -40,21 +40,34 @@ def schedule_rows(schedule: Schedule, machine: Machine) -> Schedule | None:
     gathered, depth = _gather(schedule, anchor)
     if depth == 0:
         return None
-    for name in gathered.blocks():
-        schedule_stage(gathered, name, machine, depth)
-    return gathered
+    return schedule_stages(gathered, machine, depth)
 
 
-def schedule_stage(schedule: Schedule, block: str, machine: Machine, fixed: int = 0) -> None:
-    """Schedule one stage by itself, under `fixed` loops that it shares with others."""
+def schedule_stages(schedule: Schedule, machine: Machine, fixed: int = 0) -> Schedule:
+    """Schedule every stage by itself, under `fixed` loops that they share.
+
+    Where a primitive refuses a step (the extents of symbolic shapes may be too intricate for its
+    proofs), a stage's loops are taken as they are, or left alone.
+    """
+    for name in schedule.blocks():
+        for fuse in (True, False):
+            trial = schedule.copy()
+            try:
+                _schedule_stage(trial, name, machine, fixed, fuse)
+            except ScheduleError:
+                continue
+            schedule = trial
+            break
+    return schedule
+
+
+def _schedule_stage(
+    schedule: Schedule, block: str, machine: Machine, fixed: int, fuse: bool
+) -> None:
     if fold_of(schedule.block(block)) is None:
-        schedule_pointwise(schedule, block, machine, fixed)
-    elif not schedule_fold(schedule, block, machine, fixed) and not schedule_window(
-        schedule, block, machine, fixed
-    ):
-        reduced = reduce_loops(schedule, block)
-        if reduced and schedule.block(block).init is not None:
-            schedule.decompose_reduction(block, reduced[0])
+        schedule_pointwise(schedule, block, machine, fixed, fuse)
+    elif not schedule_fold(schedule, block, machine):
+        schedule_window(schedule, block, machine, fixed)
 
 
 def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
@@ -133,7 +146,7 @@ def _keep_near(schedule: Schedule, producer: str) -> None:
         schedule.set_scope(producer, "local")
 
 
-def schedule_fold(schedule: Schedule, update: str, machine: Machine, fixed: int = 0) -> bool:
+def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     """Reduce along the contiguous axis in vectors; False where nothing contiguous is reduced."""
     reduced = reduce_loops(schedule, update)
     inner = schedule.loops(update)[-len(reduced) :] if reduced else []
