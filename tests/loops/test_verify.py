@@ -21,8 +21,9 @@ from webmlc.loops.ir import (
     map_statements,
     seq,
     substitute_statement,
+    walk_statements,
 )
-from webmlc.loops.text import parse_function
+from webmlc.loops.text import draw, parse_function
 from webmlc.loops.verify import verify
 
 ROW_SUM = parse_function("""\
@@ -205,4 +206,36 @@ verify: kernel row_sum: vq is not bound here
                     B[vi] = T.float32(0.0)
                 B[vi] = B[vi] + A[vi, vq]
                                       ^^"""
+    )
+
+
+def test_a_long_function_is_drawn_around_the_culprit() -> None:
+    nests = "".join(
+        f"""\
+    for i{n} in range(8):
+        with T.block("B{n}"):
+            v{n} = T.axis.remap("S", [i{n}])
+            B[v{n}] = A[v{n}] + T.float32({n}.0)
+"""
+        for n in range(9)
+    )
+    head = '@T.kernel\ndef f(A: T.Buffer((8,), "float32"), B: T.Output((8,), "float32")):\n'
+    long = parse_function(head + nests)
+    stored = [s for s in walk_statements(long.body) if isinstance(s, Store)]
+    middle = next(s for s in stored if "4.0" in str(s.value))
+    assert (
+        draw(long, middle, "T.float32(4.0)")
+        == """\
+    ...
+    def f(A: T.Buffer((8,), "float32"), B: T.Output((8,), "float32")):
+        ...
+        for i4 in range(8):
+            with T.block("B4"):
+                v4 = T.axis.remap("S", [i4])
+                B[v4] = A[v4] + T.float32(4.0)
+                                ^^^^^^^^^^^^^^
+        for i5 in range(8):
+            with T.block("B5"):
+                v5 = T.axis.remap("S", [i5])
+                ..."""
     )
