@@ -1,8 +1,11 @@
-"""What schedule rules ask of a loop function: how its blocks read and write memory, and which axis plays which part.
+"""What schedule rules ask of a loop function: how its blocks read and write memory, and which axis
+plays which part.
 
-In: a `LoopFunction` and its blocks. Out: facts; nothing here changes a function. Shared by the rules of all targets.
+In: a `LoopFunction` and its blocks. Out: facts; nothing here changes a function. Shared by the
+rules of all targets.
 
-    Y[m, n] += A[m, k] * B[n // 8, k, n % 8]   ->   Contraction: m is a row, n is a column (the lane axis), k is reduced
+    Y[m, n] += A[m, k] * B[n // 8, k, n % 8]   ->   Contraction: m is a row, n is a column (the lane
+    axis), k is reduced
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ _GROUP = Var("analysis.group")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One read or write of a buffer by a block, as a flat row-major element index over the block's axes."""
+    """One read or write of a buffer by a block, as a flat row-major element index over the block's
+    axes.
+    """
 
     buffer: Buffer
     index: Expr
@@ -67,8 +72,9 @@ class Fold:
 class Contraction:
     """A fold by addition of a product. Axes by what they index, outermost first.
 
-    `rows` occur in the left operand only, `columns` in the right one only (the last is contiguous in memory), `batch` in both;
-    `reduced` are the reduction axes. Every spatial axis occurs in the result.
+    `rows` occur in the left operand only, `columns` in the right one only (the last is contiguous
+    in memory), `batch` in both; `reduced` are the reduction axes. Every spatial axis occurs in the
+    result.
     """
 
     left: Load
@@ -108,7 +114,9 @@ def accesses(block: Block) -> tuple[Access, ...]:
 
 
 def stride(index: Expr, var: Var, ranges: dict[Var, Interval]) -> Expr | None:
-    """How far one step of `var` moves a flat index, where every step moves it equally far; else `None`."""
+    """How far one step of `var` moves a flat index, where every step moves it equally far; else
+    `None`.
+    """
     if var not in variables(index):
         return Const(0)
     step = simplify(substitute(index, {var: var + 1}) - index, ranges)
@@ -116,7 +124,8 @@ def stride(index: Expr, var: Var, ranges: dict[Var, Interval]) -> Expr | None:
 
 
 def lane_stride(index: Expr, var: Var, lanes: int, ranges: dict[Var, Interval]) -> int | None:
-    """The stride of a flat index within aligned groups of `lanes` values of `var`; `None` where it is not a constant.
+    """The stride of a flat index within aligned groups of `lanes` values of `var`; `None` where it
+    is not a constant.
 
     `n // 8 * 4096 + n % 8` has the lane stride 1 for 4 and for 8 lanes, though no stride.
     """
@@ -178,7 +187,9 @@ def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
 
 
 def _conditions(block: Block) -> list[Expr]:
-    """The conditions of selects, over indices: true of all lanes or of none only if the lane axis is not in them."""
+    """The conditions of selects, over indices: true of all lanes or of none only if the lane axis
+    is not in them.
+    """
     assert isinstance(block.body, Store)
     return [
         node.args[0]
@@ -233,7 +244,8 @@ def _reduce_axes(block: Block) -> tuple[Axis, ...]:
 
 
 def contraction_of(block: Block) -> Contraction | None:
-    """The contraction that a block is: a fold by addition of a product of two loads; `None` for another block.
+    """The contraction that a block is: a fold by addition of a product of two loads; `None` for
+    another block.
 
     The right operand is the one that runs along the result's last axis.
     """
@@ -271,7 +283,9 @@ def _index_variables(load: Load) -> frozenset[Var]:
 
 
 def collapses(outer: Axis, inner: Axis, block: Block) -> bool:
-    """True where walking `inner` then `outer` steps through every buffer as one loop would: the two can be fused."""
+    """True where walking `inner` then `outer` steps through every buffer as one loop would: the two
+    can be fused.
+    """
     if as_int(outer.extent) == 1 or as_int(inner.extent) == 1:
         return True
     ranges = axis_ranges(block)
@@ -286,7 +300,9 @@ def collapses(outer: Axis, inner: Axis, block: Block) -> bool:
 
 
 def free_values(block: Block) -> list[Expr]:
-    """What a body computes from its axes themselves (not as an index): a fused loop would need a division for it."""
+    """What a body computes from its axes themselves (not as an index): a fused loop would need a
+    division for it.
+    """
     found: list[Expr] = []
     for stmt in stores(block.body):
         stack = [stmt.value]

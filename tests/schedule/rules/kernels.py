@@ -1,4 +1,6 @@
-"""Naive loop functions for the tests of rules, made from tensor expressions as fusion makes them."""
+"""Naive loop functions for the tests of rules, made from tensor expressions as fusion makes
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every WASM rule: the scheduled function computes what the naive one does, and its trace replays."""
+"""Every WASM rule: the scheduled function computes what the naive one does, and its trace
+replays.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rules: which schedule for which kernel.
 
-In: a naive loop function (`loops.from_graph`) and a machine. Out: a `Schedule`, whose trace says what
-was done. Each target has an ordered list of rules; the last one always answers.
+In: a naive loop function (`loops.from_graph`) and a machine. Out: a `Schedule`, whose trace says
+what was done. Each target has an ordered list of rules; the last one always answers.
 """
 
 from __future__ import annotations

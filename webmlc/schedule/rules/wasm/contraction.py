@@ -1,16 +1,16 @@
 """Contractions: matrix products, convolutions (also grouped), matrix times vector.
 
-In: a block that multiplies and adds, whose result's last axis is contiguous in the right operand. The
-schedule is that of the fastest hand-written kernels: a register tile of pixels (or rows) times
-channels (or columns), the packed panel `[K][8]` of the right operand in the first-level cache, blocks
-of the left one in the second.
+In: a block that multiplies and adds, whose result's last axis is contiguous in the right operand.
+The schedule is that of the fastest hand-written kernels: a register tile of pixels (or rows) times
+channels (or columns), the packed panel `[K][8]` of the right operand in the first-level cache,
+blocks of the left one in the second.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import Axis, Block
 from webmlc.schedule.analysis import (
@@ -50,8 +50,8 @@ ENOUGH_FOR_THREADS = 8
 class Plan:
     """Which spatial axes (by position) play which part, and how the loops nest.
 
-    `outer` loops come first; `rows` are fused into the tile's row loop; `walk` are the other rows of
-    the left operand (image rows above a row of pixels); `column` is the lane axis.
+    `outer` loops come first; `rows` are fused into the tile's row loop; `walk` are the other rows
+    of the left operand (image rows above a row of pixels); `column` is the lane axis.
     """
 
     outer: tuple[int, ...]
@@ -77,7 +77,9 @@ def schedule_contraction(schedule: Schedule, update: str, machine: Machine) -> b
 
 
 def _has_lanes(block: Block, found: Contraction, machine: Machine) -> bool:
-    """True where the last column axis runs along vectors of the right operand, and is the result's last."""
+    """True where the last column axis runs along vectors of the right operand, and is the result's
+    last.
+    """
     axis = found.columns[-1]
     spatial = [a for a in block.axes if a.kind == "spatial" and as_int(a.extent) != 1]
     if not spatial or spatial[-1] != axis:
@@ -123,7 +125,7 @@ def _plan(
 
 
 def _can_join(
-    outer: Axis, inner: Axis, positions: dict[object, int], update: Block, result: Block
+    outer: Axis, inner: Axis, positions: dict[Var, int], update: Block, result: Block
 ) -> bool:
     """True where two row axes are one in memory, for the reduction and for its result block."""
     first, second = positions[outer.var], positions[inner.var]
@@ -133,7 +135,9 @@ def _can_join(
 
 
 def _block_rows(size: int, reduced: int, machine: Machine) -> int | None:
-    """Rows (whole tiles) of a block that fits half of the second-level cache; `None` where everything fits."""
+    """Rows (whole tiles) of a block that fits half of the second-level cache; `None` where
+    everything fits.
+    """
     if size * reduced * 4 <= machine.l2_bytes // 2:
         return None
     tile = cover_rows(Const(size), machine)[0]
@@ -172,7 +176,9 @@ class _Tiling:
             self.columns(nest, None, 0)
 
     def fuse_reduction(self, update: str) -> None:
-        """Fuse the inner reduction loops that step evenly through both operands: a longer inner loop."""
+        """Fuse the inner reduction loops that step evenly through both operands: a longer inner
+        loop.
+        """
         schedule = self.schedule
         block = schedule.block(update)
         axes = [axis for axis in block.axes if axis.kind == "reduce"]
@@ -207,7 +213,7 @@ class _Tiling:
         heights = cover_rows(extent, machine)
         widest = max(columns_for(part.size, machine) for part in heights)
         widths = cover_columns(self.plan.column_extent, widest, machine)
-        column = innermost_common(schedule, nest)
+        column = innermost(schedule, nest.result)
         loops = schedule.loops(nest.result)
         if row is not None:
             schedule.reorder(column, *loops[loops.index(row) : -1])
@@ -224,11 +230,13 @@ class _Tiling:
         walks: int,
         has_rows: bool,
     ) -> None:
-        """Tile one part of the columns: panels outermost, then parts of rows, then narrower panels."""
+        """Tile one part of the columns: panels outermost, then parts of rows, then narrower
+        panels.
+        """
         schedule = self.schedule
         inside = schedule.loops(nest.result)
         inside = inside[inside.index(loop) + 1 :]
-        panel, lane = split_off(schedule, loop, width.size)
+        _, lane = split_off(schedule, loop, width.size)
         if lane is not None and inside:
             schedule.reorder(*inside, lane)
         if not has_rows:
@@ -255,8 +263,3 @@ class _Tiling:
         order = [narrow, *walk, tiles, inner, lane]
         schedule.reorder(*(loop for loop in order if loop is not None))
         make_tile(schedule, nest, inner, lane, self.machine)
-
-
-def innermost_common(schedule: Schedule, nest: Nest) -> str:
-    """The loop right around the result block."""
-    return innermost(schedule, nest.result)

@@ -1,4 +1,5 @@
-"""The nests of a kernel: which block finishes which reduction, and which loop runs along which axis.
+"""The nests of a kernel: which block finishes which reduction, and which loop runs along which
+axis.
 
 In: a schedule in progress. Out: facts that the rules of one kernel class share, and the step that
 every tiled reduction begins with (`accumulate_locally`).
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Expr, Var, as_int
-from webmlc.loops.ir import Block, Buffer, For, LoopFunction, Store, blocks, loads, stores
+from webmlc.loops.ir import Block, Buffer, LoopFunction, Store, blocks, loads, stores
 from webmlc.schedule.analysis import fold_of
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import outer_blocks
@@ -71,7 +72,9 @@ def _is_own_element(indices: tuple[Expr, ...], block: Block) -> bool:
 
 
 def accumulate_locally(schedule: Schedule, update: str) -> Nest:
-    """Give a reduction a `local` buffer to accumulate in, and find (or make) the block that reads it."""
+    """Give a reduction a `local` buffer to accumulate in, and find (or make) the block that reads
+    it.
+    """
     epilogue = epilogue_of(schedule.function, schedule.block(update))
     if epilogue is None:
         return Nest(update, schedule.cache_write(update, "local"))
@@ -80,7 +83,9 @@ def accumulate_locally(schedule: Schedule, update: str) -> Nest:
 
 
 def axis_loops(schedule: Schedule, block: str) -> list[str | None]:
-    """The loop along each axis of a block; `None` where an axis has one value, or no loop of its own."""
+    """The loop along each axis of a block; `None` where an axis has one value, or no loop of its
+    own.
+    """
     result: list[str | None] = []
     for binding in schedule.block(block).bindings:
         match binding:
@@ -104,11 +109,6 @@ def extent_of(schedule: Schedule, loop: str) -> int | None:
 def innermost(schedule: Schedule, block: str) -> str:
     """The loop right around a block."""
     return schedule.loops(block)[-1]
-
-
-def is_perfect(schedule: Schedule, loop: str) -> bool:
-    """True where a loop's body is another loop or a block alone."""
-    return isinstance(schedule.loop(loop).body, For | Block)
 
 
 def product(extents: list[Expr]) -> int | None:

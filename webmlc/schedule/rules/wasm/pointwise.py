@@ -1,8 +1,8 @@
 """Pointwise stages: elementwise, broadcast, gather, transpose, the pieces of Concat and Pad.
 
 In: a block without a reduction under serial loops of its own. Out: loops that step evenly through
-memory are one; its contiguous part is vectorized; a permutation is blocked so that both sides stay in
-the cache.
+memory are one; its contiguous part is vectorized; a permutation is blocked so that both sides stay
+in the cache.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def steps_evenly(schedule: Schedule, block: str, outer: str, inner: str) -> bool
 
 
 def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> str | None:
-    """The loop along which some load is contiguous, where the stores are contiguous along the last one."""
+    """The loop along which some load is contiguous, where the stores are contiguous along the last
+    one.
+    """
     path, found = path_to_block(schedule.function, "transpose", block)
     ranges = ranges_along(schedule.function, path)
     values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
@@ -107,7 +109,9 @@ def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> s
 
 
 def _block_transpose(schedule: Schedule, rows: str, columns: str) -> None:
-    """Walk blocks of `rows` x `columns`, where both divide: each line of memory is touched in one block."""
+    """Walk blocks of `rows` x `columns`, where both divide: each line of memory is touched in one
+    block.
+    """
     if not all(_divides(schedule.extent(loop)) for loop in (rows, columns)):
         return
     row_blocks, row = schedule.split(rows, [None, BLOCK])

@@ -1,8 +1,8 @@
 """Stages that meet in rows: softmax, layer norm, reductions over the contiguous axis.
 
-In: a function of several stages. Out: one loop over rows with every stage of a row inside it, so that
-a row stays in the first-level cache and its statistics in registers; sums along the contiguous axis
-run in four vectors that are added at the end.
+In: a function of several stages. Out: one loop over rows with every stage of a row inside it, so
+that a row stays in the first-level cache and its statistics in registers; sums along the contiguous
+axis run in four vectors that are added at the end.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def _innermost_gathering(
 
 
 def _stores_known_sizes(schedule: Schedule, producers: list[str], depth: int) -> bool:
-    """True where what each producer stores in one iteration of the shared loops has a known size."""
+    """True where what each producer stores in one iteration of the shared loops has a known
+    size.
+    """
     for producer in producers:
         reduced = reduce_loops(schedule, producer)
         own = [loop for loop in schedule.loops(producer)[depth:] if loop not in reduced]

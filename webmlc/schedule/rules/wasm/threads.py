@@ -1,7 +1,8 @@
 """Sharing a kernel's work out to threads.
 
-In: a finished schedule of serial loops. Out: the same with the outermost loop of every nest parallel;
-loops are fused first where the outermost alone would not balance, or may run only once (a batch).
+In: a finished schedule of serial loops. Out: the same with the outermost loop of every nest
+parallel; loops are fused first where the outermost alone would not balance, or may run only once (a
+batch).
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def share_work(schedule: Schedule) -> None:
 
 
 def _loops_to_share(schedule: Schedule, nest: For) -> list[str]:
-    """The outermost loops of a nest that together have enough iterations; of symbolic ones, nothing is known."""
+    """The outermost loops of a nest that together have enough iterations; of symbolic ones, nothing
+    is known.
+    """
     reduced = _reduction_loops(nest)
     chosen: list[str] = []
     iterations = 1

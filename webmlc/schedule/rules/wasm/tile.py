@@ -26,7 +26,9 @@ from webmlc.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of an axis: `count` tiles of `size`, from where the last part ended. A symbolic count has no number."""
+    """A stretch of an axis: `count` tiles of `size`, from where the last part ended. A symbolic
+    count has no number.
+    """
 
     size: int
     count: Expr
@@ -38,7 +40,8 @@ class Part:
 
 
 def cover_rows(extent: Expr, machine: Machine) -> tuple[Part, ...]:
-    """Tiles of rows that cover `extent` exactly: as many full ones as fit, then one of what is left.
+    """Tiles of rows that cover `extent` exactly: as many full ones as fit, then one of what is
+    left.
 
     The full tile's height is the one whose tiles take the fewest cycles altogether.
     """
@@ -53,7 +56,8 @@ def cover_rows(extent: Expr, machine: Machine) -> tuple[Part, ...]:
 
 
 _CYCLES = (0.0, 1.1, 2.2, 4.0, 4.75, 5.4, 6.1)
-"""Cycles a reduction step takes for a tile of so many rows and 8 columns: 2 multiply-adds a cycle, at least 8 in flight.
+"""Cycles a reduction step takes for a tile of so many rows and 8 columns: 2 multiply-adds a cycle,
+at least 8 in flight.
 
 Tiles of one or two rows are 32 or 16 columns wide, which keeps 8 in flight, and count a fraction.
 """
@@ -65,14 +69,18 @@ def _row_cycles(size: int, rows: int) -> float:
 
 
 def columns_for(rows: int, machine: Machine) -> int:
-    """How many columns a tile of `rows` has: enough for 8 accumulators, as many as registers allow."""
+    """How many columns a tile of `rows` has: enough for 8 accumulators, as many as registers
+    allow.
+    """
     if rows <= 1:
         return machine.narrow_tile.columns
     return machine.narrow_tile.columns // 2 if rows == 2 else machine.tile.columns
 
 
 def cover_columns(extent: Expr, widest: int, machine: Machine) -> tuple[Part, ...]:
-    """Tiles of columns that cover `extent` exactly: `widest`, then 8, then a vector, then scalars."""
+    """Tiles of columns that cover `extent` exactly: `widest`, then 8, then a vector, then
+    scalars.
+    """
     size = as_int(extent)
     lanes = machine.lanes
     if size is None:
@@ -99,7 +107,9 @@ def partition_into(schedule: Schedule, loop: str, parts: Sequence[Part]) -> list
 
 
 def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str | None]:
-    """Split tiles of `size` off a loop: the loop over tiles and the loop within one, `None` for one of one step."""
+    """Split tiles of `size` off a loop: the loop over tiles and the loop within one, `None` for one
+    of one step.
+    """
     if extent_of(schedule, loop) == size:
         return (None, loop) if size > 1 else (loop, None)
     if size == 1:

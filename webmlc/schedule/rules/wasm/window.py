@@ -1,8 +1,9 @@
-"""Folds along lanes: depthwise convolution, pooling, reductions over any axis but the contiguous one.
+"""Folds along lanes: depthwise convolution, pooling, reductions over any axis but the contiguous
+one.
 
-In: a fold whose result's last axis is contiguous in everything it reads. Out: a tile of pixels times
-channels in registers while the window is walked; small windows are unrolled, so that neighbouring
-pixels share what they load.
+In: a fold whose result's last axis is contiguous in everything it reads. Out: a tile of pixels
+times channels in registers while the window is walked; small windows are unrolled, so that
+neighbouring pixels share what they load.
 """
 
 from __future__ import annotations
