@@ -1,4 +1,6 @@
-"""The command line: `webmlc build | run | check | bench | serve | inspect | ops`. No logic of its own.
+"""The command line: `webmlc build | run | check | bench | serve | inspect | ops`.
+
+No logic of its own: every command calls one function and prints what it returns.
 
 webmlc build model.onnx -o build/model
 webmlc check model.onnx --device webgpu
@@ -243,7 +245,8 @@ def main() -> None:
         sys.exit(2)
     except (InternalError, WebmlcError) as error:
         errors.print(
-            f"[bold red]internal error[/] (a bug of webmlc, please report it): {_escape(str(error))}\n"
+            "[bold red]internal error[/] (a bug of webmlc, please report it): "
+            f"{_escape(str(error))}\n"
             "WEBMLC_DUMP=dir writes every stage of the build there.",
             highlight=False,
             soft_wrap=True,
@@ -255,7 +258,7 @@ def _escape(text: str) -> str:
     return text.replace("[", r"\[")
 
 
-class _progress:  # noqa: N801
+class _progress:
     """A progress line that shows the stage being built; nothing where `quiet` or not a terminal."""
 
     def __init__(self, title: str, *, quiet: bool) -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from webmlc.core.errors import UserError
 from webmlc.core.flags import verify_level
 from webmlc.core.machine import WASM_MACHINES, WEBGPU, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
-from webmlc.frontend.read_model import read_model
+from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.fuse import FusionLimits, fuse
@@ -41,11 +41,7 @@ from webmlc.target.wasm.emit_module import Step, emit_module
 from webmlc.target.webgpu.emit_shaders import Shaders, emit_shaders
 from webmlc.version import VERSION
 
-if TYPE_CHECKING:
-    pass
-
 Target = Literal["wasm", "webgpu", "both"]
-Source = "str | Path | onnx.ModelProto"
 FUSION_LIMITS: Mapping[Device, FusionLimits] = {
     "wasm": FusionLimits(),
     "webgpu": FusionLimits(buffers=8),  # storage buffers that every WebGPU device binds at once
@@ -123,7 +119,7 @@ def _wasm_modules(
     kernels = {call.kernel: lowered[call.program].kernels[call.source] for call in calls}
     if not steps:
         return {}
-    modules = {}
+    modules: dict[str, WasmModule] = {}
     for variant, machine in WASM_MACHINES.items():
         ready = _compile_kernels(kernels, machine, variant, watch)
         modules[variant] = emit_module(ready, steps, variant)

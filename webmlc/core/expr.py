@@ -332,24 +332,43 @@ def call(op: str, *operands: Operand) -> Expr:
     `TypeError` where the operands' dtypes differ.
     """
     row = SCALAR_OPERATORS[op]
-    like = next((o.dtype for o in reversed(operands) if isinstance(o, Expr)), INDEX)
-    args = tuple(as_expr(o, like) for o in operands)
+    args = _as_expressions(operands)
     if len(args) != row.arity:
         raise TypeError(f"{op} takes {row.arity} operands, not {len(args)}")
-    typed = args[1:] if op == "select" else args
-    if any(a.dtype != typed[0].dtype for a in typed):
+    last = args[-1].dtype
+    if len(args) == 2:
+        agree = args[0].dtype == last
+    else:
+        agree = all(a.dtype == last for a in (args[1:] if op == "select" else args))
+    if not agree:
         raise TypeError(
             f"{op} of {', '.join(a.dtype for a in args)}: cast the operands to one dtype"
         )
-    dtype = DType.bool if row.result == "bool" else args[-1].dtype
+    dtype = DType.bool if row.result == "bool" else last
     if dtype == INDEX and len(args) == 2:
         folded = _index_identity(op, args[0], args[1])
         return Call(op, args, dtype) if folded is None else folded
     return Call(op, args, dtype)
 
 
+def _as_expressions(operands: tuple[Operand, ...]) -> tuple[Expr, ...]:
+    """Operands as expressions; Python numbers take the dtype of the last expression among them."""
+    like: DType | None = None
+    numbers = False
+    for operand in operands:
+        if isinstance(operand, Expr):
+            like = operand.dtype
+        else:
+            numbers = True
+    if not numbers:
+        return operands  # type: ignore[return-value]
+    return tuple(as_expr(o, INDEX if like is None else like) for o in operands)
+
+
 def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
     """Fold `a op b` of index type where both are literals or one is a neutral element."""
+    if not isinstance(b, Const) and not isinstance(a, Const):
+        return None
     match op, a, b:
         case (("floordiv" | "floormod" | "truncdiv" | "truncmod"), _, Const(value=0)):
             return None
@@ -398,16 +417,14 @@ def as_int(expr: Operand) -> int | None:
 
 
 def walk(root: Expr) -> Iterator[Expr]:
-    """Every distinct node of `root`, parents before children: what is shared is visited once."""
-    seen: set[Expr] = {root}
+    """Every node of `root`, parents before children, shared nodes as often as they occur."""
     stack = [root]
     while stack:
         node = stack.pop()
         yield node
-        for child in reversed(node.children()):
-            if child not in seen:
-                seen.add(child)
-                stack.append(child)
+        children = node.children()
+        if children:
+            stack.extend(children[::-1])
 
 
 @lru_cache(maxsize=1 << 16)
@@ -420,26 +437,32 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Rewrite bottom-up: `rule` sees each node over its rewritten children and returns a
     replacement or `None`.
 
-    An explicit stack: deep expressions would break Python's recursion. Equal sub-expressions are
+    An explicit stack: deep expressions would break Python's recursion. Shared sub-expressions are
     rewritten once.
     """
-    done: dict[Expr, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(root, False)]
+    done: dict[int, Expr] = {}  # by identity: hashing every node would cost more than it saves
+    stack = [root]
     while stack:
-        node, expanded = stack.pop()
-        if node in done:
+        node = stack[-1]
+        if id(node) in done:
+            stack.pop()
             continue
         children = node.children()
-        if not expanded and children:
-            stack.append((node, True))
-            stack.extend((child, False) for child in children if child not in done)
-            continue
-        new = tuple(done[child] for child in children)
-        changed = any(a is not b for a, b in zip(new, children, strict=True))
-        rebuilt = node.rebuild(new) if changed else node
+        rebuilt = node
+        if children:
+            waiting = [child for child in children if id(child) not in done]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            new = tuple([done[id(child)] for child in children])
+            for a, b in zip(new, children, strict=True):
+                if a is not b:
+                    rebuilt = node.rebuild(new)
+                    break
+        stack.pop()
         result = rule(rebuilt)
-        done[node] = rebuilt if result is None else result
-    return done[root]
+        done[id(node)] = rebuilt if result is None else result
+    return done[id(root)]
 
 
 def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
@@ -447,31 +470,35 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
 
     What holds none of the variables stays the very same object.
     """
-    if not mapping:
-        return root
     if isinstance(root, Var):
         return mapping.get(root, root)
-    done: dict[Expr, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(root, False)]
+    if not mapping or variables(root).isdisjoint(mapping):
+        return root
+    done: dict[int, Expr] = {}
+    stack = [root]
     while stack:
-        node, expanded = stack.pop()
-        if node in done:
-            continue
+        node = stack[-1]
         children = node.children()
         if not children:
-            done[node] = mapping.get(node, node) if isinstance(node, Var) else node
-        elif not expanded:
-            stack.append((node, True))
-            stack.extend((child, False) for child in children)
+            stack.pop()
+            done[id(node)] = mapping.get(node, node) if isinstance(node, Var) else node
+            continue
+        waiting = [child for child in children if id(child) not in done]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        new = tuple([done[id(child)] for child in children])
+        for a, b in zip(new, children, strict=True):
+            if a is not b:
+                if isinstance(node, Call) and node.dtype == INDEX:
+                    done[id(node)] = call(node.op, *new)
+                else:
+                    done[id(node)] = node.rebuild(new)
+                break
         else:
-            new = tuple(done[child] for child in children)
-            if all(a is b for a, b in zip(new, children, strict=True)):
-                done[node] = node
-            elif isinstance(node, Call) and node.dtype == INDEX:
-                done[node] = call(node.op, *new)
-            else:
-                done[node] = node.rebuild(new)
-    return done[root]
+            done[id(node)] = node
+    return done[id(root)]
 
 
 def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:

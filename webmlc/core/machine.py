@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MachineName = Literal["wasm", "webgpu"]
+WasmVariant = Literal["relaxed", "simd128"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ SIMD128 = Machine(
 )
 """WebAssembly with baseline SIMD, for engines that reject relaxed opcodes."""
 
-WASM_MACHINES = {"relaxed": RELAXED, "simd128": SIMD128}
+WASM_MACHINES: dict[WasmVariant, Machine] = {"relaxed": RELAXED, "simd128": SIMD128}
 """The two modules of a package, by the feature name in their file names."""
 
 WEBGPU = Machine(

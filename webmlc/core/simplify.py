@@ -182,7 +182,8 @@ class _Simplifier:
             if any(bounds(other, self.ranges).low < 0 for other in rest):
                 continue
             upper = self.polynomial(call("sub", interval.below, 1))
-            end = upper if factor * sign > 0 else {(): int(interval.low)}
+            lower: Polynomial = {(): int(interval.low)}
+            end = upper if factor * sign > 0 else lower
             return _multiply({rest: factor}, end)
         return {term: factor}
 

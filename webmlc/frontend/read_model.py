@@ -44,7 +44,11 @@ from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
 
 
-def read_model(source: str | Path | ModelProto) -> Module:
+Source = str | Path | ModelProto
+"""Where a model comes from: a file, or a model in memory."""
+
+
+def read_model(source: Source) -> Module:
     """Read, check and convert a model; raises `ModelError` where the file cannot be used."""
     if isinstance(source, ModelProto):
         model, folder, stem = source, None, source.graph.name or "model"

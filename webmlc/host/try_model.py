@@ -93,7 +93,7 @@ def read_inputs(
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
     """Write the outputs as a `.npz` file."""
     with path.open("wb") as file:
-        np.savez(file, **{name: array for name, array in outputs.items()})
+        np.savez(file, allow_pickle=False, **dict(outputs))
 
 
 def summarise(outputs: Mapping[str, Array]) -> list[Row]:
@@ -136,14 +136,13 @@ def time_kernels(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]
     """Median milliseconds of each step, slowest first, with the ONNX nodes it computes."""
     inputs = random_inputs(model.inputs, sizes, 0)
     profiles = [model.profile(inputs) for _ in range(runs)]
-    rows = []
-    for steps in zip(*profiles, strict=True):
-        rows.append(
-            {
-                "kernel": steps[0].kernel,
-                "device": str(steps[0].device),
-                "median ms": 1e3 * statistics.median(s.seconds for s in steps),
-                "nodes": ", ".join(steps[0].origin),
-            }
-        )
+    rows = [
+        {
+            "kernel": steps[0].kernel,
+            "device": str(steps[0].device),
+            "median ms": 1e3 * statistics.median(s.seconds for s in steps),
+            "nodes": ", ".join(steps[0].origin),
+        }
+        for steps in zip(*profiles, strict=True)
+    ]
     return sorted(rows, key=lambda row: -float(row["median ms"]))

@@ -241,7 +241,7 @@ class _Lowering:
         return simplify(rewrite(value, rule))
 
 
-def _scalar_constant(value: str, array: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def _scalar_constant(value: str, array: np.ndarray) -> Tensor:
     """A one-element constant as a pointwise tensor: it ends up as a literal in the code."""
     dtype = DType.of(array.dtype)
     axes = tuple(Var(f"constant_{d}") for d in range(array.ndim))
