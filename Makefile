@@ -32,7 +32,7 @@ $(VENV)/.stamp: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("webmlc needs Python 3.11 or later")'
 	@echo "webmlc: setting up $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 node_modules/.stamp: package.json package-lock.json

@@ -19,7 +19,7 @@ const bars = Array.from({ length: 10 }, (_, digit) => createBar(digit));
 
 /** @type {Awaited<ReturnType<typeof load>> | null} */
 let model = null;
-let modelBytes = 0; // code and weights of every load
+let modelBytes = 0; // the model's code and weights; loaded again, they come from the browser's cache
 let loads = 0; // the latest choice of device wins, however long an earlier one takes to load
 let strokes = /** @type {import("./preprocess.js").Point[][]} */ ([]);
 let reading = false;
@@ -71,8 +71,8 @@ async function start() {
   try {
     // One digit is so little work that waking a second thread costs more than it saves.
     const loaded = await load(PACKAGE, { device, threads: 1, onProgress });
-    modelBytes += loaded.resources.download;
     if (mine !== loads) return loaded.dispose();
+    modelBytes = loaded.resources.download;
     // The first run compiles what is compiled lazily; the time shown is that of later ones.
     await loaded.run({ image: { dtype: "float32", shape: [1, 1, SIDE, SIDE], data: new Float32Array(SIDE * SIDE) } });
     model = loaded;

@@ -111,7 +111,10 @@ def main() -> int:
     if wrong:
         console.print(f"accuracy is under {ENOUGH:.0%}: something is broken")
         return 1
-    console.print("draw digits yourself:  webmlc serve build/digits")
+    command = Path(sys.executable).with_name("webmlc")
+    if command.is_relative_to(Path.cwd()):
+        command = command.relative_to(Path.cwd())
+    console.print(f"draw digits yourself:  {command} serve build/digits", soft_wrap=True)
     return 0
 
 
