@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from webmlc.core.machine import RELAXED, SIMD128, Machine
-from webmlc.loops.ir import For, LoopFunction, walk_statements
+from webmlc.loops.ir import For, LoopFunction, Seq, walk_statements
 from webmlc.loops.verify import verify
 from webmlc.schedule.rules import choose_rule
 from webmlc.schedule.schedule import replay
@@ -112,6 +112,15 @@ def test_a_symbolic_batch_alone_is_not_what_threads_share() -> None:
         if isinstance(s, For) and s.kind == "parallel"
     )
     assert str(shared.extent) == "s * 8"
+
+
+def test_every_nest_of_a_large_kernel_is_shared() -> None:
+    """Blocked rows and their remainder stand under the loop over a batch of one."""
+    function = k.convolution(56, 55, 64, 64, 1)
+    body = choose_rule(function, RELAXED)[1].function.body
+    assert isinstance(body, For) and isinstance(body.body, Seq)
+    for nest in body.body.statements:
+        assert sum(isinstance(s, For) and s.kind == "parallel" for s in walk_statements(nest)) == 1
 
 
 def test_small_kernels_stay_on_one_thread() -> None:

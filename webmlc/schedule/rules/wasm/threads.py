@@ -8,7 +8,7 @@ batch).
 from __future__ import annotations
 
 from webmlc.core.expr import variables
-from webmlc.loops.ir import For, Seq, blocks
+from webmlc.loops.ir import For, Seq, Stmt, blocks
 from webmlc.schedule.rules.wasm.nests import extent_of
 from webmlc.schedule.schedule import Schedule
 
@@ -18,17 +18,24 @@ ENOUGH = 8
 
 def share_work(schedule: Schedule) -> None:
     """Make one loop of every nest of the function parallel."""
-    body = schedule.function.body
-    for nest in body.statements if isinstance(body, Seq) else (body,):
-        if isinstance(nest, For):
-            loops = _loops_to_share(schedule, nest)
-            if loops:
-                schedule.parallel(schedule.fuse(*loops) if len(loops) > 1 else loops[0])
+    nests = _nests(schedule.function.body)
+    while nests:
+        nest = nests.pop()
+        loops, last = _loops_to_share(schedule, nest)
+        if all(extent_of(schedule, loop) is None for loop in loops) and isinstance(last.body, Seq):
+            nests += _nests(last.body)  # a batch, perhaps of one, around several nests
+        elif loops:
+            schedule.parallel(schedule.fuse(*loops) if len(loops) > 1 else loops[0])
 
 
-def _loops_to_share(schedule: Schedule, nest: For) -> list[str]:
-    """The outermost loops of a nest that together have enough iterations; of symbolic ones, nothing
-    is known.
+def _nests(body: Stmt) -> list[For]:
+    statements = body.statements if isinstance(body, Seq) else (body,)
+    return [statement for statement in statements if isinstance(statement, For)]
+
+
+def _loops_to_share(schedule: Schedule, nest: For) -> tuple[list[str], For]:
+    """The outermost loops of a nest that together have enough iterations, and the last loop that
+    was looked at. Of symbolic loops nothing is known.
     """
     reduced = _reduction_loops(nest)
     chosen: list[str] = []
@@ -44,7 +51,7 @@ def _loops_to_share(schedule: Schedule, nest: For) -> list[str]:
         if not isinstance(loop.body, For):
             break
         loop = loop.body
-    return chosen
+    return chosen, loop
 
 
 def _reduction_loops(nest: For) -> set[str]:
