@@ -106,6 +106,8 @@ def _parts(function: LoopFunction) -> tuple[tuple[Let, ...], list[tuple[Stmt, St
     own = {b.name for b in function.allocations if b.scope == "local"}
     fills: list[Store] = []
     nests: list[tuple[Stmt, Stmt]] = []
+    if not any(bindings(body)):
+        return tuple(lets), [(Seq(()), body)]  # one thread does it all
     statements = body.statements if isinstance(body, Seq) else (body,)
     for position, stmt in enumerate(statements):
         match stmt:

@@ -64,6 +64,8 @@ def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
     column = loops_along(block, roles.columns[-1:])
     rows = loops_along(block, roles.rows)
     batch = loops_along(block, (*roles.batch, *roles.columns[:-1]))
+    batch += [loop for loop in rows if as_int(simplify(schedule.extent(loop))) == 1]
+    rows = [loop for loop in rows if loop not in batch]
     reduced = loops_along(block, roles.reduced)
     if not column or not reduced:
         return None

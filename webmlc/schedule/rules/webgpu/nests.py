@@ -44,10 +44,19 @@ def extent_of(loops: Sequence[Expr]) -> int | None:
 
 
 def fuse_all(schedule: Schedule, loops: Sequence[str]) -> str | None:
-    """One loop of several perfectly nested ones; `None` of none."""
+    """One loop of several perfectly nested ones; `None` of none.
+
+    Loops that run once stay outside: a quotient by a symbolic size would not be known to be 0.
+    """
     if not loops:
         return None
-    return loops[0] if len(loops) == 1 else schedule.fuse(*loops)
+    many = [loop for loop in loops if as_int(simplify(schedule.extent(loop))) != 1]
+    once = [loop for loop in loops if loop not in many]
+    if not many:
+        return loops[-1]
+    if once:
+        schedule.reorder(*once, *many)
+    return many[0] if len(many) == 1 else schedule.fuse(*many)
 
 
 def bind_threads(schedule: Schedule, loops: Sequence[str], size: int) -> str | None:

@@ -29,6 +29,7 @@ from webmlc.schedule.schedule import Schedule
 def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
     """Answers where all blocks lead to one last block (or to several that share nothing)."""
     schedule = Schedule(function)
+    function = inline_stages(schedule)
     made = written(function)
     read = {name for block in blocks(function.body) for name in reads(block)}
     outputs = {b.name for b in function.params[len(function.params) - function.outputs :]}
@@ -43,6 +44,16 @@ def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
     for final in finals:
         _schedule_rows(schedule, final, machine)
     return schedule
+
+
+def inline_stages(schedule: Schedule) -> LoopFunction:
+    """Compute pointwise temporaries where they are read: a thread has no room for a row of them."""
+    parameters = {b.name for b in schedule.function.params}
+    for block in list(blocks(schedule.function.body)):
+        own = {s.buffer.name for s in stores(block)}
+        if not own & parameters and not axes_of_kind(block, "reduce"):
+            schedule.compute_inline(block.name)
+    return schedule.function
 
 
 def producers_of(function: LoopFunction, block: Block) -> list[Block]:

@@ -1,0 +1,136 @@
+"""Every GPU rule: the scheduled function, its lowered form and its shader compute what the naive one does."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from webmlc.core.machine import WEBGPU
+from webmlc.loops.interp import run
+from webmlc.loops.ir import For, LoopFunction, Stmt, walk_statements
+from webmlc.loops.verify import verify
+from webmlc.schedule.rules import choose_rule
+from webmlc.schedule.schedule import replay
+from webmlc.target.lower import lower
+from webmlc.target.webgpu.emit_shaders import emit_shaders
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+HERE = Path(__file__).parent
+k = _load("kernels", HERE / "kernels.py")
+gpu = _load("gpu", HERE.parents[1] / "target" / "webgpu" / "gpu.py")
+
+S = k.S
+Case = tuple[str, LoopFunction, dict[str, int]]
+CASES: dict[str, Case] = {
+    **{
+        f"matmul {m}x{n}": ("contraction", k.matmul(m, n, 12), {})
+        for m, n in [(1, 45), (5, 8), (7, 12), (8, 16), (9, 3), (13, 10), (64, 40), (77, 24)]
+    },
+    "matmul, odd depth": ("contraction", k.matmul(16, 16, 7), {}),
+    "matmul, no epilogue": ("contraction", k.matmul(13, 20, 4, epilogue=False), {}),
+    "matmul, symbolic rows": ("contraction", k.matmul(S, 40, 4), {"s": 21}),
+    "matmul, one symbolic row": ("contraction", k.matmul(S, 40, 4), {"s": 1}),
+    "attention": ("contraction", k.attention_scores(2, 7, 16, 8), {}),
+    "attention, symbolic": ("contraction", k.attention_scores(2, S, S, 8), {"s": 11}),
+    "transposed matmul": ("window", k.transposed_matmul(5, 3, 40), {}),
+    "conv 3x3": ("contraction", k.convolution(7, 7, 3, 16, 3), {}),
+    "conv 3x3, odd channels": ("contraction", k.convolution(7, 14, 3, 13, 3), {}),
+    "conv 3x3 stride 2, batch": ("contraction", k.convolution(5, 5, 8, 8, 3, 2, 2), {}),
+    "conv 1x1": ("contraction", k.convolution(14, 3, 4, 40, 1), {}),
+    "conv 1x1, symbolic batch": ("contraction", k.convolution(3, 3, 4, 8, 1, batch=S), {"s": 2}),
+    "conv 3x3, symbolic size": ("contraction", k.convolution(S, S, 3, 8, 3), {"s": 9}),
+    "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
+    "depthwise stride 2": ("window", k.depthwise(6, 8, 8, 3, 2), {}),
+    "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
+    "depthwise, symbolic size": ("window", k.depthwise(S, S, 8, 3), {"s": 6}),
+    "max pool": ("window", k.pool(5, 12, 3, "max"), {}),
+    "average pool": ("window", k.pool(6, 12, 2, "add"), {}),
+    "global average": ("window", k.global_average(7, 40), {}),
+    "global average, symbolic": ("window", k.global_average(S, 5), {"s": 3}),
+    "softmax": ("rows", k.softmax(5, 40), {}),
+    "softmax, odd": ("rows", k.softmax(4, 129), {}),
+    "softmax over channels": ("rows", k.softmax(2, 5, 3, 8, axis=1), {}),
+    "softmax, symbolic": ("rows", k.softmax(S, S), {"s": 37}),
+    "softmax over channels, symbolic": ("rows", k.softmax(2, 5, S, S, axis=1), {"s": 4}),
+    "layer norm": ("rows", k.layer_norm(2, 3, 70), {}),
+    "layer norm, symbolic": ("rows", k.layer_norm(S, 3, 9), {"s": 2}),
+    "row sums": ("window", k.total(4, 100, keep=1), {}),
+    "row sums, symbolic": ("window", k.total(3, S, keep=1), {"s": 50}),
+    "sum": ("rows", k.total(8, 16), {}),
+    "add": ("pointwise", k.add(2, 3, 5, 7), {}),
+    "add, symbolic": ("pointwise", k.add(S, 4, 3), {"s": 5}),
+    "add scalars": ("pointwise", k.add(), {}),
+    "add bias": ("pointwise", k.add_bias(2, 3, 4, 10), {}),
+    "add bias, symbolic": ("pointwise", k.add_bias(S, S), {"s": 9}),
+    "transpose to NHWC": ("pointwise", k.transpose((0, 2, 3, 1), 1, 3, 8, 8), {}),
+    "transpose blocks": ("pointwise", k.transpose((1, 0), 32, 48), {}),
+    "transpose heads": ("pointwise", k.transpose((0, 2, 1, 3), 2, 3, 4, 16), {}),
+    "transpose, symbolic": ("pointwise", k.transpose((1, 0), S, 8), {"s": 5}),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_schedule_and_shader_keep_the_meaning(case: Case) -> None:
+    rule, function, symbols = case
+    chosen, schedule = choose_rule(function, WEBGPU)
+    assert chosen == rule
+    verify(schedule.function)
+    assert replay(function, schedule.trace) == schedule.function
+    want = k.outputs_of(function, symbols)
+    lowered = lower(schedule.function, WEBGPU)
+    for stage in (schedule.function, lowered):
+        data = k.arguments(function, symbols)
+        run(stage, data, symbols)
+        _equal([data[b.name] for b in function.params[-function.outputs :]], want)
+    _equal(list(gpu.run_on_gpu(lowered, k.arguments(function, symbols), symbols).values()), want)
+
+
+def _equal(got: list[np.ndarray], want: list[np.ndarray]) -> None:
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def _shader(function: LoopFunction) -> str:
+    lowered = lower(choose_rule(function, WEBGPU)[1].function, WEBGPU)
+    return emit_shaders({"kernel": lowered}, {"kernel": frozenset({"a", "b", "c"})}).text
+
+
+def test_the_tile_is_eight_by_eight_in_registers() -> None:
+    """Per 4 steps of the reduction: 8 vec4 of the rows, 8 of the columns, 64 multiply-adds."""
+    text = _shader(k.matmul(64, 64, 64))
+    inner = text[text.index("for (var k") : text.index("max(")]
+    assert inner.count("+= ") == 64
+    assert inner.count("= a_0[") == 8
+    assert inner.count("= b_0[") == 8
+    assert "array<f32>" not in text  # every access is a vec4
+    assert "fma(" not in text  # a function call on software adapters
+
+
+def test_what_is_aligned_moves_as_vectors() -> None:
+    text = _shader(k.add(4, 16))
+    assert "array<vec4f>" in text
+    assert "array<f32>" not in text
+
+
+def _bound(root: Stmt) -> list[str | None]:
+    return [s.thread for s in walk_statements(root) if isinstance(s, For) and s.thread]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_workgroups_fit_the_default_limits(case: Case) -> None:
+    lowered = lower(choose_rule(case[1], WEBGPU)[1].function, WEBGPU)
+    shader = emit_shaders({"kernel": lowered})
+    size = shader.text.split("@workgroup_size(")[1].split(")")[0]
+    assert np.prod([int(s) for s in size.split(",")]) <= 256
