@@ -66,6 +66,8 @@ def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
     batch = loops_along(block, (*roles.batch, *roles.columns[:-1]))
     batch += [loop for loop in rows if as_int(simplify(schedule.extent(loop))) == 1]
     rows = [loop for loop in rows if loop not in batch]
+    if any(as_int(simplify(schedule.extent(loop))) is None for loop in rows[1:]):
+        batch, rows = [*batch, *rows[:-1]], rows[-1:]  # quotients by a symbol hide what is disjoint
     reduced = loops_along(block, roles.reduced)
     if not column or not reduced:
         return None
