@@ -215,7 +215,7 @@ def softmax_axes(context: Context) -> tuple[int, ...]:
 
 
 def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
-    """Three stages: maximum, sum of exponentials, result."""
+    """Four stages: maximum, exponentials, their sum, result."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         x, axes = given(inputs, 0), softmax_axes(context)
@@ -228,13 +228,14 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
         def one(i: Sequence[Expr]) -> tuple[Expr, ...]:
             return tuple(ZERO if d in axes else v for d, v in enumerate(i))
 
-        total = fold("sum_exp", x, axes, "add", lambda *i: call("exp", shifted(*i)))
+        exponential = compute("exponential", x.shape, lambda *i: call("exp", shifted(*i)))
+        total = fold("sum_exp", x, axes, "add", lambda *i: exponential[i])
 
         def element(*i: Expr) -> Expr:
             if log:
                 value = shifted(*i) - call("log", total[one(i)])
             else:
-                value = call("exp", shifted(*i)) / total[one(i)]
+                value = exponential[i] / total[one(i)]
             return value.astype(x.dtype)
 
         return (compute("log_softmax" if log else "softmax", x.shape, element),)

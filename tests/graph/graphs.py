@@ -1,0 +1,28 @@
+"""Small graphs for the tests of graph passes, written as ONNX text and taken through inference."""
+
+from __future__ import annotations
+
+import onnx.parser
+
+from webmlc.frontend.read_model import read_model
+from webmlc.graph.fold_constants import fold_constants
+from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.ir import Module
+from webmlc.graph.normalise import normalise
+from webmlc.graph.simplify_graph import simplify_graph
+
+
+def module(text: str) -> Module:
+    """The module of an ONNX graph in ONNX's text syntax, simplified."""
+    header = '<ir_version: 8, opset_import: ["" : 17]>\n'
+    read = read_model(onnx.parser.parse_model(header + text))
+    return simplify_graph(fold_constants(infer_shapes(normalise(read))))
+
+
+def zeros(name: str, *shape: int) -> str:
+    """A float initialiser of zeros in ONNX's text syntax."""
+    count = 1
+    for size in shape:
+        count *= size
+    dimensions = ",".join(map(str, shape))
+    return f"float[{dimensions}] {name} = {{{','.join(['0'] * count)}}}"

@@ -1,0 +1,116 @@
+"""Layouts and fusion: which operators, in which layout, end up in which kernel."""
+
+from __future__ import annotations
+
+from tests.graph.graphs import module, zeros
+from webmlc.graph.choose_layouts import choose_layouts, pack_convolution, pack_matrix
+from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.graph.ir import Module
+from webmlc.graph.simplify_graph import simplify_graph
+
+
+def operators(made: Module) -> list[str]:
+    return [node.op for node in made.main.nodes]
+
+
+def groups(made: Module, limits: FusionLimits | None = None) -> list[str]:
+    """The name of each kernel: its operators."""
+    fused = fuse(simplify_graph(choose_layouts(made)), limits)
+    return [
+        node.attributes["body"].name if node.op == "fused" else node.op for node in fused.main.nodes
+    ]
+
+
+RESIDUAL = f"""
+g (float[1,8,6,6] x) => (float[1,8,6,6] y)
+<{zeros("w", 8, 8, 3, 3)}, {zeros("b", 8)}, {zeros("v", 8, 8, 1, 1)}> {{
+  a = Conv <pads = [1,1,1,1]> (x, w, b)
+  c = Relu(a)
+  d = Conv(c, v)
+  e = Add(d, c)
+  y = Relu(e)
+}}
+"""
+
+
+def test_maps_are_transposed_only_at_the_edges() -> None:
+    made = choose_layouts(module(RESIDUAL))
+    expected = "Transpose Pad Conv Add Relu Conv Add Relu Transpose"
+    assert operators(made) == expected.split()
+    assert {n.domain for n in made.main.nodes if n.op == "Conv"} == {"webmlc"}
+
+
+def test_epilogues_join_their_contraction() -> None:
+    assert groups(module(RESIDUAL)) == [
+        "transpose_pad",
+        "conv_relu",
+        "conv_add_relu",
+        "transpose",
+    ]
+
+
+def test_a_value_read_elsewhere_ends_the_group() -> None:
+    text = f"""
+    g (float[2,8] x) => (float[2,8] y, float[2,8] z)
+    <{zeros("w", 8, 8)}> {{
+      a = MatMul(x, w)
+      y = Relu(a)
+      b = Tanh(a)
+      z = Mul(b, y)
+    }}
+    """
+    assert groups(module(text)) == ["matmul", "relu", "tanh_mul"]
+
+
+def test_branches_that_meet_again_are_one_group() -> None:
+    text = f"""
+    g (float[2,8] x) => (float[2,8] y)
+    <{zeros("w", 8, 8)}> {{
+      a = MatMul(x, w)
+      b = Sigmoid(a)
+      y = Mul(a, b)
+    }}
+    """
+    assert groups(module(text)) == ["matmul_sigmoid_mul"]
+
+
+def test_the_limit_of_buffers_ends_a_group() -> None:
+    inputs = ", ".join(f"float[4] x{i}" for i in range(6))
+    sums = "\n".join(f"s{i} = Add({'x0' if i == 1 else f's{i - 1}'}, x{i})" for i in range(1, 6))
+    text = f"g ({inputs}) => (float[4] y) {{\n{sums}\ny = Relu(s5)\n}}"
+    assert groups(module(text)) == ["add_add_add_add"]
+    assert len(groups(module(text), FusionLimits(buffers=4))) > 1
+
+
+def test_a_transpose_that_moves_no_bytes_is_a_view() -> None:
+    text = "g (float[1,8,1] x) => (float[8,1,1] y) { y = Transpose <perm = [1,2,0]> (x) }"
+    assert operators(choose_layouts(module(text))) == ["View"]
+
+
+def test_two_shapes_of_one_value_are_two_views() -> None:
+    text = """
+    g (float[2,6] x) => (float[2,6] y, float[6,2] z)
+    <int64[2] s = {6,2}> {
+      a = Relu(x)
+      b = Reshape(a, s)
+      z = Neg(b)
+      y = Neg(a)
+    }
+    """
+    made = simplify_graph(choose_layouts(module(text)))
+    shapes = {n.outputs[0]: made.main.type(n.outputs[0]).static_shape for n in made.main.nodes}
+    assert sorted(s for s in shapes.values() if s) == [(2, 6), (2, 6), (6, 2), (6, 2)]
+
+
+def test_weights_are_packed_in_panels_of_eight() -> None:
+    import numpy as np
+
+    matrix = np.arange(30, dtype=np.float32).reshape(3, 10)
+    packed = pack_matrix(matrix)
+    assert packed.shape == (2, 3, 8)
+    assert packed[0, 1].tolist() == matrix[1, :8].tolist()
+    assert packed[1, 2].tolist() == [*matrix[2, 8:].tolist(), 0, 0, 0, 0, 0, 0]
+    weights = np.arange(2 * 3 * 4, dtype=np.float32).reshape(4, 3, 2, 1)
+    grouped = pack_convolution(weights, 2)
+    assert grouped.shape == (2, 1, 2, 1, 3, 8)
+    assert grouped[1, 0, 1, 0, 2, 1] == weights[3, 2, 1, 0]

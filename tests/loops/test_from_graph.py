@@ -1,0 +1,105 @@
+"""Lowering fused groups to loops: golden text, and pieces that cover their output."""
+
+# ruff: noqa: E501  (golden text)
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.graph.graphs import module, zeros
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.fuse import fuse
+from webmlc.loops.from_graph import Device
+from webmlc.loops.interp import run
+from webmlc.loops.ir import LoopFunction, blocks
+from webmlc.loops.lower_module import lower_module
+from webmlc.loops.text import print_function
+from webmlc.loops.verify import verify
+
+
+def kernels(text: str, device: Device = "wasm") -> dict[str, LoopFunction]:
+    lowered = lower_module(fuse(choose_layouts(module(text))), device)
+    for kernel in lowered.kernels.values():
+        verify(kernel)
+    return dict(lowered.kernels)
+
+
+GEMM = f"""
+g (float[n,4] x) => (float[n,3] y)
+<{zeros("w", 4, 3)}, {zeros("b", 3)}> {{
+  a = Gemm(x, w, b)
+  y = Relu(a)
+}}
+"""
+
+
+def test_a_group_is_one_function_of_two_blocks() -> None:
+    (kernel,) = kernels(GEMM).values()
+    assert (
+        print_function(kernel)
+        == """\
+@T.kernel(origin=['a', 'y'])
+def matmul_add_relu(
+    in0: T.Buffer((n, 4), "float32"),
+    in1: T.Buffer((1, 4, 8), "float32"),
+    in2: T.Buffer((3,), "float32"),
+    out0: T.Output((n, 3), "float32"),
+    n: T.symbol,
+):
+    matmul = T.alloc_buffer((n, 3), "float32")
+    for matmul_0, matmul_1, matmul_r0 in T.grid(n, 3, 4):
+        with T.block("matmul"):
+            v_matmul_0, v_matmul_1, v_matmul_r0 = T.axis.remap("SSR", [matmul_0, matmul_1, matmul_r0])
+            with T.init():
+                matmul[v_matmul_0, v_matmul_1] = T.float32(0.0)
+            matmul[v_matmul_0, v_matmul_1] = matmul[v_matmul_0, v_matmul_1] + in0[v_matmul_0, v_matmul_r0] * in1[v_matmul_1 // 8, v_matmul_r0, v_matmul_1 % 8]
+    for relu_0, relu_1 in T.grid(n, 3):
+        with T.block("relu"):
+            v_relu_0, v_relu_1 = T.axis.remap("SS", [relu_0, relu_1])
+            out0[v_relu_0, v_relu_1] = T.max(matmul[v_relu_0, v_relu_1] + in2[v_relu_1], T.float32(0.0))"""
+    )
+
+
+def test_equal_groups_are_one_kernel() -> None:
+    text = (
+        "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Tanh(x) a = Relu(y) z = Tanh(a) }"
+    )
+    made = kernels(text)
+    assert sorted(made) == ["relu_tanh", "tanh"] or len(made) == 2
+
+
+def test_pads_and_concats_write_disjoint_pieces_that_cover_the_output() -> None:
+    text = """
+    g (float[1,2,3,4] x) => (float[1,2,6,7] y, float[2,2,3,4] z)
+    <int64[8] p = {0,0,1,2,0,0,2,1}> {
+      y = Pad <mode = "constant"> (x, p)
+      z = Concat <axis = 0> (x, x)
+    }
+    """
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)
+    expected = {
+        "pad": np.pad(x, ((0, 0), (0, 0), (1, 2), (2, 1))),
+        "concat": np.concatenate([x, x]),
+    }
+    for name, kernel in kernels(text).items():
+        written = np.full(expected[name].shape, np.nan, np.float32)
+        inputs = {b.name: x for b in kernel.params[: -kernel.outputs]}
+        run(kernel, {**inputs, "out0": written}, {})
+        assert np.array_equal(written, expected[name])
+        assert len(list(blocks(kernel.body))) > 1
+    for kernel in kernels(text, "webgpu").values():  # one dispatch: no block may wait for another
+        assert len(list(blocks(kernel.body))) == 1
+
+
+def test_dear_values_are_stored_for_the_stages_that_share_them() -> None:
+    text = "g (float[4,16] x) => (float[4,16] y) { y = Softmax <axis = -1> (x) }"
+    names = [b.name for b in next(iter(kernels(text).values())).allocations]
+    assert len(names) == 3  # the maximum, the exponentials, their sum
+    assert len(next(iter(kernels(text, "webgpu").values())).allocations) == 2
+
+
+def test_what_only_a_cpu_can_hold_stays_there() -> None:
+    text = "g (int64[4] x, float[4] f) => (int64[4] y, float[4] z) { y = Neg(x) z = Neg(f) }"
+    made = lower_module(fuse(choose_layouts(module(text))), "webgpu")
+    places = {n.outputs[0]: n.attributes["device"] for n in made.main.nodes}
+    assert places == {"y": "wasm", "z": "webgpu"}
