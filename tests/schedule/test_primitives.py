@@ -16,6 +16,7 @@ from tests.schedule.programs import (
 )
 from webmlc.core.expr import Var
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.text import parse_function
 from webmlc.loops.verify import verify
 from webmlc.schedule.check_step import random_run
 from webmlc.schedule.errors import ScheduleError
@@ -180,3 +181,27 @@ def test_an_update_runs_once() -> None:
     init = schedule.decompose_reduction("Y", "i")
     with pytest.raises(ScheduleError, match="adds to what it wrote before"):
         schedule.reverse_compute_at("Y", schedule.loops(init)[0])
+
+
+def test_loops_around_a_tile_of_fused_symbolic_rows_change_places() -> None:
+    """Producer and consumer share every element index, though its lowest is not known."""
+    text = """
+@T.kernel
+def tiles(A: T.Buffer((s, s, 8), "float32"), B: T.Output((s, s, 8), "float32"), s: T.symbol):
+    Y = T.alloc_buffer((s, s, 8), "float32")
+    for i, c, r in T.grid(s * s // 4, 8, 4):
+        with T.block("Y"):
+            vi = T.axis.spatial(s, (i * 4 + r) // s)
+            vj = T.axis.spatial(s, (i * 4 + r) % s)
+            vc = T.axis.spatial(8, c)
+            Y[vi, vj, vc] = A[vi, vj, vc] * T.float32(2)
+        with T.block("B"):
+            vi = T.axis.spatial(s, (i * 4 + r) // s)
+            vj = T.axis.spatial(s, (i * 4 + r) % s)
+            vc = T.axis.spatial(8, c)
+            B[vi, vj, vc] = Y[vi, vj, vc] + T.float32(1)
+"""
+    function = parse_function(text)
+    schedule = Schedule(function)
+    schedule.reorder("c", "i")
+    check(function, schedule, 2, 4)

@@ -83,10 +83,15 @@ class Scan:
             result.setdefault(access.buffer.name, []).append(access)
         return result
 
-    def base(self, access: Access) -> tuple[Expr | None, ...]:
-        """The lowest index of each dimension; `None` where it is not known."""
-        spans = [relax(index, self) for index in access.indices]
-        return tuple(None if span is None else simplify(span.low, self.ranges) for span in spans)
+    def base(self, access: Access) -> tuple[Expr, ...]:
+        """The lowest index of each dimension; the index itself where the lowest is not known.
+
+        Accesses of equal base meet in the same iteration of the loops around the statements.
+        """
+        spans = [(index, relax(index, self)) for index in access.indices]
+        return tuple(
+            simplify(index if span is None else span.low, self.ranges) for index, span in spans
+        )
 
     def region(self, accesses: Sequence[Access]) -> tuple[Span | None, ...]:
         """The box that covers `accesses` (of one buffer): one span a dimension, `None` where it may

@@ -75,10 +75,8 @@ def _check_blocks(function: LoopFunction, path: tuple[Stmt, ...], nest: list[For
         if len(blocks) < 2 or not any(access.writes for access in accesses):
             continue
         bases = {found.base(access) for access in accesses}
-        fixed = {
-            var.name for index in next(iter(bases)) if index is not None for var in variables(index)
-        }
-        if len(bases) > 1 or None in next(iter(bases)) or len(names - fixed) > 1:
+        fixed = {var.name for index in next(iter(bases)) for var in variables(index)}
+        if len(bases) > 1 or len(names - fixed) > 1:
             reason = (
                 f"blocks {', '.join(map(repr, sorted(blocks)))} share buffer {name!r} across "
                 "iterations"
