@@ -123,6 +123,15 @@ def test_every_nest_of_a_large_kernel_is_shared() -> None:
         assert sum(isinstance(s, For) and s.kind == "parallel" for s in walk_statements(nest)) == 1
 
 
+def test_rows_are_shared_as_a_whole() -> None:
+    """The stages of a row hand it on in a thread's own memory, so one thread runs them all."""
+    function = k.layer_norm(S, k.Var("rows"), 384)
+    nest = choose_rule(function, RELAXED)[1].function.body
+    assert isinstance(nest, For) and nest.kind == "parallel"
+    assert _kinds(function).count("parallel") == 0
+    assert _kinds(choose_rule(function, RELAXED)[1].function).count("parallel") == 1
+
+
 def test_small_kernels_stay_on_one_thread() -> None:
     small, large = k.matmul(16, 16, 16), k.matmul(64, 64, 64)
     assert "parallel" not in _kinds(choose_rule(small, RELAXED)[1].function)

@@ -8,7 +8,7 @@ batch).
 from __future__ import annotations
 
 from webmlc.core.expr import variables
-from webmlc.loops.ir import For, Seq, Stmt, blocks
+from webmlc.loops.ir import For, Seq, Stmt, blocks, loads, stores
 from webmlc.schedule.rules.wasm.nests import extent_of
 from webmlc.schedule.schedule import Schedule
 
@@ -22,10 +22,20 @@ def share_work(schedule: Schedule) -> None:
     while nests:
         nest = nests.pop()
         loops, last = _loops_to_share(schedule, nest)
-        if all(extent_of(schedule, loop) is None for loop in loops) and isinstance(last.body, Seq):
+        unknown = all(extent_of(schedule, loop) is None for loop in loops)
+        if unknown and isinstance(last.body, Seq) and _are_independent(last.body):
             nests += _nests(last.body)  # a batch, perhaps of one, around several nests
         elif loops:
             schedule.parallel(schedule.fuse(*loops) if len(loops) > 1 else loops[0])
+
+
+def _are_independent(body: Seq) -> bool:
+    """True where no statement reads what another writes: each may be shared out by itself."""
+    written = [{store.buffer.name for store in stores(s)} for s in body.statements]
+    read = [{load.buffer.name for load in loads(s)} for s in body.statements]
+    return not any(
+        written[a] & read[b] for a in range(len(written)) for b in range(len(read)) if a != b
+    )
 
 
 def _nests(body: Stmt) -> list[For]:
