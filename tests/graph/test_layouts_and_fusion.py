@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.graph.graphs import module, zeros
-from webmlc.graph.choose_layouts import choose_layouts, pack_convolution, pack_matrix
+from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.fuse import FusionLimits, fuse
 from webmlc.graph.ir import Module
+from webmlc.graph.pack_weights import pack_convolution, pack_matrix
 from webmlc.graph.simplify_graph import simplify_graph
 
 

@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, as_int
+from webmlc.core.expr import as_int
 from webmlc.core.simplify import simplify
+from webmlc.graph.compute import identity
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.meaning import infer_node, kind_of
-from webmlc.graph.ops.layout import PACK
-from webmlc.graph.ops.operator import array_type
+from webmlc.graph.ops.operator import Scope, array_type
+from webmlc.graph.ops.windows import Windows
+from webmlc.graph.pack_weights import pack_convolution, pack_depthwise, pack_matrix
 
 NHWC = (0, 2, 3, 1)
 NCHW = (0, 3, 1, 2)
-_POOLS = frozenset({"MaxPool", "AveragePool"})
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _REDUCTIONS = frozenset(
@@ -71,20 +72,24 @@ class _Layouts:
         """Write `node` in the layout that suits it."""
         key = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op}"
         maps = self.rank(node.inputs[0]) == 4 if node.inputs and node.inputs[0] else False
-        if key == "Conv" and maps and node.inputs[1] in self.constants:
-            self.convolution(node)
-        elif key in _POOLS and maps and len([o for o in node.outputs if o]) == 1:
-            self.pool(node)
-        elif key in _GLOBAL_POOLS and maps:
-            self.global_pool(node)
-        elif key in ("MatMul", "Gemm") and self.matmul(node):
+        match key:
+            case "Conv":
+                written = maps and node.inputs[1] in self.constants and self.convolution(node)
+            case "MaxPool" | "AveragePool":
+                written = maps and self.pool(node)
+            case "GlobalAveragePool" | "GlobalMaxPool":
+                written = maps and self.global_pool(node)
+            case "MatMul" | "Gemm":
+                written = self.matmul(node)
+            case _:
+                written = False
+        if written or (self.follows_nhwc(node) and self.follow(node, key)):
             return
-        elif not (self.follows_nhwc(node) and self.follow(node, key)):
-            inputs = tuple(self.nchw(i) for i in node.inputs)
-            if key in _VIEWS or self.is_view(node):
-                self.view(inputs[0], self.types[node.outputs[0]], node.outputs[0], node.origin)
-            else:
-                self.nodes.append(replace(node, inputs=inputs))
+        inputs = tuple(self.nchw(i) for i in node.inputs)
+        if key in _VIEWS or self.is_view(node):
+            self.view(inputs[0], self.types[node.outputs[0]], node.outputs[0], node.origin)
+        else:
+            self.nodes.append(replace(node, inputs=inputs))
 
     # -- values ------------------------------------------------------------------------
 
@@ -154,97 +159,83 @@ class _Layouts:
 
     # -- operators ---------------------------------------------------------------------
 
-    def convolution(self, node: Node) -> None:
-        data = self.as_nhwc(node.inputs[0])
+    def convolution(self, node: Node) -> bool:
         weights = self.constants[node.inputs[1]]
+        windows = self.windows(node, weights.shape[2:])
+        if windows is None:
+            return False
         groups = int(node.attributes.get("group", 1))
-        kernel = weights.shape[2:]
-        strides, dilations = _pair(node, "strides"), _pair(node, "dilations")
-        result = self.types[node.outputs[0]]
-        begins = _begins(node, self.types[node.inputs[0]], kernel, strides, dilations)
-        data = self.pad(data, begins, kernel, strides, dilations, result.shape[2:], 0.0, node)
         depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
+        packed = (
+            weights[:, 0].transpose(1, 2, 0) if depthwise else pack_convolution(weights, groups)
+        )
         twin = f"{node.outputs[0]}.nhwc"
-        if depthwise:
-            packed = self.constant(f"{node.inputs[1]}.packed", weights[:, 0].transpose(1, 2, 0))
-        else:
-            packed = self.constant(f"{node.inputs[1]}.packed", pack_convolution(weights, groups))
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         self.emit(
             "DepthwiseConv" if depthwise else "Conv",
-            (data, packed),
+            (self.pad(node, windows, 0.0), self.constant(f"{node.inputs[1]}.packed", packed)),
             f"{twin}.sum" if bias else twin,
             node.origin,
             "webmlc",
             channels=weights.shape[0],
             groups=groups,
-            kernel_shape=tuple(kernel),
-            strides=strides,
-            dilations=dilations,
+            windows=windows,
         )
         if bias:
             self.emit("Add", (f"{twin}.sum", self.nchw(bias)), twin, node.origin)
         self.define_nhwc(node.outputs[0], twin, node.origin)
+        return True
 
-    def pool(self, node: Node) -> None:
-        data = self.as_nhwc(node.inputs[0])
-        known = self.types[node.inputs[0]]
+    def pool(self, node: Node) -> bool:
         kernel = tuple(node.attributes["kernel_shape"])
-        strides, dilations = _pair(node, "strides"), _pair(node, "dilations")
-        result = self.types[node.outputs[0]]
-        begins = _begins(node, known, kernel, strides, dilations)
-        fill = -np.inf if node.op == "MaxPool" else 0.0
-        padded = self.pad(data, begins, kernel, strides, dilations, result.shape[2:], fill, node)
+        windows = self.windows(node, kernel, bool(node.attributes.get("ceil_mode", 0)))
+        if windows is None or len([o for o in node.outputs if o]) > 1:
+            return False
+        dtype = self.types[node.inputs[0]].dtype
+        fill = identity("max", dtype).value if node.op == "MaxPool" else 0.0
         twin = f"{node.outputs[0]}.nhwc"
-        ends = _ends(node, known, kernel, strides, dilations)
         self.emit(
             node.op,
-            (padded,),
+            (self.pad(node, windows, fill),),
             twin,
             node.origin,
             "webmlc",
-            kernel_shape=kernel,
-            strides=strides,
-            dilations=dilations,
-            begins=begins,
-            ends=ends,
-            size=known.shape[2:],
-            output_size=result.shape[2:],
+            windows=windows,
             count_include_pad=int(node.attributes.get("count_include_pad", 0)),
         )
         self.define_nhwc(node.outputs[0], twin, node.origin)
+        return True
 
-    def global_pool(self, node: Node) -> None:
+    def windows(self, node: Node, kernel: Sequence[int], ceil: bool = False) -> Windows | None:
+        """The node's windows; `None` where the padding before the map depends on symbols."""
+        context = Scope(self.types, self.constants, {}).context(node)
+        windows = Windows.of(context, kernel, ceil)
+        return windows if all(as_int(b) is not None for b in windows.begins) else None
+
+    def global_pool(self, node: Node) -> bool:
         data = self.as_nhwc(node.inputs[0])
         twin = f"{node.outputs[0]}.nhwc"
         axes = self.constant(f"{twin}.axes", np.array([1, 2], np.int64))
         self.emit(_GLOBAL_POOLS[node.op], (data, axes), twin, node.origin, keepdims=1)
         self.define_nhwc(node.outputs[0], twin, node.origin)
+        return True
 
-    def pad(
-        self,
-        data: str,
-        begins: tuple[int, ...],
-        kernel: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        output_size: Sequence[Expr],
-        fill: float,
-        node: Node,
-    ) -> str:
-        """`data` (NHWC) padded so that every window lies inside; itself where nothing is
-        missing.
-        """
-        ends = []
-        for d in range(2):
-            reach = (output_size[d] - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1
-            missing = as_int(simplify(reach - self.types[data].shape[d + 1] - begins[d]))
-            ends.append(max(missing, 0) if missing is not None else _symbolic_end(node, d))
+    def pad(self, node: Node, windows: Windows, fill: float) -> str:
+        """The node's map in NHWC, padded so that every window lies inside."""
+        data = self.as_nhwc(node.inputs[0])
+        begins, ends = [as_int(b) or 0 for b in windows.begins], []
+        for d, (reach, size) in enumerate(zip(windows.reaches, windows.inputs, strict=True)):
+            missing = as_int(simplify(reach - size - begins[d]))
+            if missing is None:  # of a symbolic map: what is declared, and what rounding up adds
+                declared = as_int(windows.ends[d])
+                assert declared is not None, node.name
+                missing = declared + (windows.strides[d] - 1 if windows.ceil else 0)
+            ends.append(max(missing, 0))
         if not any((*begins, *ends)):
             return data
-        pads = np.array([0, *begins, 0, 0, *ends, 0], np.int64)
         name = f"{node.outputs[0]}.pad"
         dtype = self.types[data].dtype
+        pads = np.array([0, *begins, 0, 0, *ends, 0], np.int64)
         amounts = self.constant(f"{name}.amounts", pads)
         value = self.constant(f"{name}.value", np.array(fill, dtype.numpy))
         return self.emit("Pad", (data, amounts, value), name, node.origin, mode="constant")
@@ -389,94 +380,7 @@ class _Layouts:
         return _keeps_order(known, tuple(permutation))
 
 
-def pack_matrix(matrix: Array) -> Array:
-    """`[K, N]` as `[N/8, K, 8]`: panels of eight columns, zero-padded, so that a vector load reads
-    one row of a panel.
-    """
-    rows, columns = matrix.shape
-    panels = -(-columns // PACK)
-    padded = np.zeros((rows, panels * PACK), matrix.dtype)
-    padded[:, :columns] = matrix
-    return padded.reshape(rows, panels, PACK).transpose(1, 0, 2)
-
-
-def pack_convolution(weights: Array, groups: int) -> Array:
-    """`[O, I, KH, KW]` as `[O/8, KH, KW, I, 8]`, per group (`[groups, ...]`) where there are
-    several; zero-padded.
-    """
-    outputs, inputs, height, width = weights.shape
-    per_group = outputs // groups
-    panels = -(-per_group // PACK)
-    padded = np.zeros((groups, panels * PACK, inputs, height, width), weights.dtype)
-    padded[:, :per_group] = weights.reshape(groups, per_group, inputs, height, width)
-    packed = padded.reshape(groups, panels, PACK, inputs, height, width).transpose(0, 1, 4, 5, 3, 2)
-    return packed if groups > 1 else packed[0]
-
-
 def _keeps_order(known: TensorType, permutation: tuple[int, ...]) -> bool:
     """True where permuting moves only dimensions of size one."""
     kept = [p for p in permutation if as_int(known.shape[p]) != 1]
     return kept == sorted(kept)
-
-
-def _pair(node: Node, name: str) -> tuple[int, int]:
-    values = tuple(int(v) for v in node.attributes.get(name, ())) or (1, 1)
-    return values[0], values[1]
-
-
-def _begins(
-    node: Node,
-    data: TensorType,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-) -> tuple[int, int]:
-    """Padding before the map, from `pads` or `auto_pad`."""
-    begins, _ = _padding(node, data, kernel, strides, dilations)
-    return begins
-
-
-def _ends(
-    node: Node,
-    data: TensorType,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-) -> tuple[int, int]:
-    """Padding after the map, as declared (ceil_mode may read further)."""
-    _, ends = _padding(node, data, kernel, strides, dilations)
-    return ends
-
-
-def _padding(
-    node: Node,
-    data: TensorType,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    mode = node.attributes.get("auto_pad", "NOTSET")
-    if mode in ("NOTSET", ""):
-        pads = tuple(int(p) for p in node.attributes.get("pads", ())) or (0, 0, 0, 0)
-        return (pads[0], pads[1]), (pads[2], pads[3])
-    if mode == "VALID":
-        return (0, 0), (0, 0)
-    begins, ends = [], []
-    for d in range(2):
-        size = as_int(data.shape[2 + d])
-        assert size is not None, "auto_pad SAME needs a static map"
-        output = -(-size // strides[d])
-        total = max((output - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1 - size, 0)
-        low = total // 2 if mode == "SAME_UPPER" else total - total // 2
-        begins.append(low)
-        ends.append(total - low)
-    return (begins[0], begins[1]), (ends[0], ends[1])
-
-
-def _symbolic_end(node: Node, axis: int) -> int:
-    """Padding after a map of symbolic size: what the node declares (its windows then lie
-    inside).
-    """
-    pads = tuple(int(p) for p in node.attributes.get("pads", ())) or (0, 0, 0, 0)
-    extra = int(node.attributes.get("ceil_mode", 0)) * (_pair(node, "strides")[axis] - 1)
-    return pads[2 + axis] + extra

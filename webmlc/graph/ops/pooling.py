@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -86,7 +86,16 @@ def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, windows = given(inputs, 0), windows_of(context)
     wide = accumulator(x.dtype)
     total = _pool(x, windows, "add", 0, lambda v: v.astype(wide))
-    padded = bool(context.attribute("count_include_pad", 0))
+    mean = window_mean(windows, bool(context.attribute("count_include_pad", 0)))
+
+    def element(n: Expr, c: Expr, *i: Expr) -> Expr:
+        return mean(total[(n, c, *i)], i).astype(x.dtype)
+
+    return (compute("average", total.shape, element),)
+
+
+def window_mean(windows: Windows, padded: bool) -> Callable[[Expr, Sequence[Expr]], Expr]:
+    """From the sum over the window at a spatial position to its mean; `padded` elements count."""
     whole = 1
     partial: list[int] = []
     for d, kernel in enumerate(windows.kernel):
@@ -95,18 +104,17 @@ def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         else:
             partial.append(d)
 
-    def element(n: Expr, c: Expr, *i: Expr) -> Expr:
-        value = total[(n, c, *i)]
+    def mean(total: Expr, position: Sequence[Expr]) -> Expr:
         if not partial:
-            return (value * (1 / whole)).astype(x.dtype)
+            return total * (1 / whole)
         count: Expr = const(whole)
         for d in partial:
             low = const(0) - windows.begins[d] if padded else ZERO
             high = windows.inputs[d] + (windows.ends[d] if padded else 0)
-            count = count * windows.taps_inside(d, i[d], low, high)
-        return (value / count.astype(wide)).astype(x.dtype)
+            count = count * windows.taps_inside(d, position[d], low, high)
+        return total / count.astype(total.dtype)
 
-    return (compute("average", total.shape, element),)
+    return mean
 
 
 def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:

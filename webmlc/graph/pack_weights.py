@@ -1,0 +1,40 @@
+"""Weights in the order that vector loads want them: panels of eight output channels, contiguous.
+
+pack_matrix(matrix of shape (3, 10)).shape  ->  (2, 3, 8): two panels, zero-padded
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from webmlc.graph.ir import Array
+from webmlc.graph.ops.layout import PACK
+
+
+def pack_matrix(matrix: Array) -> Array:
+    """`[K, N]` as `[N/8, K, 8]`: panels of eight columns, zero-padded, so that a vector load reads
+    one row of a panel.
+    """
+    rows, columns = matrix.shape
+    panels = -(-columns // PACK)
+    padded = np.zeros((rows, panels * PACK), matrix.dtype)
+    padded[:, :columns] = matrix
+    return padded.reshape(rows, panels, PACK).transpose(1, 0, 2)
+
+
+def pack_convolution(weights: Array, groups: int) -> Array:
+    """`[O, I, KH, KW]` as `[O/8, KH, KW, I, 8]`, per group (`[groups, ...]`) where there are
+    several; zero-padded.
+    """
+    outputs, inputs, height, width = weights.shape
+    per_group = outputs // groups
+    panels = -(-per_group // PACK)
+    padded = np.zeros((groups, panels * PACK, inputs, height, width), weights.dtype)
+    padded[:, :per_group] = weights.reshape(groups, per_group, inputs, height, width)
+    packed = padded.reshape(groups, panels, PACK, inputs, height, width).transpose(0, 1, 4, 5, 3, 2)
+    return packed if groups > 1 else packed[0]
+
+
+def pack_depthwise(weights: Array) -> Array:
+    """`[C, 1, KH, KW]` as `[KH, KW, C]`: the channels of one tap are contiguous."""
+    return weights[:, 0].transpose(1, 2, 0)
