@@ -166,9 +166,7 @@ class _Layouts:
             return False
         groups = int(node.attributes.get("group", 1))
         depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
-        packed = (
-            weights[:, 0].transpose(1, 2, 0) if depthwise else pack_convolution(weights, groups)
-        )
+        packed = pack_depthwise(weights) if depthwise else pack_convolution(weights, groups)
         twin = f"{node.outputs[0]}.nhwc"
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         self.emit(
