@@ -205,3 +205,39 @@ def tiles(A: T.Buffer((s, s, 8), "float32"), B: T.Output((s, s, 8), "float32"), 
     schedule = Schedule(function)
     schedule.reorder("c", "i")
     check(function, schedule, 2, 4)
+
+
+def test_a_loop_that_repeats_a_reduction_stays_outside_it() -> None:
+    schedule = Schedule(softmax())
+    schedule.compute_at("total", "j")
+    (*_, j, k) = schedule.loops("total")
+    with pytest.raises(ScheduleError, match=f"loop '{j}' runs the reduction"):
+        schedule.decompose_reduction("total", j)
+    schedule.decompose_reduction("total", k)
+    check(softmax(), schedule)
+
+
+def test_a_loop_of_overlapping_windows_stays_outside_the_reduction() -> None:
+    function = parse_function("""
+@T.kernel
+def smooth(A: T.Buffer((8, 4), "float32"), B: T.Output((6,), "float32")):
+    S = T.alloc_buffer((8,), "float32")
+    for i, k in T.grid(8, 4):
+        with T.block("S"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                S[vi] = T.float32(0)
+            S[vi] = S[vi] + A[vi, vk]
+    for j in T.serial(6):
+        with T.block("B"):
+            vj = T.axis.spatial(6, j)
+            B[vj] = S[vj] + S[vj + 1] + S[vj + 2]
+""")
+    schedule = Schedule(function)
+    schedule.compute_at("S", "j")
+    j, i = schedule.loops("S")[:2]
+    assert str(schedule.extent(i)) == "3"
+    with pytest.raises(ScheduleError, match="runs the reduction of block 'S' again"):
+        schedule.decompose_reduction("S", j)
+    schedule.decompose_reduction("S", i)
+    check(function, schedule)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, variables
 from webmlc.loops.ir import Block, Buffer, For, LoopFunction, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.tree import Path, depends_on, outer_blocks
@@ -45,3 +48,41 @@ def require_outermost(primitive: str, function: LoopFunction, path: Path, name: 
         if isinstance(stmt, Block):
             reason = f"{name!r} is inside block {stmt.name!r}, which isolates it"
             raise ScheduleError(primitive, reason, function, name, stmt.name)
+
+
+def repeating_loops(block: Block, loops: Iterable[For]) -> list[str]:
+    """Those of `loops` that run an instance of `block` again: loops that none of its axes follows,
+    and loops along which a spatial axis takes a value twice (`i + j`, after `compute_at`).
+
+    A reduction that is begun once and run twice counts everything twice.
+    """
+    extents = {loop.var: as_int(loop.extent) for loop in loops if as_int(loop.extent) != 1}
+    followed = {var for binding in block.bindings for var in variables(binding)}
+    found = [var.name for var in extents if var not in followed]
+    for axis, binding in zip(block.axes, block.bindings, strict=True):
+        if axis.kind == "spatial":
+            found += _overlapping(binding, extents)
+    return sorted(set(found))
+
+
+def _overlapping(binding: Expr, extents: Mapping[Var, int | None]) -> list[str]:
+    """The loops of a sum `a·i + b·j` whose steps do not clear what the finer terms reach."""
+    terms: list[tuple[int, Var]] = []
+    stack = [binding]
+    while stack:
+        match stack.pop():
+            case Call(op="add", args=(a, b)):
+                stack += [a, b]
+            case Call(op="mul", args=(Var() as var, Const(value=int() as step))) if var in extents:
+                terms.append((step, var))
+            case Var() as var if var in extents:
+                terms.append((1, var))
+    reach, before, found = 0, "", []
+    for step, var in sorted(terms, key=lambda term: (term[0], term[1].name)):
+        if step <= reach:
+            found += [before, var.name]
+        size = extents[var]
+        if size is None:  # what a symbolic loop reaches is not known: it clears what comes after
+            continue
+        reach, before = reach + step * (size - 1), var.name
+    return found

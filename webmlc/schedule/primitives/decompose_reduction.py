@@ -24,6 +24,7 @@ from webmlc.loops.ir import (
     substitute_statement,
 )
 from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.legality import repeating_loops
 from webmlc.schedule.nest import axis_variables, copy_spatial_loops
 from webmlc.schedule.tree import (
     block_names,
@@ -65,6 +66,9 @@ def decompose_reduction(function: LoopFunction, block: str, loop: str) -> tuple[
                 f"{loop!r}"
             )
             raise refuse(reason, outer.var.name, loop, block)
+    if again := repeating_loops(old, around[position:]):
+        reason = f"loop {again[0]!r} runs the reduction of block {block!r} again, without its init"
+        raise refuse(reason, again[0], loop, block)
     written = {store.buffer.name for store in stores(old.init)}
     for other in outer_blocks(target.body):
         if other is not old and written & {store.buffer.name for store in stores(other)}:

@@ -11,8 +11,10 @@ from dataclasses import replace
 from webmlc.core.expr import as_int, variables
 from webmlc.loops.ir import For, LoopFunction, Stmt
 from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.legality import repeating_loops
+from webmlc.schedule.nest import axis_variables
 from webmlc.schedule.regions import scan
-from webmlc.schedule.tree import depends_on, path_to_loop, ranges_along, replace_last
+from webmlc.schedule.tree import depends_on, outer_blocks, path_to_loop, ranges_along, replace_last
 from webmlc.schedule.update import with_body
 
 
@@ -46,6 +48,7 @@ def reorder(function: LoopFunction, *loops: str) -> LoopFunction:
     _check_extents(function, order)
     if order != nest:
         _check_blocks(function, bottom, nest)
+        _check_reductions(function, nest, order)
     body: Stmt = nest[-1].body
     for loop in reversed(order):
         body = replace(loop, body=body)
@@ -82,3 +85,21 @@ def _check_blocks(function: LoopFunction, path: tuple[Stmt, ...], nest: list[For
                 "iterations"
             )
             raise ScheduleError("reorder", reason, function, *sorted(blocks))
+
+
+def _check_reductions(function: LoopFunction, nest: list[For], order: list[For]) -> None:
+    """A loop that runs a whole reduction again must stay outside the loops of the reduction."""
+    for block in outer_blocks(nest[-1].body):
+        reduced = {var.name for var in axis_variables(block, "reduce")}
+        for name in repeating_loops(block, nest):
+            if _inside(name, reduced, order) - _inside(name, reduced, nest):
+                reason = (
+                    f"loop {name!r} would run parts of the reduction of block {block.name!r} again"
+                )
+                raise ScheduleError("reorder", reason, function, name, block.name)
+
+
+def _inside(name: str, outer: set[str], order: list[For]) -> set[str]:
+    """Those loops of `outer` that loop `name` stands inside."""
+    names = [loop.var.name for loop in order]
+    return {n for n in names[: names.index(name)] if n in outer}
