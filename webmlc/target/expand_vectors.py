@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.dtypes import DType
+from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import (
     Bitcast,
     Broadcast,
@@ -45,6 +45,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.affine import depends, split_linear
+from webmlc.target.common_subexpressions import certain_loads, memory_loads
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
 _DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
@@ -167,16 +168,20 @@ class _Expander:
                 arms = (self.vector(then, start), self.vector(otherwise, start))
                 if not depends(condition, self.var):
                     return Call("select", (condition, *arms), expr.dtype)
-                known = loads_of(condition)
-                if not all(
-                    load in known or self.is_in_bounds(load)
-                    for arm in (then, otherwise)
-                    for load in loads_of(arm)
-                ):
+                known = certain_loads(condition)
+                if compares_indices(condition):
+                    known = frozenset()  # `&` guards what is on its right
+                if not all(load in known or self.is_in_bounds(load) for load in memory_loads(expr)):
                     raise _NotVectorizable  # a lane that is not chosen may be out of bounds
                 return Call("select", (self.vector(condition, start), *arms), expr.dtype)
             case Call(op="pow", args=(_, exponent)) if not _is_quarters(exponent):
                 raise _NotVectorizable  # a general power needs float64
+            case Call(op="floordiv" | "floormod" | "truncdiv" | "truncmod", dtype=dtype) if (
+                dtype.is_integer
+            ):
+                raise _NotVectorizable  # integers divide one at a time
+            case Call(op="shift_left" | "shift_right", args=(_, by)) if depends(by, self.var):
+                raise _NotVectorizable  # all lanes shift by one amount
             case Call(op=op, args=args, dtype=dtype):
                 return Call(op, tuple(self.vector(a, start) for a in args), dtype)
             case Cast(value=value, dtype=dtype):
@@ -206,6 +211,10 @@ def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:
     return new
 
 
-def loads_of(root: Expr) -> set[Load]:
-    """Every load in an expression."""
-    return {node for node in walk(root) if isinstance(node, Load)}
+def compares_indices(condition: Expr) -> bool:
+    """True where part of a condition tests indices that memory has no part in."""
+    return any(
+        isinstance(n, Call) and n.dtype is DType.bool and n.args[0].dtype == INDEX
+        for n in walk(condition)
+        if not memory_loads(n)
+    )

@@ -11,8 +11,7 @@ from webmlc.core.expr import Const, Expr
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.reduction import accumulator
-from webmlc.graph.ops.shapes import Shape, aligned, broadcast, given, same
+from webmlc.graph.ops.shapes import Shape, accumulator, aligned, broadcast, given, same
 
 Inputs = tuple[Tensor | None, ...]
 

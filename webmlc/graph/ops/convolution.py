@@ -16,8 +16,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.contract import centred, rounded
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.reduction import accumulator
-from webmlc.graph.ops.shapes import ONE, ZERO, canonical, given
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, given
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]

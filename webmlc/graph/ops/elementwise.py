@@ -25,7 +25,7 @@ from webmlc.graph.ops.operator import (
     Operator,
     case,
 )
-from webmlc.graph.ops.shapes import broadcast, given, pointwise, present
+from webmlc.graph.ops.shapes import accumulator, broadcast, given, pointwise, present
 
 Inputs = tuple[Tensor | None, ...]
 Body = Callable[..., Expr]
@@ -60,6 +60,19 @@ def broadcast_bool(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(DType.bool, broadcast_type(context)[0].shape),)
 
 
+def in_float32(body: Body) -> Body:
+    """`body`, half-precision numbers computed in float32 and rounded once at the end."""
+
+    def wide(*x: Expr) -> Expr:
+        small = next((v.dtype for v in x if accumulator(v.dtype) != v.dtype), None)
+        if small is None:
+            return body(*x)
+        value = body(*(v.astype(DType.float32) if v.dtype is small else v for v in x))
+        return value.astype(small) if value.dtype is DType.float32 else value
+
+    return wide
+
+
 def stage_name(operator: str) -> str:
     """The name of an operator's stage; `And`, `Or` and `Not` would be words of Python's."""
     name = operator.lower()
@@ -75,7 +88,8 @@ def _unary_with(name: str, body: ContextBody, *cases: Case, infer: object = same
     """A row of one input whose body needs attributes."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        return (pointwise(context, stage_name(name), (given(inputs, 0),), body(context)),)
+        value = in_float32(body(context))
+        return (pointwise(context, stage_name(name), (given(inputs, 0),), value),)
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="elementwise", cases=cases)
@@ -92,7 +106,8 @@ def _broadcast_with(
     """A row of several inputs, broadcast, whose body needs attributes."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        return (pointwise(context, stage_name(name), present(inputs), body(context)),)
+        value = in_float32(body(context))
+        return (pointwise(context, stage_name(name), present(inputs), value),)
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="broadcast", cases=cases)
@@ -201,7 +216,7 @@ def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         x = x if below is None else maximum(x, below)
         return x if above is None else minimum(x, above)
 
-    return (pointwise(context, "clip", tensors, body),)
+    return (pointwise(context, "clip", tensors, in_float32(body)),)
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
@@ -233,7 +248,22 @@ def _modulo(context: Context) -> Body:
 
 
 def _bit_shift(context: Context) -> Body:
-    return _scalar("shift_left" if context.attribute("direction") == "LEFT" else "shift_right")
+    """By the width or more (or less than nothing), every bit is shifted out."""
+    left = context.attribute("direction") == "LEFT"
+    width = context.dtype(0).bytes * 8
+
+    def body(x: Expr, by: Expr) -> Expr:
+        inside = by < width if not by.dtype.is_signed else (by >= 0) & (by < width)
+        zero, last = Const(0, x.dtype), Const(width - 1, by.dtype)
+        if left:
+            return select(inside, call("shift_left", x, select(inside, by, 0)), zero)
+        return (
+            call("shift_right", x, select(inside, by, last))
+            if x.dtype.is_signed
+            else select(inside, call("shift_right", x, select(inside, by, 0)), zero)
+        )
+
+    return body
 
 
 def _is_inf(context: Context) -> Body:

@@ -15,8 +15,8 @@ from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.pooling import power
-from webmlc.graph.ops.reduction import accumulator, fold, mean_scale, reduced_shape
-from webmlc.graph.ops.shapes import ZERO, aligned, canonical, given
+from webmlc.graph.ops.reduction import fold, mean_scale, reduced_shape
+from webmlc.graph.ops.shapes import ZERO, accumulator, aligned, canonical, given
 
 Inputs = tuple[Tensor | None, ...]
 Index = tuple[Expr, ...]

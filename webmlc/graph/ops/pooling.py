@@ -12,8 +12,8 @@ from webmlc.core.expr import Const, Expr, call, const, select
 from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator, case
-from webmlc.graph.ops.reduction import accumulator, fold, mean_scale
-from webmlc.graph.ops.shapes import ONE, ZERO, given
+from webmlc.graph.ops.reduction import fold, mean_scale
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, given
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]

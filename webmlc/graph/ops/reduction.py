@@ -16,17 +16,12 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, Shape, given, product
+from webmlc.graph.ops.shapes import ONE, ZERO, Shape, accumulator, given, product
 
 Inputs = tuple[Tensor | None, ...]
 Body = Callable[[Expr], Expr]
 
 X = "float32[2, 3, 4]"
-
-
-def accumulator(dtype: DType) -> DType:
-    """The dtype that sums of `dtype` run in."""
-    return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
 
 
 def axes_of(context: Context) -> tuple[int, ...]:

@@ -28,8 +28,7 @@ from webmlc.graph.ops.operator import (
     UnknownValueError,
     case,
 )
-from webmlc.graph.ops.reduction import accumulator
-from webmlc.graph.ops.shapes import canonical, given, same
+from webmlc.graph.ops.shapes import accumulator, canonical, given, same
 
 Inputs = tuple[Tensor | None, ...]
 ROI, SCALES, SIZES = 1, 2, 3

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Var, as_expr, as_int, const, maximum, minimum, variables
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.graph.compute import Tensor, compute
@@ -19,6 +20,11 @@ from webmlc.graph.ops.operator import Context, NotSupportedError
 Shape = tuple[Expr, ...]
 ONE: Expr = const(1)
 ZERO: Expr = const(0)
+
+
+def accumulator(dtype: DType) -> DType:
+    """The dtype that sums of `dtype` run in."""
+    return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
 
 
 def canonical(dimension: Expr | int) -> Expr:

@@ -20,7 +20,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Var, call, rewrite, select
+from webmlc.core.expr import (
+    Bitcast,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Var,
+    call,
+    rewrite,
+    select,
+)
 from webmlc.loops.ir import (
     Buffer,
     Let,
@@ -31,6 +42,8 @@ from webmlc.loops.ir import (
     map_expressions,
     map_statements,
 )
+from webmlc.target.common_subexpressions import is_guarded
+from webmlc.target.expand_vectors import compares_indices
 from webmlc.target.wasm import approximations, float64
 from webmlc.target.wasm.approximations import literal
 from webmlc.target.wasm.small_types import (
@@ -75,15 +88,17 @@ def _in_int32(node: Call) -> Expr:
     wide = Call(node.op, tuple(a.astype(DType.int32) for a in node.args), DType.int32)
     if node.dtype is DType.bool:
         return Call(node.op, wide.args, DType.bool)
-    return Cast(_call(wide) or wide, node.dtype)
+    legal = _call(wide)
+    return Cast(wide if legal is None else legal, node.dtype)
 
 
 def _in_float32(node: Call) -> Expr:
     args = tuple(rewrite(a.astype(DType.float32), _rule) for a in node.args)
     result = DType.bool if node.dtype is DType.bool else DType.float32
     wide = Call(node.op, args, result)
-    wide_or_legal = _call(wide) or wide
-    return wide_or_legal if result is DType.bool else Cast(wide_or_legal, node.dtype)
+    found = _call(wide)
+    legal = wide if found is None else found
+    return legal if result is DType.bool else Cast(legal, node.dtype)
 
 
 def _call(node: Call) -> Expr | None:
@@ -113,6 +128,10 @@ def _call(node: Call) -> Expr | None:
             return call("floor", a / b)
         case Call(op="truncdiv", args=(a, b)) if dtype.is_float:
             return call("trunc", a / b)
+        case Call(op="bit_and", args=(a, b)) if dtype is DType.bool and node.lanes == 1:
+            # Both sides of `&` are evaluated: what an index test on the left guards must not be.
+            if compares_indices(a) and is_guarded(b, a):
+                return select(a, b, Const(False, DType.bool))
         case Call(op="min" | "max" as op) if dtype is DType.bool:
             return Call("bit_and" if op == "min" else "bit_or", args, DType.bool)
         case Call(op="neg", args=(a,)) if dtype.is_integer and node.lanes == 1:
