@@ -1,4 +1,6 @@
-"""Every GPU rule: the scheduled function, its lowered form and its shader compute what the naive one does."""
+"""Every GPU rule: the scheduled function, its lowered form and its shader compute what the naive
+one does.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 
 from webmlc.core.machine import WEBGPU
 from webmlc.loops.interp import run
-from webmlc.loops.ir import For, LoopFunction, Stmt, walk_statements
+from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
 from webmlc.schedule.rules import choose_rule
 from webmlc.schedule.schedule import replay
@@ -107,12 +109,13 @@ def _shader(function: LoopFunction) -> str:
     return emit_shaders({"kernel": lowered}, {"kernel": frozenset({"a", "b", "c"})}).text
 
 
-def test_the_tile_is_eight_by_eight_in_registers() -> None:
-    """Per 4 steps of the reduction: 8 vec4 of the rows, 8 of the columns, 64 multiply-adds."""
-    text = _shader(k.matmul(64, 64, 64))
+@pytest.mark.parametrize(("size", "rows"), [(64, 4), (1024, 8)])
+def test_the_tile_is_in_registers(size: int, rows: int) -> None:
+    """Per 4 steps of the reduction: a vec4 for each row, 8 of the columns, 8 multiply-adds a row."""
+    text = _shader(k.matmul(size, size, 64))
     inner = text[text.index("for (var k") : text.index("max(")]
-    assert inner.count("+= ") == 64
-    assert inner.count("= a_0[") == 8
+    assert inner.count("+= ") == 8 * rows
+    assert inner.count("= a_0[") == rows
     assert inner.count("= b_0[") == 8
     assert "array<f32>" not in text  # every access is a vec4
     assert "fma(" not in text  # a function call on software adapters
@@ -122,10 +125,6 @@ def test_what_is_aligned_moves_as_vectors() -> None:
     text = _shader(k.add(4, 16))
     assert "array<vec4f>" in text
     assert "array<f32>" not in text
-
-
-def _bound(root: Stmt) -> list[str | None]:
-    return [s.thread for s in walk_statements(root) if isinstance(s, For) and s.thread]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

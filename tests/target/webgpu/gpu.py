@@ -1,4 +1,5 @@
-"""Run one kernel on a real adapter through wgpu-py: what the WebGPU tests compare the interpreter with.
+"""Run one kernel on a real adapter through wgpu-py: what the WebGPU tests compare the interpreter
+with.
 
     outputs = run_on_gpu(lower(function, WEBGPU), {"A": a, "B": b}, {"n": 3})
 
@@ -39,7 +40,9 @@ def run_on_gpu(
     symbols: Mapping[str, int] | None = None,
     constants: frozenset[str] = frozenset(),
 ) -> dict[str, Array]:
-    """The outputs of a lowered kernel, by name. Outputs start as NaN patterns, so unwritten ones show."""
+    """The outputs of a lowered kernel, by name. Outputs start as NaN patterns, so unwritten ones
+    show.
+    """
     shaders = emit_shaders({function.name: function}, {function.name: constants})
     return launch(
         shaders.text, shaders.entries[function.name], function, arrays, symbols or {}, constants

@@ -100,7 +100,7 @@ def emit_shaders(
 
 
 def emit_shader(function: LoopFunction, constants: frozenset[str], number: int = 0) -> Shader:
-    """One kernel: widen, legalise, hoist, rename, print. `number` tells its buffers from others'."""
+    """One kernel: widen, legalise, hoist, rename, print. `number` marks its buffers' names."""
     if reasons := obstacles(function):
         raise InternalError(f"webgpu: kernel {function.name}: {'; '.join(reasons)}")
     wide, made = widen_loads(function)

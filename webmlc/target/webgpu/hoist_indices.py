@@ -36,7 +36,7 @@ def hoist_indices(function: LoopFunction, views: frozenset[str]) -> LoopFunction
 
 
 def _hoist(function: LoopFunction, views: frozenset[str], counts: dict[Expr, int]) -> Stmt:
-    """One walk: the first counts what sums have in common, the second is told what is worth a let."""
+    """One walk: the first counts what sums have in common, the second gives it lets."""
     hoister = _Hoister(Names.of(function), views, counts, bool(counts))
     hoister.levels = dict.fromkeys(function.symbols, 0)
     return hoister.scope(False, lambda: hoister.statement(function.body))

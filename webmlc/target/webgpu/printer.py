@@ -147,10 +147,12 @@ def _declared_in_place(function: LoopFunction, registers: frozenset[str]) -> dic
     """
     total: dict[str, int] = {}
     writes: dict[str, int] = {}
-    for access in (*loads(function.body), *stores(function.body)):
-        name = access.buffer.name
+    for load in loads(function.body):
+        total[load.buffer.name] = total.get(load.buffer.name, 0) + 1
+    for store in stores(function.body):
+        name = store.buffer.name
         total[name] = total.get(name, 0) + 1
-        writes[name] = writes.get(name, 0) + isinstance(access, Store)
+        writes[name] = writes.get(name, 0) + 1
     found: dict[int, str] = {}
     for stmt in walk_statements(function.body):
         if isinstance(stmt, Seq):
@@ -164,14 +166,11 @@ def _declared_in(
     first: dict[str, Store] = {}
     seen: dict[str, int] = {}
     for stmt in sequence.statements:
-        for access in (*loads(stmt), *stores(stmt)):
-            name = access.buffer.name
-            if name not in registers:
-                continue
-            if name not in first and isinstance(stmt, Store) and access is stmt:
-                first[name] = stmt
-            if name in first:
-                seen[name] = seen.get(name, 0) + 1
+        if isinstance(stmt, Store) and stmt.buffer.name in registers:
+            first.setdefault(stmt.buffer.name, stmt)
+        used = [load.buffer.name for load in loads(stmt)] + [s.buffer.name for s in stores(stmt)]
+        for name in used:
+            seen[name] = seen.get(name, 0) + (name in first)
     return {
         id(store): "let" if writes[name] == 1 else "var"
         for name, store in first.items()
@@ -215,13 +214,14 @@ class _Printer:
             if buffer.scope == "local" and buffer.name not in here:
                 self.declare(buffer)
         if grid.is_linear:
-            self.write("let group = i32(workgroup.x + workgroup.y * workgroups.x);")
+            rows = "" if grid.workgroups[1] == Const(1) else " + workgroup.y * workgroups.x"
+            self.write(f"let group = i32(workgroup.x{rows});")
         several = len(grid.sections) > 1
         for section in grid.sections:
             self.print_section(section, several)
         used = "\n".join(self.lines)
         builtins = ", ".join(
-            f"@builtin({builtin}) {name}: vec3<u32>"
+            f"@builtin({builtin}) {name}: vec3u"
             for builtin, name in _BUILTINS
             if f"{name}." in used
         )

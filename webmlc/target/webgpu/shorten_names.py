@@ -34,6 +34,14 @@ TAKEN = ("group", "thread", "vector", "workgroup", "workgroups", "infinity_bits"
 """Names that the printer itself uses."""
 
 
+def _short(names: Names, wish: str) -> str:
+    """`r`, `r1`, `r2`, ...: the first that is free."""
+    count = names.counts.get(wish, 0)
+    names.counts[wish] = count + 1
+    name = f"{wish}{count}" if count else wish
+    return _short(names, wish) if name in names.taken else name
+
+
 def shorten_names(function: LoopFunction, registers: frozenset[str]) -> LoopFunction:
     """Rename; needs unique names. Registers are renamed too, in the order of their allocation."""
     kept = [b for b in function.allocations if b.scope != "local"]
@@ -44,15 +52,15 @@ def shorten_names(function: LoopFunction, registers: frozenset[str]) -> LoopFunc
         match stmt:
             case For(var=var, thread=thread):
                 wish = "k" if thread is None else f"{thread[0]}{thread[-1]}"
-                variables[var] = Var(names.fresh(wish), var.dtype)
+                variables[var] = Var(_short(names, wish), var.dtype)
             case Let(var=var):
                 wish = "p" if var.dtype == INDEX else "v"
-                variables[var] = Var(names.fresh(wish), var.dtype)
+                variables[var] = Var(_short(names, wish), var.dtype)
     buffers: dict[str, Buffer] = {}
     for buffer in function.allocations:
         if buffer.scope == "local":
             wish = "r" if buffer.name in registers else "a"
-            buffers[buffer.name] = replace(buffer, name=names.fresh(wish))
+            buffers[buffer.name] = replace(buffer, name=_short(names, wish))
 
     def expression(node: Expr) -> Expr | None:
         match node:

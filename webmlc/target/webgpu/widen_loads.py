@@ -172,7 +172,7 @@ class _Widener:
 
 
 def _inline(function: LoopFunction, widener: _Widener) -> LoopFunction:
-    """Use components in place of the registers that hold one in all lanes, where these are alive."""
+    """Use components in place of the registers that hold one in all lanes."""
     values = widener.components
     if not values:
         return function

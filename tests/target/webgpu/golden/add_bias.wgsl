@@ -3,7 +3,7 @@
 @group(0) @binding(1) var<storage, read_write> y_0: array<f32>;
 @group(0) @binding(2) var<storage, read_write> out0_0: array<f32>;
 @compute @workgroup_size(64)
-fn add_bias(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
+fn add_bias(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id) thread: vec3u) {
  let bx = i32(workgroup.x);
  let tx = i32(thread.x);
  let p = bx * 64 + tx;

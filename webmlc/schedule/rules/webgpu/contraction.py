@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Machine, Tile
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import LoopFunction
+from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import (
     Contraction,
     axis_ranges,
@@ -29,14 +29,16 @@ from webmlc.schedule.analysis import (
 from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
+    extent_of,
     fuse_all,
     loops_along,
     unroll_factor,
 )
 from webmlc.schedule.schedule import Schedule
 
+_ENOUGH_THREADS = 8192
 _UNROLLED_STEPS = 4  # of the innermost reduction loop: a vec4 of the left operand
-_LARGEST_BODY = 12  # steps of the reduction that are written out, over several loops
+_LARGEST_BODY = 8  # steps of the reduction that are written out, over several loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Nest:
 
 
 def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Answers for one contraction with a pointwise epilogue, whose columns are adjacent in memory."""
+    """Answers for one contraction with a pointwise epilogue and columns adjacent in memory."""
     fold = only_fold(function)
     if fold is None or not has_vector_types(fold):
         return None
@@ -73,17 +75,27 @@ def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
         return None
     schedule.reorder(column[0], *batch, *rows)
     nest = Nest(fold.name, tuple(batch), fuse_all(schedule, rows), column[0], tuple(reduced))
-    for part in _split_columns(schedule, nest, machine.tile.columns):
-        for section in _split_rows(schedule, part, machine):
-            _tile(schedule, section, machine)
+    tile = _tile_for(fold, machine)
+    for part in _split_columns(schedule, nest, tile.columns):
+        for section in _split_rows(schedule, part, tile):
+            _bind(schedule, section, _tile(schedule, section, tile, machine), machine)
     return schedule
 
 
-def _columns_adjacent(fold: object, roles: Contraction) -> bool:
-    """True where groups of 4 columns are adjacent in the result and in the right operand."""
-    from webmlc.loops.ir import Block, Store
+def _tile_for(fold: Block, machine: Machine) -> Tile:
+    """The machine's tile where that many threads fill a GPU, else half its rows: small layers want
+    threads (and short shaders) more than reuse.
+    """
+    size = extent_of([axis.extent for axis in axes_of_kind(fold, "spatial")])
+    tile = machine.tile
+    if size is not None and size >= _ENOUGH_THREADS * tile.rows * tile.columns:
+        return tile
+    return Tile(tile.rows // 2, tile.columns)
 
-    assert isinstance(fold, Block) and isinstance(fold.body, Store)
+
+def _columns_adjacent(fold: Block, roles: Contraction) -> bool:
+    """True where groups of 4 columns are adjacent in the result and in the right operand."""
+    assert isinstance(fold.body, Store)
     ranges = axis_ranges(fold)
     column = roles.columns[-1].var
     right = flat_index(roles.right.buffer, roles.right.indices)
@@ -129,13 +141,13 @@ def _split_columns(schedule: Schedule, nest: Nest, width: int) -> list[Nest]:
     return list(_partition(schedule, nest, nest.columns, whole))
 
 
-def _split_rows(schedule: Schedule, nest: Nest, machine: Machine) -> list[Nest]:
+def _split_rows(schedule: Schedule, nest: Nest, tile: Tile) -> list[Nest]:
     """Whole tiles of rows, then single rows."""
     if nest.rows is None:
         return [nest]
     schedule.reorder(nest.rows, *nest.batch, nest.columns)
     extent = simplify(schedule.extent(nest.rows))
-    height = row_tile(extent, machine.tile.rows)
+    height = row_tile(extent, tile.rows)
     whole = simplify(extent // height * height)
     if height == 1 or _is_zero(extent - whole):
         return [nest]
@@ -143,35 +155,44 @@ def _split_rows(schedule: Schedule, nest: Nest, machine: Machine) -> list[Nest]:
 
 
 def row_tile(extent: Expr, largest: int) -> int:
-    """Rows of a thread's tile: a divisor where it costs least, counting the loads of the columns."""
+    """Rows of a thread's tile: the number that covers `extent` at the least cost."""
     count = as_int(extent)
     if count is None:
         return largest
     if count < largest:
         return count
-    return min(range(1, largest + 1), key=lambda rows: _cost(count, rows))
+    heights = [*range(1, largest + 1)] + ([5] if largest == 4 and count % 5 == 0 else [])
+    costs = {height: _cost(count, height) for height in heights}
+    return min(heights, key=costs.__getitem__)
 
 
 def _cost(count: int, rows: int) -> tuple[int, int]:
-    """The work of covering `count` rows: for each tile its rows, and 2 more for the column loads."""
+    """The work of covering `count` rows: those of each tile, and 2 for its column loads."""
     return (count // rows * (rows + 2) + count % rows * 3, -rows)
 
 
-def _tile(schedule: Schedule, nest: Nest, machine: Machine) -> None:
-    """Tile one section and bind its threads."""
+@dataclass(frozen=True, slots=True)
+class _Threads:
+    """The loops over tiles, by rows and by columns, and the loops of one tile with the reduction."""
+
+    rows: str | None
+    columns: str
+    tile: tuple[TileLoop, ...]
+    reduced: tuple[str, ...]
+
+
+def _tile(schedule: Schedule, nest: Nest, size: Tile, machine: Machine) -> _Threads:
+    """Split the rows and columns of one section into tiles."""
     tile: list[TileLoop] = []
-    rows: str | None = None
-    columns = nest.columns
-    if nest.rows is not None:
-        extent = simplify(schedule.extent(nest.rows))
-        height = row_tile(extent, machine.tile.rows)
-        if not _is_zero(extent % height):
-            height = 1
-        rows = nest.rows
-        if height > 1:
-            rows, inner = schedule.split(nest.rows, [None, height])
+    rows = nest.rows
+    if rows is not None:
+        extent = simplify(schedule.extent(rows))
+        height = row_tile(extent, size.rows)
+        if height > 1 and _is_zero(extent % height):
+            rows, inner = schedule.split(rows, [None, height])
             tile.append(TileLoop(inner, "unrolled"))
-    width = unroll_factor(schedule.extent(columns), machine.tile.columns)
+    columns = nest.columns
+    width = unroll_factor(schedule.extent(columns), size.columns)
     if width == machine.lanes:
         columns, lanes = schedule.split(columns, [None, width])
         tile.append(TileLoop(lanes, "vectorized"))
@@ -183,8 +204,7 @@ def _tile(schedule: Schedule, nest: Nest, machine: Machine) -> None:
     outer = [*nest.batch, *([] if rows is None else [rows]), columns]
     schedule.reorder(*outer, *(step.loop for step in tile))
     reduced = _unroll_reduction(schedule, list(nest.reduced))
-    _bind(schedule, list(nest.batch), rows, columns, machine)
-    run_tile(schedule, nest.fold, tile, reduced)
+    return _Threads(rows, columns, tuple(tile), tuple(reduced))
 
 
 def _unroll_reduction(schedule: Schedule, loops: list[str]) -> list[str]:
@@ -209,22 +229,19 @@ def _unroll_reduction(schedule: Schedule, loops: list[str]) -> list[str]:
     return [*outer, steps, unrolled]
 
 
-def _bind(
-    schedule: Schedule, batch: list[str], rows: str | None, columns: str, machine: Machine
-) -> None:
-    """Workgroups are blocks of threads by rows and columns, so that they share both operands'
-    lines.
-    """
-    across = unroll_factor(schedule.extent(columns), 8)
+def _bind(schedule: Schedule, nest: Nest, threads: _Threads, machine: Machine) -> None:
+    """Workgroups are blocks of tiles, so that their threads share lines of both operands."""
+    rows, batch = threads.rows, list(nest.batch)
+    across = unroll_factor(schedule.extent(threads.columns), 8)
     down = max(1, machine.workgroup_size // across)
-    groups, column = schedule.split(columns, [None, across])
+    groups, column = schedule.split(threads.columns, [None, across])
     outer = [*batch, groups]
     inner = [column]
     if rows is not None:
         count = as_int(simplify(schedule.extent(rows)))
         down = down if count is None else min(down, count)
-        blocks, row = schedule.split(rows, [None, down])
-        outer, inner = [*batch, blocks, groups], [row, column]
+        row_groups, row = schedule.split(rows, [None, down])
+        outer, inner = [*batch, row_groups, groups], [row, column]
     schedule.reorder(*outer, *inner)
     group = fuse_all(schedule, outer)
     assert group is not None
@@ -232,3 +249,4 @@ def _bind(
     schedule.bind(column, "threadIdx.x")
     if rows is not None:
         schedule.bind(inner[0], "threadIdx.y")
+    run_tile(schedule, nest.fold, threads.tile, threads.reduced)
