@@ -22,20 +22,29 @@ def share_work(schedule: Schedule) -> None:
     while nests:
         nest = nests.pop()
         loops, last = _loops_to_share(schedule, nest)
-        unknown = all(extent_of(schedule, loop) is None for loop in loops)
-        if unknown and isinstance(last.body, Seq) and _are_independent(last.body):
-            nests += _nests(last.body)  # a batch, perhaps of one, around several nests
+        known = any(extent_of(schedule, loop) is not None for loop in loops)
+        parts = [] if known or not isinstance(last.body, Seq) else _independent_nests(last.body)
+        if isinstance(last.body, Seq) and (len(parts) == len(last.body.statements) or not loops):
+            nests += parts  # around them a batch, perhaps of one
         elif loops:
             schedule.parallel(schedule.fuse(*loops) if len(loops) > 1 else loops[0])
 
 
-def _are_independent(body: Seq) -> bool:
-    """True where no statement reads what another writes: each may be shared out by itself."""
+def _independent_nests(body: Seq) -> list[For]:
+    """The nests of `body` that exchange no values with its other statements: each may be shared
+    out by itself.
+    """
     written = [{store.buffer.name for store in stores(s)} for s in body.statements]
     read = [{load.buffer.name for load in loads(s)} for s in body.statements]
-    return not any(
-        written[a] & read[b] for a in range(len(written)) for b in range(len(read)) if a != b
-    )
+
+    def exchanges(a: int, b: int) -> bool:
+        return bool(written[a] & read[b] or read[a] & written[b])
+
+    return [
+        nest
+        for a, nest in enumerate(body.statements)
+        if isinstance(nest, For) and not any(exchanges(a, b) for b in range(len(written)) if a != b)
+    ]
 
 
 def _nests(body: Stmt) -> list[For]:
