@@ -1,4 +1,4 @@
-"""Nodes whose inputs are all constants become constants.
+"""Nodes whose inputs are all constants (or have no elements) become constants.
 
 needs: types (`infer_shapes`). guarantees: no node has only constant inputs, but those whose result
 would be much larger than what it is made of (such a constant would only grow the package).
@@ -10,6 +10,8 @@ before → after:
 from __future__ import annotations
 
 from dataclasses import replace
+
+import numpy as np
 
 from webmlc.core.expr import as_int
 from webmlc.graph.evaluate import evaluate_node
@@ -38,16 +40,26 @@ def fold_function(function: Function) -> Function:
         if not _is_foldable(node, context):
             nodes.append(node)
             continue
-        arrays = [constants[i] if i else None for i in node.inputs]
+        arrays = [_known(context, i) for i in range(len(node.inputs))]
         results = evaluate_node(OPS[node.domain, node.op], context, arrays, {})
         constants.update(zip((o for o in node.outputs if o), results, strict=True))
     return replace(function, nodes=tuple(nodes), constants=constants)
 
 
+def _known(context: Context, index: int) -> Array | None:
+    """The input's array: a constant, or a tensor without elements, which cannot vary."""
+    array = context.constant(index)
+    type_ = context.types[index]
+    if array is None and type_ is not None and type_.static_shape is not None:
+        shape = type_.static_shape
+        return np.zeros(shape, type_.dtype.numpy) if 0 in shape else None
+    return array
+
+
 def _is_foldable(node: Node, context: Context) -> bool:
     if (node.domain, node.op) == SYMBOLIC_CONSTANT:
         return False
-    if any(context.constant(i) is None for i, name in enumerate(node.inputs) if name):
+    if any(_known(context, i) is None for i, name in enumerate(node.inputs) if name):
         return False
     size = 0
     for type_ in context.outputs:

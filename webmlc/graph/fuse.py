@@ -155,7 +155,7 @@ class _Fusion:
 
     def is_literal(self, value: str) -> bool:
         array = self.function.constants.get(value)
-        return array is not None and array.size <= 1
+        return array is not None and array.size == 1
 
     def take_prologue(self, group: list[Node]) -> None:
         """Grow a reduction's group backward over elementwise nodes that only the group reads.
