@@ -75,10 +75,11 @@ class _Access:
 @dataclass(frozen=True, slots=True)
 class _Region:
     """How offsets shrink: `strides` of the old dimensions, the loops whose part of the offset goes,
-    low and extent of each new dimension."""
+    how constants are told apart (`_split_constant`), low and extent of each new dimension."""
 
     strides: tuple[Expr, ...]
     outer: frozenset[Var]
+    nearest: bool
     lows: tuple[int, ...]
     extents: tuple[int, ...]
 
@@ -162,10 +163,10 @@ def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) ->
     while True:
         clash = _clashing(accesses, outer)
         if not clash:
-            region = _box(buffer, accesses, strides, outer)
-            clash = (
-                _carrying(accesses, own, depth, outer, region) if region is not None else outer
+            region = _box(buffer, accesses, strides, outer, True) or _box(
+                buffer, accesses, strides, outer, False
             )
+            clash = _carrying(accesses, own, depth, outer, region) if region is not None else outer
             if not clash:
                 return region
         if not outer & clash:
@@ -213,12 +214,16 @@ def _clashing(accesses: list[_Access], outer: frozenset[Var]) -> frozenset[Var]:
 
 
 def _box(
-    buffer: Buffer, accesses: list[_Access], strides: tuple[Expr, ...], outer: frozenset[Var]
+    buffer: Buffer,
+    accesses: list[_Access],
+    strides: tuple[Expr, ...],
+    outer: frozenset[Var],
+    nearest: bool,
 ) -> _Region | None:
     """The box of all accesses, one interval a dimension; `None` where it is not finite or wraps
     around.
     """
-    boxes = [_digits(access, strides, outer) for access in accesses]
+    boxes = [_digits(access, strides, outer, nearest) for access in accesses]
     lows: list[int] = []
     extents: list[int] = []
     for dimension in range(len(strides)):
@@ -231,16 +236,18 @@ def _box(
         full = as_int(buffer.shape[dimension])
         wraps = extents[-1] > (1 if full is None else full)
         moves = any(extent > 1 for extent in extents[:-1])
-        if wraps and moves and not all(_is_by_index(a, strides, outer) for a in accesses):
+        if wraps and moves and not all(_is_by_index(a, strides, outer, nearest) for a in accesses):
             return None
-    return _Region(strides, outer, tuple(lows), tuple(extents))
+    return _Region(strides, outer, nearest, tuple(lows), tuple(extents))
 
 
-def _is_by_index(access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var]) -> bool:
+def _is_by_index(
+    access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
+) -> bool:
     """True where the digits of the offset are the inner parts of the indices themselves, which lie
     within their dimensions and so cannot wrap.
     """
-    digits = _split(access.offset, strides, outer)
+    digits = _split(access.offset, strides, outer, nearest)
     for digit, index in zip(digits, access.indices, strict=True):
         own = simplify(index, access.scope)
         taken = _outer_terms(own, outer)
@@ -250,13 +257,17 @@ def _is_by_index(access: _Access, strides: tuple[Expr, ...], outer: frozenset[Va
     return True
 
 
-def _digits(access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var]) -> list[Interval]:
+def _digits(
+    access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
+) -> list[Interval]:
     """The interval of the inner part of an offset in each dimension."""
-    parts = _split(access.offset, strides, outer)
+    parts = _split(access.offset, strides, outer, nearest)
     return [bounds(part, access.scope) for part in parts]
 
 
-def _split(index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var]) -> list[Expr]:
+def _split(
+    index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
+) -> list[Expr]:
     """The inner part of an offset, one expression a dimension: what is left of each term over the
     stride.
     """
@@ -266,7 +277,7 @@ def _split(index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var]) -> lis
         if term in taken:
             continue
         if not term:
-            _split_constant(factor, strides, digits)
+            _split_constant(factor, strides, digits, nearest)
             continue
         for digit, stride in zip(digits, strides, strict=True):
             rest = _divide(term, factor, stride)
@@ -276,15 +287,17 @@ def _split(index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var]) -> lis
     return [from_terms(digit) for digit in digits]
 
 
-def _split_constant(value: int, strides: tuple[Expr, ...], digits: list[dict[Term, int]]) -> None:
-    """A constant offset in mixed radix, digits rounded to nearest so that a small negative stays
-    small.
+def _split_constant(
+    value: int, strides: tuple[Expr, ...], digits: list[dict[Term, int]], nearest: bool
+) -> None:
+    """A constant offset in mixed radix. Digits are rounded to `nearest`, so that a small negative
+    (a halo) stays small, or down, so that the last elements of a row stay in it.
     """
     for digit, stride in zip(digits, strides, strict=True):
         unit = as_int(stride)
         if unit is None:
             continue
-        quotient = (value + unit // 2) // unit if unit > 1 else value
+        quotient = (value + (unit // 2 if nearest else 0)) // unit if unit > 1 else value
         digit[()] = quotient
         value -= quotient * unit
 
@@ -335,7 +348,9 @@ def _is_written_first(accesses: list[_Access], depth: int, region: _Region) -> b
     if any(not access.is_store for access in opening):
         return False
     for dimension, (low, extent) in enumerate(zip(region.lows, region.extents, strict=True)):
-        boxes = [_digits(a, region.strides, region.outer)[dimension] for a in opening]
+        boxes = [
+            _digits(a, region.strides, region.outer, region.nearest)[dimension] for a in opening
+        ]
         if min(b.low for b in boxes) > low or max(b.high for b in boxes) < low + extent - 1:
             return False
     return True
@@ -390,7 +405,7 @@ def _rewrite(
 
 
 def _compact_offset(index: Expr, region: _Region) -> Expr:
-    digits = _split(index, region.strides, region.outer)
+    digits = _split(index, region.strides, region.outer, region.nearest)
     result: Expr = Const(0)
     for digit, low, extent in zip(digits, region.lows, region.extents, strict=True):
         result = result * extent + (digit - low)

@@ -1,0 +1,44 @@
+"""Intermediate rows of a symbolic number of rows shrink to one row, remainders included."""
+
+import numpy as np
+
+from webmlc.core.expr import as_int
+from webmlc.loops import interp
+from webmlc.loops.text import parse_function
+from webmlc.target.compact_buffers import compact_buffers
+from webmlc.target.lower_blocks import lower_blocks
+
+# As a rule for rows leaves it: 8 elements by vectors, 2 left over. The constant 8 is nearer to the
+# next row than to its own, and belongs to its own all the same.
+ROWS = """
+@T.kernel
+def rows(x: T.Buffer((n, 10), "float32"), y: T.Output((n, 10), "float32"), n: T.symbol):
+    e = T.alloc_buffer((n, 10), "float32")
+    for i in range(n):
+        for j in range(8):
+            with T.block("main"):
+                v_i = T.axis.spatial(n, i)
+                v_j = T.axis.spatial(10, j)
+                e[v_i, v_j] = x[v_i, v_j] * T.float32(2.0)
+        for t in range(2):
+            with T.block("rest"):
+                v_it = T.axis.spatial(n, i)
+                v_jt = T.axis.spatial(10, t + 8)
+                e[v_it, v_jt] = x[v_it, v_jt] * T.float32(3.0)
+        for k in range(10):
+            with T.block("out"):
+                v_o = T.axis.spatial(n, i)
+                v_k = T.axis.spatial(10, k)
+                y[v_o, v_k] = e[v_o, v_k] + T.float32(1.0)
+"""
+
+
+def test_a_row_with_a_remainder_is_one_row() -> None:
+    function = compact_buffers(lower_blocks(parse_function(ROWS)))
+    [row] = function.allocations
+    assert np.prod([as_int(extent) for extent in row.shape]) == 10
+    x = np.random.default_rng(0).standard_normal((3, 10)).astype(np.float32)
+    y = np.empty_like(x)
+    interp.run(function, {"x": x, "y": y}, {"n": 3})
+    expected = x * np.where(np.arange(10) < 8, 2, 3).astype(np.float32) + 1
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
