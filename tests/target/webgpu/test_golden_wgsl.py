@@ -1,6 +1,6 @@
 """The WGSL of ten kernels, word for word, and that Tint accepts all of it as one module.
 
-WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/webgpu/test_golden_wgsl.py      # after a change on purpose
+WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/webgpu/test_golden_wgsl.py   # after a change on purpose
 """
 
 from __future__ import annotations

@@ -80,7 +80,9 @@ OPERATORS: dict[str, dict[Kind, Spelling]] = {
     "sign": _same(Spelling("sign({0})"), "float", "int"),
     # WGSL's `round` takes ties to even, as numpy's `rint`.
     **_functions("floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "sin", "cos", "tan"),
-    **_functions("asin", "acos", "atan", "asinh", "acosh", "atanh", "cosh"),
+    **_functions("atan", "asinh", "acosh", "atanh", "cosh"),
+    "asin": _helper("arc_sine"),
+    "acos": _helper("arc_cosine"),
     "sinh": _helper("hyperbolic_sine"),
     "tanh": _helper("hyperbolic_tangent"),
     "erf": _helper("error_function"),
@@ -129,6 +131,17 @@ fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
     let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
     let negative = select(undefined, select(magnitude, -magnitude, odd), whole);
     return select(select(magnitude, negative, x < {T}(0.0)), {T}(1.0), y == {T}(0.0));
+}}
+""",
+    # WGSL asks 11 bits of asin and acos, and some drivers give no more.
+    "arc_sine": """\
+fn arc_sine_{suffix}(x: {T}) -> {T} {{
+    return atan(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
+}}
+""",
+    "arc_cosine": """\
+fn arc_cosine_{suffix}(x: {T}) -> {T} {{
+    return 1.5707964 - atan(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
 }}
 """,
     # Drivers compute tanh from exp(2x), which overflows into NaN.

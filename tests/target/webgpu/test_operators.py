@@ -1,0 +1,147 @@
+"""Every scalar operator on the GPU against its numpy meaning: alone and in vectors, ordinary values
+and edges.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Call, Cast, Const, Expr, Var
+from webmlc.core.machine import WEBGPU
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Store
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.lower import lower
+
+_spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
+assert _spec is not None and _spec.loader is not None
+gpu = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(gpu)
+
+FLOATS = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.7, -3.7, 0.1, -0.01, 1e-4]
+INTEGERS = [0, 1, -1, 2, -2, 3, -3, 7, -7, 8, -8, 100, -100, 12345, -12345, 2**30]
+DOMAINS = {
+    "sqrt": (0.0, 50.0), "log": (1e-3, 50.0), "asin": (-1.0, 1.0), "acos": (-1.0, 1.0),
+    "atanh": (-0.9, 0.9), "acosh": (1.0, 30.0), "exp": (-20.0, 20.0), "cosh": (-8.0, 8.0),
+    "sinh": (-8.0, 8.0), "tan": (-1.2, 1.2),
+}  # fmt: skip
+ONE = ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "erf", "sin",
+"cos",
+       "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]  # fmt: skip
+TWO = ["add", "sub", "mul", "div", "floordiv", "floormod", "truncmod", "min", "max", "pow"]
+WHOLE = ["add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max",
+         "bit_and", "bit_or", "bit_xor"]  # fmt: skip
+
+
+def _kernel(size: int, dtype: DType, arity: int, value: object) -> LoopFunction:
+    """`out[i] = value(a[i], b[i], ...)`."""
+    i, axis = Var("i"), Var("vi")
+    shape = (Const(size),)
+    inputs = tuple(Buffer(name, shape, dtype) for name in "ab"[:arity])
+    body = value(*(b[axis] for b in inputs))  # type: ignore[operator]
+    assert isinstance(body, Expr)
+    out = Buffer("out", shape, body.dtype)
+    block = Block("out", (Axis(axis, Const(size), "spatial"),), (i,), Store(out, (axis,), body))
+    return LoopFunction("kernel", (*inputs, out), 1, (), (), For(i, Const(size), block))
+
+
+def _run(size: int, dtype: DType, arguments: list[np.ndarray], value: object) -> np.ndarray:
+    function = _kernel(size, dtype, len(arguments), value)
+    lowered = lower(schedule_kernel(function, WEBGPU).function, WEBGPU)
+    arrays = dict(zip("ab", arguments, strict=False))
+    arrays["out"] = np.zeros(size, function.params[-1].dtype.numpy)
+    result: np.ndarray = gpu.run_on_gpu(lowered, arrays)["out"]
+    return result
+
+
+def _floats(size: int, seed: int, low: float = -4.0, high: float = 4.0) -> np.ndarray:
+    values = np.random.default_rng(seed).uniform(low, high, size).astype(np.float32)
+    edges = np.float32([v for v in FLOATS if low <= v <= high])
+    values[: len(edges)] = edges
+    return values
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("name", ONE)
+def test_one_operand(name: str, size: int) -> None:
+    x = _floats(size, 0, *DOMAINS.get(name, (-25.0, 25.0)))
+    got = _run(size, DType.float32, [x], lambda a: Call(name, (a,), DType.float32))
+    want = SCALAR_OPERATORS[name].meaning(x.astype(np.float64))
+    loose = 300 if name in ("sin", "cos", "tan") else 1  # WGSL asks for 11 bits
+    np.testing.assert_allclose(got, want, rtol=2e-5 * loose, atol=2e-6 * loose)
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("name", TWO)
+def test_two_operands(name: str, size: int) -> None:
+    x, y = _floats(size, 0), np.roll(_floats(size, 1), 5)
+    if name in ("div", "floordiv", "floormod", "truncmod"):
+        y = np.where(np.abs(y) < 0.1, np.float32(0.75), y)
+    if name == "pow":
+        y = np.where(x <= 0, np.abs(np.round(y)), y).astype(np.float32)
+    got = _run(size, DType.float32, [x, y], lambda a, b: Call(name, (a, b), DType.float32))
+    want = SCALAR_OPERATORS[name].meaning(x, y)
+    np.testing.assert_allclose(got, want, rtol=3e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("dtype", [DType.int32, DType.uint32])
+@pytest.mark.parametrize("name", WHOLE)
+def test_integers(name: str, dtype: DType, size: int) -> None:
+    values = np.resize(np.array(INTEGERS), size)
+    x = np.abs(values).astype(np.uint32) if dtype is DType.uint32 else values.astype(np.int32)
+    y = np.roll(x, 3)
+    y[y == 0] = 5
+    got = _run(size, dtype, [x, y], lambda a, b: Call(name, (a, b), dtype))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, y))
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 8, 3, 7, -3])
+@pytest.mark.parametrize("name", ["floordiv", "floormod"])
+def test_division_by_a_literal_rounds_down(name: str, divisor: int) -> None:
+    x = np.resize(np.array(INTEGERS, np.int32), 63)
+    right = Const(divisor)
+    got = _run(63, DType.int32, [x], lambda a: Call(name, (a, right), DType.int32))
+    np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, divisor))
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+def test_nan_and_infinity_are_told_apart(size: int) -> None:
+    x = np.resize(np.float32([1, np.nan, np.inf, -np.inf, 0, -1, 3e38]), size)
+    for name in ("isnan", "isinf"):
+        got = _run(
+            size, DType.float32, [x], lambda a, n=name: Cast(Call(n, (a,), DType.bool), DType.int32)
+        )
+        np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x).astype(np.int32))
+
+
+def test_infinite_literals_are_made_at_run_time() -> None:
+    x = np.zeros(64, np.float32)
+    for value in (np.inf, -np.inf, np.nan):
+        literal = Const(float(value), DType.float32)
+        got = _run(64, DType.float32, [x], lambda a, v=literal: Call("add", (a, v), DType.float32))
+        np.testing.assert_array_equal(got, np.full(64, value, np.float32))
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+def test_select_and_comparisons(size: int) -> None:
+    x, y = _floats(size, 2), _floats(size, 3)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        got = _run(
+            size, DType.float32, [x, y],
+            lambda a, b, n=name: Call("select", (Call(n, (a, b), DType.bool), a, b), DType.float32),
+        )  # fmt: skip
+        np.testing.assert_array_equal(got, np.where(SCALAR_OPERATORS[name].meaning(x, y), x, y))
+
+
+@pytest.mark.parametrize("dtype", [DType.int8, DType.uint8, DType.int16, DType.uint16])
+def test_narrow_integers_wrap(dtype: DType) -> None:
+    x = np.resize(np.array(INTEGERS, np.int32), 63)
+    got = _run(63, DType.int32, [x], lambda a: Cast(Cast(a, dtype), DType.int32))
+    np.testing.assert_array_equal(got, x.astype(dtype.numpy).astype(np.int32))
