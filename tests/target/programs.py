@@ -237,6 +237,19 @@ def mixed(
             )
 """.strip()
 
+GUARDED = """
+@T.kernel
+def guarded(X: T.Buffer((9,), "float32"), Y: T.Output((9,), "float32")):
+    for i in T.vectorized(9):
+        with T.block("Y"):
+            v = T.axis.spatial(9, i)
+            Y[v] = T.select(
+                v >= 3,
+                T.select(X[v - 3] > T.float32(0.0), X[v - 3] * T.float32(2.0), T.float32(0.5)),
+                T.float32(1.0),
+            )
+""".strip()
+
 PROGRAMS = {
     "gemm": gemm(12, 16, 5),
     **{
@@ -253,6 +266,7 @@ PROGRAMS = {
             "fused": FUSED,
             "uneven": UNEVEN,
             "mixed": MIXED,
+            "guarded": GUARDED,
         }.items()
     },
 }

@@ -210,7 +210,17 @@ def operands(node: Expr) -> tuple[Expr, ...]:
 
 def is_guarded(arm: Expr, condition: Expr) -> bool:
     """True where a `select` arm loads what its condition does not: it may be out of bounds."""
-    return not memory_loads(arm) <= memory_loads(condition)
+    return not memory_loads(arm) <= certain_loads(condition)
+
+
+@lru_cache(maxsize=65536)
+def certain_loads(root: Expr) -> frozenset[Load]:
+    """The loads from memory that evaluating an expression performs whatever its conditions say."""
+    match root:
+        case Call(op="select", args=(condition, then, otherwise)):
+            return certain_loads(condition) | (certain_loads(then) & certain_loads(otherwise))
+    found = frozenset[Load]().union(*(certain_loads(child) for child in root.children()))
+    return found | {root} if isinstance(root, Load) and root.buffer.scope != "local" else found
 
 
 @lru_cache(maxsize=65536)

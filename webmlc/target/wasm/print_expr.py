@@ -191,9 +191,11 @@ class ExprPrinter:
         parts = terms(index)
         constant = parts.get((), 0) * buffer.dtype.bytes
         match [(term, factor) for term, factor in parts.items() if term]:
-            case []:
+            case [] if constant >= 0:
                 pointer = f"(local.get ${buffer.name})"
-            case [((Load(buffer=register),), 1)] if self.pointers.get(register) == buffer:
+            case [((Load(buffer=register),), 1)] if (
+                constant >= 0 and self.pointers.get(register) == buffer
+            ):
                 pointer = f"(local.get ${register.name})"
             case _:
                 pointer = self.byte_address(buffer, index)

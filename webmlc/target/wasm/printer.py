@@ -26,6 +26,7 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     expressions,
+    loads,
     stores,
     walk_statements,
 )
@@ -111,6 +112,10 @@ class _KernelPrinter:
         head = [f"(func ${function.name} {params}"]
         for buffer in (*scratch.shared, *scratch.private):
             self.locals[buffer.name] = "i32"
+        for load in loads(function.body):  # a register that is only read: the sum of nothing
+            lanes = self.expr.registers.get(load.buffer)
+            if lanes is not None and load.buffer.name not in self.locals:
+                self.locals[load.buffer.name] = value_type(load.buffer.dtype, lanes)
         head.extend(f"  (local ${name} {kind})" for name, kind in self.locals.items())
         base = f"(i32.load offset={SCRATCH_BASE} (i32.const 0))"
         own = f"(i32.mul (local.get $.tid) (i32.load offset={SCRATCH_STRIDE} (i32.const 0)))"
