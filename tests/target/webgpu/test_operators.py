@@ -31,8 +31,8 @@ DOMAINS = {
     "sinh": (-8.0, 8.0), "tan": (-1.2, 1.2),
 }  # fmt: skip
 ONE = ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "erf", "sin",
-"cos",
-       "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]  # fmt: skip
+       "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh",
+       "atanh"]  # fmt: skip
 TWO = ["add", "sub", "mul", "div", "floordiv", "floormod", "truncmod", "min", "max", "pow"]
 WHOLE = ["add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max",
          "bit_and", "bit_or", "bit_xor"]  # fmt: skip

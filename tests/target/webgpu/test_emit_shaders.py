@@ -1,0 +1,141 @@
+"""Grids, bindings, workgroup memory and refusals of the WGSL emitter."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from webmlc.core.errors import InternalError
+from webmlc.core.machine import WEBGPU
+from webmlc.loops.interp import run
+from webmlc.loops.ir import LoopFunction
+from webmlc.loops.text import parse_function
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.lower import lower
+from webmlc.target.webgpu.emit_shaders import emit_shaders, obstacles
+from webmlc.target.webgpu.names import wgsl_name
+
+_spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
+assert _spec is not None and _spec.loader is not None
+gpu = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(gpu)
+
+DOUBLE = """\
+@T.kernel(origin=["Mul 1", "twice"])
+def double(A: T.Buffer(({n},), "{dtype}"), C: T.Output(({n},), "{dtype}"){symbol}):
+    for i in range({n}):
+        with T.block("C"):
+            vi = T.axis.spatial({n}, i)
+            C[vi] = A[vi] + A[vi]
+"""
+
+REVERSE = """\
+@T.kernel
+def reverse(A: T.Buffer((96,), "float32"), C: T.Output((96,), "float32")):
+    S = T.alloc_buffer((32,), "float32", scope="shared")
+    for b in T.thread_binding(3, "blockIdx.x"):
+        for t in T.thread_binding(32, "threadIdx.x"):
+            S[t] = A[b * 32 + t]
+            T.barrier()
+            C[b * 32 + t] = S[31 - t]
+"""
+
+DIVERGENT = REVERSE.replace(
+    "            T.barrier()", "            if t < 3:\n                T.barrier()"
+)
+
+CHAIN = """\
+@T.kernel
+def chain(
+    A: T.Buffer((64,), "float32"), B: T.Output((64,), "float32"), C: T.Output((64,), "float32")
+):
+    for b in T.thread_binding(64, "blockIdx.x"):
+        B[b] = A[b]
+    for c in T.thread_binding(64, "blockIdx.x"):
+        C[c] = B[63 - c]
+"""
+
+
+def _double(n: object, dtype: str = "float32") -> LoopFunction:
+    symbol = f", {n}: T.symbol" if isinstance(n, str) else ""
+    return parse_function(DOUBLE.format(n=n, dtype=dtype, symbol=symbol))
+
+
+def _lowered(function: LoopFunction, workgroup_size: int = 64) -> LoopFunction:
+    machine = replace(WEBGPU, workgroup_size=workgroup_size)
+    return lower(schedule_kernel(function, machine).function, machine)
+
+
+@pytest.mark.parametrize("size", [70_001, 131_073])
+def test_grids_past_the_limit_fold_into_rows(size: int) -> None:
+    lowered = _lowered(_double(size), 1)
+    entry = emit_shaders({"double": lowered}).entries["double"]
+    x, y, z = (int(str(extent)) for extent in entry.workgroups)
+    assert max(x, y) <= 65_535 and x * y >= size and z == 1
+    a = np.arange(size, dtype=np.float32)
+    out = gpu.run_on_gpu(lowered, {"A": a, "C": np.zeros_like(a)})["C"]
+    np.testing.assert_array_equal(out, a + a)
+
+
+@pytest.mark.parametrize("size", [1, 5, 70_001])
+def test_symbolic_grids_are_evaluated_at_launch(size: int) -> None:
+    lowered = _lowered(_double("n"), 1)
+    a = np.arange(size, dtype=np.float32)
+    out = gpu.run_on_gpu(lowered, {"A": a, "C": np.zeros_like(a)}, {"n": size})["C"]
+    np.testing.assert_array_equal(out, a + a)
+
+
+def test_constants_are_read_only_and_the_origin_is_told() -> None:
+    text = emit_shaders({"double": _lowered(_double(8))}, {"double": frozenset({"A"})}).text
+    assert "var<storage, read> A_0" in text
+    assert "var<storage, read_write> C_0" in text
+    assert "// double: Mul 1, twice\n" in text
+
+
+def test_kernels_of_one_module_do_not_meet() -> None:
+    one = _lowered(_double(8))
+    text = emit_shaders({"double": one, "again": replace(one, name="again")}).text
+    assert text.count("fn double(") == text.count("fn again(") == 1
+    assert "A_0" in text and "A_1" in text
+
+
+def test_workgroup_memory_and_barriers() -> None:
+    function = parse_function(REVERSE)
+    a = np.arange(96, dtype=np.float32)
+    want = {"A": a, "C": np.zeros_like(a)}
+    run(function, want)
+    got = gpu.run_on_gpu(function, {"A": a, "C": np.zeros_like(a)})["C"]
+    np.testing.assert_array_equal(got, want["C"])
+    assert "var<workgroup> S_0: array<f32, 32>;" in emit_shaders({"reverse": function}).text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DIVERGENT, "a barrier under a condition that may differ between threads"),
+        (CHAIN, "reads B, which another writes"),
+    ],
+)
+def test_what_one_dispatch_cannot_do_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InternalError, match=message):
+        emit_shaders({"kernel": parse_function(text)})
+
+
+def test_obstacles_are_named() -> None:
+    assert obstacles(_double(8)) == ()
+    (reason,) = obstacles(
+        replace(_double(8, "int64"), outputs=1, params=_double(8, "int64").params[:1])
+    )
+    assert reason == "buffer A holds int64, which a shader cannot address"
+    with pytest.raises(InternalError, match="int64"):
+        emit_shaders({"double": _double(8, "int64")})
+
+
+def test_names_that_wgsl_reserves() -> None:
+    assert [wgsl_name(n) for n in ("k", "target", "vec4", "9a", "a.b")] == [
+        "k", "target_", "vec4_", "x9a", "a_b",
+    ]  # fmt: skip
