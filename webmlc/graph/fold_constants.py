@@ -1,4 +1,4 @@
-"""Nodes whose inputs are all constants (or have no elements) become constants.
+"""Nodes whose inputs are all constants, or whose result has no elements, become constants.
 
 needs: types (`infer_shapes`). guarantees: no node has only constant inputs, but those whose result
 would be much larger than what it is made of (such a constant would only grow the package).
@@ -15,7 +15,7 @@ import numpy as np
 
 from webmlc.core.expr import as_int
 from webmlc.graph.evaluate import evaluate_node
-from webmlc.graph.ir import Array, Function, Module, Node
+from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops import OPS
 from webmlc.graph.ops.operator import SYMBOLIC_CONSTANT, Context, Scope
 
@@ -37,6 +37,12 @@ def fold_function(function: Function) -> Function:
     nodes: list[Node] = []
     for node in function.nodes:
         context = scope.context(node)
+        if all(_is_empty(type_) for type_ in context.outputs):
+            constants.update(
+                (name, _empty(type_))
+                for name, type_ in zip(filter(None, node.outputs), context.outputs, strict=True)
+            )
+            continue
         if not _is_foldable(node, context):
             nodes.append(node)
             continue
@@ -50,10 +56,15 @@ def _known(context: Context, index: int) -> Array | None:
     """The input's array: a constant, or a tensor without elements, which cannot vary."""
     array = context.constant(index)
     type_ = context.types[index]
-    if array is None and type_ is not None and type_.static_shape is not None:
-        shape = type_.static_shape
-        return np.zeros(shape, type_.dtype.numpy) if 0 in shape else None
-    return array
+    return _empty(type_) if array is None and type_ is not None and _is_empty(type_) else array
+
+
+def _is_empty(type_: TensorType) -> bool:
+    return type_.static_shape is not None and 0 in type_.static_shape
+
+
+def _empty(type_: TensorType) -> Array:
+    return np.zeros(type_.static_shape or (), type_.dtype.numpy)
 
 
 def _is_foldable(node: Node, context: Context) -> bool:
