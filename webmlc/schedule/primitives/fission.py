@@ -76,7 +76,9 @@ def _conflict(earlier: Scan, later: Scan, var: Var, ranges: Mapping[Var, Interva
 
 
 def _apart(a: Access, b: Access, earlier: Scan, later: Scan, var: Var) -> bool:
-    """True where the two accesses touch different elements whenever their iterations of `var` differ."""
+    """True where the two accesses touch different elements whenever their iterations of `var`
+    differ.
+    """
     if any(_differs(i, j, earlier, later, var) for i, j in zip(a.indices, b.indices, strict=True)):
         return True
     shape = a.buffer.shape

@@ -1,0 +1,52 @@
+"""Loop fission: a loop of two stages becomes two loops, where no iteration needs the old order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from webmlc.loops.interp import run
+from webmlc.loops.text import parse_function
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.schedule import Schedule, replay
+
+STAGES = """
+@T.kernel
+def stages(A: T.Buffer((8, 16), "float32"), D: T.Output((8,), "float32")):
+    C = T.alloc_buffer((9,), "float32")
+    for i in range(8):
+        for k in range(16):
+            with T.block("C"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    C[vi] = T.float32(0)
+                C[vi] = C[vi] + A[vi, vk]
+        with T.block("D"):
+            vi = T.axis.spatial(8, i)
+            D[vi] = C[{index}] + T.float32(1)
+"""
+
+
+def test_each_statement_gets_a_loop() -> None:
+    function = parse_function(STAGES.replace("{index}", "vi"))
+    schedule = Schedule(function)
+    first, second = schedule.fission("i")
+    assert schedule.loops("C") == [first, "k"]
+    assert schedule.loops("D") == [second]
+    assert replay(function, schedule.trace) == schedule.function
+    data = {"A": np.arange(128, dtype=np.float32).reshape(8, 16), "D": np.zeros(8, np.float32)}
+    run(schedule.function, data, {})
+    np.testing.assert_array_equal(data["D"], data["A"].sum(1) + 1)
+
+
+@pytest.mark.parametrize("index", ["vi + 1", "0"])
+def test_iterations_that_meet_keep_their_order(index: str) -> None:
+    schedule = Schedule(parse_function(STAGES.replace("{index}", index)))
+    with pytest.raises(ScheduleError, match="may meet in buffer 'C'"):
+        schedule.fission("i")
+
+
+def test_one_statement_cannot_be_parted() -> None:
+    schedule = Schedule(parse_function(STAGES.replace("{index}", "vi")))
+    with pytest.raises(ScheduleError, match="only one statement"):
+        schedule.fission("k")
