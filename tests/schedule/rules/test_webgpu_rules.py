@@ -111,7 +111,7 @@ def _shader(function: LoopFunction) -> str:
 
 @pytest.mark.parametrize(("size", "rows"), [(64, 4), (1024, 8)])
 def test_the_tile_is_in_registers(size: int, rows: int) -> None:
-    """Per 4 steps of the reduction: a vec4 for each row, 8 of the columns, 8 multiply-adds a row."""
+    """Per 4 steps of the reduction: a vec4 a row, 8 of the columns, 8 multiply-adds a row."""
     text = _shader(k.matmul(size, size, 64))
     inner = text[text.index("for (var k") : text.index("max(")]
     assert inner.count("+= ") == 8 * rows

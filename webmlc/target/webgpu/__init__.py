@@ -1,0 +1,1 @@
+"""WGSL: legalise a lowered kernel, then print it (`emit_shaders`)."""

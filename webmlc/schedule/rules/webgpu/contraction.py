@@ -163,7 +163,7 @@ def row_tile(extent: Expr, largest: int) -> int:
         return count
     heights = [*range(1, largest + 1)] + ([5] if largest == 4 and count % 5 == 0 else [])
     costs = {height: _cost(count, height) for height in heights}
-    return min(heights, key=costs.__getitem__)
+    return min(heights, key=lambda height: costs[height])
 
 
 def _cost(count: int, rows: int) -> tuple[int, int]:
@@ -173,7 +173,7 @@ def _cost(count: int, rows: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Threads:
-    """The loops over tiles, by rows and by columns, and the loops of one tile with the reduction."""
+    """The loops over tiles, by rows and columns, and the loops of one tile with the reduction."""
 
     rows: str | None
     columns: str
