@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.graph.graphs import module, zeros
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.fuse import FusionLimits, fuse
@@ -101,6 +103,20 @@ def test_two_shapes_of_one_value_are_two_views() -> None:
     made = simplify_graph(choose_layouts(module(text)))
     shapes = {n.outputs[0]: made.main.type(n.outputs[0]).static_shape for n in made.main.nodes}
     assert sorted(s for s in shapes.values() if s) == [(2, 6), (2, 6), (6, 2), (6, 2)]
+
+
+def test_a_matrix_that_no_gpu_binds_at_once_is_multiplied_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("webmlc.graph.choose_layouts.LARGEST_BINDING", 2 * 4 * 8 * 4)
+    weights = ",".join(["1"] * 80)
+    text = f"""
+    g (float[2,4] x) => (float[2,20] y) <float[4,20] w = {{{weights}}}> {{ y = MatMul(x, w) }}
+    """
+    made = choose_layouts(module(text))
+    assert operators(made) == ["MatMul", "MatMul", "Concat"]
+    columns = [str(made.main.type(n.outputs[0]).shape[-1]) for n in made.main.nodes]
+    assert columns == ["16", "4", "20"]
 
 
 def test_weights_are_packed_in_panels_of_eight() -> None:

@@ -18,15 +18,18 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int
+from webmlc.core.expr import as_int, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import identity
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.meaning import infer_node, kind_of
+from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Scope, array_type
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.pack_weights import pack_convolution, pack_depthwise, pack_matrix
 
+LARGEST_BINDING = 128 << 20
+"""Bytes that every WebGPU device binds as one buffer (`maxStorageBufferBindingSize`)."""
 NHWC = (0, 2, 3, 1)
 NCHW = (0, 3, 1, 2)
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
@@ -253,26 +256,40 @@ class _Layouts:
             or (self.rank(right) > 2 and node.op == "Gemm")
         ):
             return False
-        columns = self.types[node.outputs[0]].shape[-1]
-        bias, packed = "", f"{node.outputs[0]}.packed"
+        packed, bias = f"{node.outputs[0]}.packed", node.inputs[2] if len(node.inputs) > 2 else ""
+        product = f"{node.outputs[0]}.sum" if bias else node.outputs[0]
         if right in self.constants and self.rank(right) == 2:
             matrix = self.constants[right]
             if node.op == "Gemm":
                 matrix = matrix.T if node.attributes.get("transB", 0) else matrix
                 matrix = matrix * np.float32(node.attributes.get("alpha", 1.0))
-                bias = self.scaled(node, node.inputs[2]) if len(node.inputs) > 2 else ""
-            self.constant(packed, pack_matrix(matrix))
+            self.constant_product(node, matrix, packed, product)
         elif self.is_large(node):
+            columns = self.types[node.outputs[0]].shape[-1]
             self.emit("Pack", (self.nchw(right),), packed, node.origin, "webmlc")
+            operands = (self.nchw(left), packed)
+            self.emit("MatMul", operands, product, node.origin, "webmlc", columns=columns)
         else:
             return False
-        product = f"{node.outputs[0]}.sum" if bias else node.outputs[0]
-        self.emit(
-            "MatMul", (self.nchw(left), packed), product, node.origin, "webmlc", columns=columns
-        )
         if bias:
-            self.emit("Add", (product, bias), node.outputs[0], node.origin)
+            self.emit("Add", (product, self.scaled(node, bias)), node.outputs[0], node.origin)
         return True
+
+    def constant_product(self, node: Node, matrix: Array, packed: str, product: str) -> None:
+        """The product with a constant matrix, in parts where a GPU could not bind it at once."""
+        left, panels = self.nchw(node.inputs[0]), pack_matrix(matrix)
+        at_once = max(LARGEST_BINDING // panels[0].nbytes, 1)
+        starts = range(0, len(panels), at_once)
+        parts = []
+        for start in starts:
+            part = panels[start : start + at_once]
+            suffix = f".{start}" if len(starts) > 1 else ""
+            columns = const(min(len(part) * PACK, matrix.shape[1] - start * PACK))
+            operands = (left, self.constant(f"{packed}{suffix}", part))
+            parts.append(f"{product}{suffix}")
+            self.emit("MatMul", operands, parts[-1], node.origin, "webmlc", columns=columns)
+        if len(parts) > 1:
+            self.emit("Concat", parts, product, node.origin, axis=self.rank(left) - 1)
 
     def scaled(self, node: Node, value: str) -> str:
         """`beta · value`."""
