@@ -162,8 +162,8 @@ def row_tile(extent: Expr, largest: int) -> int:
     if count < largest:
         return count
     heights = [*range(1, largest + 1)] + ([5] if largest == 4 and count % 5 == 0 else [])
-    costs = {height: _cost(count, height) for height in heights}
-    return min(heights, key=lambda height: costs[height])
+    costs = [(_cost(count, height), height) for height in heights]
+    return min(costs)[1]
 
 
 def _cost(count: int, rows: int) -> tuple[int, int]:
