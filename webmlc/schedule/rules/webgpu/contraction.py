@@ -161,7 +161,9 @@ def row_tile(extent: Expr, largest: int) -> int:
         return largest
     if count < largest:
         return count
-    heights = [*range(1, largest + 1)] + ([5] if largest == 4 and count % 5 == 0 else [])
+    heights: list[int] = list(range(1, largest + 1))
+    if largest == 4 and count % 5 == 0:
+        heights.append(5)
     costs = [(_cost(count, height), height) for height in heights]
     return min(costs)[1]
 
