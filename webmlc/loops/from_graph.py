@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Const, Expr, Var, rewrite, substitute, variables, walk
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, rewrite, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Read, Reduction, Tensor, placeholder
@@ -43,6 +43,7 @@ Device = Literal["wasm", "webgpu"]
 
 _DEAR = 4
 """Scalar operators of this cost or more are not computed twice."""
+_HALVES = (DType.float16, DType.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,10 @@ class _Lowering:
                     assert isinstance(tensor.body, Expr), tensor.name
                     inner = substitute(tensor.body, dict(zip(tensor.axes, indices, strict=True)))
                     return self.lower(inner, {})
+                case Cast(value=Cast(value=inner, dtype=small), dtype=DType.float32) if (
+                    small in _HALVES and inner.dtype is DType.float32
+                ):
+                    return inner  # what stays in a kernel is not rounded to half precision
             return None
 
         return simplify(rewrite(value, rule))
