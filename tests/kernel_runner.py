@@ -17,8 +17,8 @@ import numpy as np
 
 from tests.target.conftest import run_module
 from tests.target.webgpu.gpu import run_on_gpu
-from webmlc.core.expr import evaluate
 from webmlc.core.machine import WASM_MACHINES, WEBGPU
+from webmlc.core.rewrite import evaluate
 from webmlc.loops.interp import run as interpret
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.lower import lower

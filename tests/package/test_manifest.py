@@ -8,7 +8,8 @@ import pytest
 
 from tests.packages import mixed
 from webmlc.core.errors import InternalError, PackageError
-from webmlc.core.expr import Expr, Var, call, const, evaluate, maximum, minimum
+from webmlc.core.expr import Expr, Var, call, const, maximum, minimum
+from webmlc.core.rewrite import evaluate
 from webmlc.package.manifest import from_size, to_size
 from webmlc.package.manifest_json import from_json, to_json
 

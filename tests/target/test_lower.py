@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.target.programs import PROGRAMS, gemm
-from webmlc.core.expr import Const, Ramp, evaluate
+from webmlc.core.expr import Const, Ramp
 from webmlc.core.machine import RELAXED
+from webmlc.core.rewrite import evaluate
 from webmlc.loops import interp
 from webmlc.loops.ir import Block, For, LoopFunction, Store, loads, stores, walk_statements
 from webmlc.target.common_subexpressions import common_subexpressions

@@ -22,7 +22,8 @@ from functools import lru_cache
 
 from webmlc.core.bounds import Interval, Ranges, bounds
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call, variables
+from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call
+from webmlc.core.rewrite import variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
 Monomial = tuple[Expr, ...]  # atoms in the order of their text; () is the constant term

@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.core import expr as expressions
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var, rewrite, walk
+from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var
+from webmlc.core.rewrite import evaluate as evaluate_expr
+from webmlc.core.rewrite import rewrite, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
 from webmlc.graph.ir import Array, Function
@@ -76,7 +77,7 @@ def read_tensors(tensor: Tensor) -> list[Tensor]:
 
 
 def _stage(stage: Tensor, known: Mapping[Tensor, Array], symbols: Mapping[str, int]) -> Array:
-    shape = tuple(int(expressions.evaluate(d, symbols)) for d in stage.shape)
+    shape = tuple(int(evaluate_expr(d, symbols)) for d in stage.shape)
     dtype = stage.dtype.numpy
     match stage.body:
         case Reduction() as reduction:
@@ -95,7 +96,7 @@ def _reduction(
     symbols: Mapping[str, int],
 ) -> Array:
     """Fold over the reduce axes; the leading ones step by step where all would be too much."""
-    extents = [int(expressions.evaluate(axis.extent, symbols)) for axis in reduction.axes]
+    extents = [int(evaluate_expr(axis.extent, symbols)) for axis in reduction.axes]
     fold: Any = SCALAR_OPERATORS[reduction.combine].meaning
     result = np.full(shape, reduction.init.value, stage.dtype.numpy)  # type: ignore[attr-defined]
     serial = 0

@@ -25,7 +25,8 @@ import numpy as np
 
 from webmlc.core.bounds import SYMBOL
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call, rewrite, variables
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call
+from webmlc.core.rewrite import rewrite, variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder

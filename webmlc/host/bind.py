@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
-from webmlc.core.expr import Expr, evaluate
+from webmlc.core.expr import Expr
+from webmlc.core.rewrite import evaluate
 from webmlc.package.manifest import Manifest, Port
 
 Array = NDArray[Any]

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError
-from webmlc.core.expr import Expr, evaluate, variables
+from webmlc.core.expr import Expr
+from webmlc.core.rewrite import evaluate, variables
 from webmlc.host.load import Model, load
 from webmlc.package.manifest import MANIFEST, Port
 

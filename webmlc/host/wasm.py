@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from wasmtime import _ffi as ffi
 
 from webmlc.core.errors import InternalError, PackageError, UserError
-from webmlc.core.expr import evaluate
+from webmlc.core.rewrite import evaluate
 from webmlc.host.executor import Array, Cache, Loaded
 from webmlc.package.memory_plan import (
     PAGE,

@@ -16,7 +16,7 @@ import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, InternalError, UserError
-from webmlc.core.expr import evaluate
+from webmlc.core.rewrite import evaluate
 from webmlc.host.executor import Array, Cache, Loaded
 from webmlc.package.manifest import Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants

@@ -24,7 +24,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import evaluate
+from webmlc.core.rewrite import evaluate
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.loops.to_python import is_lockstep, launch_extents, print_python

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, rewrite, substitute, walk
+from webmlc.core.expr import Const, Expr, Operand, Var, as_expr
+from webmlc.core.rewrite import rewrite, substitute, walk
 
 Scope = Literal["global", "shared", "local"]
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]

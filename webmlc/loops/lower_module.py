@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import walk
+from webmlc.core.rewrite import walk
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.loops.from_graph import Device, Lowered, from_graph
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements

@@ -21,7 +21,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from webmlc.core.expr import Expr, Var, variables
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import (
     Barrier,
     Block,

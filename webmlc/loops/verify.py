@@ -25,7 +25,8 @@ from typing import NoReturn, get_args
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Call, Expr, Ramp, Var, variables, walk
+from webmlc.core.expr import Call, Expr, Ramp, Var
+from webmlc.core.rewrite import variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import (
     THREAD_AXES,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from webmlc.core.expr import evaluate
+from webmlc.core.rewrite import evaluate
 from webmlc.package.manifest import Device, Manifest, Program
 from webmlc.package.transfers import Stage, stages
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from webmlc.core.errors import UserError
-from webmlc.core.expr import Var, variables
+from webmlc.core.expr import Var
+from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type
 from webmlc.package.manifest import Buffer, Device, Port, Step, Symbol

@@ -15,18 +15,8 @@ from dataclasses import dataclass
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import (
-    Call,
-    Const,
-    Expr,
-    Var,
-    as_int,
-    call,
-    evaluate,
-    substitute,
-    variables,
-    walk,
-)
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, call
+from webmlc.core.rewrite import evaluate, substitute, variables, walk
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import (
     Axis,

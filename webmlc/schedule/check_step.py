@@ -16,7 +16,8 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import as_int, evaluate
+from webmlc.core.expr import as_int
+from webmlc.core.rewrite import evaluate
 from webmlc.loops.interp import run as interpret
 from webmlc.loops.ir import Buffer, For, LoopFunction, child_statements
 from webmlc.schedule.trace import Step

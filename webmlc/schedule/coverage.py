@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.expr import Call, Const, Expr, Var, variables
+from webmlc.core.expr import Call, Const, Expr, Var
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.schedule.regions import Access, Scan, Span, relax, within
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from webmlc.core.expr import Call, Const, Expr, Var, as_int, variables
+from webmlc.core.expr import Call, Const, Expr, Var, as_int
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Block, Buffer, For, LoopFunction, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.tree import Path, depends_on, outer_blocks

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from webmlc.core.expr import Call, Const, Expr, Var, substitute, variables
+from webmlc.core.expr import Call, Const, Expr, Var
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Buffer, For, Load, LoopFunction, Stmt, Store, substitute_statement

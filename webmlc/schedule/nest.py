@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from webmlc.core.bounds import Interval
-from webmlc.core.expr import Const, Expr, Var, as_int, substitute, variables
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import AxisKind, Block, For, Load, LoopFunction, Stmt, grid
 from webmlc.schedule.errors import ScheduleError

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from webmlc.core.expr import Expr, Var, rewrite, substitute
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import rewrite, substitute
 from webmlc.loops.ir import Block, Buffer, Let, Load, LoopFunction, Stmt, Store, loads, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.tree import outer_blocks

@@ -16,18 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
-from webmlc.core.expr import (
-    Call,
-    Const,
-    Expr,
-    Var,
-    as_int,
-    call,
-    maximum,
-    substitute,
-    variables,
-    walk,
-)
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, maximum
+from webmlc.core.rewrite import substitute, variables, walk
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import Block, Buffer, For, If, Let, Load, Seq, Stmt, Store
 from webmlc.schedule.tree import Intervals, conjuncts, interval_of

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from webmlc.core.bounds import SYMBOL, Interval, iterations
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Const, Expr, Var, call, substitute, variables
+from webmlc.core.expr import Call, Const, Expr, Var, call
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Block,

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from webmlc.core.expr import Call, Const, Expr, Var, call, walk
+from webmlc.core.expr import Call, Const, Expr, Var, call
+from webmlc.core.rewrite import walk
 
 Term = tuple[Expr, ...]
 Terms = Mapping[Term, int]

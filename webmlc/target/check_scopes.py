@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import as_int, walk
+from webmlc.core.expr import as_int
+from webmlc.core.rewrite import walk
 from webmlc.loops.ir import (
     Buffer,
     For,

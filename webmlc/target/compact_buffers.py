@@ -23,7 +23,8 @@ import math
 from dataclasses import dataclass, replace
 
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.expr import Const, Expr, Var, as_int, rewrite
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.rewrite import rewrite
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Buffer,

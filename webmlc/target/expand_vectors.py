@@ -17,19 +17,8 @@ from dataclasses import replace
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import (
-    Bitcast,
-    Broadcast,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Ramp,
-    Var,
-    as_int,
-    substitute,
-    walk,
-)
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
+from webmlc.core.rewrite import substitute, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     For,

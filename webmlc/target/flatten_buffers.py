@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.bounds import Ranges
-from webmlc.core.expr import Const, Expr, rewrite
+from webmlc.core.expr import Const, Expr
+from webmlc.core.rewrite import rewrite
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Buffer, Load, LoopFunction, Stmt, Store, map_statements
 from webmlc.target.scoped import drop_trivial, map_scoped, symbol_ranges

@@ -16,7 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Expr, variables, walk
+from webmlc.core.expr import Call, Expr
+from webmlc.core.rewrite import variables, walk
 from webmlc.loops.ir import (
     Barrier,
     For,

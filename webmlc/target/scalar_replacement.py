@@ -17,7 +17,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from webmlc.core.expr import Const, Expr, Ramp, as_int, rewrite
+from webmlc.core.expr import Const, Expr, Ramp, as_int
+from webmlc.core.rewrite import rewrite
 from webmlc.loops.ir import (
     Buffer,
     Load,

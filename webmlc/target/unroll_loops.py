@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from webmlc.core.bounds import Ranges
 from webmlc.core.dtypes import INDEX
-from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int, rewrite, walk
+from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
+from webmlc.core.rewrite import rewrite, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     For,

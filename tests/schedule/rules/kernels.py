@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Var, as_expr, call, const, evaluate, maximum
+from webmlc.core.expr import Const, Expr, Var, as_expr, call, const, maximum
+from webmlc.core.rewrite import evaluate
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run

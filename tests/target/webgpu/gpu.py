@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.core.expr import evaluate
+from webmlc.core.rewrite import evaluate
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.webgpu.emit_shaders import Entry, emit_shaders
 

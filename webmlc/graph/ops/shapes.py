@@ -12,7 +12,8 @@ from functools import reduce
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Var, as_expr, as_int, const, maximum, minimum, variables
+from webmlc.core.expr import Const, Expr, Var, as_expr, as_int, const, maximum, minimum
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context, NotSupportedError

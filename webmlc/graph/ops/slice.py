@@ -10,16 +10,8 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.bounds import SYMBOL, bounds
-from webmlc.core.expr import (
-    Const,
-    Expr,
-    as_expr,
-    as_int,
-    maximum,
-    minimum,
-    select,
-    variables,
-)
+from webmlc.core.expr import Const, Expr, as_expr, as_int, maximum, minimum, select
+from webmlc.core.rewrite import variables
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from webmlc.core.expr import Const, Expr, Var, as_int, substitute, variables
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import divides, prove_equal, simplify
 from webmlc.loops.ir import (
     Axis,

@@ -10,7 +10,8 @@ for i, j in T.grid(64, 8):                     for i_1, j_1 in T.grid(64, 8):
 
 from __future__ import annotations
 
-from webmlc.core.expr import Const, Expr, Var, rewrite
+from webmlc.core.expr import Const, Expr, Var
+from webmlc.core.rewrite import rewrite
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Axis,

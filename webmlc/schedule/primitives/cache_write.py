@@ -10,7 +10,8 @@ for i, j, k in T.grid(64, 8, 16):              for i, j, k in T.grid(64, 8, 16):
 
 from __future__ import annotations
 
-from webmlc.core.expr import Expr, Var, substitute, variables
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Axis,

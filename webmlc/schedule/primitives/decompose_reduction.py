@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Expr, Var, substitute
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import substitute
 from webmlc.loops.ir import (
     Axis,
     Block,

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.expr import Const, Expr, Var, call, substitute, variables
+from webmlc.core.expr import Const, Expr, Var, call
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, LoopFunction, Seq, seq
 from webmlc.schedule.errors import ScheduleError

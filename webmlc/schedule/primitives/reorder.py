@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import as_int, variables
+from webmlc.core.expr import as_int
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, LoopFunction, Stmt
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.legality import repeating_loops

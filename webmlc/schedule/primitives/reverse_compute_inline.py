@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import Var, rewrite, substitute
+from webmlc.core.expr import Var
+from webmlc.core.rewrite import rewrite, substitute
 from webmlc.core.simplify import prove_equal
 from webmlc.loops.ir import Block, Load, LoopFunction, Store, loads, seq
 from webmlc.schedule.errors import ScheduleError

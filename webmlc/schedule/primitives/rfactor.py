@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from webmlc.core.expr import Call, Expr, Var, call, select, substitute, variables
+from webmlc.core.expr import Call, Expr, Var, call, select
+from webmlc.core.rewrite import substitute, variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.graph.compute import identity
 from webmlc.loops.ir import (

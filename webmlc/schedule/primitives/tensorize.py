@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from webmlc.core.expr import Expr, Var, rewrite, substitute
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import rewrite, substitute
 from webmlc.loops.ir import (
     Block,
     Buffer,

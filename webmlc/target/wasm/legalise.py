@@ -20,18 +20,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import (
-    Bitcast,
-    Broadcast,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Var,
-    call,
-    rewrite,
-    select,
-)
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Var, call, select
+from webmlc.core.rewrite import rewrite
 from webmlc.loops.ir import (
     Buffer,
     Let,

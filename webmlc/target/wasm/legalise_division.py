@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.bounds import Ranges, bounds
-from webmlc.core.expr import Call, Const, Expr, as_expr, as_int, call, rewrite, select
+from webmlc.core.expr import Call, Const, Expr, as_expr, as_int, call, select
+from webmlc.core.rewrite import rewrite
 from webmlc.target.scoped import map_scoped, symbol_ranges
 from webmlc.target.wasm.reduce_strength import StrengthReduced
 

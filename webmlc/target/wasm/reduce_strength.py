@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.bounds import bounds
 from webmlc.core.dtypes import INDEX
-from webmlc.core.expr import Const, Expr, Ramp, rewrite
+from webmlc.core.expr import Const, Expr, Ramp
+from webmlc.core.rewrite import rewrite
 from webmlc.loops.ir import (
     Buffer,
     For,

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.dtypes import INDEX
-from webmlc.core.expr import Call, Const, Expr, Ramp, Var, call, rewrite, walk
+from webmlc.core.expr import Call, Const, Expr, Ramp, Var, call
+from webmlc.core.rewrite import rewrite, walk
 from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Seq, Stmt, Store, seq
 from webmlc.target import VECTOR_LANES
 from webmlc.target.affine import Term, from_terms, terms

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from webmlc.core.bounds import Ranges, bounds
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, call, rewrite
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, call
+from webmlc.core.rewrite import rewrite
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, map_statements
 from webmlc.target import VECTOR_LANES

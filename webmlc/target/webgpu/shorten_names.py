@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.dtypes import INDEX
-from webmlc.core.expr import Expr, Var, rewrite
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import rewrite
 from webmlc.loops.ir import (
     Buffer,
     For,

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.bounds import bounds
-from webmlc.core.expr import Broadcast, Const, Expr, Ramp, as_int, rewrite
+from webmlc.core.expr import Broadcast, Const, Expr, Ramp, as_int
+from webmlc.core.rewrite import rewrite
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import (
     Buffer,

@@ -7,8 +7,9 @@ in the cache.
 
 from __future__ import annotations
 
-from webmlc.core.expr import Const, Expr, Var, as_int, substitute
+from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
+from webmlc.core.rewrite import substitute
 from webmlc.core.simplify import prove_equal
 from webmlc.loops.ir import For
 from webmlc.schedule.analysis import accesses, free_values, is_vectorizable, lane_stride, stride

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 
-from webmlc.core.expr import as_int, variables
+from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import loads
 from webmlc.schedule.analysis import fold_of, operations, reads_evenly
 from webmlc.schedule.errors import ScheduleError

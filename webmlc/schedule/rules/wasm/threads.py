@@ -7,7 +7,7 @@ batch).
 
 from __future__ import annotations
 
-from webmlc.core.expr import variables
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, Seq, Stmt, blocks, loads, stores
 from webmlc.schedule.rules.wasm.nests import extent_of
 from webmlc.schedule.schedule import Schedule

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from webmlc.core.expr import Const, Expr, as_int, variables
+from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.rules.wasm.nests import Nest, extent_of
 from webmlc.schedule.schedule import Schedule

@@ -11,8 +11,9 @@ every kernel that one dispatch can compute.
 
 from __future__ import annotations
 
-from webmlc.core.expr import Var, variables
+from webmlc.core.expr import Var
 from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.webgpu.nests import (

@@ -1,0 +1,136 @@
+"""Walking and rewriting expressions: every traversal is one of these five functions.
+
+An explicit stack everywhere, since deep expressions would break Python's recursion; every distinct
+sub-expression once, since shared ones would make trees explode.
+
+    >>> from webmlc.core.expr import Var
+    >>> n = Var("n")
+    >>> evaluate(substitute(n * 2 + 1, {n: Var("m") + 3}), {"m": 4})
+    15
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from webmlc.core.dtypes import INDEX
+from webmlc.core.expr import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Var,
+    call,
+)
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+
+
+def walk(root: Expr) -> Iterator[Expr]:
+    """Every node of `root`, parents before children, shared nodes as often as they occur."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        children = node.children()
+        if children:
+            stack.extend(children[::-1])
+
+
+@lru_cache(maxsize=1 << 16)
+def variables(root: Expr) -> frozenset[Var]:
+    """The variables that occur in `root`."""
+    return frozenset(node for node in walk(root) if isinstance(node, Var))
+
+
+def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
+    """Rewrite bottom-up: `rule` sees each node over its rewritten children and returns a
+    replacement or `None`.
+
+    An explicit stack: deep expressions would break Python's recursion. Shared sub-expressions are
+    rewritten once.
+    """
+    done: dict[int, Expr] = {}  # by identity: hashing every node would cost more than it saves
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if id(node) in done:
+            stack.pop()
+            continue
+        children = node.children()
+        rebuilt = node
+        if children:
+            waiting = [child for child in children if id(child) not in done]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            new = tuple([done[id(child)] for child in children])
+            for a, b in zip(new, children, strict=True):
+                if a is not b:
+                    rebuilt = node.rebuild(new)
+                    break
+        stack.pop()
+        result = rule(rebuilt)
+        done[id(node)] = rebuilt if result is None else result
+    return done[id(root)]
+
+
+def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+    """Replace variables by expressions; index arithmetic that becomes constant folds.
+
+    What holds none of the variables stays the very same object.
+    """
+    if isinstance(root, Var):
+        return mapping.get(root, root)
+    if not mapping or variables(root).isdisjoint(mapping):
+        return root
+    done: dict[int, Expr] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        children = node.children()
+        if not children:
+            stack.pop()
+            done[id(node)] = mapping.get(node, node) if isinstance(node, Var) else node
+            continue
+        waiting = [child for child in children if id(child) not in done]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        new = tuple([done[id(child)] for child in children])
+        for a, b in zip(new, children, strict=True):
+            if a is not b:
+                if isinstance(node, Call) and node.dtype == INDEX:
+                    done[id(node)] = call(node.op, *new)
+                else:
+                    done[id(node)] = node.rebuild(new)
+                break
+        else:
+            done[id(node)] = node
+    return done[id(root)]
+
+
+def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:
+    """The numpy value of `root` with variables bound by name; exact for integers. Raises `KeyError`
+    if one is unbound.
+    """
+    done: dict[Expr, Any] = {}
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Const(value=value, dtype=dtype):
+                done[node] = value if not dtype.is_float else dtype.numpy.type(value)
+            case Var(name=name):
+                done[node] = values[name]
+            case Call(op=op, args=args):
+                done[node] = SCALAR_OPERATORS[op].meaning(*(done[a] for a in args))
+            case Cast(value=inner, dtype=dtype):
+                done[node] = dtype.numpy.type(done[inner])
+            case _:
+                raise TypeError(f"cannot evaluate {type(node).__name__} without memory: {node}")
+        return None
+
+    rewrite(root, rule)
+    return done[root]
