@@ -18,7 +18,8 @@ from typing import Literal
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var, rewrite, substitute, variables, walk
+from webmlc.core.expr import Call, Cast, Const, Expr, Var
+from webmlc.core.rewrite import rewrite, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Read, Reduction, Tensor, placeholder
