@@ -82,6 +82,7 @@ export function checked(manifest, url) {
 function fillIn(device, program) {
   for (const buffer of program.buffers) {
     buffer.kind ??= "scratch";
+    buffer.dtype ??= "float32";
     if (buffer.kind === "constant") buffer.tensor ??= buffer.name;
   }
   for (const step of program.steps) {

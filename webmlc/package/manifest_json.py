@@ -125,11 +125,9 @@ def _program(own: Device, program: Program) -> dict[str, Any]:
 
 
 def _buffer(buffer: Buffer) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "name": buffer.name,
-        "dtype": str(buffer.dtype),
-        "shape": _shape(buffer.shape),
-    }
+    data: dict[str, Any] = {"name": buffer.name, "shape": _shape(buffer.shape)}
+    if buffer.dtype is not DType.float32:
+        data["dtype"] = str(buffer.dtype)
     if buffer.kind != "scratch":
         data["kind"] = buffer.kind
     if buffer.tensor not in (None, buffer.name):
@@ -309,9 +307,8 @@ def _read_buffer(o: _Object) -> Buffer:
         kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "scratch")))
     name = o.get("name", str)
     tensor = name if "tensor" not in o.data else o.get("tensor", str)
-    return Buffer(
-        name, _read_dtype(o), o.shape("shape"), kind, tensor if kind == "constant" else None
-    )
+    dtype = _read_dtype(o) if "dtype" in o.data else DType.float32
+    return Buffer(name, dtype, o.shape("shape"), kind, tensor if kind == "constant" else None)
 
 
 def _read_device(o: _Object) -> Device:
