@@ -25,10 +25,11 @@ class Expr:
     scalar).
     """
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("_lanes", "_twin")
     dtype: DType
     _hash: int
     _lanes: int
+    _twin: Expr
 
     @property
     def lanes(self) -> int:
@@ -65,7 +66,7 @@ class Expr:
             return True
         if type(self) is not type(other) or self._hash != other._hash:
             return False
-        return bool(self._key() == other._key())
+        return _same(self, other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -144,6 +145,43 @@ class Expr:
         from webmlc.core.expr_text import print_expr
 
         return print_expr(self)
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    """Structural equality, each pair of nodes compared once: shared sub-expressions are many.
+
+    What proves equal to `a` remembers it, so that the next comparison of the two is one of names.
+    """
+    pending: list[tuple[object, object]] = [(a, b)]
+    seen: dict[tuple[int, int], tuple[Expr, Expr]] = {}
+    while pending:
+        x, y = pending.pop()
+        if x is y:
+            continue
+        match x, y:
+            case Expr(), Expr():
+                if type(x) is not type(y) or x._hash != y._hash:
+                    return False
+                if _twin(x) is not _twin(y) and (id(x), id(y)) not in seen:
+                    seen[id(x), id(y)] = x, y
+                    pending.append((x._key(), y._key()))
+            case tuple(), tuple():
+                if len(x) != len(y):
+                    return False
+                pending.extend(zip(x, y, strict=True))
+            case _:
+                if x != y:
+                    return False
+    for x, y in seen.values():
+        object.__setattr__(_twin(y), "_twin", _twin(x))
+    return True
+
+
+def _twin(expr: Expr) -> Expr:
+    """The first expression that `expr` is known to equal."""
+    while (twin := getattr(expr, "_twin", expr)) is not expr:
+        expr = twin
+    return expr
 
 
 Operand = Expr | int | float | bool

@@ -38,10 +38,22 @@ def walk(root: Expr) -> Iterator[Expr]:
             stack.extend(children[::-1])
 
 
+def distinct(root: Expr) -> Iterator[Expr]:
+    """Every node below `root`, itself included; one that is shared once, not once a path."""
+    seen: set[int] = set()
+    stack: list[Expr] = [root]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            stack.extend(node.children())
+
+
 @lru_cache(maxsize=1 << 16)
 def variables(root: Expr) -> frozenset[Var]:
     """The variables that occur in `root`."""
-    return frozenset(node for node in walk(root) if isinstance(node, Var))
+    return frozenset(node for node in distinct(root) if isinstance(node, Var))
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:

@@ -20,6 +20,7 @@ from functools import lru_cache
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
+from webmlc.core.rewrite import distinct
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -227,12 +228,9 @@ def certain_loads(root: Expr) -> frozenset[Load]:
 def memory_loads(root: Expr) -> frozenset[Load]:
     """The loads of an expression from memory that others see."""
     found: set[Load] = set()
-    stack: list[Expr] = [root]
-    while stack:
-        node = stack.pop()
+    for node in distinct(root):
         if isinstance(node, Load) and node.buffer.scope != "local":
             found.add(node)
-        stack.extend(node.children())
     return frozenset(found)
 
 
@@ -245,14 +243,7 @@ def _with_operands(node: Expr, done: dict[Expr, Expr]) -> Expr:
 @lru_cache(maxsize=65536)
 def buffers_read(node: Expr) -> tuple[Buffer, ...]:
     """The buffers that `node` loads from, each once."""
-    found: dict[Buffer, None] = {}
-    stack: list[Expr] = [node]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, Load):
-            found[current.buffer] = None
-        stack.extend(current.children())
-    return tuple(found)
+    return tuple({n.buffer: None for n in distinct(node) if isinstance(n, Load)})
 
 
 def _wish(value: Expr) -> str:
