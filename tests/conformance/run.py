@@ -98,7 +98,7 @@ def run_all(names: list[str], device: str, jobs: int) -> Iterator[Outcome]:
     if jobs == 1:
         yield from map(task, names)
         return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield from pool.imap(task, names, chunksize=8)
 
 
