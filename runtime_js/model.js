@@ -120,6 +120,7 @@ export class Model {
   run(inputs) {
     return this.#enqueue(async () => {
       const { symbols, values } = bind(this.#manifest, inputs);
+      const taken = new Set(values.values());
       for (let i = 0; i < this.#stages.length; i++) {
         for (const [name, bytes] of await this.#device(i).execute(i, symbols, this.#uploads(i, values))) values.set(name, bytes);
       }
@@ -127,7 +128,8 @@ export class Model {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);
         // A buffer may be two outputs, or the caller's input: each result owns its bytes.
-        const data = new type(bytes.slice().buffer);
+        const data = new type(/** @type {ArrayBuffer} */ ((taken.has(bytes) ? bytes.slice() : bytes).buffer));
+        taken.add(bytes);
         return [port.name, { dtype: port.dtype, shape: shapeOf(port, symbols), data }];
       });
       return Object.fromEntries(outputs);

@@ -4,7 +4,7 @@
 //   out: bytes of the stage's downloads, after one message there and one back
 
 import { fromData, InternalError, PackageError } from "./errors.js";
-import { openWorker } from "./platform.js";
+import { canShareMemory, openWorker } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -39,6 +39,8 @@ export class WasmDevice {
     this.next = 0;
     /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
     this.pending = new Map();
+    /** @type {Map<string, Uint8Array>} */
+    this.staging = new Map();
     /** @type {Error | null} */
     this.failure = null;
     this.onBytes = (/** @type {number} */ _bytes) => {};
@@ -82,8 +84,11 @@ export class WasmDevice {
    * @param {Transfers} uploads
    * @returns {Promise<Transfers>}
    */
-  execute(stage, symbols, uploads) {
-    return this.#call({ type: "execute", stage, symbols, uploads });
+  async execute(stage, symbols, uploads) {
+    /** @type {Transfers} */
+    const results = await this.#call({ type: "execute", stage, symbols, uploads: this.#stage(uploads) });
+    // A view of the model's own memory holds until the next stage: what is handed on is a copy.
+    return canShareMemory ? results.map(([name, view]) => [name, view.slice()]) : results;
   }
 
   /**
@@ -94,11 +99,26 @@ export class WasmDevice {
    * @returns {Promise<number[]>}
    */
   profile(stage, symbols, uploads) {
-    return this.#call({ type: "profile", stage, symbols, uploads });
+    return this.#call({ type: "profile", stage, symbols, uploads: this.#stage(uploads) });
   }
 
   dispose() {
     this.#fail(new InternalError("the model was disposed of"));
+  }
+
+  /**
+   * The same bytes in memory that the worker sees, so that no message carries them, where the page may share memory.
+   * @param {Transfers} uploads
+   * @returns {Transfers}
+   */
+  #stage(uploads) {
+    if (!canShareMemory) return uploads;
+    return uploads.map(([name, bytes]) => {
+      let staged = this.staging.get(name);
+      if (staged?.length !== bytes.length) this.staging.set(name, (staged = new Uint8Array(new SharedArrayBuffer(bytes.length))));
+      staged.set(bytes);
+      return [name, staged];
+    });
   }
 
   /** @param {Record<string, any>} message @param {Transferable[]} [transfer] @returns {Promise<any>} */

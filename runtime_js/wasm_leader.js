@@ -8,7 +8,7 @@
 
 import { InternalError, PackageError, toData } from "./errors.js";
 import { layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
-import { openWorker } from "./platform.js";
+import { canShareMemory, openWorker } from "./platform.js";
 import { bufferBytes, neededFiles } from "./sizes.js";
 import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./spmd.js";
 import { fetchFile, streamWeights } from "./weights.js";
@@ -78,11 +78,11 @@ export class Leader {
     await Promise.all(ports.map((port, i) => this.#startHelper(i + 1, port)));
   }
 
-  /** @param {Execute} request @returns {Transfers} */
+  /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */
   execute(request) {
     const { segment, downloads } = this.#start(request);
     this.#runSteps(segment.module_first ?? 0, segment.module_last ?? 0);
-    return downloads.map((name) => [name, this.#view(name).slice()]);
+    return downloads.map((name) => [name, canShareMemory ? this.#view(name) : this.#view(name).slice()]);
   }
 
   /** Milliseconds of each step. @param {Execute} request @returns {number[]} */

@@ -4,7 +4,7 @@
 //   out: { id, result } or { id, error }, and { bytes } while downloading
 
 import { toData } from "./errors.js";
-import { parentPort } from "./platform.js";
+import { canShareMemory, parentPort } from "./platform.js";
 import { Leader } from "./wasm_leader.js";
 
 const parent = parentPort();
@@ -20,10 +20,7 @@ parent.listen(async ({ id, type, ...request }) => {
       parent.post({ id, result: leader.profile(request) });
     } else {
       const result = leader.execute(request);
-      parent.post(
-        { id, result },
-        result.map(([, data]) => data.buffer),
-      );
+      parent.post({ id, result }, canShareMemory ? [] : result.map(([, data]) => data.buffer));
     }
   } catch (error) {
     parent.post({ id, error: toData(error) });
