@@ -7,7 +7,7 @@ its own, made from the schema for its input types and attributes, and all are in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -22,23 +22,26 @@ from onnx import (
     inliner,
 )
 
-FUNCTIONS = frozenset(
-    {
+FUNCTIONS: dict[str, frozenset[str]] = {
+    "": frozenset({
         "AffineGrid",
         "Attention",
+        "Bernoulli",
         "BlackmanWindow",
         "CausalConvWithState",
         "CenterCropPad",
         "DynamicQuantizeLinear",
         "HammingWindow",
         "HannWindow",
+        "LinearAttention",
         "NegativeLogLikelihoodLoss",
         "RotaryEmbedding",
         "SoftmaxCrossEntropyLoss",
         "SwiGLU",
-    }
-)
-"""Names in the ai.onnx domain; no row of the operator table has one of them."""
+    }),
+    "ai.onnx.preview": frozenset({"FlexAttention"}),
+}  # fmt: skip
+"""Names by domain; no row of the operator table has one of them."""
 
 DOMAIN = "webmlc.functions"
 DEPTH = 8
@@ -55,7 +58,11 @@ def expand_functions(model: ModelProto) -> ModelProto:
 
 
 def _is_function(node: NodeProto) -> bool:
-    return node.domain in ("", "ai.onnx") and node.op_type in FUNCTIONS
+    return node.op_type in FUNCTIONS.get(_domain(node.domain), ())
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
@@ -70,13 +77,13 @@ def _expand(model: ModelProto) -> ModelProto:
     """One level: every function node becomes a call of a local function, then all are inlined."""
     typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
     types = _types(typed.graph)
-    version = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    versions = {_domain(o.domain): o.version for o in model.opset_import}
     result = ModelProto()
     result.CopyFrom(model)
     for number, node in enumerate(_nodes(result.graph)):
         if not _is_function(node):
             continue
-        body = _body(node, [types.get(i, TypeProto()) for i in node.input], version)
+        body = _body(node, [types.get(i, TypeProto()) for i in node.input], versions)
         if body is None:
             continue
         body.domain, body.name = DOMAIN, f"{node.op_type}_{number}"
@@ -102,9 +109,12 @@ def _types(graph: GraphProto) -> dict[str, TypeProto]:
     return types
 
 
-def _body(node: NodeProto, types: list[TypeProto], version: int) -> FunctionProto | None:
+def _body(
+    node: NodeProto, types: list[TypeProto], versions: Mapping[str, int]
+) -> FunctionProto | None:
     """The schema's definition for this node; attributes that are not set get their defaults."""
-    schema: Any = defs.get_schema(node.op_type, version, "")
+    domain = _domain(node.domain)
+    schema: Any = defs.get_schema(node.op_type, versions[domain], domain)
     given = {a.name for a in node.attribute}
     for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:

@@ -17,10 +17,12 @@ from webmlc.graph.ops import (
     quantise,
     recurrent,
     reduction,
+    regions,
     resize,
     shape,
     slice,
     sort,
+    training,
     view,
 )
 from webmlc.graph.ops.operator import Operator
@@ -44,6 +46,8 @@ OPS: dict[tuple[str, str], Operator] = {
         *recurrent.OPS,
         *resize.OPS,
         *quantise.OPS,
+        *regions.OPS,
+        *training.OPS,
         *layout.OPS,
     )
 }

@@ -215,6 +215,23 @@ def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("reverse_sequence", x.shape, element),)
 
 
+def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """A cache in which `update` replaces the elements from position `write_indices[batch]` on."""
+    cache, update = given(inputs, 0), given(inputs, 1)
+    start = inputs[2] if len(inputs) > 2 else None
+    axis = context.axis(-2)
+    size, length = cache.shape[axis], update.shape[axis]
+    circular = context.attribute("mode", "linear") == "circular"
+
+    def element(*i: Expr) -> Expr:
+        place = i[axis] - (start[i[0]].astype(INDEX) if start is not None else ZERO)
+        place = place % size if circular else place
+        inside = (place >= 0) & (place < length)
+        return select(inside, update[(*i[:axis], place, *i[axis + 1 :])], cache[i])
+
+    return (compute("tensor_scatter", cache.shape, element),)
+
+
 X = "float32[3, 4]"
 INDICES = np.array([[0, 2], [1, -1]])
 
@@ -240,4 +257,9 @@ OPS: tuple[Operator, ...] = (
         case(X), case(X, upper=0), case(X, np.int64(1)), case(X, np.int64(-1), upper=0))),
     Operator("ReverseSequence", same_type, _reverse_sequence, kind="injective", cases=(
         case("float32[4, 3]", [1, 2, 4], time_axis=0, batch_axis=1),)),
+    Operator("TensorScatter", same_type, _tensor_scatter, kind="injective", cases=(
+        case("float32[2, 5, 3]", "float32[2, 2, 3]", "int64[2] in 0..3"),
+        case("float32[2, 5, 3]", "float32[2, 2, 3]"),
+        case("float32[2, 3, 5]", "float32[2, 3, 4]", "int64[2] in 0..9", axis=2,
+             mode="circular"))),
 )  # fmt: skip
