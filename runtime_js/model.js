@@ -104,6 +104,7 @@ export class Model {
     this.name = manifest.name;
     this.inputs = manifest.inputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
     this.outputs = manifest.outputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
+    this.sequences = manifest.sequences ?? {};
     this.device = choice.device;
     this.deviceReason = choice.deviceReason;
     this.variant = devices.wasm instanceof WasmDevice ? devices.wasm.variant : null;

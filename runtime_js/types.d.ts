@@ -75,6 +75,7 @@ export interface Manifest {
   symbols: { name: string; input: string; axis: number }[];
   inputs: Port[];
   outputs: Port[];
+  sequences?: Record<string, string[] | null>;
   weights: { bytes: number; files: WeightFile[] };
   files: Record<string, { bytes: number; sha256: string }>;
   programs: Partial<Record<Device, Program>>;

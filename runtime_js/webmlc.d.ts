@@ -49,6 +49,8 @@ export interface Model {
   readonly name: string;
   readonly inputs: Port[];
   readonly outputs: Port[];
+  /** The model's outputs that are sequences: the names of their elements among `outputs`; null for an empty optional. */
+  readonly sequences: Record<string, readonly string[] | null>;
   readonly device: "wasm" | "webgpu";
   readonly deviceReason: string;
   /** The WebAssembly module that runs: "relaxed" uses relaxed SIMD, "simd128" does without; null where none runs. */

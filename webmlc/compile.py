@@ -99,6 +99,7 @@ def compile_model(
         symbols=described.symbols,
         inputs=described.inputs,
         outputs=described.outputs,
+        sequences=described.sequences,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
         constants=module.main.constants,
         modules={variant: assemble(m.text) for variant, m in modules.items()},

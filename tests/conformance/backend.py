@@ -7,7 +7,8 @@
 of the operator table from a wrong schedule.
 
 Shapes are decided when a model is built, so inputs whose values decide an output's shape (`shape`
-of a Reshape that is not a constant) are built in: the model is specialised on them when it runs.
+of a Reshape that is not a constant) are built in: the model is specialised on them when it runs. So
+is the length of a sequence, and whether an optional is empty.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep
 
 from webmlc.core.errors import UnsupportedError
@@ -59,25 +60,53 @@ class WebmlcRep(BackendRep):
 
     def __init__(self, model: ModelProto, engine: Engine) -> None:
         self.model, self.engine = model, engine
-        find_shape_inputs(model)  # what can never be built is said now
+        if all(i.type.HasField("tensor_type") for i in model.graph.input):
+            find_shape_inputs(model)  # what can never be built is said now
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         names = [i.name for i in self.model.graph.input]
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
-        arrays = {name: to_array(value) for name, value in given.items()}
-        model = self.model
+        known, arrays = unpack(self.model, given)
+        model = known
         fixed: dict[str, Array] = {}
         while more := find_shape_inputs(model):  # one may come to light after another
             fixed |= {name: arrays[name] for name in more}
-            model = specialise(self.model, fixed)
+            model = specialise(known, fixed)
         feeds = {name: array for name, array in arrays.items() if name not in fixed}
-        results = _run(model, self.engine, feeds)
-        return tuple(results[o.name] for o in self.model.graph.output)
+        return _run(model, self.engine, feeds)
 
 
-def to_array(value: Any) -> Array:
-    """An input as an array: ONNX's tests give some as `TensorProto`."""
+def to_array(value: Any) -> Any:
+    """An input as an array: ONNX's tests give some as `TensorProto`; sequences are lists."""
+    if value is None or isinstance(value, list):
+        return value if value is None else [to_array(v) for v in value]
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+
+
+def unpack(model: ModelProto, given: Mapping[str, Any]) -> tuple[ModelProto, dict[str, Array]]:
+    """The model with an input for each tensor in its sequences and optionals, and the arrays."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    del result.graph.input[:], result.graph.node[:]
+    arrays: dict[str, Array] = {}
+    for info in model.graph.input:
+        value = to_array(given[info.name])
+        if info.type.HasField("tensor_type"):
+            result.graph.input.append(info)
+            arrays[info.name] = value
+            continue
+        parts = value if isinstance(value, list) else [] if value is None else [value]
+        names = [f"{info.name}/{i}" for i in range(len(parts))]
+        for name, part in zip(names, parts, strict=True):
+            element = helper.np_dtype_to_tensor_dtype(part.dtype)
+            result.graph.input.append(helper.make_tensor_value_info(name, element, part.shape))
+            arrays[name] = part
+        op = "Optional" if not isinstance(value, list) else "SequenceConstruct"
+        if value == []:
+            op = "SequenceEmpty"
+        result.graph.node.append(helper.make_node(op, names, [info.name]))
+    result.graph.node.extend(model.graph.node)
+    return result, arrays
 
 
 def find_shape_inputs(model: ModelProto) -> tuple[str, ...]:
@@ -118,9 +147,12 @@ def specialise(model: ModelProto, fixed: Mapping[str, Array]) -> ModelProto:
     return result
 
 
-def _run(model: ModelProto, engine: Engine, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+def _run(model: ModelProto, engine: Engine, feeds: Mapping[str, Array]) -> tuple[Any, ...]:
+    """The model's outputs in order; a sequence is a list, an empty optional None."""
+    names = [o.name for o in model.graph.output]
     if engine == "numpy":
-        return evaluate_function(optimised(model).main, feeds)
+        main = optimised(model).main
+        return collect(names, evaluate_function(main, feeds), main.sequences)
     from webmlc.compile import build
     from webmlc.host.load import load
 
@@ -128,9 +160,19 @@ def _run(model: ModelProto, engine: Engine, feeds: Mapping[str, Array]) -> Mappi
         build(model, Path(folder), target=engine)
         loaded = load(folder, device=engine)
         try:
-            return loaded.run(dict(feeds))
+            return collect(names, loaded.run(dict(feeds)), loaded.sequences)
         finally:
             loaded.dispose()
+
+
+def collect(
+    names: Sequence[str],
+    results: Mapping[str, Array],
+    sequences: Mapping[str, tuple[str, ...] | None],
+) -> tuple[Any, ...]:
+    """The outputs of these names, sequences joined."""
+    joined = {n: v if v is None else [results[part] for part in v] for n, v in sequences.items()}
+    return tuple(joined[name] if name in joined else results[name] for name in names)
 
 
 def optimised(model: ModelProto) -> Module:

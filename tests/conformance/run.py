@@ -81,6 +81,11 @@ def check(case: TestCase, device: str) -> None:
 
 def compare(got: Any, want: Any, case: TestCase) -> None:
     """As ONNX's own runner compares: dtype, shape, then values within the test's tolerance."""
+    if isinstance(want, list) or want is None:
+        assert type(got) is type(want), f"{got}, expected {want}"
+        for one, other in zip(got or (), want or (), strict=True):
+            compare(one, other, case)
+        return
     assert got.dtype == want.dtype, f"dtype {got.dtype}, expected {want.dtype}"
     assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
     if got.dtype.kind == "f":

@@ -35,7 +35,7 @@ from onnx import (
 )
 
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import ModelError
+from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
 from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
 from webmlc.frontend.symbols import Symbols
@@ -58,6 +58,7 @@ def read_model(source: Source) -> Module:
     _check_opsets(model)
     model = load_external_data(model, folder)
     _check(model)
+    _check_inputs(model.graph)
     if model.functions:
         model = inliner.inline_local_functions(model, convert_version=True)
     model = expand_functions(model)
@@ -103,6 +104,27 @@ def _check(model: ModelProto) -> None:
     except (EncodeError, ValueError) as error:
         if "2GB" not in str(error) and "2GiB" not in str(error):
             raise ModelError(f"the model is malformed: {error}") from None
+
+
+def _check_inputs(graph: GraphProto) -> None:
+    """Raises `UnsupportedError` for inputs that are no tensors of numbers, all of them at once."""
+    reasons = {
+        "sequence_type": "a sequence of a length that is known at run time only; give the model its"
+        " tensors as inputs, and join them by SequenceConstruct",
+        "optional_type": "an optional that may be empty at run time; leave the input out, or give"
+        " the model a tensor",
+        "map_type": "a map; give the model tensors",
+        "sparse_tensor_type": "a sparse tensor; give the model a dense one",
+    }
+    found = []
+    for info in graph.input:
+        reason = reasons.get(info.type.WhichOneof("value") or "")
+        if info.type.tensor_type.elem_type == TensorProto.STRING:
+            reason = "text; encode it as numbers before the model"
+        if reason is not None:
+            found.append(Unsupported(info.name, "input", f"it is {reason}"))
+    if found:
+        raise UnsupportedError(tuple(found))
 
 
 class _Reader:

@@ -70,11 +70,12 @@ class _Inference:
         self.types: dict[str, TensorType] = {i: function.types[i] for i in _typed_inputs(function)}
         self.constants: dict[str, Array] = dict(function.constants)
         self.values: dict[str, Value] = {}
+        self.sequences: dict[str, tuple[str, ...] | None] = {}
         self.nodes: list[Node] = []
         self.failed: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
         self.unknown: list[str] = []
-        self.scope = Scope(self.types, self.constants, self.values)
+        self.scope = Scope(self.types, self.constants, self.values, self.sequences)
 
     def run(self) -> Function:
         for name in sorted(self.failed):
@@ -97,9 +98,30 @@ class _Inference:
             raise UnknownShapeError(tuple(self.unsupported), tuple(self.unknown))
         if self.unsupported:
             raise UnsupportedError(tuple(self.unsupported))
+        outputs, sequences = self.outputs()
         return replace(
-            self.function, nodes=tuple(self.nodes), types=self.types, constants=self.constants
+            self.function,
+            outputs=outputs,
+            nodes=tuple(self.nodes),
+            types=self.types,
+            constants=self.constants,
+            sequences=sequences,
         )
+
+    def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
+        """The function's outputs, a value for each tensor of a sequence; and the sequences."""
+        outputs: list[str] = []
+        sequences: dict[str, tuple[str, ...] | None] = {}
+        for output in self.function.outputs:
+            if output not in self.sequences:
+                outputs.append(output)
+                continue
+            values = self.sequences[output]
+            sequences[output] = values and tuple(f"{output}/{i}" for i in range(len(values)))
+            for value, name in zip(values or (), sequences[output] or (), strict=True):
+                self.infer(Node("Identity", (value,), (name,), origin=(output,)))
+                outputs.append(name)
+        return tuple(outputs), sequences
 
     def infer(self, node: Node) -> list[Node]:
         """Type the node and keep it, or return what it expands to."""
@@ -131,7 +153,9 @@ class _Inference:
         names: dict[str, str] = {}
         copies: list[Node] = []
         for result, output in zip(results, (o for o in node.outputs if o), strict=True):
-            if result in made and result not in names:
+            if not isinstance(result, str):
+                self.sequences[output] = result
+            elif result in made and result not in names:
                 names[result] = output
             else:
                 copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))

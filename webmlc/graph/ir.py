@@ -77,7 +77,7 @@ class Node:
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
     """A dataflow block. `types` maps value names to what is known; `constants` maps names to
-    arrays.
+    arrays; `sequences` names the outputs that together are one sequence (None: an empty optional).
     """
 
     name: str
@@ -86,6 +86,7 @@ class Function:
     nodes: tuple[Node, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
+    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
     def type(self, value: str) -> TensorType:
         """The type of a value; raises `KeyError` before inference."""

@@ -16,6 +16,11 @@ from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.graph.ops import OPS
 
+TEXT_OPERATORS = frozenset(
+    {"RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml.LabelEncoder"}
+)
+"""Operators whose inputs or outputs are strings."""
+
 
 def normalise(module: Module) -> Module:
     """Normalise every function and sub-graph; raises `UnsupportedError`."""
@@ -37,7 +42,10 @@ def _function(
         row = OPS.get((node.domain, node.op))
         if row is None or node.domain == "webmlc":
             name = f"{node.domain}.{node.op}" if node.domain else node.op
-            missing.append(Unsupported(node.name, name, "this operator is not in webmlc's table"))
+            reason = "this operator is not in webmlc's table"
+            if name in TEXT_OPERATORS:
+                reason = "it works on text, which webmlc does not compile: do it before the model"
+            missing.append(Unsupported(node.name, name, reason))
             continue
         attributes = {k: _attribute(v, opsets, missing) for k, v in node.attributes.items()}
         node = replace(node, attributes=attributes)

@@ -10,7 +10,7 @@ node whose result differs, found by building the model up to one value after ano
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -108,7 +108,8 @@ def run_reference(path: Path, inputs: Mapping[str, Array]) -> tuple[dict[str, Ar
             str(path), options, providers=["CPUExecutionProvider"]
         )
         names = [o.name for o in session.get_outputs()]
-        return dict(zip(names, session.run(None, dict(inputs)), strict=True)), "onnxruntime"
+        results = session.run(None, dict(inputs))
+        return _tensors(names, results), "onnxruntime"
     except Exception as error:  # onnxruntime raises its own classes, one per status
         from onnx.reference import ReferenceEvaluator
 
@@ -119,7 +120,18 @@ def run_reference(path: Path, inputs: Mapping[str, Array]) -> tuple[dict[str, Ar
             raise WebmlcError(
                 f"no reference can run {path}: onnxruntime: {error}; onnx.reference: {second}"
             ) from second
-        return dict(zip(evaluator.output_names, results, strict=True)), "onnx.reference"
+        return _tensors(evaluator.output_names, results), "onnx.reference"
+
+
+def _tensors(names: Sequence[str], results: Sequence[Any]) -> dict[str, Array]:
+    """Results by output name; the elements of a sequence by its name and their position."""
+    tensors: dict[str, Array] = {}
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, list):
+            tensors |= {f"{name}/{i}": element for i, element in enumerate(result)}
+        else:
+            tensors[name] = result
+    return tensors
 
 
 def compare(name: str, expected: Array, actual: Array, tolerance: float) -> OutputError:

@@ -68,6 +68,11 @@ class Model:
         """Name, dtype and shape of each output."""
         return self.manifest.outputs
 
+    @property
+    def sequences(self) -> Mapping[str, tuple[str, ...] | None]:
+        """The model's outputs that are sequences: the names of their elements among `outputs`."""
+        return self.manifest.sequences
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name. Raises `InputError` where an input is not what the model takes."""
         symbols, values = self._start(inputs)

@@ -162,7 +162,11 @@ class WeightFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything a host needs to know about a package."""
+    """Everything a host needs to know about a package.
+
+    `sequences` says which outputs together are an output of the model that is a sequence; None
+    where that is an optional, and empty.
+    """
 
     name: str
     compiler: str
@@ -172,6 +176,7 @@ class Manifest:
     weights: tuple[WeightFile, ...]
     files: Mapping[str, File]
     programs: Mapping[Device, Program]
+    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
 
 def to_size(expr: Expr) -> Size:

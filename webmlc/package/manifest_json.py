@@ -51,6 +51,7 @@ def to_json(manifest: Manifest) -> str:
         "symbols": [{"name": s.name, "input": s.input, "axis": s.axis} for s in manifest.symbols],
         "inputs": [_port(p) for p in manifest.inputs],
         "outputs": [_port(p) for p in manifest.outputs],
+        **({"sequences": dict(manifest.sequences)} if manifest.sequences else {}),
         "weights": {
             "bytes": sum(w.bytes for w in manifest.weights),
             "files": [_weight_file(w) for w in manifest.weights],
@@ -232,6 +233,7 @@ def from_json(text: str) -> Manifest:
         weights=weights.objects("files", lambda o: _read_weight_file(o, files)),
         files=files,
         programs=_read_programs(root),
+        sequences=_read_sequences(root),
     )
     _check(manifest)
     return manifest
@@ -239,6 +241,13 @@ def from_json(text: str) -> Manifest:
 
 def _read_symbol(o: _Object) -> Symbol:
     return Symbol(o.get("name", str), o.get("input", str), o.get("axis", int))
+
+
+def _read_sequences(root: _Object) -> dict[str, tuple[str, ...] | None]:
+    if "sequences" not in root.data:
+        return {}
+    o = _Object(root.data["sequences"], "sequences")
+    return {name: None if o.data[name] is None else o.strings(name) for name in o.data}
 
 
 def _read_dtype(o: _Object) -> DType:
@@ -347,6 +356,10 @@ def _check(manifest: Manifest) -> None:
     """
     tensors = {name for file in manifest.weights for name in file.tensors}
     inputs = {port.name: port for port in manifest.inputs}
+    outputs = {port.name for port in manifest.outputs}
+    for name, parts in manifest.sequences.items():
+        if unknown := sorted(set(parts or ()) - outputs):
+            raise PackageError(f"manifest.json: sequence {name} has no outputs {unknown}")
     for symbol in manifest.symbols:
         if symbol.input not in inputs or symbol.axis >= len(inputs[symbol.input].shape):
             raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")

@@ -25,6 +25,7 @@ class Signature:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     symbols: tuple[Symbol, ...]
+    sequences: Mapping[str, tuple[str, ...] | None]
 
 
 def signature(function: Function) -> Signature:
@@ -49,7 +50,7 @@ def signature(function: Function) -> Signature:
             f"the symbolic dimension {unbound[0]!r} is no input's dimension, so it cannot be known "
             "at run time; give that input a dimension of this name"
         )
-    return Signature(ports[0], ports[1], tuple(symbols.values()))
+    return Signature(ports[0], ports[1], tuple(symbols.values()), function.sequences)
 
 
 def view_roots(function: Function) -> dict[str, str]:

@@ -96,6 +96,7 @@ class Parts:
     constants: Mapping[str, NDArray[Any]]
     modules: Mapping[str, bytes] = field(default_factory=dict)
     shaders: str | None = None
+    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -133,6 +134,7 @@ def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Ma
         weights=weights,
         files=files,
         programs={device: _program(device, parts) for device in parts.programs},
+        sequences=parts.sequences,
     )
     programs = {
         device: replace(p, resources=resources(draft, device))

@@ -1,12 +1,31 @@
-"""Control flow that is decided at build time: an If of a known condition is one of its branches."""
+"""Control flow that is decided at build time: an If of a known condition is one of its branches, a
+Loop of few iterations is unrolled, a Scan is a Loop over slices.
+
+    y = If(true) {then: y = Relu(x), else: y = Neg(x)}  ->  y = Relu(x)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import repeat, zip_longest
 
-from webmlc.graph.ir import Function, Node, TensorType
-from webmlc.graph.ops.operator import Builder, Context, Operator, UnknownValueError
+import numpy as np
+
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import Attribute, Function, Node, TensorType
+from webmlc.graph.ops.operator import (
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    UnknownValueError,
+)
+
+UNROLLED_NODES = 4096
+"""Nodes that unrolling a loop may make."""
+
+_PLACES = ("scan_output_axes", "scan_output_directions")
 
 
 def _if_type(context: Context) -> tuple[TensorType, ...]:
@@ -58,4 +77,146 @@ def _renamed(function: Function, names: Mapping[str, str]) -> Function:
     return replace(function, nodes=nodes, outputs=outputs)
 
 
-OPS: tuple[Operator, ...] = (Operator("If", _if_type, expand=_if),)
+def _loop_type(context: Context) -> tuple[TensorType, ...]:
+    raise UnknownValueError(context.node.inputs[0], "the number of iterations")
+
+
+def _loop(context: Context, builder: Builder) -> tuple[str, ...]:
+    """Unrolled: `trips` copies of the body, each over the values that the one before carries."""
+    body = context.attribute("body")
+    trips = context.integers("trips", 0) if context.has(0) else None
+    condition = context.known(1, "the condition").reshape(-1)[0] if context.has(1) else True
+    if condition is False:
+        trips = (0,)
+    if trips is None or not _goes_on(body):
+        raise NotSupportedError("a loop whose end depends on values computed in it")
+    carried = context.node.inputs[2:]
+    if trips[0] == 0 and len(body.outputs) > len(carried) + 1:
+        raise NotSupportedError("a loop without iterations that scans")
+    if trips[0] * len(body.nodes) > UNROLLED_NODES:
+        raise NotSupportedError(f"{trips[0]} iterations of {len(body.nodes)} nodes: too much code")
+    slices: list[tuple[str, ...]] = []
+    for trip in range(trips[0]):
+        given = (builder.constant(np.int64(trip)), builder.constant(np.bool_(True)), *carried)
+        results = splice(body, builder, dict(zip(body.inputs, given, strict=True)))
+        carried = results[1 : len(carried) + 1]
+        slices.append(results[len(carried) + 1 :])
+    scanned = [
+        _stack(builder, parts[::-1] if backward else parts, axis)
+        for parts, (axis, backward) in zip(zip(*slices, strict=True), places(context), strict=False)
+    ]
+    wanted = zip((*carried, *scanned), context.node.outputs, strict=True)
+    return tuple(value for value, name in wanted if name)
+
+
+def _goes_on(body: Function) -> bool:
+    """True where the body's condition is always what it was before the first iteration, or true."""
+    makers = {o: node for node in body.nodes for o in node.outputs}
+    value = body.outputs[0]
+    while value in makers and makers[value].op == "Identity":
+        value = makers[value].inputs[0]
+    return value == body.inputs[1] or bool(body.constants.get(value, False))
+
+
+def places(context: Context) -> Iterator[tuple[int, bool]]:
+    """Axis and direction of each scanned output: those of a Scan; of a Loop, 0 and forward."""
+    for names in zip_longest(
+        context.attribute("scan_output_axes", ()), context.attribute("scan_output_directions", ())
+    ):
+        yield int(names[0] or 0), bool(names[1])
+    yield from repeat((0, False))
+
+
+def _stack(builder: Builder, slices: tuple[str, ...], axis: int = 0) -> str:
+    """Slices as one tensor, along a new axis."""
+    rows = (builder("Unsqueeze", part, axes=(axis,)) for part in slices)
+    return builder("Concat", *rows, axis=axis)
+
+
+def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
+    """A Loop whose body takes its slices itself."""
+    if "batched" in context.node.attributes:
+        return _scan_batches(context, builder)
+    count = int(context.attribute("num_scan_inputs"))
+    inputs = context.node.inputs
+    states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+    axes = context.attribute("scan_input_axes", (0,) * count)
+    backward = context.attribute("scan_input_directions", (0,) * count)
+    first = len(states)
+    lengths = [context.shape(first + k)[axes[k] % context.rank(first + k)] for k in range(count)]
+    length = as_int(lengths[0])
+    if length is None:
+        raise NotSupportedError("a scan over a symbolic axis")
+    body = _sliced(context.attribute("body"), builder, sequences, axes, backward, length)
+    attributes = {k: context.attribute(k) for k in _PLACES if k in context.node.attributes}
+    results = builder.many(
+        "Loop",
+        builder.constant(np.int64(length)),
+        "",
+        *states,
+        outputs=len(body.outputs) - 1,
+        body=body,
+        **attributes,
+    )
+    return tuple(v for v, name in zip(results, context.node.outputs, strict=True) if name)
+
+
+def _sliced(
+    body: Function,
+    builder: Builder,
+    sequences: tuple[str, ...],
+    axes: tuple[int, ...],
+    backward: tuple[int, ...],
+    length: int,
+) -> Function:
+    """A Scan's body as a Loop's: it gathers its slices, and its condition is a constant."""
+    step, condition, going = (builder.fresh(what) for what in ("step", "condition", "going"))
+    first = len(body.inputs) - len(sequences)
+    nodes: list[Node] = []
+    constants = dict(body.constants) | {going: np.array(True)}
+    for k, sequence in enumerate(sequences):
+        place = step
+        if backward[k]:
+            place, last = builder.fresh("place"), builder.fresh("last")
+            constants[last] = np.array(length - 1, np.int64)
+            nodes.append(Node("Sub", (last, step), (place,), origin=builder.source.origin))
+        gathered = (body.inputs[first + k],)
+        axis: dict[str, Attribute] = {"axis": axes[k]}
+        nodes.append(Node("Gather", (sequence, place), gathered, axis, "", builder.source.origin))
+    return replace(
+        body,
+        inputs=(step, condition, *body.inputs[:first]),
+        outputs=(going, *body.outputs),
+        nodes=(*nodes, *body.nodes),
+        constants=constants,
+    )
+
+
+def _scan_batches(context: Context, builder: Builder) -> tuple[str, ...]:
+    """Opset 8: the first axis of everything is a batch, scanned one by one."""
+    batch = as_int(context.shape(1)[0])
+    if batch is None or context.has(0):
+        raise NotSupportedError("a scan (opset 8) of a symbolic batch or of sequence lengths")
+    attributes = {k: v for k, v in context.node.attributes.items() if k != "batched"}
+    if directions := attributes.pop("directions", ()):
+        attributes["scan_input_directions"] = directions
+    rows: list[tuple[str, ...]] = []
+    for b in range(batch):
+        at = builder.constant(np.int64(b))
+        inputs = (builder("Gather", i, at, axis=0) for i in context.node.inputs[1:])
+        outputs = len(context.node.outputs)
+        rows.append(builder.many("Scan", *inputs, outputs=outputs, **attributes))
+    columns = zip(zip(*rows, strict=True), context.node.outputs, strict=True)
+    return tuple(_stack(builder, column) for column, name in columns if name)
+
+
+def _scan_form(node: Node, opset: int) -> Node:
+    """Up to opset 8, inputs and outputs are batched."""
+    return node if opset > 8 else replace(node, attributes={**node.attributes, "batched": 1})
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("If", _if_type, expand=_if),
+    Operator("Loop", _loop_type, expand=_loop),
+    Operator("Scan", _loop_type, expand=_scan, normalise=_scan_form),
+)

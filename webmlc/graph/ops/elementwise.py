@@ -9,6 +9,7 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -19,10 +20,12 @@ from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
+    Builder,
     Case,
     Context,
     NotSupportedError,
     Operator,
+    Result,
     case,
 )
 from webmlc.graph.ops.shapes import accumulator, broadcast, given, pointwise, present
@@ -189,6 +192,11 @@ def _gelu(context: Context) -> Body:
     return lambda x: x * 0.5 * (call("erf", x * math.sqrt(0.5)) + 1.0)
 
 
+def _same_values(context: Context, builder: Builder) -> tuple[Result, ...] | None:
+    """The identity of a sequence or an optional."""
+    return (context.sequences[context.node.inputs[0]],) if context.holds_values(0) else None
+
+
 def _swish(context: Context) -> Body:
     alpha = context.attribute("alpha", 1.0)
     return lambda x: x * sigmoid(x if alpha == 1.0 else x * alpha)
@@ -353,7 +361,7 @@ _UNARY = (
     _unary("Mish", lambda x: x * tanh(softplus(x))),
     _unary("Not", lambda x: ~x, case("bool[3, 4]")),
     _unary("BitwiseNot", lambda x: ~x, case("int32[3, 4] in -99..99")),
-    _unary("Identity", lambda x: x, case(X), case("int64[3]")),
+    replace(_unary("Identity", lambda x: x, case(X), case("int64[3]")), expand=_same_values),
     _unary("IsNaN", _scalar("isnan"), case([1.0, np.nan, np.inf]), infer=bool_like),
     _unary_with("IsInf", _is_inf, case([1, -np.inf, np.inf, np.nan]),
                 case([1, -np.inf, np.inf], detect_negative=0), infer=bool_like),

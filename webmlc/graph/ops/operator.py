@@ -31,6 +31,12 @@ FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "cont
 Value = NDArray[np.object_]
 """A tensor known at build time: Python ints, bools or floats, and index expressions of symbols."""
 
+Result = str | tuple[str, ...] | None
+"""What an expansion makes of an output: a tensor, a sequence of tensors, or an empty optional.
+
+Sequences and optionals exist at build time only: tuples of the values in them.
+"""
+
 SYMBOLIC_CONSTANT = ("webmlc", "SymbolicConstant")
 VALUE_LIMIT = 1024
 """Tensors of more elements are data, not shapes: their values are not followed."""
@@ -74,6 +80,7 @@ class Context:
     constants: tuple[Array | None, ...] = ()
     values: tuple[Value | None, ...] = ()
     outputs: tuple[TensorType, ...] = ()
+    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute, or `default` where it is not set."""
@@ -101,6 +108,17 @@ class Context:
     def rank(self, index: int) -> int:
         """The rank of a present input."""
         return self.type(index).rank
+
+    def holds_values(self, index: int) -> bool:
+        """True where the input is a sequence or an optional, and no tensor."""
+        return self.has(index) and self.node.inputs[index] in self.sequences
+
+    def sequence(self, index: int) -> tuple[str, ...]:
+        """The values in an input that is a sequence."""
+        values = self.sequences.get(self.node.inputs[index]) if self.has(index) else None
+        if values is None:
+            raise NotSupportedError(f"input {index} is no sequence of a length known at build time")
+        return values
 
     def constant(self, index: int) -> Array | None:
         """The input's array where it is a constant."""
@@ -227,7 +245,7 @@ class Operator:
     name: str
     infer: Callable[[Context], tuple[TensorType, ...]]
     compute: Callable[[Context, tuple[Tensor | None, ...]], tuple[Tensor, ...]] | None = None
-    expand: Callable[[Context, Builder], tuple[str, ...] | None] | None = None
+    expand: Callable[[Context, Builder], tuple[Result, ...] | None] | None = None
     kind: FusionKind = "opaque"
     domain: str = ""
     since: int = 1
@@ -242,6 +260,7 @@ class Scope:
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
+    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
     @staticmethod
     def of(function: Function) -> Scope:
@@ -268,6 +287,7 @@ class Scope:
             tuple(self.constants.get(i) for i in node.inputs),
             tuple(self.values.get(i) for i in node.inputs),
             tuple(o for o in outputs if o is not None),
+            self.sequences,
         )
 
 

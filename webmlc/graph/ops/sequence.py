@@ -1,0 +1,140 @@
+"""Sequences and optionals, which exist at build time only: a sequence is a tuple of values, an
+optional is its value, or nothing.
+
+Every row expands; after `infer_shapes` only tensors are left, and an output that is a sequence is
+as many outputs as it has elements.
+
+    s = SequenceConstruct(a, b); t = SequenceInsert(s, c); y = SequenceAt(t, 2)  ->  y = Identity(c)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.control import splice
+from webmlc.graph.ops.operator import (
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    Result,
+    UnknownValueError,
+)
+
+Results = tuple[Result, ...]
+
+
+def _construct(context: Context, build: Builder) -> Results:
+    return (context.node.inputs,)
+
+
+def _empty(context: Context, build: Builder) -> Results:
+    return ((),)
+
+
+def _position(context: Context, index: int, length: int, last: int) -> int:
+    """A position input, counted from the front; `last` is the largest that is allowed."""
+    (position,) = context.integers("position", index) or (last,)
+    if not -length <= position <= last:
+        raise NotSupportedError(f"position {position} is outside a sequence of {length}")
+    return position + length if position < 0 else position
+
+
+def _insert(context: Context, build: Builder) -> Results:
+    values = context.sequence(0)
+    at = _position(context, 2, len(values), len(values))
+    return ((*values[:at], context.node.inputs[1], *values[at:]),)
+
+
+def _erase(context: Context, build: Builder) -> Results:
+    values = context.sequence(0)
+    at = _position(context, 1, len(values), len(values) - 1)
+    return ((*values[:at], *values[at + 1 :]),)
+
+
+def _at(context: Context, build: Builder) -> Results:
+    values = context.sequence(0)
+    return (values[_position(context, 1, len(values), len(values) - 1)],)
+
+
+def _length(context: Context, build: Builder) -> Results:
+    return (build.constant(np.int64(len(context.sequence(0)))),)
+
+
+def _concat(context: Context, build: Builder) -> Results:
+    values, axis = context.sequence(0), int(context.attribute("axis"))
+    if context.attribute("new_axis", 0):
+        values = tuple(build("Unsqueeze", v, axes=(axis,)) for v in values)
+    return (build("Concat", *values, axis=axis),)
+
+
+def _split(context: Context, build: Builder) -> Results:
+    """Parts of `split` elements (the last may be smaller), or of the sizes that `split` lists."""
+    axis = context.axis(0)
+    size = as_int(context.shape(0)[axis])
+    if size is None:
+        raise NotSupportedError(f"axis {axis} is symbolic: the sequence's length is unknown")
+    given = context.integers("split", 1)
+    split = given or (1,)
+    if not given or context.rank(1) == 0:
+        split = tuple(min(split[0], size - at) for at in range(0, size, split[0]))
+    sizes = build.constant(np.array(split, np.int64))
+    data = context.node.inputs[0]
+    parts = build.many("Split", data, sizes, outputs=len(split), axis=axis)
+    if not given and not context.attribute("keepdims", 1):
+        parts = tuple(build("Squeeze", part, axes=(axis,)) for part in parts)
+    return (parts,)
+
+
+def _map(context: Context, build: Builder) -> Results:
+    """`body` of every element; inputs after the first may be tensors, which all calls share."""
+    body = context.attribute("body")
+    length = len(context.sequence(0))
+    columns = [
+        context.sequence(i) if context.holds_values(i) else (name,) * length
+        for i, name in enumerate(context.node.inputs)
+    ]
+    rows = [
+        splice(body, build, dict(zip(body.inputs, row, strict=True)))
+        for row in zip(*columns, strict=True)
+    ]
+    return tuple(tuple(row[k] for row in rows) for k in range(len(body.outputs)))
+
+
+def _optional(context: Context, build: Builder) -> Results:
+    return (context.node.inputs[0],) if context.has(0) else (None,)
+
+
+def _has_element(context: Context, build: Builder) -> Results:
+    name = context.node.inputs[0] if context.has(0) else ""
+    there = name != "" and context.sequences.get(name, ()) is not None
+    return (build.constant(np.bool_(there)),)
+
+
+def _get_element(context: Context, build: Builder) -> Results:
+    name = context.node.inputs[0]
+    if context.sequences.get(name, ()) is None:
+        raise NotSupportedError("this optional is empty")
+    return (name,)
+
+
+def _never(context: Context) -> tuple[TensorType, ...]:
+    raise UnknownValueError(context.node.inputs[0], "a sequence")
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("SequenceConstruct", _never, expand=_construct),
+    Operator("SequenceEmpty", _never, expand=_empty),
+    Operator("SequenceInsert", _never, expand=_insert),
+    Operator("SequenceErase", _never, expand=_erase),
+    Operator("SequenceAt", _never, expand=_at),
+    Operator("SequenceLength", _never, expand=_length),
+    Operator("SequenceMap", _never, expand=_map),
+    Operator("SplitToSequence", _never, expand=_split),
+    Operator("ConcatFromSequence", _never, expand=_concat),
+    Operator("Optional", _never, expand=_optional),
+    Operator("OptionalHasElement", _never, expand=_has_element),
+    Operator("OptionalGetElement", _never, expand=_get_element),
+)
