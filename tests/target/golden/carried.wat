@@ -1,4 +1,5 @@
 (func $carried (param $X i32) (param $Y i32) (param $.tid i32) (param $.threads i32)
+  (local $acc i32)
   (local $X_p_1 i32)
   (local $k i32)
   (local $acc_p i32)
@@ -7,7 +8,6 @@
   (local $acc_p_1 i32)
   (local $Y_p i32)
   (local $j i32)
-  (local $acc i32)
   (local.set $acc (i32.add (i32.load offset=256 (i32.const 0)) (i32.mul (local.get $.tid) (i32.load offset=260 (i32.const 0)))))
   (if (i32.eqz (local.get $.tid)) (then
     (local.set $X_p_1 (local.get $X))

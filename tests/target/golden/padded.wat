@@ -1,4 +1,5 @@
 (func $padded (param $X i32) (param $Y i32) (param $.tid i32) (param $.threads i32)
+  (local $pad i32)
   (local $Y_p_1 i32)
   (local $io i32)
   (local $pad_p i32)
@@ -10,7 +11,6 @@
   (local $pad_p_1 i32)
   (local $Y_p i32)
   (local $ii i32)
-  (local $pad i32)
   (local.set $pad (i32.add (i32.load offset=256 (i32.const 0)) (i32.mul (local.get $.tid) (i32.load offset=260 (i32.const 0)))))
   (if (i32.eqz (local.get $.tid)) (then
     (local.set $Y_p_1 (local.get $Y))

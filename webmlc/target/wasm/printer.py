@@ -34,6 +34,7 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.affine import depends
 from webmlc.target.private_buffers import private_buffers
 from webmlc.target.registers import register_lanes
+from webmlc.target.wasm.outline import names_taken, worth_outlining
 from webmlc.target.wasm.print_expr import ExprPrinter
 from webmlc.target.wasm.reduce_strength import StrengthReduced
 from webmlc.target.wasm.table import STORES, value_type
@@ -61,6 +62,7 @@ def print_kernel(reduced: StrengthReduced, name: str, relaxed: bool) -> tuple[st
     scratch = plan_scratch(function, registers)
     expressions_ = ExprPrinter(function.name, registers, reduced.pointers, relaxed)
     printer = _KernelPrinter(function, expressions_, set(registers))
+    printer.locals |= {b.name: "i32" for b in (*scratch.shared, *scratch.private)}
     printer.phases(function.body, 1)
     return printer.text(scratch), scratch.bytes
 
@@ -103,19 +105,14 @@ class _KernelPrinter:
     registers: set[Buffer]
     lines: list[str] = field(default_factory=list)
     locals: dict[str, str] = field(default_factory=dict)
+    outlined: list[str] = field(default_factory=list)
 
     def text(self, scratch: Scratch) -> str:
-        """The whole function around the printed body."""
+        """The whole function around the printed body, after the functions of outlined bodies."""
         function = self.function
-        names = [b.name for b in function.params] + [s.name for s in function.symbols]
-        params = " ".join(f"(param ${name} i32)" for name in (*names, ".tid", ".threads"))
-        head = [f"(func ${function.name} {params}"]
-        for buffer in (*scratch.shared, *scratch.private):
-            self.locals[buffer.name] = "i32"
-        for load in loads(function.body):  # a register that is only read: the sum of nothing
-            lanes = self.expr.registers.get(load.buffer)
-            if lanes is not None and load.buffer.name not in self.locals:
-                self.locals[load.buffer.name] = value_type(load.buffer.dtype, lanes)
+        params = " ".join(f"(param ${name} i32)" for name in self.parameters())
+        head = [*self.outlined, f"(func ${function.name} {params}"]
+        self.declare_unset(function.body)
         head.extend(f"  (local ${name} {kind})" for name, kind in self.locals.items())
         base = f"(i32.load offset={SCRATCH_BASE} (i32.const 0))"
         own = f"(i32.mul (local.get $.tid) (i32.load offset={SCRATCH_STRIDE} (i32.const 0)))"
@@ -127,6 +124,19 @@ class _KernelPrinter:
                 address = f"(i32.add {where} (i32.const {start}))" if start else where
                 head.append(f"  (local.set ${buffer.name} {address})")
         return "\n".join((*head, *self.lines)) + ")"
+
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the function's parameters."""
+        function = self.function
+        names = [*(b.name for b in function.params), *(s.name for s in function.symbols)]
+        return (*names, ".tid", ".threads")
+
+    def declare_unset(self, body: Stmt) -> None:
+        """Registers that are only read: the sum of nothing."""
+        for load in loads(body):
+            lanes = self.expr.registers.get(load.buffer)
+            if lanes is not None:
+                self.locals.setdefault(load.buffer.name, value_type(load.buffer.dtype, lanes))
 
     def line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
@@ -214,10 +224,29 @@ class _KernelPrinter:
         self.line(depth, f"(local.set ${end} (i32.div_u {last} (local.get $.threads)))")
         self.line(depth, f"(if (i32.lt_s (local.get ${name}) (local.get ${end})) (then")
         self.line(depth, f"(loop $L_{name}")
-        self.statement(loop.body, depth + 1)
+        if worth_outlining(loop):
+            self.line(depth + 1, self.outline(loop))
+        else:
+            self.statement(loop.body, depth + 1)
         next_ = f"(local.tee ${name} (i32.add (local.get ${name}) (i32.const 1)))"
         self.line(depth + 1, f"(br_if $L_{name} (i32.lt_s {next_} (local.get ${end})))")
         self.line(depth, ")))")
+
+    def outline(self, loop: For) -> str:
+        """Make the body of a parallel loop a function, and return the call of it. Iterations share
+        no register: what the body sets is its own.
+        """
+        name = f"{self.function.name}.{len(self.outlined)}"
+        inner = replace(self, lines=[], locals={}, outlined=[])
+        inner.statement(loop.body, 1)
+        outer = dict.fromkeys(self.parameters(), "i32") | self.locals
+        taken = [n for n in names_taken(inner.lines) if n in outer]
+        inner.declare_unset(loop.body)
+        own = {n: kind for n, kind in inner.locals.items() if n not in taken}
+        params = " ".join(f"(param ${n} {outer[n]})" for n in taken)
+        declared = (f"  (local ${n} {kind})" for n, kind in own.items())
+        self.outlined.append("\n".join((f"(func ${name} {params}", *declared, *inner.lines)) + ")")
+        return f"(call ${name} {' '.join(f'(local.get ${n})' for n in taken)})"
 
     # -- statements ------------------------------------------------------------------------------
 
