@@ -115,7 +115,7 @@ def run_reference(path: Path, inputs: Mapping[str, Array]) -> tuple[dict[str, Ar
 
         try:
             evaluator = ReferenceEvaluator(str(path))
-            results = evaluator.run(None, dict(inputs))
+            results = list(evaluator.run(None, dict(inputs)))
         except Exception as second:
             raise WebmlcError(
                 f"no reference can run {path}: onnxruntime: {error}; onnx.reference: {second}"
