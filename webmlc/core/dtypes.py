@@ -65,5 +65,20 @@ class DType(StrEnum):
         return cls(np.dtype(dtype).name)
 
 
+LANE_TYPES = frozenset(
+    {
+        DType.float32,
+        DType.int32,
+        DType.uint32,
+        DType.int8,
+        DType.uint8,
+        DType.int16,
+        DType.uint16,
+    }
+)
+"""What a vector of 32-bit lanes holds: small integers are widened by the load, narrowed by the
+store.
+"""
+
 INDEX = DType.int32
 """The type of loop variables, dimensions and addresses (memory32)."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
-from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import evaluate, substitute, variables, walk
 from webmlc.core.simplify import prove_equal, simplify
@@ -139,7 +139,7 @@ def is_vectorizable(function: LoopFunction, block: str, loop: str, lanes: int) -
     """True where aligned groups of `lanes` iterations of `loop` write adjacent elements and read
     adjacent elements or one.
 
-    All elements touched must be 32 bits wide, and the block's body a single store.
+    All elements touched must fit 32-bit lanes, and the block's body be a single store.
     """
     path, found = path_to_block(function, "is_vectorizable", block)
     if not isinstance(found.body, Store) or not has_vector_types(found):
@@ -188,18 +188,15 @@ def _conditions(block: Block) -> list[Expr]:
     ]
 
 
-_VECTOR_TYPES = frozenset({DType.float32, DType.int32, DType.uint32})
-
-
 def has_vector_types(block: Block) -> bool:
     """True where all arithmetic is on types with vector instructions (bool only as a condition)."""
     assert isinstance(block.body, Store)
-    if block.body.buffer.dtype not in _VECTOR_TYPES:
+    if block.body.buffer.dtype not in LANE_TYPES:
         return False
     for node in value_nodes(block.body.value):
-        if isinstance(node, Load) and node.dtype not in _VECTOR_TYPES:
+        if isinstance(node, Load) and node.dtype not in LANE_TYPES:
             return False
-        if not _is_index(node) and node.dtype not in (*_VECTOR_TYPES, DType.bool):
+        if not _is_index(node) and node.dtype not in (*LANE_TYPES, DType.bool):
             return False
     return True
 

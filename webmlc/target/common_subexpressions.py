@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from webmlc.core.dtypes import DType
+from webmlc.core.dtypes import LANE_TYPES
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
 from webmlc.core.rewrite import distinct
 from webmlc.loops.ir import (
@@ -36,8 +36,6 @@ from webmlc.loops.ir import (
 from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import LANES, read_register, register_lanes
 from webmlc.target.scoped import Names
-
-_VECTOR_DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
 
 
 def common_subexpressions(function: LoopFunction) -> LoopFunction:
@@ -121,7 +119,7 @@ class _Pass:
                 return False
             case Broadcast(value=Const()):
                 return False
-        return node.lanes == 1 or (node.lanes == VECTOR_LANES and node.dtype in _VECTOR_DTYPES)
+        return node.lanes == 1 or (node.lanes == VECTOR_LANES and node.dtype in LANE_TYPES)
 
     def key(self, node: Expr, versions: Versions) -> Key:
         """Equal keys hold equal values: the expression and how often each buffer it reads was

@@ -3,7 +3,7 @@
 Needs: rank-1 buffers, canonical indices. Guarantees: no `vectorized` loop; inside, each store
 became stores of `VECTOR_LANES` elements (and scalar ones for what is left of the extent), in place:
 the control flow around them stays. A loop that has no such form (a symbolic extent, a condition or
-bound that depends on the lane, an index not affine in it, dtypes that are not 32 bits wide) becomes
+bound that depends on the lane, an index not affine in it, dtypes that no lane holds) becomes
 `unrolled` up to 16 iterations, else `serial`.
 
 before                                  after
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
 from webmlc.core.rewrite import substitute, walk
 from webmlc.core.simplify import simplify
@@ -37,7 +37,6 @@ from webmlc.target.affine import depends, split_linear
 from webmlc.target.common_subexpressions import certain_loads, memory_loads
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
-_DTYPES = frozenset({DType.float32, DType.int32, DType.uint32})
 _MOST_UNROLLED = 16
 
 
@@ -114,7 +113,7 @@ class _Expander:
             raise _NotVectorizable
 
     def store(self, store: Store) -> Stmt:
-        if not depends(store.indices[0], self.var) or store.buffer.dtype not in _DTYPES:
+        if not depends(store.indices[0], self.var) or store.buffer.dtype not in LANE_TYPES:
             raise _NotVectorizable
         pieces: list[Stmt] = []
         for start in self.vectors:
@@ -142,13 +141,13 @@ class _Expander:
         """The vector of the values of `expr` in lanes `start ...`."""
         if not depends(expr, self.var):
             return Broadcast(expr, VECTOR_LANES)
-        if expr.dtype not in _DTYPES and expr.dtype is not DType.bool:
+        if expr.dtype not in LANE_TYPES and expr.dtype is not DType.bool:
             raise _NotVectorizable
         match expr:
             case Var():
                 return Ramp(Const(start), Const(1), VECTOR_LANES)
             case Load(buffer=buffer, indices=(index,)):
-                if buffer.dtype not in _DTYPES:
+                if buffer.dtype not in LANE_TYPES:
                     raise _NotVectorizable
                 where = self.index(index, start)
                 load = Load(buffer, (where,))

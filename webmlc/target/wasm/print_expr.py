@@ -22,7 +22,9 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.affine import from_terms, terms
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.wasm.table import (
+    LANE_LOADS,
     LANE_SHIFTS,
+    LANE_STORES,
     LOADS,
     class_of,
     conversion,
@@ -94,7 +96,9 @@ class ExprPrinter:
         match value:
             case Const():
                 return f"(v128.const {shape}{f' {spell(value)}' * VECTOR_LANES})"
-            case Load(buffer=buffer, indices=(index,)) if buffer not in self.registers:
+            case Load(buffer=buffer, indices=(index,)) if (
+                buffer not in self.registers and buffer.dtype.bytes == 4
+            ):
                 return f"(v128.load32_splat{self.address(buffer, index)})"
         return f"({shape}.splat {self.value(value)})"
 
@@ -172,7 +176,15 @@ class ExprPrinter:
         (index,) = expr.indices
         match index:
             case Ramp(base=base, stride=Const(value=1)):
-                return f"(v128.load{self.address(buffer, base)})"
+                name = LANE_LOADS.get(buffer.dtype, "v128.load{}")
+                return f"({name.format(self.address(buffer, base))})"
+            case Ramp(base=base, stride=stride) if buffer.dtype in LANE_LOADS:
+                load = LOADS[buffer.dtype]
+                text = f"(i32x4.splat ({load}{self.address(buffer, base)}))"
+                for lane in range(1, VECTOR_LANES):
+                    where = self.address(buffer, base + stride * lane)
+                    text = f"(i32x4.replace_lane {lane} {text} ({load}{where}))"
+                return text
             case Ramp(base=base, stride=stride):
                 text = f"(v128.load32_zero{self.address(buffer, base)})"
                 for lane in range(1, VECTOR_LANES):
@@ -185,6 +197,15 @@ class ExprPrinter:
         """A one-lane access: the offset precedes the lane, the lane the operands."""
         offset, pointer = _split_address(where)
         return f"(v128.{verb}32_lane{offset} {lane} {pointer} {vector})"
+
+    def store_small(self, buffer: Buffer, base: Expr, value: str) -> str:
+        """Lanes into adjacent small integers: narrowed, then stored as one number."""
+        store, narrow = LANE_STORES[buffer.dtype]
+        offset, pointer = _split_address(self.address(buffer, base))
+        zero = "(v128.const i32x4 0 0 0 0)"
+        if buffer.dtype.bytes == 1:
+            value = f"(i16x8.narrow_i32x4_s {value} {zero})"
+        return f"({store}{offset} 0 {pointer} ({narrow} {value} {zero}))"
 
     def address(self, buffer: Buffer, index: Expr) -> str:
         """` offset=n (pointer)`: the operands of a load or store, with a leading space."""

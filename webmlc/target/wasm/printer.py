@@ -37,7 +37,7 @@ from webmlc.target.registers import register_lanes
 from webmlc.target.wasm.outline import names_taken, worth_outlining
 from webmlc.target.wasm.print_expr import ExprPrinter
 from webmlc.target.wasm.reduce_strength import StrengthReduced
-from webmlc.target.wasm.table import STORES, value_type
+from webmlc.target.wasm.table import LANE_STORES, STORES, value_type
 
 SCRATCH_ALIGNMENT = 64
 SCRATCH_BASE, SCRATCH_STRIDE = 256, 260
@@ -307,6 +307,8 @@ class _KernelPrinter:
             return
         value = self.expr.value(store.value)
         match store.indices[0]:
+            case Ramp(base=base, stride=Const(value=1)) if buffer.dtype in LANE_STORES:
+                self.line(depth, self.expr.store_small(buffer, base, value))
             case Ramp(base=base, stride=Const(value=1)):
                 self.line(depth, f"(v128.store{self.expr.address(buffer, base)} {value})")
             case Ramp(base=base, stride=stride):
@@ -314,6 +316,10 @@ class _KernelPrinter:
                 self.line(depth, f"(local.set $.lanes {value})")
                 for lane in range(VECTOR_LANES):
                     where = self.expr.address(buffer, base + stride * lane)
+                    if buffer.dtype in LANE_STORES:
+                        element = f"(i32x4.extract_lane {lane} (local.get $.lanes))"
+                        self.line(depth, f"({STORES[buffer.dtype]}{where} {element})")
+                        continue
                     self.line(depth, self.expr.lane("store", lane, where, "(local.get $.lanes)"))
             case index:
                 where = self.expr.address(buffer, index)

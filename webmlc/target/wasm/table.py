@@ -122,6 +122,24 @@ LOADS = {
 }
 """How an element is loaded."""
 
+LANE_LOADS = {
+    DType.uint8: "i32x4.extend_low_i16x8_u (i16x8.extend_low_i8x16_u (v128.load32_zero{}))",
+    DType.int8: "i32x4.extend_low_i16x8_s (i16x8.extend_low_i8x16_s (v128.load32_zero{}))",
+    DType.uint16: "v128.load16x4_u{}",
+    DType.int16: "v128.load16x4_s{}",
+}
+"""How four adjacent small integers are loaded into 32-bit lanes; `{}` is the address."""
+
+LANE_STORES = {
+    DType.uint8: ("v128.store32_lane", "i8x16.narrow_i16x8_u"),
+    DType.int8: ("v128.store32_lane", "i8x16.narrow_i16x8_s"),
+    DType.uint16: ("v128.store64_lane", "i16x8.narrow_i32x4_u"),
+    DType.int16: ("v128.store64_lane", "i16x8.narrow_i32x4_s"),
+}
+"""How lanes become four adjacent small integers: the store, and what narrows (exact values, which
+no saturation changes); bytes are narrowed twice.
+"""
+
 STORES = {
     DType.bool: "i32.store8",
     DType.uint8: "i32.store8",
@@ -176,7 +194,7 @@ def conversion(source: DType, target: DType, lanes: int) -> tuple[str, ...] | No
     is legalised.
     """
     if lanes > 1:
-        return _VECTOR_CONVERSIONS.get((source, target))
+        return _vector_conversion(source, target)
     return _scalar_conversion(source, target)
 
 
@@ -188,6 +206,24 @@ _VECTOR_CONVERSIONS: dict[tuple[DType, DType], tuple[str, ...]] = {
     (DType.int32, DType.uint32): (),
     (DType.uint32, DType.int32): (),
 }
+_NARROW_LANES = {
+    DType.int8: ("i32x4.shl (i32.const 24)", "i32x4.shr_s (i32.const 24)"),
+    DType.int16: ("i32x4.shl (i32.const 16)", "i32x4.shr_s (i32.const 16)"),
+    DType.uint8: ("v128.and (v128.const i32x4 255 255 255 255)",),
+    DType.uint16: ("v128.and (v128.const i32x4 65535 65535 65535 65535)",),
+}
+"""What wraps 32-bit lanes into the range of a small integer."""
+
+
+def _vector_conversion(source: DType, target: DType) -> tuple[str, ...] | None:
+    """Lanes of small integers hold them widened, as int32 does."""
+    wide = DType.int32 if source in _NARROW_LANES else source
+    if target not in _NARROW_LANES:
+        return () if wide == target else _VECTOR_CONVERSIONS.get((wide, target))
+    if wide is not DType.int32:
+        first = _VECTOR_CONVERSIONS.get((wide, DType.int32))
+        return None if first is None else (*first, *_NARROW_LANES[target])
+    return _NARROW_LANES[target] if _narrows(source, target) else ()
 
 
 def _scalar_conversion(source: DType, target: DType) -> tuple[str, ...] | None:
