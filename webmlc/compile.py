@@ -34,6 +34,7 @@ from webmlc.package.manifest import Device, Manifest
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
 from webmlc.schedule.rules import schedule_kernel
+from webmlc.schedule.split_kernels import split_kernels
 from webmlc.target.lower import lower
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import Module as WasmModule
@@ -88,6 +89,9 @@ def compile_model(
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)
     fused = {d: _seen(watch, f"{d}: fuse", fuse(module, FUSION_LIMITS[d])) for d in devices}
     lowered = {d: _seen(watch, f"{d}: lower", lower_module(m, d)) for d, m in fused.items()}
+    if "webgpu" in lowered:
+        cut = split_kernels(lowered["webgpu"], WEBGPU)
+        lowered["webgpu"] = _seen(watch, "webgpu: split kernels", cut)
     described = signature(module.main)
     programs = {d: program_parts(m) for d, m in lowered.items()}
 

@@ -56,10 +56,14 @@ class WebmlcBackend(Backend):
 
 
 class WebmlcRep(BackendRep):
-    """A model that is built at once, or at its first run where its shapes depend on inputs."""
+    """A model that is built at once, or at its first run where its shapes depend on inputs.
+
+    `on_cpu` says, after a run on webgpu, which kernels ran on the CPU.
+    """
 
     def __init__(self, model: ModelProto, engine: Engine) -> None:
         self.model, self.engine = model, engine
+        self.on_cpu: tuple[str, ...] = ()
         if all(i.type.HasField("tensor_type") for i in model.graph.input):
             find_shape_inputs(model)  # what can never be built is said now
 
@@ -73,7 +77,28 @@ class WebmlcRep(BackendRep):
             fixed |= {name: arrays[name] for name in more}
             model = specialise(known, fixed)
         feeds = {name: array for name, array in arrays.items() if name not in fixed}
-        return _run(model, self.engine, feeds)
+        return self._run(model, feeds)
+
+    def _run(self, model: ModelProto, feeds: Mapping[str, Array]) -> tuple[Any, ...]:
+        """The model's outputs in order; a sequence is a list, an empty optional None."""
+        names = [o.name for o in model.graph.output]
+        if self.engine == "numpy":
+            main = optimised(model).main
+            return collect(names, evaluate_function(main, feeds), main.sequences)
+        from webmlc.compile import build
+        from webmlc.host.load import load
+
+        with tempfile.TemporaryDirectory() as folder:
+            build(model, Path(folder), target=self.engine)
+            loaded = load(folder, device=self.engine)
+            try:
+                results = collect(names, loaded.run(dict(feeds)), loaded.sequences)
+            finally:
+                loaded.dispose()
+        if self.engine == "webgpu":
+            steps = loaded.program.steps
+            self.on_cpu = tuple(dict.fromkeys(s.kernel for s in steps if s.device == "wasm"))
+        return results
 
 
 def to_array(value: Any) -> Any:
@@ -145,24 +170,6 @@ def specialise(model: ModelProto, fixed: Mapping[str, Array]) -> ModelProto:
         result.graph.input.remove(info)
         result.graph.initializer.append(numpy_helper.from_array(fixed[info.name], info.name))
     return result
-
-
-def _run(model: ModelProto, engine: Engine, feeds: Mapping[str, Array]) -> tuple[Any, ...]:
-    """The model's outputs in order; a sequence is a list, an empty optional None."""
-    names = [o.name for o in model.graph.output]
-    if engine == "numpy":
-        main = optimised(model).main
-        return collect(names, evaluate_function(main, feeds), main.sequences)
-    from webmlc.compile import build
-    from webmlc.host.load import load
-
-    with tempfile.TemporaryDirectory() as folder:
-        build(model, Path(folder), target=engine)
-        loaded = load(folder, device=engine)
-        try:
-            return collect(names, loaded.run(dict(feeds)), loaded.sequences)
-        finally:
-            loaded.dispose()
 
 
 def collect(

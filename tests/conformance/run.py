@@ -1,8 +1,10 @@
 """Run ONNX's own operator tests: passed, failed and unsupported per operator.
 
     python -m tests.conformance.run [--device wasm|webgpu|numpy] [--operator Conv] [--pin]
+    python -m tests.conformance.run --group simple    # models with data instead of operators
 
-`--pin` writes the passing tests to `passing_<device>.txt`, which `test_conformance.py` keeps.
+`--pin` writes the passing tests to `passing_<device>.txt`, which `test_conformance.py` keeps. On
+webgpu, "gpu only" counts the passing tests of which no step ran on the CPU.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from onnx.backend.test.case.test_case import TestCase
 from rich.progress import track
 
 from tests.conformance.backend import WebmlcBackend, to_array
+from tests.conformance.model_cases import GROUPS, load_group
 from webmlc.core.errors import ModelError, UnsupportedError
 
 DEVICES = {"wasm": "CPU", "webgpu": "CUDA", "numpy": "NUMPY"}
@@ -31,17 +34,25 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one test: `passed`, `failed` or `unsupported`, and why."""
+    """What became of one test: `passed`, `failed` or `unsupported`, and why.
+
+    `on_cpu`: of a webgpu program, the kernels that ran on the CPU.
+    """
 
     test: str
     operator: str
     state: str
     reason: str = ""
+    on_cpu: tuple[str, ...] = ()
 
 
 @cache
-def all_cases() -> dict[str, tuple[str, TestCase]]:
-    """(operator, test) by name; an expanded test belongs to the operator it expands."""
+def all_cases(group: str = "node") -> dict[str, tuple[str, TestCase]]:
+    """(operator, test) by name; an expanded test belongs to the operator it expands, the models of
+    other groups to their group.
+    """
+    if group != "node":
+        return {name: (group, case) for name, case in load_group(group).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = collect_testcases(None)
@@ -53,30 +64,33 @@ def all_cases() -> dict[str, tuple[str, TestCase]]:
     return cases
 
 
-def run_case(name: str, device: str) -> Outcome:
+def run_case(name: str, device: str, group: str = "node") -> Outcome:
     """Run one test on a device (`wasm`, `webgpu`, `numpy`)."""
-    operator, case = all_cases()[name]
+    operator, case = all_cases(group)[name]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            check(case, device)
+            on_cpu = check(case, device)
     except (UnsupportedError, ModelError) as error:
         lines = str(error).splitlines()
         return Outcome(name, operator, "unsupported", lines[min(1, len(lines) - 1)].strip())
     except Exception as error:
         text = " ".join(str(error).split())
         return Outcome(name, operator, "failed", f"{type(error).__name__}: {text[:200]}")
-    return Outcome(name, operator, "passed")
+    return Outcome(name, operator, "passed", on_cpu=on_cpu)
 
 
-def check(case: TestCase, device: str) -> None:
-    """Raises `AssertionError` where an output differs from the expected one."""
+def check(case: TestCase, device: str) -> tuple[str, ...]:
+    """The kernels that ran on the CPU instead of the GPU. Raises `AssertionError` where an output
+    differs from the expected one.
+    """
     rep = WebmlcBackend.prepare(case.model, DEVICES[device])
     for inputs, expected in case.data_sets:
         actual = rep.run(list(inputs))
         assert len(actual) == len(expected), "the number of outputs"
         for got, want in zip(actual, expected, strict=True):
             compare(got, to_array(want), case)
+    return rep.on_cpu
 
 
 def compare(got: Any, want: Any, case: TestCase) -> None:
@@ -97,9 +111,9 @@ def compare(got: Any, want: Any, case: TestCase) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-def run_all(names: list[str], device: str, jobs: int) -> Iterator[Outcome]:
+def run_all(names: list[str], device: str, jobs: int, group: str) -> Iterator[Outcome]:
     """Outcomes in order; `jobs` processes share the work."""
-    task = partial(run_case, device=device)
+    task = partial(run_case, device=device, group=group)
     if jobs == 1:
         yield from map(task, names)
         return
@@ -107,22 +121,25 @@ def run_all(names: list[str], device: str, jobs: int) -> Iterator[Outcome]:
         yield from pool.imap(task, names, chunksize=8)
 
 
-def report(outcomes: list[Outcome]) -> None:
+def report(outcomes: list[Outcome], device: str) -> None:
     """One line an operator, then the total."""
+    columns = ["passed", "failed", "unsupported", *(["gpu only"] if device == "webgpu" else [])]
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in outcomes:
-        table[outcome.operator][outcome.state] += 1
-    print(f"{'operator':30} {'passed':>7} {'failed':>7} {'unsupported':>12}")
-    for operator, counts in sorted(table.items()):
-        print(f"{operator:30} {counts['passed']:7} {counts['failed']:7} {counts['unsupported']:12}")
-    total = Counter(outcome.state for outcome in outcomes)
-    print(f"{'all':30} {total['passed']:7} {total['failed']:7} {total['unsupported']:12}")
+        for row in (outcome.operator, "all"):
+            table[row][outcome.state] += 1
+            table[row]["gpu only"] += outcome.state == "passed" and not outcome.on_cpu
+    total = table.pop("all", Counter())
+    print(f"{'operator':30}" + "".join(f"{column:>12}" for column in columns))
+    for operator, counts in (*sorted(table.items()), ("all", total)):
+        print(f"{operator:30}" + "".join(f"{counts[column]:12}" for column in columns))
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--device", choices=sorted(DEVICES), default="wasm")
+    parser.add_argument("--group", choices=("node", *GROUPS), default="node")
     parser.add_argument("--operator", help="only the tests of this operator")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--verbose", action="store_true", help="say why each test did not pass")
@@ -130,17 +147,19 @@ def main() -> None:
     arguments = parser.parse_args()
     names = [
         name
-        for name, (operator, _) in all_cases().items()
+        for name, (operator, _) in all_cases(arguments.group).items()
         if arguments.operator in (None, operator)
     ]
-    running = run_all(names, arguments.device, arguments.jobs)
+    running = run_all(names, arguments.device, arguments.jobs, arguments.group)
     outcomes: list[Outcome] = []
     for outcome in track(running, "Running", len(names), transient=True):
         outcomes.append(outcome)
         if arguments.verbose and outcome.state != "passed":
             print(f"{outcome.state:12} {outcome.test}: {outcome.reason}", flush=True)
-    report(outcomes)
-    if arguments.pin and arguments.operator is None:
+        elif arguments.verbose and outcome.on_cpu:
+            print(f"{'on the CPU':12} {outcome.test}: {', '.join(outcome.on_cpu)}", flush=True)
+    report(outcomes, arguments.device)
+    if arguments.pin and arguments.operator is None and arguments.group == "node":
         passing = sorted(o.test for o in outcomes if o.state == "passed")
         (FOLDER / f"passing_{arguments.device}.txt").write_text("\n".join(passing) + "\n")
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.dtypes import DType
 from webmlc.core.rewrite import walk
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.loops.from_graph import Device, Lowered, from_graph
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 
-GPU_BUFFER_TYPES = frozenset({DType.float32, DType.int32, DType.uint32})
-GPU_VALUE_TYPES = GPU_BUFFER_TYPES | {DType.bool}
+GPU_BUFFERS = 8
+"""Storage buffers that every WebGPU device binds at once."""
 
 
 def lower_module(module: Module, device: Device) -> Module:
@@ -66,13 +66,10 @@ def _lower(body: Function, device: Device) -> tuple[Lowered, Device]:
 
 
 def has_gpu_form(function: LoopFunction) -> bool:
-    """True where every buffer holds 32-bit numbers and every value is one or a boolean: nothing is
-    silently narrowed.
-    """
-    buffers = (*function.params, *function.allocations)
-    if any(b.dtype not in GPU_BUFFER_TYPES for b in buffers) or len(function.params) > 8:
+    """True where a shader can bind every buffer and has values of every type."""
+    if len(function.params) > GPU_BUFFERS:
         return False
-    values = (
-        e for s in walk_statements(function.body) for root in expressions(s) for e in walk(root)
-    )
-    return all(e.dtype in GPU_VALUE_TYPES or e.dtype == INDEX for e in values)
+    types = {b.dtype for b in (*function.params, *function.allocations)}
+    for stmt in walk_statements(function.body):
+        types |= {value.dtype for root in expressions(stmt) for value in walk(root)}
+    return DType.float64 not in types

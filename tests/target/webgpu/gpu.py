@@ -65,6 +65,7 @@ def launch(
     resources, layout = [], []
     for position, parameter in enumerate(function.params):
         data = np.ascontiguousarray(arrays[parameter.name]).tobytes() or bytes(4)
+        data += bytes(-len(data) % 4)
         resources.append(gpu.create_buffer_with_data(data=data, usage=storage))
         kind = "read-only-storage" if parameter.name in constants else "storage"
         layout.append({"binding": position, "visibility": 4, "buffer": {"type": kind}})

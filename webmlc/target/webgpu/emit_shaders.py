@@ -33,9 +33,6 @@ from webmlc.target.webgpu.widen_loads import widen_loads
 LARGEST_BINDINGS = 8
 """Storage buffers of one kernel: the default limit of WebGPU."""
 
-ELEMENTS = (DType.float32, DType.int32, DType.uint32)
-"""What a buffer in GPU memory may hold."""
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -61,9 +58,9 @@ def obstacles(function: LoopFunction) -> tuple[str, ...]:
     placed on the CPU.
     """
     reasons = [
-        f"buffer {b.name} holds {b.dtype}, which a shader cannot address"
+        f"buffer {b.name} holds {b.dtype}, which a shader has no values of"
         for b in (*function.params, *function.allocations)
-        if b.dtype not in ELEMENTS and (b in function.params or b.dtype is not DType.bool)
+        if b.dtype is DType.float64
     ]
     if len(function.params) > LARGEST_BINDINGS:
         reasons.append(

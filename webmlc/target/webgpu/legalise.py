@@ -87,7 +87,7 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
 
 
 def _magnitude_bits(value: Expr) -> Expr:
-    bits = Bitcast(value, DType.uint32)
+    bits = Bitcast(value.astype(DType.float32), DType.uint32)
     return call("bit_and", bits, _like(value, 0x7FFFFFFF, DType.uint32))
 
 

@@ -28,34 +28,34 @@ from webmlc.core.expr import (
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.names import wgsl_name
+from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Spelling
+from webmlc.target.webgpu.storage import FROM_BITS, PARTS, word_of
 from webmlc.target.webgpu.table import (
-    ATOM,
-    HELPERS,
-    LOOSE,
     OPERATORS,
-    PRODUCT,
-    SUM,
-    helper_text,
+    cast_spelling,
+    definitions,
     kind_of,
     literal,
     suffix,
     type_name,
+    uses_infinity,
 )
 
 Printed = tuple[str, int]  # text and precedence
 
-_WRAPS = {
-    DType.int8: "({0} << 24u) >> 24u",
-    DType.int16: "({0} << 16u) >> 16u",
-    DType.uint8: "{0} & 255u",
-    DType.uint16: "{0} & 65535u",
-}
-"""Narrow integers live in 32 bits; what may leave their range is wrapped."""
-
 _MIXED = frozenset({"add", "sub", "mul", "div", "fma"})
 """Operators that take a scalar beside a vector."""
 
-_WRAPPED = frozenset({"add", "sub", "mul", "neg", "shift_left", "bit_not"})
+_IN_RANGE = frozenset(
+    {"min", "max", "select", "sign", "bit_and", "bit_or", "bit_xor", "shift_right", "truncmod"}
+)
+"""Operators whose result is in the range of a small integer if their operands are."""
+
+_EXACT = frozenset(
+    {"min", "max", "select", "sign", "neg", "abs", "floor", "ceil", "trunc", "round"}
+)
+"""Operators whose result needs no rounding to a 16-bit float."""
+
 _COMPONENTS = "xyzw"
 _COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 
@@ -63,13 +63,16 @@ _COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 @dataclass(slots=True)
 class ExpressionPrinter:
     """Prints the expressions of one kernel; `globals` names its memory buffers, `views` those that
-    are vectors.
+    are vectors, `words` those whose elements are parts of words, `atomics` the ones among these
+    that the kernel writes.
     """
 
     kernel: str
     globals: Mapping[str, str]
     views: frozenset[str]
     registers: frozenset[str]
+    words: frozenset[str] = frozenset()
+    atomics: frozenset[str] = frozenset()
     helpers: dict[str, None] = field(default_factory=dict)
     needs_infinity: bool = False
 
@@ -108,19 +111,15 @@ class ExpressionPrinter:
                 return wgsl_name(name), ATOM
             case Load():
                 return self.access(node.buffer, node.indices), ATOM
-            case Call(op=op) if op in _WRAPPED and node.dtype in _WRAPS:
-                return self.wrap(self.operation(node, parts), node.dtype, node.lanes)
-            case Call():
-                return self.operation(node, parts)
+            case Call(op=op, dtype=dtype):
+                small = dtype in PARTS and dtype is not DType.bool
+                if not small or op in (_EXACT if dtype.is_float else _IN_RANGE):
+                    return self.operation(node, parts)
+                return self.rounded(self.operation(node, parts), dtype, node.lanes)
             case Cast(value=value, dtype=dtype):
-                if kind_of(value.dtype) == kind_of(dtype) and dtype not in _WRAPS:
-                    return parts[0]
-                text = f"{type_name(dtype, node.lanes)}({parts[0][0]})"
-                return (
-                    self.wrap((text, ATOM), dtype, node.lanes) if dtype in _WRAPS else (text, ATOM)
-                )
-            case Bitcast(dtype=dtype):
-                return f"bitcast<{type_name(dtype, node.lanes)}>({parts[0][0]})", ATOM
+                return self.cast(value.dtype, dtype, node.lanes, parts[0])
+            case Bitcast(value=value, dtype=dtype):
+                return self.bitcast(value.dtype, dtype, node.lanes, parts[0])
             case Broadcast(value=Const(value=0), dtype=dtype, width=width):
                 return f"{type_name(dtype, width)}()", ATOM
             case Broadcast(dtype=dtype, width=width):
@@ -133,11 +132,49 @@ class ExpressionPrinter:
                 return f"{type_name(node.dtype, width)}({steps})", ATOM
         raise self.unsayable(f"{type_name(node.dtype)} expression {type(node).__name__}")
 
-    def wrap(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
+    def spelled(self, spelling: Spelling, *parts: Printed) -> Printed:
+        """A spelling that is not of an operator (a conversion), over its operands."""
+        if spelling.helper is not None:
+            self.declare(spelling.helper, DType.uint32, 1)
+        operands = parts
+        if spelling.level == LOOSE:
+            operands = tuple((t if own == ATOM else f"({t})", ATOM) for t, own in parts)
+        return spelling.text.format(*(text for text, _ in operands)), spelling.level
+
+    def declare(self, helper: str, dtype: DType, lanes: int) -> None:
+        """Note that the shader calls a helper."""
+        for definition in definitions(helper, dtype, lanes):
+            self.helpers.setdefault(definition)
+        self.needs_infinity |= uses_infinity(helper)
+
+    def rounded(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
+        """A value of 32 bits as one of the small type that it stands for."""
         if lanes > 1:
             raise self.unsayable(f"vectors of {dtype}")
-        inner = printed[0] if printed[1] == ATOM else f"({printed[0]})"
-        return _WRAPS[dtype].format(inner), LOOSE
+        return self.spelled(PARTS[dtype].rounded, printed)
+
+    def cast(self, source: DType, dtype: DType, lanes: int, value: Printed) -> Printed:
+        if lanes > 1:
+            if kind_of(source) == kind_of(dtype):
+                return value
+            return f"{type_name(dtype, lanes)}({value[0]})", ATOM
+        if kind_of(source) == kind_of(dtype) and dtype not in PARTS:
+            return value
+        converted = self.spelled(cast_spelling(source, dtype), value)
+        if dtype not in PARTS or DType.bool in (source, dtype):
+            return converted
+        return self.rounded(converted, dtype, lanes)
+
+    def bitcast(self, source: DType, dtype: DType, lanes: int, value: Printed) -> Printed:
+        if dtype.bytes == 8:
+            return value
+        if source in FROM_BITS:
+            value = self.spelled(PARTS[source].bits, value)
+        if dtype in FROM_BITS:
+            unsigned = value if source in FROM_BITS else self.spelled(Spelling("u32({0})"), value)
+            return self.spelled(FROM_BITS[dtype], unsigned)
+        same = f"bitcast<{type_name(dtype, lanes)}>({value[0]})", ATOM
+        return self.rounded(same, dtype, lanes) if dtype in PARTS else same
 
     def operation(self, node: Call, parts: list[Printed]) -> Printed:
         row = OPERATORS.get(node.op, {}).get(kind_of(node.args[-1].dtype))
@@ -145,11 +182,11 @@ class ExpressionPrinter:
             raise self.unsayable(f"{node.op} of {node.args[-1].dtype}")
         lanes = node.lanes
         if row.helper is not None:
-            definition = helper_text(row.helper, node.dtype, lanes)
-            self.helpers.setdefault(definition)
-            self.needs_infinity |= "infinity_bits" in HELPERS[row.helper]
+            self.declare(row.helper, node.dtype, lanes)
         match node:
-            case Call(op="shift_left" | "shift_right", args=(_, Const(value=value))):
+            case Call(op="shift_left" | "shift_right", args=(_, Const(value=value))) if (
+                node.dtype.bytes < 8
+            ):
                 inner = parts[0][0] if parts[0][1] == ATOM else f"({parts[0][0]})"
                 return f"{inner} {'<<' if node.op == 'shift_left' else '>>'} {value}u", LOOSE
         if node.op in _MIXED and any(not isinstance(a, Broadcast) for a in node.args):
@@ -191,6 +228,8 @@ class ExpressionPrinter:
     def element(self, buffer: Buffer, index: Expr) -> str:
         """One scalar of a memory buffer."""
         name = self.globals[buffer.name]
+        if buffer.name in self.words:
+            return self.part(buffer, index)
         if buffer.name not in self.views:
             return f"{name}[{self.text(index)}]"
         match index:
@@ -199,6 +238,15 @@ class ExpressionPrinter:
         text, level = self.printed(index)
         inner = text if level == ATOM else f"({text})"
         return f"{name}[{inner} >> 2u][{inner} & 3]"
+
+    def part(self, buffer: Buffer, index: Expr) -> str:
+        """The value of an element that is a part of a word."""
+        at = self.operand(index)
+        word = f"{self.globals[buffer.name]}[{word_of(buffer.dtype, at)}]"
+        if buffer.name in self.atomics:
+            word = f"atomicLoad(&{word})"
+        text, level = self.spelled(PARTS[buffer.dtype].value, (word, ATOM), (at, ATOM))
+        return text if level == ATOM else f"({text})"
 
     def unsayable(self, what: str) -> InternalError:
         return InternalError(f"webgpu: kernel {self.kernel}: WGSL has no {what}")

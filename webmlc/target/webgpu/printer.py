@@ -34,6 +34,7 @@ from webmlc.loops.ir import (
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.print_expression import ExpressionPrinter
+from webmlc.target.webgpu.storage import PARTS, store_lines
 from webmlc.target.webgpu.table import type_name
 from webmlc.target.webgpu.threads import Grid, Section, grid_of
 
@@ -67,10 +68,12 @@ def print_shader(
     """Print a kernel. Raises InternalError, with the kernel's name, for what WGSL cannot say."""
     grid = grid_of(function)
     names = _global_names(function, registers, number)
-    expressions = ExpressionPrinter(function.name, names, views, registers)
+    words = frozenset(b.name for b in function.params if b.dtype in PARTS)
+    atomics = words & {store.buffer.name for store in stores(function.body)}
+    expressions = ExpressionPrinter(function.name, names, views, registers, words, atomics)
     printer = _Printer(function, grid, expressions, _declared_in_place(function, registers), number)
     body = printer.entry()
-    head = _declarations(function, constants, views, registers, names, number)
+    head = _declarations(function, constants, expressions, number)
     text = "\n".join([*_comment(function), *head, *body, ""])
     return Shader(text, grid, tuple(expressions.helpers), expressions.needs_infinity)
 
@@ -104,18 +107,23 @@ def _array(buffer: Buffer, views: frozenset[str], function: LoopFunction) -> str
     return f"array<{type_name(buffer.dtype)}, {size}>"
 
 
+def _element(buffer: Buffer, expressions: ExpressionPrinter) -> str:
+    """The element type of a parameter, as the shader addresses it."""
+    if buffer.name in expressions.atomics:
+        return "atomic<u32>"
+    if buffer.name in expressions.words:
+        return "u32"
+    return type_name(buffer.dtype, VECTOR_LANES if buffer.name in expressions.views else 1)
+
+
 def _declarations(
-    function: LoopFunction,
-    constants: frozenset[str],
-    views: frozenset[str],
-    registers: frozenset[str],
-    names: dict[str, str],
-    number: int,
+    function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter, number: int
 ) -> list[str]:
     lines: list[str] = []
+    names, views = expressions.globals, expressions.views
     for position, buffer in enumerate(function.params):
         access = "read" if buffer.name in constants else "read_write"
-        element = type_name(buffer.dtype, VECTOR_LANES if buffer.name in views else 1)
+        element = _element(buffer, expressions)
         lines.append(
             f"@group(0) @binding({position}) "
             f"var<storage, {access}> {names[buffer.name]}: array<{element}>;"
@@ -339,12 +347,17 @@ class _Printer:
         buffer = stmt.buffer
         match stmt.value:
             case Call(op="add", args=(Load(buffer=same, indices=indices), added)):
-                if (same, indices) == (buffer, stmt.indices) and self.is_register(buffer):
+                is_word = buffer.dtype.bytes == 4
+                same_place = (same, indices) == (buffer, stmt.indices)
+                if is_word and same_place and self.is_register(buffer):
                     self.write(f"{wgsl_name(buffer.name)} += {self.text(added)};")
                     return
         value = self.text(stmt.value)
         if id(stmt) in self.declared:
             self.write(f"{self.declared[id(stmt)]} {wgsl_name(buffer.name)} = {value};")
+            return
+        if buffer.name in self.expressions.words:
+            self.store_part(buffer, stmt.indices, stmt.value)
             return
         is_spread = (
             stmt.indices
@@ -367,4 +380,16 @@ class _Printer:
             index = call("add", base, call("mul", stride, Const(lane)))
             self.write(f"{self.expressions.element(buffer, index)} = vector.{'xyzw'[lane]};")
         self.depth -= 1
+        self.write("}")
+
+    def store_part(self, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> None:
+        """An assignment to a part of a word."""
+        (index,) = indices
+        bits, _ = self.expressions.spelled(
+            PARTS[buffer.dtype].bits, self.expressions.printed(value)
+        )
+        name = self.expressions.globals[buffer.name]
+        self.write("{")
+        for line in store_lines(name, buffer.dtype, self.text(index), bits):
+            self.write(f"{INDENT}{line}")
         self.write("}")

@@ -11,32 +11,14 @@ a function of ours (`erf_T`) name a helper in `HELPERS`, whose one text serves s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Number
-
-Kind = Literal["float", "int", "uint", "bool"]
-
-LOOSE, SUM, PRODUCT, ATOM = range(4)
-"""Precedences: LOOSE must be in parentheses inside any operator (WGSL does not mix most of them
-without).
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """A template over operands and its precedence; `helper` names the function of `HELPERS` that it
-    calls.
-    """
-
-    text: str
-    level: int = ATOM
-    helper: str | None = None
+from webmlc.target.webgpu import long_integers, storage
+from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Helper, Kind, Spelling
 
 
 def _same(spelling: Spelling, *kinds: Kind) -> dict[Kind, Spelling]:
@@ -63,7 +45,7 @@ def _helper(name: str, arity: int = 1) -> dict[Kind, Spelling]:
 
 _DIFFERENT = Spelling("{0} != {1}", LOOSE)
 
-OPERATORS: dict[str, dict[Kind, Spelling]] = {
+_WORDS: dict[str, dict[Kind, Spelling]] = {
     "add": _same(Spelling("{0} + {1}", SUM), *_NUMBERS),
     "sub": _same(Spelling("{0} - {1}", SUM), *_NUMBERS),
     "mul": _same(Spelling("{0} * {1}", PRODUCT), *_NUMBERS),
@@ -100,10 +82,15 @@ OPERATORS: dict[str, dict[Kind, Spelling]] = {
     "ge": _compare(">="),
     "select": _same(Spelling("select({2}, {1}, {0})"), *_ALL),
 }
+
+OPERATORS: dict[str, dict[Kind, Spelling]] = {
+    name: {**_WORDS.get(name, {}), **long_integers.OPERATORS.get(name, {})}
+    for name in dict.fromkeys((*_WORDS, *long_integers.OPERATORS))
+}
 """By operator, then by the kind of its last operand; `legalise` rewrites what is missing here."""
 
 
-HELPERS: dict[str, str] = {
+_TEMPLATES: dict[str, str] = {
     # x·P(x²)/Q(x²) on [-4, 4], where erf in float32 reaches ±1: as Eigen and XLA have it.
     "error_function": """\
 fn error_function_{suffix}(v: {T}) -> {T} {{
@@ -160,32 +147,50 @@ fn hyperbolic_sine_{suffix}(x: {T}) -> {T} {{
 """,
 }
 
+HELPERS: dict[str, Helper] = {**long_integers.HELPERS, **storage.HELPERS}
+"""Helpers of one text; those of `_TEMPLATES` have one for each type."""
+
 INFINITY = "var<private> infinity_bits: u32 = 0x7f800000u;\n"
 """WGSL rejects constant expressions that are not finite: infinities and NaNs are made of this."""
 
+_SCALARS: dict[Kind, str] = {
+    "float": "f32",
+    "int": "i32",
+    "uint": "u32",
+    "bool": "bool",
+    "long": "vec2u",
+    "ulong": "vec2u",
+}
+
 
 def kind_of(dtype: DType) -> Kind:
-    """The kind of a dtype's values on the GPU; raises InternalError where a shader has none."""
-    if dtype is DType.float32:
-        return "float"
-    if dtype in (DType.int8, DType.int16, DType.int32):
-        return "int"
-    if dtype in (DType.uint8, DType.uint16, DType.uint32):
-        return "uint"
+    """The kind of a dtype's values on the GPU; raises InternalError where a shader has none.
+
+    Values of small types live in 32 bits, 64-bit integers in two words.
+    """
     if dtype is DType.bool:
         return "bool"
+    if dtype.is_float and dtype is not DType.float64:
+        return "float"
+    if dtype is DType.int64:
+        return "long"
+    if dtype is DType.uint64:
+        return "ulong"
+    if dtype.is_integer:
+        return "int" if dtype.is_signed else "uint"
     raise InternalError(f"webgpu: a shader has no values of {dtype}")
-
-
-_SCALARS: dict[Kind, str] = {"float": "f32", "int": "i32", "uint": "u32", "bool": "bool"}
 
 
 def type_name(dtype: DType, lanes: int = 1) -> str:
     """The WGSL type of a value."""
     scalar = _SCALARS[kind_of(dtype)]
-    if kind_of(dtype) == "bool" and lanes > 1:
+    if lanes == 1:
+        return scalar
+    if kind_of(dtype) == "bool":
         return f"vec{lanes}<bool>"
-    return scalar if lanes == 1 else f"vec{lanes}{scalar[0]}"
+    if scalar == "vec2u":
+        raise InternalError(f"webgpu: a shader has no vectors of {dtype}")
+    return f"vec{lanes}{scalar[0]}"
 
 
 def suffix(dtype: DType, lanes: int) -> str:
@@ -193,10 +198,33 @@ def suffix(dtype: DType, lanes: int) -> str:
     return f"{_SCALARS[kind_of(dtype)]}{'' if lanes == 1 else f'x{lanes}'}"
 
 
-def helper_text(name: str, dtype: DType, lanes: int) -> str:
-    """The definition of a helper for one type."""
-    unsigned = type_name(DType.uint32, lanes)
-    return HELPERS[name].format(T=type_name(dtype, lanes), U=unsigned, suffix=suffix(dtype, lanes))
+def definitions(name: str, dtype: DType, lanes: int) -> tuple[str, ...]:
+    """The definition of a helper for one type, and those of the helpers that it calls."""
+    if name in _TEMPLATES:
+        unsigned = type_name(DType.uint32, lanes)
+        ending = suffix(dtype, lanes)
+        text = _TEMPLATES[name].format(T=type_name(dtype, lanes), U=unsigned, suffix=ending)
+        return (text,)
+    helper = HELPERS[name]
+    inner = [text for need in helper.needs for text in definitions(need, dtype, lanes)]
+    return tuple(dict.fromkeys((*inner, helper.text)))
+
+
+def uses_infinity(name: str) -> bool:
+    """True where the text of a helper builds infinities or NaNs."""
+    return "infinity_bits" in _TEMPLATES.get(name, "")
+
+
+def cast_spelling(source: DType, target: DType) -> Spelling:
+    """How a value of one type becomes one of another, not yet rounded to a small type."""
+    have, want = kind_of(source), kind_of(target)
+    if have == want:
+        return Spelling("({0})")
+    if (have, want) in long_integers.CASTS:
+        return long_integers.CASTS[have, want]
+    if have == "float" and want == "uint" and target.bytes < 4:
+        return Spelling("u32(i32({0}))")  # modulo the range, as negative integers convert
+    return Spelling(f"{_SCALARS[want]}({{0}})")
 
 
 def literal(value: Number, dtype: DType) -> str:
@@ -206,6 +234,9 @@ def literal(value: Number, dtype: DType) -> str:
             return "true" if value else "false"
         case "uint":
             return f"{value}u"
+        case "long" | "ulong":
+            bits = int(value) % 2**64
+            return f"vec2u({bits % 2**32}u, {bits >> 32}u)"
         case "int":
             if value == -(2**31):
                 return "(-2147483647 - 1)"

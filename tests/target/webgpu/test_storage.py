@@ -1,0 +1,160 @@
+"""Types that WGSL does not have: parts of words, pairs of words, 16-bit floats, against numpy."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var
+from webmlc.core.machine import WEBGPU
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Store
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.lower import lower
+
+_spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
+assert _spec is not None and _spec.loader is not None
+gpu = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(gpu)
+
+Array = np.ndarray[Any, Any]
+SMALL = [DType.int8, DType.uint8, DType.int16, DType.uint16]
+LONGS = [DType.int64, DType.uint64]
+HALVES = [DType.float16, DType.bfloat16]
+EDGES = [0, 1, 2, 3, 7, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**33 + 5, 10**12, 2**62 + 3]
+
+
+def _run(arguments: list[Array], value: Callable[..., Expr]) -> Array:
+    """`out[i] = value(a[i], b[i], ...)` on the GPU."""
+    i, axis = Var("i"), Var("vi")
+    size = Const(len(arguments[0]))
+    names = "ab"[: len(arguments)]
+    inputs = tuple(
+        Buffer(name, (size,), DType.of(a.dtype)) for name, a in zip(names, arguments, strict=True)
+    )
+    body = value(*(b[axis] for b in inputs))
+    out = Buffer("out", (size,), body.dtype)
+    block = Block("out", (Axis(axis, size, "spatial"),), (i,), Store(out, (axis,), body))
+    function = LoopFunction("kernel", (*inputs, out), 1, (), (), For(i, size, block))
+    lowered = lower(schedule_kernel(function, WEBGPU).function, WEBGPU)
+    arrays = dict(zip(names, arguments, strict=True))
+    arrays["out"] = np.full(len(arguments[0]), 7).astype(body.dtype.numpy)
+    result: Array = gpu.run_on_gpu(lowered, arrays)["out"]
+    return result
+
+
+def _longs(dtype: DType) -> Array:
+    values = [*EDGES, *([-v for v in EDGES] if dtype is DType.int64 else [2**63 + 1, 2**64 - 1])]
+    return np.array(values, dtype.numpy)
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 131])
+@pytest.mark.parametrize("dtype", [DType.bool, *SMALL, *LONGS, *HALVES])
+def test_elements_are_copied_among_their_neighbours(dtype: DType, size: int) -> None:
+    data = np.random.default_rng(0).integers(0, 256, size * dtype.bytes, np.uint8)
+    x = (data & 1).astype(bool) if dtype is DType.bool else data.view(dtype.numpy)
+    if dtype.is_float:
+        x = np.where(x == x, x, np.ones_like(x))
+    got = _run([x], lambda a: Call("select", (Const(True, DType.bool), a, a), dtype))
+    assert got.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("dtype", LONGS)
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max",
+             "bit_and", "bit_or", "bit_xor", "lt", "le", "gt", "ge", "eq", "ne"],
+)  # fmt: skip
+def test_long_integers(name: str, dtype: DType) -> None:
+    x, y = (m.reshape(-1) for m in np.meshgrid(_longs(dtype), _longs(dtype)))
+    if name.startswith(("floor", "trunc")):
+        y = np.where(y == 0, np.ones_like(y), y)
+    result = SCALAR_OPERATORS[name].result
+    made = DType.bool if result == "bool" else dtype
+    got = _run([x, y], lambda a, b: Call(name, (a, b), made))
+    if name == "truncdiv":  # numpy has none for integers, and its `abs` is signed
+        quotients = [abs(int(a)) // abs(int(b)) for a, b in zip(x, y, strict=True)]
+        signs = np.where((x < 0) != (y < 0), -1, 1).astype(object)
+        want = (np.array(quotients, object) * signs).astype(dtype.numpy)
+    else:
+        with np.errstate(over="ignore"):
+            want = SCALAR_OPERATORS[name].meaning(x, y)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", LONGS)
+@pytest.mark.parametrize("name", ["shift_left", "shift_right"])
+def test_long_shifts(name: str, dtype: DType) -> None:
+    amounts = np.array([0, 1, 5, 31, 32, 33, 63], dtype.numpy)
+    x, y = (m.reshape(-1) for m in np.meshgrid(_longs(dtype), amounts))
+    got = _run([x, y], lambda a, b: Call(name, (a, b), dtype))
+    np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, y))
+
+
+@pytest.mark.parametrize("name", ["neg", "abs", "sign", "bit_not"])
+def test_long_integers_alone(name: str) -> None:
+    x = _longs(DType.int64)
+    got = _run([x], lambda a: Call(name, (a,), DType.int64))
+    np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x))
+
+
+@pytest.mark.parametrize("source", [DType.bool, *SMALL, *LONGS, DType.int32, DType.uint32])
+@pytest.mark.parametrize(
+    "target", [DType.bool, *SMALL, *LONGS, DType.int32, DType.uint32, DType.float32, *HALVES]
+)
+def test_casts_of_integers(source: DType, target: DType) -> None:
+    values = [0, 1, -1, 2, 100, -100, 127, 128, 255, 256, 65535, -65536, 12345678, -12345678]
+    values += [2**40 + 1, -(2**40) - 12345, 2**53 - 1] if source in LONGS else []
+    x = np.array(values).astype(source.numpy)
+    got = _run([x], lambda a: Cast(a, target))
+    with np.errstate(over="ignore"):
+        want = (x.astype(np.float32) if target in HALVES else x).astype(target.numpy)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("target", [*SMALL, *LONGS, *HALVES, DType.bool])
+def test_casts_of_floats(target: DType) -> None:
+    values = [0.0, 0.4, 1.0, 2.5, 100.25, 127.0]
+    values += [-1.5, -127.0] if target.is_signed else []
+    values += [1e9, 4.3e9, 1e18] if target in LONGS else []
+    values += [1e-8, 6e-8, 1e-5, 65504.0, 1e9, 0.1, -0.3, np.inf] if target in HALVES else []
+    x = np.float32(values)
+    with np.errstate(over="ignore"):
+        want = x.astype(target.numpy)
+    np.testing.assert_array_equal(_run([x], lambda a: Cast(a, target)), want)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max"])
+def test_halves_are_rounded_once_an_operation(name: str, dtype: DType) -> None:
+    rng = np.random.default_rng(1)
+    x, y = (rng.uniform(-4, 4, 200).astype(dtype.numpy) for _ in range(2))
+    got = _run([x, y], lambda a, b: Call(name, (a, b), dtype))
+    want = SCALAR_OPERATORS[name].meaning(x.astype(np.float32), y.astype(np.float32))
+    np.testing.assert_array_equal(got, want.astype(dtype.numpy))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_bits_of_halves(dtype: DType) -> None:
+    x = np.arange(0, 2**16, 7, dtype=np.uint16)
+    values = x.view(np.float16 if dtype is DType.float16 else ml_dtypes.bfloat16)
+    x = x[~np.isnan(values.astype(np.float32))]
+    as_bits = _run([x], lambda a: Bitcast(Cast(Bitcast(a, dtype), DType.float32), DType.uint32))
+    want = x.view(values.dtype).astype(np.float32).view(np.uint32)
+    if dtype is DType.bfloat16:  # subnormals may be flushed by the copy
+        as_bits, want = as_bits[(want << 1) >> 24 > 0], want[(want << 1) >> 24 > 0]
+    np.testing.assert_array_equal(as_bits, want)
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+def test_small_arithmetic_wraps(dtype: DType) -> None:
+    x = np.array([0, 1, -1, 100, -100, 127, 128, 255, 32767]).astype(dtype.numpy)
+    for name in ("add", "sub", "mul"):
+        got = _run([x, x[::-1].copy()], lambda a, b, n=name: Call(n, (a, b), dtype))
+        np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, x[::-1]))

@@ -1,0 +1,145 @@
+"""GPU kernels that one dispatch cannot compute become several.
+
+In: a lowered module. Out: the same module, in which some rule schedules every kernel of the GPU. A
+dispatch cannot wait for all its workgroups, so where blocks need whole results of others (a mean
+over all elements, then a map over them) the kernel is cut between blocks, and the buffers in
+between become values of the graph.
+
+    call_kernel(norm; x -> y)   ->   call_kernel(norm_part0; x -> mean)
+                                     call_kernel(norm_part1; x, mean -> y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.errors import InternalError
+from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
+from webmlc.graph.ir import Module, Node, TensorType
+from webmlc.loops.ir import (
+    LoopFunction,
+    Seq,
+    Stmt,
+    expressions,
+    loads,
+    seq,
+    stores,
+    walk_statements,
+)
+from webmlc.schedule.rules import choose_rule
+
+
+def split_kernels(module: Module, machine: Machine) -> Module:
+    """needs: `call_kernel` nodes. guarantees: the same results; `choose_rule` answers for every
+    kernel on `machine`'s device.
+    """
+    splitter = _Splitter(machine, dict(module.kernels))
+    nodes: list[Node] = []
+    types = dict(module.main.types)
+    for node in module.main.nodes:
+        if node.op != "call_kernel" or node.attributes["device"] != machine.name:
+            nodes.append(node)
+            continue
+        nodes += splitter.calls(node, types)
+    main = replace(module.main, nodes=tuple(nodes), types=types)
+    functions = {**module.functions, "main": main}
+    return replace(module, functions=functions, kernels=splitter.kernels)
+
+
+@dataclass(slots=True)
+class _Splitter:
+    """The kernels so far, and the parts of those that were cut."""
+
+    machine: Machine
+    kernels: dict[str, LoopFunction]
+    parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def calls(self, node: Node, types: dict[str, TensorType]) -> list[Node]:
+        """The calls that a call stands for; adds the types of the values between them."""
+        name = str(node.attributes["kernel"])
+        if name not in self.parts:
+            self.parts[name] = self.cut(self.kernels[name])
+        names = self.parts[name]
+        if names == (name,):
+            return [node]
+        function = self.kernels[name]
+        arguments = zip(function.params, (*node.inputs, *node.outputs), strict=True)
+        values = {buffer.name: value for buffer, value in arguments}
+        for buffer in function.allocations:
+            values[buffer.name] = f"{node.outputs[0]}/{buffer.name}"
+        constants = set(node.attributes["constants"])
+        result: list[Node] = []
+        for part in names:
+            kernel = self.kernels[part]
+            split = len(kernel.params) - kernel.outputs
+            inputs = tuple(values[b.name] for b in kernel.params[:split])
+            outputs = tuple(values[b.name] for b in kernel.params[split:])
+            for buffer in kernel.params[split:]:
+                types.setdefault(values[buffer.name], TensorType(buffer.dtype, buffer.shape))
+            own = tuple(b.name for b in kernel.params[:split] if b.name in constants)
+            attributes = {**node.attributes, "kernel": part, "constants": own}
+            result.append(replace(node, inputs=inputs, outputs=outputs, attributes=attributes))
+        return result
+
+    def cut(self, function: LoopFunction) -> tuple[str, ...]:
+        """The names of the kernels that compute `function` in turn: itself where it can stay."""
+        nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
+        if len(nests) == 1 or self.can_schedule(function):
+            return (function.name,)
+        groups: list[list[Stmt]] = []
+        for nest in nests:
+            if groups:
+                merged = _part(function, [*groups[-1], nest], nests)
+                if self.can_schedule(merged):
+                    groups[-1].append(nest)
+                    continue
+            groups.append([nest])
+        names = []
+        for number, group in enumerate(groups):
+            part = replace(_part(function, group, nests), name=f"{function.name}_part{number}")
+            self.kernels[part.name] = part
+            names.append(part.name)
+        return tuple(names)
+
+    def can_schedule(self, function: LoopFunction) -> bool:
+        try:
+            choose_rule(function, self.machine)
+        except InternalError:
+            return False
+        return True
+
+
+def _part(function: LoopFunction, group: Sequence[Stmt], nests: Sequence[Stmt]) -> LoopFunction:
+    """The kernel of some of a function's nests: what others made is its input, what others read is
+    its output.
+    """
+    body = seq(*group)
+    chosen = {id(nest) for nest in group}
+    own = {s.buffer.name for s in stores(body)}
+    read = {load.buffer.name for load in loads(body)}
+    elsewhere = {
+        load.buffer.name for nest in nests if id(nest) not in chosen for load in loads(nest)
+    }
+    results = {b.name for b in function.params[len(function.params) - function.outputs :]}
+    every = (*function.params, *function.allocations)
+    inputs = [b for b in every if b.name in read - own]
+    outputs = [b for b in every if b.name in own and b.name in results | elsewhere]
+    kept = tuple(b for b in function.allocations if b.name in own and b not in outputs)
+    part = replace(
+        function,
+        params=(*inputs, *outputs),
+        outputs=len(outputs),
+        allocations=kept,
+        body=body,
+    )
+    return replace(part, symbols=tuple(s for s in function.symbols if s.name in _used(part)))
+
+
+def _used(function: LoopFunction) -> set[str]:
+    """The names of all variables in a function."""
+    roots = [d for b in (*function.params, *function.allocations) for d in b.shape]
+    for stmt in walk_statements(function.body):
+        roots += expressions(stmt)
+    return {v.name for root in roots for v in variables(root)}
