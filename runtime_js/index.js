@@ -45,8 +45,9 @@ function randomData(dtype, count) {
   if (dtype === "float64") return Float64Array.from({ length: count }, () => Math.random() * 2 - 1);
   if (dtype === "int64") return new BigInt64Array(count);
   if (dtype === "uint64") return new BigUint64Array(count);
-  const arrays = { int8: Int8Array, uint8: Uint8Array, bool: Uint8Array, int16: Int16Array, int32: Int32Array, uint32: Uint32Array };
-  return new (arrays[/** @type {keyof typeof arrays} */ (dtype)] ?? Uint16Array)(count);
+  const arrays = { int8: Int8Array, int16: Int16Array, uint16: Uint16Array, int32: Int32Array, uint32: Uint32Array };
+  const small = dtype.endsWith("float16") ? Uint16Array : Uint8Array;
+  return new (arrays[/** @type {keyof typeof arrays} */ (dtype)] ?? small)(count);
 }
 
 /** @param {Model} model */

@@ -3,6 +3,7 @@
 //   in:  the package's URL;  then `{ name: tensor }` of a run
 //   out: the parsed manifest; then the value of each symbol and the bytes of each input
 
+import { arrayOf } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
 import { open } from "./platform.js";
 import { evaluate } from "./sizes.js";
@@ -14,33 +15,6 @@ import { evaluate } from "./sizes.js";
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
 const VERSION = 1;
-
-/** The typed array that holds each dtype. Half floats are their bits: not every engine has Float16Array. */
-const ARRAYS = {
-  bool: Uint8Array,
-  int8: Int8Array,
-  uint8: Uint8Array,
-  int16: Int16Array,
-  uint16: Uint16Array,
-  int32: Int32Array,
-  uint32: Uint32Array,
-  int64: BigInt64Array,
-  uint64: BigUint64Array,
-  float16: Uint16Array,
-  bfloat16: Uint16Array,
-  float32: Float32Array,
-  float64: Float64Array,
-};
-
-/**
- * The array type of a dtype.
- * @param {string} dtype
- */
-export function arrayOf(dtype) {
-  const type = ARRAYS[/** @type {keyof typeof ARRAYS} */ (dtype)];
-  if (!type) throw new PackageError(`manifest.json: unknown dtype ${dtype}`);
-  return type;
-}
 
 /**
  * Fetch and check the manifest. `base` is the package folder's URL, ending in "/".

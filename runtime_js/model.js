@@ -1,7 +1,8 @@
 // Load a package and run it: the twin of webmlc/host/load.py.
 
 import { AdapterError, InputError, InternalError, PackageError } from "./errors.js";
-import { arrayOf, bind, fetchManifest, shapeOf } from "./manifest.js";
+import { arrayOf } from "./dtypes.js";
+import { bind, fetchManifest, shapeOf } from "./manifest.js";
 import { canShareMemory, isNode } from "./platform.js";
 import { neededFiles } from "./sizes.js";
 import { WasmDevice } from "./wasm_device.js";

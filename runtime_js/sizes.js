@@ -1,11 +1,11 @@
 // Sizes: expressions of the manifest in numbers, and the bytes of buffers.
 
+import { arrayOf } from "./dtypes.js";
 import { PackageError } from "./errors.js";
 
 /** @typedef {import("./types.d.ts").Size} Size */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 
-const WIDTHS = /** @type {Record<string, number>} */ ({ bool: 1, int8: 1, uint8: 1, int16: 2, uint16: 2, float16: 2, bfloat16: 2 });
 
 /**
  * The value of a size.
@@ -45,7 +45,7 @@ export function evaluate(size, symbols) {
  */
 export function bufferBytes(program, symbols) {
   const bytes = (/** @type {{ dtype: string, shape: Size[] }} */ { dtype, shape }) => {
-    const width = WIDTHS[dtype] ?? (dtype.endsWith("64") ? 8 : 4);
+    const width = arrayOf(dtype).BYTES_PER_ELEMENT;
     return shape.reduce((/** @type {number} */ size, d) => size * evaluate(d, symbols), width);
   };
   return new Map(program.buffers.map((buffer) => [buffer.name, bytes(buffer)]));

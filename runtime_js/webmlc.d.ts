@@ -13,7 +13,11 @@ export type TypedArray =
   | Float32Array
   | Float64Array;
 
-/** `data` is the typed array of the dtype: BigInt64Array for int64, Uint8Array for bool, the bits in Uint16Array for float16. */
+/**
+ * `data` is the typed array of the dtype: BigInt64Array for int64, Uint8Array for bool. Floats of 16 bits are their bits
+ * in a Uint16Array; floats of 8 bits or less and integers of less than 8 bits their bits in a Uint8Array, one a byte
+ * (`dtypes.js` has the whole table).
+ */
 export interface Tensor {
   dtype: string;
   shape: number[];

@@ -1,6 +1,7 @@
 // The one module to import:  import { load } from "./webmlc.js";
 
 // One level of imports: all files are requested at once, after a single round trip.
+import "./dtypes.js";
 import "./manifest.js";
 import "./platform.js";
 import "./wasm_device.js";

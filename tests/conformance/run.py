@@ -104,7 +104,7 @@ def compare(got: Any, want: Any, case: TestCase) -> None:
     assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}"
     if got.dtype.kind == "f":
         np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol)
-    elif got.dtype.kind == "V":  # bfloat16
+    elif got.dtype.kind == "V":  # ml_dtypes' own: bfloat16, float8, int4, ...
         wide = (got.astype(np.float32), want.astype(np.float32))
         np.testing.assert_allclose(*wide, rtol=case.rtol, atol=case.atol)
     else:

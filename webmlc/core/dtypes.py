@@ -4,12 +4,19 @@ A `DType` is a string (`"float32"`), so it prints, hashes and serialises as itse
 
     >>> DType.float32.bytes, DType.int64.is_integer, DType("bool") is DType.bool
     (4, True, True)
+
+Numbers of fewer than 8 bits take a byte each in memory, their bits the lowest, as in `ml_dtypes`:
+
+    >>> DType.int4.bits, DType.int4.bytes, DType.int4.limits
+    (4, 1, (-8, 7))
 """
 
 from __future__ import annotations
 
 import builtins
+import re
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -33,16 +40,45 @@ class DType(StrEnum):
     bfloat16 = "bfloat16"
     float32 = "float32"
     float64 = "float64"
+    int4 = "int4"
+    uint4 = "uint4"
+    int2 = "int2"
+    uint2 = "uint2"
+    float8_e4m3fn = "float8_e4m3fn"
+    float8_e4m3fnuz = "float8_e4m3fnuz"
+    float8_e5m2 = "float8_e5m2"
+    float8_e5m2fnuz = "float8_e5m2fnuz"
+    float8_e8m0fnu = "float8_e8m0fnu"
+    float6_e2m3fn = "float6_e2m3fn"
+    float6_e3m2fn = "float6_e3m2fn"
+    float4_e2m1fn = "float4_e2m1fn"
 
     @property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype of one element."""
-        return np.dtype(ml_dtypes.bfloat16 if self is DType.bfloat16 else str(self))
+        return _numpy(self)
+
+    @property
+    def is_numpy_own(self) -> builtins.bool:
+        """True for numpy's own types; the others come from `ml_dtypes`."""
+        return not hasattr(ml_dtypes, self)
+
+    @property
+    def bits(self) -> int:
+        """Bits of one number; a bool has a byte."""
+        return 8 if self is DType.bool else _bits(self)
 
     @property
     def bytes(self) -> int:
         """Bytes of one element in memory."""
-        return 1 if self is DType.bool else int(self.lstrip("buintfloa")) // 8
+        return max(1, self.bits // 8)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest finite number; of integers, ints."""
+        info: Any = ml_dtypes.iinfo if self.is_integer else ml_dtypes.finfo
+        number = int if self.is_integer else float
+        return number(info(self.numpy).min), number(info(self.numpy).max)
 
     @property
     def is_float(self) -> builtins.bool:
@@ -79,6 +115,19 @@ LANE_TYPES = frozenset(
 """What a vector of 32-bit lanes holds: small integers are widened by the load, narrowed by the
 store.
 """
+
+
+@cache
+def _numpy(dtype: DType) -> np.dtype[Any]:
+    return np.dtype(getattr(ml_dtypes, dtype, str(dtype)))
+
+
+@cache
+def _bits(dtype: DType) -> int:
+    digits = re.search(r"\d+", dtype)
+    assert digits is not None
+    return int(digits[0])
+
 
 INDEX = DType.int32
 """The type of loop variables, dimensions and addresses (memory32)."""

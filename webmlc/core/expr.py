@@ -355,6 +355,12 @@ def const(value: Number, dtype: DType = INDEX) -> Const:
     return Const(value, dtype)
 
 
+def literal(value: Number, like: Expr, dtype: DType | None = None) -> Expr:
+    """A literal as wide as `like`, and of its dtype where none is given."""
+    one = Const(value, dtype or like.dtype)
+    return one if like.lanes == 1 else Broadcast(one, like.lanes)
+
+
 def as_expr(value: Operand, like: DType = INDEX) -> Expr:
     """`value` as an expression; a Python number becomes a literal of dtype `like`."""
     return value if isinstance(value, Expr) else Const(value, like)

@@ -133,14 +133,12 @@ def identity(combine: str, dtype: DType) -> Const:
     """The neutral element of a reduction: ±infinity of integers is their largest or smallest
     value.
     """
-    import numpy as np
-
     value = SCALAR_OPERATORS[combine].identity
     if value is None:
         raise TypeError(f"{combine} has no identity and cannot reduce")
     if dtype.is_integer and combine in ("min", "max"):
-        info = np.iinfo(dtype.numpy)
-        return Const(int(info.max if combine == "min" else info.min), dtype)
+        low, high = dtype.limits
+        return Const(high if combine == "min" else low, dtype)
     if dtype is DType.bool:
         return Const(combine in ("bit_and", "min"), dtype)
     return Const(value, dtype)

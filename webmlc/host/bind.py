@@ -75,7 +75,7 @@ def _array(port: Port, value: Any) -> Array:
 
 
 def _numpy_name(dtype: DType) -> str:
-    return "ml_dtypes.bfloat16" if dtype is DType.bfloat16 else f'"{dtype}"'
+    return f'"{dtype}"' if dtype.is_numpy_own else f"ml_dtypes.{dtype}"
 
 
 def _names(manifest: Manifest) -> str:

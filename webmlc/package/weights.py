@@ -48,8 +48,13 @@ CODES: Mapping[DType, str] = {
     DType.bfloat16: "BF16",
     DType.float32: "F32",
     DType.float64: "F64",
+    DType.float8_e4m3fn: "F8_E4M3",
+    DType.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    DType.float8_e5m2: "F8_E5M2",
+    DType.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    DType.float8_e8m0fnu: "F8_E8M0",
 }
-"""safetensors' name of each element type."""
+"""safetensors' name of each element type; those of less than a byte are stored as bytes."""
 
 Array = NDArray[Any]
 
@@ -92,7 +97,7 @@ def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> Weight
     for index, (name, array) in enumerate(tensors.items()):
         begin, position = position, position + array.nbytes
         entries[name] = {
-            "dtype": CODES[DType.of(array.dtype)],
+            "dtype": CODES.get(DType.of(array.dtype), "U8"),
             "shape": list(array.shape),
             "data_offsets": [begin, position],
         }

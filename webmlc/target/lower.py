@@ -18,6 +18,7 @@ from webmlc.target.expand_vectors import expand_vectors
 from webmlc.target.flatten_buffers import flatten_buffers
 from webmlc.target.hoist_invariants import hoist_invariants
 from webmlc.target.insert_barriers import insert_barriers
+from webmlc.target.legalise_types import legalise_types
 from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.merge_guards import merge_guards
 from webmlc.target.scalar_replacement import scalar_replacement
@@ -35,6 +36,7 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
     function = expand_vectors(function)
     function = unroll_loops(function)
     function = scalar_replacement(function)
+    function = legalise_types(function)
     if machine.name == "wasm":
         function = legalise_for_wasm(function)
     function = common_subexpressions(function)

@@ -5,6 +5,7 @@
 """
 
 from webmlc.graph.ops import (
+    cast,
     contract,
     control,
     convolution,
@@ -32,6 +33,7 @@ OPS: dict[tuple[str, str], Operator] = {
     (row.domain, row.name): row
     for row in (
         *elementwise.OPS,
+        *cast.OPS,
         *contract.OPS,
         *convolution.OPS,
         *pooling.OPS,

@@ -15,15 +15,13 @@ from functools import reduce
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Const, Expr, call, const, maximum, minimum, select
+from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
-    ELEMENT_TYPES,
     Builder,
     Case,
     Context,
-    NotSupportedError,
     Operator,
     Result,
     case,
@@ -293,42 +291,6 @@ def _mean(context: Context) -> Body:
     return lambda *x: reduce(lambda a, b: a + b, x) * (1 / count)
 
 
-def cast_to(x: Expr, dtype: DType) -> Expr:
-    """`x` converted as ONNX's Cast; to bool means: differs from zero."""
-    if dtype is DType.bool and x.dtype is not DType.bool:
-        return call("ne", x, 0)
-    return x.astype(dtype)
-
-
-def _cast_type(context: Context) -> tuple[TensorType, ...]:
-    dtype = ELEMENT_TYPES.get(int(context.attribute("to", 0)))
-    if dtype is None:
-        raise NotSupportedError(f"element type {context.attribute('to')} is not supported")
-    return (TensorType(dtype, context.shape(0)),)
-
-
-def _cast_like_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(1), context.shape(0)),)
-
-
-def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    dtype = context.outputs[0].dtype
-    return (pointwise(context, "cast", (given(inputs, 0),), lambda x: cast_to(x, dtype)),)
-
-
-def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
-    (y,) = _cast_type(context)
-    if y.dtype.bytes != context.dtype(0).bytes:
-        raise NotSupportedError("the element types differ in size")
-    return (y,)
-
-
-def _bit_cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    dtype = context.outputs[0].dtype
-    x = given(inputs, 0)
-    return (pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype)),)
-
-
 def _where_type(context: Context) -> tuple[TensorType, ...]:
     shape = broadcast(*(context.shape(i) for i in range(3)))
     return (TensorType(context.dtype(1), shape),)
@@ -420,11 +382,4 @@ OPS: tuple[Operator, ...] = (
     Operator("Clip", same_type, _clip, kind="elementwise", cases=(
         case(X, np.float32(-0.5), np.float32(0.5)), case(X, None, np.float32(0.2)),
         case(X, min=-0.5, max=0.5, opset=10), case("int32[6] in -9..9", np.int32(-2)))),
-    Operator("Cast", _cast_type, _cast, kind="elementwise", cases=(
-        case(X, to=7), case(X, to=9), case("int64[4] in -2..2", to=1), case("bool[4]", to=1),
-        case("float32[4] in -3..3", to=10), case("int32[4] in 0..9", to=3))),
-    Operator("BitCast", _bit_cast_type, _bit_cast, kind="elementwise", cases=(
-        case(X, to=6), case("int64[4] in -9..9", to=13))),
-    Operator("CastLike", _cast_like_type, _cast, kind="elementwise", cases=(
-        case(X, "int32[1]"), case("int64[4] in -2..2", X))),
 )  # fmt: skip

@@ -55,6 +55,18 @@ ELEMENT_TYPES: dict[int, DType] = {
     12: DType.uint32,
     13: DType.uint64,
     16: DType.bfloat16,
+    17: DType.float8_e4m3fn,
+    18: DType.float8_e4m3fnuz,
+    19: DType.float8_e5m2,
+    20: DType.float8_e5m2fnuz,
+    21: DType.uint4,
+    22: DType.int4,
+    23: DType.float4_e2m1fn,
+    24: DType.float8_e8m0fnu,
+    25: DType.uint2,
+    26: DType.int2,
+    27: DType.float6_e2m3fn,
+    28: DType.float6_e3m2fn,
 }
 """ONNX's `TensorProto.DataType` numbers, as they stand in attributes (`Cast.to`)."""
 

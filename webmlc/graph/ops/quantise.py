@@ -14,10 +14,11 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, call, maximum, minimum
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.cast import SATURATING, cast_to, named_type
 from webmlc.graph.ops.contract import centred, matmul, matmul_shape
 from webmlc.graph.ops.convolution import convolve, kernel_of
-from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, given
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, given
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
@@ -41,8 +42,8 @@ def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[E
 
 def saturated(x: Expr, dtype: DType) -> Expr:
     """A rounded float as an integer of `dtype`, the nearest one it has."""
-    info = np.iinfo(dtype.numpy)
-    return maximum(minimum(x, float(info.max)), float(info.min)).astype(dtype)
+    low, high = dtype.limits
+    return maximum(minimum(x, float(high)), float(low)).astype(dtype)
 
 
 def _quantize_type(context: Context) -> tuple[TensorType, ...]:
@@ -50,46 +51,62 @@ def _quantize_type(context: Context) -> tuple[TensorType, ...]:
     if context.has(2):
         dtype = context.dtype(2)
     elif context.attribute("output_dtype", 0):
-        named = ELEMENT_TYPES.get(context.attribute("output_dtype"))
-        if named is None:
-            raise NotSupportedError("the quantised type is not supported")
-        dtype = named
-    if not dtype.is_integer:
+        dtype = named_type(context, "output_dtype")
+    if dtype.bits > 16 or dtype in (DType.bool, DType.float16, DType.bfloat16):
         raise NotSupportedError(f"quantisation to {dtype}")
     return (TensorType(dtype, context.shape(0)),)
+
+
+def _precision(context: Context) -> DType:
+    """The type that x is divided by its scale in: what `precision` says, else the wider one."""
+    if context.attribute("precision", 0):
+        return named_type(context, "precision")
+    x, scale = context.dtype(0), context.dtype(1)
+    return x if x == scale or (x.bits > scale.bits and x.is_float) else scale
 
 
 def _quantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, scale = given(inputs, 0), given(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
-    dtype = context.outputs[0].dtype
+    dtype, precision = context.outputs[0].dtype, _precision(context)
+    saturate = bool(context.attribute("saturate", 1))
+    wide = accumulator(precision)
 
     def element(*i: Expr) -> Expr:
-        by = parameter(context, x, scale, i).astype(DType.float32)
-        value = call("round", x[i].astype(DType.float32) / by)
+        by = parameter(context, x, scale, i).astype(precision)
+        quotient = x[i].astype(precision).astype(wide) / by.astype(wide)
+        value = quotient.astype(precision).astype(wide)
+        if dtype in SATURATING:  # their zero point is 0
+            return cast_to(value, dtype, saturate)
+        if dtype.is_integer:
+            value = call("round", value)
         if zero is not None:
-            value = value + parameter(context, x, zero, i).astype(DType.float32)
-        return saturated(value, dtype)
+            value = value + parameter(context, x, zero, i).astype(wide)
+        return saturated(value, dtype) if dtype.is_integer else value.astype(dtype)
 
     return (compute("quantize", x.shape, element),)
 
 
 def _dequantize_type(context: Context) -> tuple[TensorType, ...]:
-    if not context.dtype(0).is_integer:
-        raise NotSupportedError(f"quantised type {context.dtype(0)}")
-    return (TensorType(context.dtype(1), context.shape(0)),)
+    dtype = context.dtype(1)
+    if context.attribute("output_dtype", 0):
+        dtype = named_type(context, "output_dtype")
+    return (TensorType(dtype, context.shape(0)),)
 
 
 def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Integers lose their zero point in int32; small floats have none."""
     x, scale = given(inputs, 0), given(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
+    dtype = context.outputs[0].dtype
+    wide = accumulator(dtype)
 
     def element(*i: Expr) -> Expr:
-        value = x[i].astype(DType.int32)
-        if zero is not None:
+        value = x[i].astype(DType.int32 if x.dtype.is_integer else wide)
+        if zero is not None and x.dtype.is_integer:
             value = value - parameter(context, x, zero, i).astype(DType.int32)
         by = parameter(context, x, scale, i)
-        return value.astype(by.dtype) * by
+        return (value.astype(wide) * by.astype(wide)).astype(dtype)
 
     return (compute("dequantize", x.shape, element),)
 
@@ -164,10 +181,15 @@ OPS: tuple[Operator, ...] = (
     Operator("QuantizeLinear", _quantize_type, _quantize, kind="broadcast", cases=(
         case(X, np.float32(0.5), np.uint8(128)), case(X, np.float32(0.5), np.int8(3)),
         case(X, np.array([0.5, 1, 2], np.float32), np.array([1, 2, 3], np.uint8)),
-        case(X, np.float32(2)))),
+        case(X, np.float32(2)), case(X, np.float32(2), output_dtype=17),
+        case(X, np.float32(2), output_dtype=19, saturate=0),
+        case(X, np.float32(8), output_dtype=22),
+        case("float16[2, 3] in -4..4", np.float16(0.3), np.uint8(9)))),
     Operator("DequantizeLinear", _dequantize_type, _dequantize, kind="broadcast", cases=(
         case("uint8[2, 3, 4] in 0..255", np.float32(0.5), np.uint8(128)),
-        case("int8[2, 3, 4] in -99..99", np.array([0.5, 1, 2], np.float32), np.zeros(3, np.int8)))),
+        case("int8[2, 3, 4] in -99..99", np.array([0.5, 1, 2], np.float32), np.zeros(3, np.int8)),
+        case("float8_e4m3fn[2, 3] in -4..4", np.float32(0.5)),
+        case("int4[2, 3, 4] in -8..7", np.float32(0.5), output_dtype=10))),
     Operator("QLinearMatMul", _qlinear_matmul_type, _qlinear_matmul, kind="contraction", cases=(
         case("uint8[2, 3] in 0..255", np.float32(0.01), np.uint8(113), "uint8[3, 4] in 0..255",
              np.float32(0.02), np.uint8(114), np.float32(0.1), np.uint8(118)),)),

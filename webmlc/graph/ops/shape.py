@@ -17,7 +17,7 @@ from webmlc.core.expr import (
 )
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.elementwise import cast_to
+from webmlc.graph.ops.cast import cast_to
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
     SYMBOLIC_CONSTANT,

@@ -25,7 +25,7 @@ ZERO: Expr = const(0)
 
 def accumulator(dtype: DType) -> DType:
     """The dtype that sums of `dtype` run in."""
-    return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
+    return DType.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
 def canonical(dimension: Expr | int) -> Expr:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, select
+from webmlc.core.expr import Bitcast, Call, Cast, Expr, call, literal, select
 
 EXP = (
     1.0,
@@ -102,12 +102,6 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 _HALF_PI = (1.5703125, 4.837512969970703e-4, 7.549789948768648e-8)
 """π/2 in three parts, as `LN2_HIGH`."""
 _SMALLEST_NORMAL = 1.1754943508222875e-38
-
-
-def literal(value: float, like: Expr, dtype: DType | None = None) -> Expr:
-    """A constant as wide as `like`."""
-    const = Const(value, dtype or like.dtype)
-    return const if like.lanes == 1 else Broadcast(const, like.lanes)
 
 
 def fma(a: Expr, b: Expr, c: Expr) -> Expr:

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, call, select
-from webmlc.target.wasm.approximations import literal, polynomial
+from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, call, literal, select
+from webmlc.target.wasm.approximations import polynomial
 
 _EXP = tuple(1 / math.factorial(k) for k in range(14))
 _ATANH = tuple(1 / (2 * k + 1) for k in range(12))

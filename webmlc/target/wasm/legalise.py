@@ -1,9 +1,8 @@
 """Everything that WASM cannot say becomes what it can.
 
-Needs: vectors and registers made, before `common_subexpressions`. Guarantees: only operators of
-`table.py`, `select` and `fma`; no float16 or bfloat16, no arithmetic on small integers, no
-conversion to or from bool but by comparison; products that are added are `fma` (vectors of
-float32). One rule, one reason:
+Needs: no arithmetic on small types (`legalise_types`), before `common_subexpressions`. Guarantees:
+only operators of `table.py`, `select` and `fma`; no conversion to or from bool but by comparison;
+products that are added are `fma` (vectors of float32). One rule, one reason:
 
 before                                             after
     T.exp(x)                                           2^n · polynomial(r)
@@ -16,79 +15,31 @@ before                                             after
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Var, call, select
+from webmlc.core.expr import Broadcast, Call, Cast, Const, Expr, call, literal, select
 from webmlc.core.rewrite import rewrite
-from webmlc.loops.ir import (
-    Buffer,
-    Let,
-    Load,
-    LoopFunction,
-    Stmt,
-    Store,
-    map_expressions,
-    map_statements,
-)
+from webmlc.loops.ir import LoopFunction, map_expressions
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.expand_vectors import compares_indices
 from webmlc.target.wasm import approximations, float64
-from webmlc.target.wasm.approximations import literal
-from webmlc.target.wasm.small_types import (
-    SMALL_FLOATS,
-    SMALL_INTEGERS,
-    bits_of,
-    decode,
-    encode,
-    storage,
-)
 
 _MOST_MULTIPLIED = 16
 
 
 def legalise(function: LoopFunction) -> LoopFunction:
     """Rewrite every expression of `function`."""
-    body = map_expressions(function.body, lambda e: rewrite(e, _rule))
-    if uses_small_floats(function):
-        return _store_as_bits(replace(function, body=body))
-    return replace(function, body=body)
-
-
-def uses_small_floats(function: LoopFunction) -> bool:
-    """True where a buffer of `function` holds float16 or bfloat16."""
-    return any(b.dtype in SMALL_FLOATS for b in (*function.params, *function.allocations))
+    return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, _rule)))
 
 
 def _rule(node: Expr) -> Expr | None:
     match node:
-        case Call(op=op, args=args) if args[-1].dtype in SMALL_INTEGERS and op != "select":
-            return _in_int32(node)
-        case Call(args=args) if args[-1].dtype in SMALL_FLOATS and node.op != "select":
-            return _in_float32(node)
         case Call():
             return _call(node)
         case Cast(value=value, dtype=dtype):
             return _cast(value, dtype)
     return None
-
-
-def _in_int32(node: Call) -> Expr:
-    wide = Call(node.op, tuple(a.astype(DType.int32) for a in node.args), DType.int32)
-    if node.dtype is DType.bool:
-        return Call(node.op, wide.args, DType.bool)
-    legal = _call(wide)
-    return Cast(wide if legal is None else legal, node.dtype)
-
-
-def _in_float32(node: Call) -> Expr:
-    args = tuple(rewrite(a.astype(DType.float32), _rule) for a in node.args)
-    result = DType.bool if node.dtype is DType.bool else DType.float32
-    wide = Call(node.op, args, result)
-    found = _call(wide)
-    legal = wide if found is None else found
-    return legal if result is DType.bool else Cast(legal, node.dtype)
 
 
 def _call(node: Call) -> Expr | None:
@@ -212,82 +163,7 @@ def _cast(value: Expr, dtype: DType) -> Expr | None:
     if have == dtype:
         return value
     if dtype is DType.bool:
-        wide = value.astype(DType.float32) if have in SMALL_FLOATS else value
-        return call("ne", rewrite(wide, _rule), literal(0, wide))
-    if have is DType.bool:
-        if dtype in SMALL_FLOATS:
-            return select(value, Const(1.0, dtype), Const(0.0, dtype))
-        if value.lanes > 1 or dtype.is_float or dtype.bytes == 8:
-            return select(value, literal(1, value, dtype), literal(0, value, dtype))
-        return None
-    if have in SMALL_FLOATS and dtype is not DType.float32:
-        return Cast(Cast(value, DType.float32), dtype)
-    if dtype in SMALL_FLOATS and have is not DType.float32:
-        return Cast(Cast(value, DType.float32), dtype)
+        return call("ne", value, literal(0, value))
+    if have is DType.bool and (value.lanes > 1 or dtype.is_float or dtype.bytes == 8):
+        return select(value, literal(1, value, dtype), literal(0, value, dtype))
     return None
-
-
-# -- 16-bit floats as bits -----------------------------------------------------------------------
-
-
-def _store_as_bits(function: LoopFunction) -> LoopFunction:
-    """Small floats in buffers, variables and values become uint16."""
-
-    def buffer(b: Buffer) -> Buffer:
-        return replace(b, dtype=storage(b.dtype))
-
-    def expr(node: Expr) -> Expr | None:
-        match node:
-            case Const(value=value, dtype=dtype) if dtype in SMALL_FLOATS:
-                return bits_of(float(value), dtype)
-            case Var(name=name, dtype=dtype) if dtype in SMALL_FLOATS:
-                return Var(name, DType.uint16)
-            case Load(buffer=b, indices=indices) if b.dtype in SMALL_FLOATS:
-                return Load(buffer(b), indices)
-        return None
-
-    def convert(root: Expr) -> Expr:
-        """Bottom-up, with the original types at hand: `Cast` says between which formats."""
-        done: dict[Expr, Expr] = {}
-        stack: list[tuple[Expr, bool]] = [(root, False)]
-        while stack:
-            node, expanded = stack.pop()
-            if node in done:
-                continue
-            children = node.children()
-            if children and not expanded:
-                stack.append((node, True))
-                stack.extend((c, False) for c in children)
-                continue
-            done[node] = _as_bits(node, tuple(done[c] for c in children), expr)
-        return done[root]
-
-    def stmt(node: Stmt) -> Stmt | None:
-        match node:
-            case Store(buffer=b, indices=indices, value=value):
-                return Store(buffer(b), indices, value)
-            case Let(var=var, value=value, body=body) if var.dtype in SMALL_FLOATS:
-                return Let(Var(var.name, DType.uint16), value, body)
-        return None
-
-    return replace(
-        function,
-        params=tuple(buffer(b) for b in function.params),
-        allocations=tuple(buffer(b) for b in function.allocations),
-        body=map_statements(map_expressions(function.body, convert), stmt),
-    )
-
-
-def _as_bits(node: Expr, children: tuple[Expr, ...], leaf: Callable[[Expr], Expr | None]) -> Expr:
-    match node:
-        case Cast(value=value, dtype=dtype) if value.dtype in SMALL_FLOATS:
-            return rewrite(decode(children[0], value.dtype), _rule)
-        case Cast(dtype=dtype) if dtype in SMALL_FLOATS:
-            return rewrite(encode(children[0], dtype), _rule)
-        case Bitcast(dtype=dtype) if dtype in SMALL_FLOATS or node.value.dtype in SMALL_FLOATS:
-            return Cast(children[0], storage(dtype)) if dtype.is_integer else children[0]
-        case Call(op="select", dtype=dtype) if dtype in SMALL_FLOATS:
-            return Call("select", children, DType.uint16)
-    rebuilt = node.rebuild(children) if children else node
-    replaced = leaf(rebuilt)
-    return rebuilt if replaced is None else replaced

@@ -1,0 +1,49 @@
+// Element types: the typed array that carries each.
+//
+//   in:  a dtype's name
+//   out: the constructor; its BYTES_PER_ELEMENT is the width of an element in memory
+
+import { PackageError } from "./errors.js";
+
+/**
+ * Floats of 16 bits or less are carried as their bits: not every engine has Float16Array, and none has the smaller
+ * ones. So are integers of 4 and 2 bits, one to a byte, in its lowest bits (int4's -1 is 15); the other bits of an
+ * input's bytes are ignored.
+ */
+const ARRAYS = {
+  bool: Uint8Array,
+  int8: Int8Array,
+  uint8: Uint8Array,
+  int16: Int16Array,
+  uint16: Uint16Array,
+  int32: Int32Array,
+  uint32: Uint32Array,
+  int64: BigInt64Array,
+  uint64: BigUint64Array,
+  float16: Uint16Array,
+  bfloat16: Uint16Array,
+  float32: Float32Array,
+  float64: Float64Array,
+  int4: Uint8Array,
+  uint4: Uint8Array,
+  int2: Uint8Array,
+  uint2: Uint8Array,
+  float8_e4m3fn: Uint8Array,
+  float8_e4m3fnuz: Uint8Array,
+  float8_e5m2: Uint8Array,
+  float8_e5m2fnuz: Uint8Array,
+  float8_e8m0fnu: Uint8Array,
+  float6_e2m3fn: Uint8Array,
+  float6_e3m2fn: Uint8Array,
+  float4_e2m1fn: Uint8Array,
+};
+
+/**
+ * The array type of a dtype.
+ * @param {string} dtype
+ */
+export function arrayOf(dtype) {
+  const type = ARRAYS[/** @type {keyof typeof ARRAYS} */ (dtype)];
+  if (!type) throw new PackageError(`manifest.json: unknown dtype ${dtype}`);
+  return type;
+}

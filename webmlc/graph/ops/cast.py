@@ -1,0 +1,122 @@
+"""Conversions between element types.
+
+Numbers convert as numpy's and ml_dtypes' do: to the nearest float, ties to even; floats to integers
+towards zero; integers wrap. To an 8-bit float, ONNX saturates unless told otherwise; powers of two
+(float8e8m0) have rounding modes of their own.
+"""
+
+from __future__ import annotations
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Bitcast, Const, Expr, call, const, minimum, select
+from webmlc.graph.compute import Tensor
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import given, pointwise
+
+Inputs = tuple[Tensor | None, ...]
+
+SATURATING = frozenset(
+    {DType.float8_e4m3fn, DType.float8_e4m3fnuz, DType.float8_e5m2, DType.float8_e5m2fnuz}
+)
+"""Where what is too large becomes the largest number, or infinity or NaN."""
+
+
+def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
+    """`x` converted as ONNX's Cast; to bool means: differs from zero."""
+    if dtype is DType.bool and x.dtype is not DType.bool:
+        return call("ne", x, 0)
+    if dtype is DType.float8_e8m0fnu and x.dtype is not dtype:
+        return _to_power(x.astype(DType.float32), saturate, round_mode)
+    if dtype in SATURATING and saturate:
+        return clamped(x, dtype).astype(dtype)
+    return x.astype(dtype)
+
+
+def clamped(x: Expr, dtype: DType) -> Expr:
+    """`x` as a wide float between the lowest and the highest number of `dtype`; NaN stays."""
+    wide = x if x.dtype is DType.float64 else x.astype(DType.float32)
+    low, high = (Const(limit, wide.dtype) for limit in dtype.limits)
+    return select(wide > high, high, select(wide < low, low, wide))
+
+
+def _to_power(x: Expr, saturate: bool, round_mode: str) -> Expr:
+    """float32 as a power of two, the sign ignored: the biased exponent, rounded by the mantissa.
+
+    Code c is 2^(c - 127); so subnormals of float32 lie around code 0, which is 2^-127.
+    """
+    bits = Bitcast(x, DType.int32) & 0x7FFFFFFF
+    match round_mode:
+        case "up":
+            above = 0x7FFFFF
+        case "nearest":
+            above = 1 << 22
+        case "down":
+            above = 0
+        case _:
+            raise NotSupportedError(f"round_mode {round_mode!r}")
+    code = call("shift_right", bits + above, 23)
+    if above:  # the next power after 2^-127 is the smallest normal number
+        code = select(bits < 1 << 23, select(bits > 1 << 22, 1, const(0)), code)
+    if saturate:
+        code = minimum(code, 0xFE)
+    else:
+        code = select(bits < 1 << 22, const(0xFF), minimum(code, 0xFF))
+    code = select(bits > 0x7F800000, const(0xFF), code)
+    return Bitcast(code.astype(DType.uint8), DType.float8_e8m0fnu)
+
+
+def named_type(context: Context, attribute: str) -> DType:
+    """The element type whose number an attribute gives."""
+    dtype = ELEMENT_TYPES.get(int(context.attribute(attribute, 0)))
+    if dtype is None:
+        raise NotSupportedError(f"element type {context.attribute(attribute)} is not supported")
+    return dtype
+
+
+def _cast_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(named_type(context, "to"), context.shape(0)),)
+
+
+def _cast_like_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(1), context.shape(0)),)
+
+
+def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    dtype = context.outputs[0].dtype
+    saturate = bool(context.attribute("saturate", 1))
+    round_mode = context.attribute("round_mode", "up")
+
+    def body(x: Expr) -> Expr:
+        return cast_to(x, dtype, saturate, round_mode)
+
+    return (pointwise(context, "cast", (given(inputs, 0),), body),)
+
+
+def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
+    (y,) = _cast_type(context)
+    if y.dtype.bits != context.dtype(0).bits:
+        raise NotSupportedError("the element types differ in size")
+    return (y,)
+
+
+def _bit_cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    dtype = context.outputs[0].dtype
+    x = given(inputs, 0)
+    return (pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype)),)
+
+
+X = "float32[3, 4]"
+
+OPS: tuple[Operator, ...] = (
+    Operator("Cast", _cast_type, _cast, kind="elementwise", cases=(
+        case(X, to=7), case(X, to=9), case("int64[4] in -2..2", to=1), case("bool[4]", to=1),
+        case("float32[4] in -3..3", to=10), case("int32[4] in 0..9", to=3),
+        case("float32[9] in -600..600", to=17), case("float32[9] in -600..600", to=18, saturate=0),
+        case("float16[9] in 0.1..9", to=24, round_mode="nearest"),
+        case("int32[9] in -99..99", to=22), case("uint4[9] in 0..15", to=16))),
+    Operator("BitCast", _bit_cast_type, _bit_cast, kind="elementwise", cases=(
+        case(X, to=6), case("int64[4] in -9..9", to=13))),
+    Operator("CastLike", _cast_like_type, _cast, kind="elementwise", cases=(
+        case(X, "int32[1]"), case("int64[4] in -2..2", X), case(X, "float8_e5m2[1]"))),
+)  # fmt: skip
