@@ -89,7 +89,8 @@ def build(
     for device, program in report["programs"].items():
         _print_table(f"{report['name']} for {device}", _resource_rows(program))
         if nodes := program["cpu nodes"]:
-            console.print(f"On the CPU, for want of a GPU form: {', '.join(nodes)}")
+            rows = [{"on the CPU": node, "why": reason} for node, reason in nodes.items()]
+            _print_table("For want of a GPU form", rows)
     console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
 
 

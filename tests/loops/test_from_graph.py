@@ -99,7 +99,9 @@ def test_dear_values_are_stored_for_the_stages_that_share_them() -> None:
 
 
 def test_what_only_a_cpu_can_hold_stays_there() -> None:
-    text = "g (int64[4] x, float[4] f) => (int64[4] y, float[4] z) { y = Neg(x) z = Neg(f) }"
+    text = "g (double[4] x, int64[4] f) => (double[4] y, int64[4] z) { y = Neg(x) z = Neg(f) }"
     made = lower_module(fuse(choose_layouts(module(text))), "webgpu")
     places = {n.outputs[0]: n.attributes["device"] for n in made.main.nodes}
     assert places == {"y": "wasm", "z": "webgpu"}
+    reasons = {n.outputs[0]: n.attributes.get("reason") for n in made.main.nodes}
+    assert reasons == {"y": "a shader has no values of float64", "z": None}

@@ -4,21 +4,17 @@ In: a fused module and a target device. Out: the module with `kernels` (naive lo
 ones once) and a `main` of `call_kernel` nodes (attributes `kernel`, `device`, and `constants`,
 the parameters that hold constants: a GPU binds those read-only; destination passing: the outputs
 are arguments too) and `View`s. On webgpu, a kernel without a GPU form gets the device `wasm`: a
-CPU segment of the same package.
+CPU segment of the same package; its attribute `reason` says why.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.dtypes import DType
-from webmlc.core.rewrite import walk
-from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.loops.from_graph import Device, Lowered, from_graph
-from webmlc.loops.ir import LoopFunction, expressions, walk_statements
-
-GPU_BUFFERS = 8
-"""Storage buffers that every WebGPU device binds at once."""
+from webmlc.loops.gpu_form import gpu_obstacle
+from webmlc.loops.ir import LoopFunction
 
 
 def lower_module(module: Module, device: Device) -> Module:
@@ -44,7 +40,7 @@ class _Kernels:
     def call(self, node: Node, device: Device) -> Node:
         body = node.attributes["body"]
         assert isinstance(body, Function)
-        lowered, place = _lower(body, device)
+        lowered, place, reason = _lower(body, device)
         inputs = zip(lowered.function.params, lowered.inputs, strict=False)
         constants = tuple(buffer.name for buffer, value in inputs if value in self.constants)
         key = (lowered.function.key(), constants if place == "webgpu" else ())
@@ -54,22 +50,20 @@ class _Kernels:
             name = body.name if count == 0 else f"{body.name}_{count}"
             self.kernels[name] = replace(lowered.function, name=name)
             self.by_key[key] = name
-        attributes = {"kernel": self.by_key[key], "device": place, "constants": constants}
+        attributes: dict[str, Attribute] = {
+            "kernel": self.by_key[key],
+            "device": place,
+            "constants": constants,
+        }
+        if reason is not None:
+            attributes["reason"] = reason
         return Node("call_kernel", lowered.inputs, node.outputs, attributes, "webmlc", node.origin)
 
 
-def _lower(body: Function, device: Device) -> tuple[Lowered, Device]:
+def _lower(body: Function, device: Device) -> tuple[Lowered, Device, str | None]:
+    """The kernel, where it runs, and why it does not run on the GPU that was asked for."""
     lowered = from_graph(body, body.name, device)
-    if device == "webgpu" and not has_gpu_form(lowered.function):
-        return from_graph(body, body.name, "wasm"), "wasm"
-    return lowered, device
-
-
-def has_gpu_form(function: LoopFunction) -> bool:
-    """True where a shader can bind every buffer and has values of every type."""
-    if len(function.params) > GPU_BUFFERS:
-        return False
-    types = {b.dtype for b in (*function.params, *function.allocations)}
-    for stmt in walk_statements(function.body):
-        types |= {value.dtype for root in expressions(stmt) for value in walk(root)}
-    return DType.float64 not in types
+    reason = gpu_obstacle(lowered.function) if device == "webgpu" else None
+    if reason is not None:
+        return from_graph(body, body.name, "wasm"), "wasm", reason
+    return lowered, device, None

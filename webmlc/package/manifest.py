@@ -77,7 +77,8 @@ class Step:
     """One kernel call: buffers in the kernel's parameter order (the last `outputs` are written),
     then symbols.
 
-    `workgroups` is the dispatch of a webgpu step; `origin` the ONNX nodes it computes.
+    `workgroups` is the dispatch of a webgpu step; `origin` the ONNX nodes it computes; `reason`
+    why a step of a webgpu program runs on the CPU.
     """
 
     device: Device
@@ -87,6 +88,7 @@ class Step:
     symbols: tuple[str, ...] = ()
     workgroups: tuple[Expr, Expr, Expr] | None = None
     origin: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
     def written(self) -> tuple[str, ...]:

@@ -145,6 +145,8 @@ def _step(own: Device, step: Step) -> dict[str, Any]:
         data["symbols"] = list(step.symbols)
     if step.workgroups is not None:
         data["workgroups"] = _shape(step.workgroups)
+    if step.reason:
+        data["reason"] = step.reason
     return {**data, "origin": list(step.origin)} if step.origin else data
 
 
@@ -336,6 +338,7 @@ def _read_step(o: _Object, own: Device) -> Step:
         symbols=o.strings("symbols") if "symbols" in o.data else (),
         workgroups=workgroups,
         origin=o.strings("origin") if "origin" in o.data else (),
+        reason=o.get("reason", str) if "reason" in o.data else "",
     )
 
 

@@ -121,6 +121,7 @@ def program_parts(module: Module) -> ProgramParts:
                 len(node.outputs),
                 tuple(s.name for s in kernel.symbols),
                 origin=node.origin,
+                reason=str(node.attributes.get("reason", "")),
             )
         )
     return ProgramParts([_buffer(main, v) for v in used], steps)

@@ -11,12 +11,13 @@ import pytest
 
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import WEBGPU
+from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.lower import lower
-from webmlc.target.webgpu.emit_shaders import emit_shaders, obstacles
+from webmlc.target.webgpu.emit_shaders import emit_shaders
 from webmlc.target.webgpu.names import wgsl_name
 
 _spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
@@ -126,12 +127,10 @@ def test_what_one_dispatch_cannot_do_is_refused(text: str, message: str) -> None
 
 
 def test_obstacles_are_named() -> None:
-    assert obstacles(_double(8)) == ()
-    (reason,) = obstacles(
-        replace(_double(8, "float64"), outputs=1, params=_double(8, "float64").params[:1])
-    )
-    assert reason == "buffer A holds float64, which a shader has no values of"
-    with pytest.raises(InternalError, match="float64"):
+    assert gpu_obstacle(_double(8)) is None
+    assert gpu_obstacle(_double(8, "int64")) is None
+    assert gpu_obstacle(_double(8, "float64")) == "a shader has no values of float64"
+    with pytest.raises(InternalError, match="kernel double: a shader has no values of float64"):
         emit_shaders({"double": _double(8, "float64")})
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Expr
+from webmlc.loops.gpu_form import gpu_obstacle
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.registers import register_lanes
 from webmlc.target.webgpu.hoist_indices import hoist_indices
@@ -29,9 +29,6 @@ from webmlc.target.webgpu.table import INFINITY
 from webmlc.target.webgpu.threads import grid_of
 from webmlc.target.webgpu.views import vector_views
 from webmlc.target.webgpu.widen_loads import widen_loads
-
-LARGEST_BINDINGS = 8
-"""Storage buffers of one kernel: the default limit of WebGPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +48,6 @@ class Shaders:
 
     text: str
     entries: Mapping[str, Entry]
-
-
-def obstacles(function: LoopFunction) -> tuple[str, ...]:
-    """Why a kernel (in any form) cannot run on the GPU; empty where it can. What has an obstacle is
-    placed on the CPU.
-    """
-    reasons = [
-        f"buffer {b.name} holds {b.dtype}, which a shader has no values of"
-        for b in (*function.params, *function.allocations)
-        if b.dtype is DType.float64
-    ]
-    if len(function.params) > LARGEST_BINDINGS:
-        reasons.append(
-            f"{len(function.params)} buffers, of which a kernel can bind {LARGEST_BINDINGS}"
-        )
-    return tuple(reasons)
 
 
 def emit_shaders(
@@ -98,8 +79,8 @@ def emit_shaders(
 
 def emit_shader(function: LoopFunction, constants: frozenset[str], number: int = 0) -> Shader:
     """One kernel: widen, legalise, hoist, rename, print. `number` marks its buffers' names."""
-    if reasons := obstacles(function):
-        raise InternalError(f"webgpu: kernel {function.name}: {'; '.join(reasons)}")
+    if reason := gpu_obstacle(function):
+        raise InternalError(f"webgpu: kernel {function.name}: {reason}")
     wide, made = widen_loads(function)
     registers = frozenset(b.name for b in register_lanes(wide)) | made
     views = vector_views(wide, registers)

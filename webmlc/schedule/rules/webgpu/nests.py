@@ -69,7 +69,7 @@ def bind_threads(schedule: Schedule, loops: Sequence[str], size: int) -> str | N
     if fused is None:
         return None
     total = as_int(simplify(schedule.extent(fused)))
-    if total is not None and total < size:
+    if total is not None and 0 < total < size:
         size = total
     group, thread = schedule.split(fused, [None, size])
     schedule.bind(group, "blockIdx.x")
