@@ -13,6 +13,7 @@ from webmlc.core.machine import WASM_MACHINES
 from webmlc.loops.ir import Buffer, For, LoopFunction, Store
 from webmlc.target.lower import lower
 from webmlc.target.small_types import SMALL_FLOATS, SMALL_INTEGERS, TINY_INTEGERS
+from webmlc.target.wasm.emit_module import emit_module
 
 SMALL = sorted(SMALL_FLOATS | SMALL_INTEGERS)
 WIDE = [DType.float32, DType.float64, DType.int32, DType.int64, DType.uint64]
@@ -138,3 +139,13 @@ def test_arithmetic_is_in_wide_types(run_wasm: object, dtype: DType) -> None:
     with np.errstate(all="ignore"):
         total = (a.astype(wide) + b.astype(wide)).astype(dtype.numpy).astype(wide)
         assert_same(got, (total - b.astype(wide)).astype(dtype.numpy))
+
+
+@pytest.mark.parametrize("dtype", [DType.float16, DType.float8_e5m2, DType.int4])
+def test_small_types_are_in_vectors(dtype: DType) -> None:
+    function = elementwise(64, dtype, DType.float32, meaning=lambda x: Cast(x, DType.float32))
+    lowered = lower(function, WASM_MACHINES["relaxed"])
+    text = emit_module({"f": lowered}, [], "relaxed").text
+    load = "v128.load16x4_u" if dtype.bytes == 2 else "v128.load32_zero"
+    assert load in text and "v128.store " in text
+    assert "f32.store" not in text

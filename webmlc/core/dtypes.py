@@ -101,22 +101,6 @@ class DType(StrEnum):
         return cls(np.dtype(dtype).name)
 
 
-LANE_TYPES = frozenset(
-    {
-        DType.float32,
-        DType.int32,
-        DType.uint32,
-        DType.int8,
-        DType.uint8,
-        DType.int16,
-        DType.uint16,
-    }
-)
-"""What a vector of 32-bit lanes holds: small integers are widened by the load, narrowed by the
-store.
-"""
-
-
 @cache
 def _numpy(dtype: DType) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, dtype, str(dtype)))
@@ -127,6 +111,15 @@ def _bits(dtype: DType) -> int:
     digits = re.search(r"\d+", dtype)
     assert digits is not None
     return int(digits[0])
+
+
+WORD_TYPES = frozenset({DType.float32, DType.int32, DType.uint32})
+"""Types of 32 bits: what every vector instruction computes on."""
+
+LANE_TYPES = WORD_TYPES | {d for d in DType if d.bits < 32 and d is not DType.bool}
+"""What a vector of 32-bit lanes holds on the CPU: small types are widened by the load, narrowed by
+the store.
+"""
 
 
 INDEX = DType.int32

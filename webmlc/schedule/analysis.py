@@ -188,15 +188,15 @@ def _conditions(block: Block) -> list[Expr]:
     ]
 
 
-def has_vector_types(block: Block) -> bool:
-    """True where all arithmetic is on types with vector instructions (bool only as a condition)."""
+def has_vector_types(block: Block, types: frozenset[DType] = LANE_TYPES) -> bool:
+    """True where all values are of types that vectors hold (bool only as a condition)."""
     assert isinstance(block.body, Store)
-    if block.body.buffer.dtype not in LANE_TYPES:
+    if block.body.buffer.dtype not in types:
         return False
     for node in value_nodes(block.body.value):
-        if isinstance(node, Load) and node.dtype not in LANE_TYPES:
+        if isinstance(node, Load) and node.dtype not in types:
             return False
-        if not _is_index(node) and node.dtype not in (*LANE_TYPES, DType.bool):
+        if not _is_index(node) and node.dtype not in (*types, DType.bool):
             return False
     return True
 

@@ -33,7 +33,7 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
         function = merge_guards(function)
     function = compact_buffers(function)
     function = flatten_buffers(function)
-    function = expand_vectors(function)
+    function = expand_vectors(function, machine.lane_types)
     function = unroll_loops(function)
     function = scalar_replacement(function)
     function = legalise_types(function)
