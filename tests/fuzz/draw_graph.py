@@ -1,0 +1,69 @@
+"""The strategy: a random valid graph, with inputs.
+
+@given(graphs())
+def test(graph: FuzzGraph) -> None: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import onnx
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from tests.fuzz.graph import FuzzGraph
+from tests.fuzz.operators import Describe, drawable
+from tests.fuzz.sketch import Retry, Sketch
+
+OPSETS = (21, 25, 18, 28)
+TRIES = 4
+"""Draws of another node before a place in the graph is given up."""
+
+
+@st.composite
+def graphs(
+    draw: Callable[[st.SearchStrategy[Any]], Any], operators: tuple[str, ...] = (), most: int = 12
+) -> FuzzGraph:
+    """1 to `most` nodes; of these operators only, where any are named."""
+    sketch = Sketch(draw, draw(st.sampled_from(OPSETS)))
+    found = _drawable(sketch.opset)
+    names = tuple(n for n in found if not operators or n in operators)
+    assume(names)
+    for _ in range(most):
+        if not draw(_steps(sketch, found, names)):
+            break
+    assume(sketch.nodes)
+    graph = sketch.finish()
+    assume(graph.inputs)
+    try:
+        onnx.checker.check_model(graph.to_model(), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        assume(False)
+    return graph
+
+
+@cache
+def _drawable(opset: int) -> dict[str, Describe]:
+    return drawable(opset)
+
+
+@st.composite
+def _steps(
+    draw: Callable[[st.SearchStrategy[Any]], Any],
+    sketch: Sketch,
+    found: dict[str, Describe],
+    names: tuple[str, ...],
+) -> bool:
+    """Add a node; False where it is the last. A strategy, so that hypothesis can leave it out."""
+    more = draw(st.integers(0, 99)) >= 15
+    for _ in range(TRIES):
+        before = dict(sketch.values), list(sketch.inputs), list(sketch.constants)
+        try:
+            found[sketch.choose(names)](sketch)
+            break
+        except Retry:
+            sketch.values, sketch.inputs, sketch.constants = before
+    return bool(more)

@@ -1,0 +1,116 @@
+"""Graphs run in a process of their own, so that a crash or a hang is a result like any other.
+
+runner = Runner("wasm", seconds=60)
+runner.run(graph)    # the outputs of every configuration, or a `Failure`
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Literal
+
+import onnx
+
+from tests.fuzz.graph import Array, FuzzGraph
+
+Device = Literal["wasm", "webgpu"]
+CONFIGURATIONS = {
+    "wasm": (("relaxed", 1), ("simd128", 2)),
+    "webgpu": (("relaxed", 1),),
+}
+"""Variant and threads of each run of a package."""
+GRAPHS_PER_PROCESS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A graph that could not be built or run: `unsupported`, `error`, `crash` or `hang`."""
+
+    kind: str
+    message: str
+
+
+Results = dict[str, dict[str, Array]] | Failure
+
+
+class Runner:
+    """A process that builds and runs models, started anew when it dies or hangs."""
+
+    def __init__(self, device: Device, seconds: float) -> None:
+        self.device, self.seconds = device, seconds
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._connection: Connection | None = None
+        self._done = 0
+
+    def run(self, graph: FuzzGraph) -> Results:
+        """Outputs by configuration and name."""
+        if self._process is None or self._done >= GRAPHS_PER_PROCESS:
+            self._start()
+        assert self._process is not None and self._connection is not None
+        self._done += 1
+        try:
+            self._connection.send((graph.to_model().SerializeToString(), graph.feeds()))
+            if not self._connection.poll(self.seconds):
+                self.close()
+                return Failure("hang", f"no result after {self.seconds:.0f} s")
+            results: Results = self._connection.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._process.join(5)
+            code = self._process.exitcode
+            self.close()
+            return Failure("crash", f"the process ended with exit code {code}")
+        return results
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None and self._connection is not None:
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+        self._process = self._connection = None
+
+    def _start(self) -> None:
+        self.close()
+        context = multiprocessing.get_context("spawn")
+        self._connection, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, self.device), daemon=True)
+        self._process.start()
+        other.close()
+        self._done = 0
+
+
+def _serve(connection: Connection, device: Device) -> None:
+    while True:
+        try:
+            data, feeds = connection.recv()
+        except EOFError:
+            return
+        connection.send(build_and_run(onnx.ModelProto.FromString(data), feeds, device))
+
+
+def build_and_run(model: onnx.ModelProto, feeds: dict[str, Array], device: Device) -> Results:
+    """Build a package and run it in every configuration of the device."""
+    from webmlc.compile import build
+    from webmlc.core.errors import UnsupportedError
+    from webmlc.host.load import load
+
+    results: dict[str, dict[str, Array]] = {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="webmlc-fuzz-") as folder:
+            build(model, folder, target=device)
+            for features, threads in CONFIGURATIONS[device]:
+                loaded = load(folder, device, threads, features)  # type: ignore[arg-type]
+                try:
+                    results[f"{device} {features}, {threads} thread(s)"] = loaded.run(feeds)
+                finally:
+                    loaded.dispose()
+    except UnsupportedError as error:
+        return Failure("unsupported", str(error))
+    except Exception as error:
+        place = traceback.format_exc(limit=-4)
+        return Failure("error", f"{type(error).__name__}: {error}\n{place}")
+    return results
