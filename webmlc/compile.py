@@ -16,7 +16,7 @@ from typing import Literal
 
 from webmlc.core.errors import UserError
 from webmlc.core.flags import verify_level
-from webmlc.core.machine import WASM_MACHINES, WEBGPU, Machine
+from webmlc.core.machine import RELAXED, WASM_MACHINES, WEBGPU, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.choose_layouts import choose_layouts
@@ -34,11 +34,12 @@ from webmlc.package.manifest import Device, Manifest
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.schedule.split_kernels import split_kernels
+from webmlc.schedule.split_kernels import has_rule, split_kernels
 from webmlc.target.lower import lower
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import Module as WasmModule
 from webmlc.target.wasm.emit_module import Step, emit_module
+from webmlc.target.wasm.fits_scratch import fits_scratch
 from webmlc.target.webgpu.emit_shaders import Shaders, emit_shaders
 from webmlc.version import VERSION
 
@@ -90,8 +91,9 @@ def compile_model(
     fused = {d: _seen(watch, f"{d}: fuse", fuse(module, FUSION_LIMITS[d])) for d in devices}
     lowered = {d: _seen(watch, f"{d}: lower", lower_module(m, d)) for d, m in fused.items()}
     if "webgpu" in lowered:
-        cut = split_kernels(lowered["webgpu"], WEBGPU)
+        cut = split_kernels(lowered["webgpu"], WEBGPU, has_rule)
         lowered["webgpu"] = _seen(watch, "webgpu: split kernels", cut)
+    lowered = {d: split_kernels(m, RELAXED, fits_scratch) for d, m in lowered.items()}
     described = signature(module.main)
     programs = {d: program_parts(m) for d, m in lowered.items()}
 

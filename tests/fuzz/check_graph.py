@@ -5,11 +5,12 @@ check_graph(graph, Runner("wasm", 60))    # Verdict("passed") or what is wrong
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tests.fuzz.graph import FuzzGraph
 from tests.fuzz.oracle import MORE_RUNS, RUNS, differs, expect
-from tests.fuzz.worker import Failure, Runner
+from tests.fuzz.worker import Device, Failure, Results
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +26,16 @@ class Verdict:
         return self.kind not in ("passed", "unsupported")
 
 
-def check_graph(graph: FuzzGraph, runner: Runner) -> Verdict:
+def check_graph(graph: FuzzGraph, device: Device, run: Callable[[FuzzGraph], Results]) -> Verdict:
     """Run a graph and compare. What is refused with symbolic sizes is tried with fixed ones."""
-    results = runner.run(graph)
+    results = run(graph)
     if isinstance(results, Failure) and results.kind == "unsupported" and graph.symbols:
         graph = replace(graph, symbols={})
-        results = runner.run(graph)
+        results = run(graph)
     if isinstance(results, Failure):
         return Verdict(results.kind, results.message)
     for runs in (RUNS, MORE_RUNS):
-        expected = expect(graph, runs, runner.device)
+        expected = expect(graph, runs, device)
         wrong = [
             f"{name} {message} ({configuration})"
             for configuration, outputs in results.items()

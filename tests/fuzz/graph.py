@@ -33,6 +33,34 @@ class FuzzGraph:
     values: Mapping[str, Array]
     symbols: Mapping[int, str]
 
+    @classmethod
+    def from_text(cls, text: str, symbols: Mapping[int, str], seed: int = 0) -> FuzzGraph:
+        """A graph from ONNX text, with random inputs: floats from -2..2, integers from 0..9."""
+        from tests.fuzz.oracle import run_node
+
+        model = onnx.parser.parse_model(text)
+        rng = np.random.default_rng(seed)
+        sizes = {name: size for size, name in symbols.items()}
+        constants = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+        values: dict[str, Array] = dict(constants)
+        for info in model.graph.input:
+            tensor = info.type.tensor_type
+            shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in tensor.shape.dim]
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            numbers = (
+                rng.integers(0, 10, shape) if dtype.kind in "iu" else rng.uniform(-2, 2, shape)
+            )
+            values[info.name] = np.asarray(numbers > 0 if dtype.kind == "b" else numbers, dtype)
+        opset = model.opset_import[0].version
+        for node in model.graph.node:
+            results = run_node(node, opset, [values[i] if i else None for i in node.input])
+            values |= zip((o for o in node.output if o), results, strict=True)
+        inputs = tuple(i.name for i in model.graph.input)
+        outputs = tuple(o.name for o in model.graph.output)
+        return cls(
+            opset, tuple(model.graph.node), inputs, tuple(constants), outputs, values, symbols
+        )
+
     def feeds(self) -> dict[str, Array]:
         """The inputs to run it on."""
         return {name: self.values[name] for name in self.inputs}

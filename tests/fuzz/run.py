@@ -50,7 +50,7 @@ class Group:
         if key not in self._verdicts:
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return
-            self._verdicts[key] = check_graph(graph, self.runner)
+            self._verdicts[key] = check_graph(graph, self.runner.device, self.runner.run)
             if self._deadline is None:
                 self.counts[self._verdicts[key].kind] += 1
                 self.operators.update(node.op_type for node in graph.nodes)

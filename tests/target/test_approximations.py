@@ -101,7 +101,13 @@ def test_special_values_are_numpys(run_wasm, op, kind) -> None:
     np.testing.assert_allclose(y, exact, rtol=2e-6, atol=1e-37)
 
 
-@pytest.mark.parametrize(("op", "limit"), [("exp", 3.0), ("log", 3.0), ("sin", 3.0), ("cos", 3.0)])
+FLOAT64 = {
+    "exp": 3.0, "log": 3.0, "sin": 3.0, "cos": 3.0, "atan": 3.0, "asin": 6.0, "acos": 6.0,
+    "erf": 4.0, "asinh": 5.0, "acosh": 5.0, "atanh": 5.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "limit"), FLOAT64.items())
 def test_float64(run_wasm, op, limit) -> None:
     x = CASES[op][1].astype(np.float64)
     y = np.zeros_like(x)

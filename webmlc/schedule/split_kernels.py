@@ -1,9 +1,10 @@
-"""GPU kernels that one dispatch cannot compute become several.
+"""Kernels that cannot be compiled as one become several.
 
-In: a lowered module. Out: the same module, in which some rule schedules every kernel of the GPU. A
-dispatch cannot wait for all its workgroups, so where blocks need whole results of others (a mean
-over all elements, then a map over them) the kernel is cut between blocks, and the buffers in
-between become values of the graph.
+In: a lowered module, and a test that a kernel must pass. Out: the same module, whose kernels pass
+it. A GPU dispatch cannot wait for all its workgroups, so where blocks need whole results of others
+(a mean over all elements, then a map over them) no rule schedules the kernel; on the CPU, scratch
+memory has a fixed size, so intermediates of symbolic size need a place in the memory plan. Such a
+kernel is cut between blocks, and the buffers in between become values of the graph.
 
     call_kernel(norm; x -> y)   ->   call_kernel(norm_part0; x -> mean)
                                      call_kernel(norm_part1; x, mean -> y)
@@ -11,7 +12,7 @@ between become values of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.errors import InternalError
@@ -31,11 +32,23 @@ from webmlc.loops.ir import (
 from webmlc.schedule.rules import choose_rule
 
 
-def split_kernels(module: Module, machine: Machine) -> Module:
-    """needs: `call_kernel` nodes. guarantees: the same results; `choose_rule` answers for every
-    kernel on `machine`'s device.
+Test = Callable[[LoopFunction, Machine], bool]
+
+
+def has_rule(function: LoopFunction, machine: Machine) -> bool:
+    """True where some rule schedules the kernel."""
+    try:
+        choose_rule(function, machine)
+    except InternalError:
+        return False
+    return True
+
+
+def split_kernels(module: Module, machine: Machine, passes: Test) -> Module:
+    """needs: `call_kernel` nodes. guarantees: the same results; every kernel on `machine`'s device
+    that can be cut any further `passes`.
     """
-    splitter = _Splitter(machine, dict(module.kernels))
+    splitter = _Splitter(machine, passes, dict(module.kernels))
     nodes: list[Node] = []
     types = dict(module.main.types)
     for node in module.main.nodes:
@@ -53,6 +66,7 @@ class _Splitter:
     """The kernels so far, and the parts of those that were cut."""
 
     machine: Machine
+    passes: Test
     kernels: dict[str, LoopFunction]
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -86,13 +100,13 @@ class _Splitter:
     def cut(self, function: LoopFunction) -> tuple[str, ...]:
         """The names of the kernels that compute `function` in turn: itself where it can stay."""
         nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
-        if len(nests) == 1 or self.can_schedule(function):
+        if len(nests) == 1 or self.passes(function, self.machine):
             return (function.name,)
         groups: list[list[Stmt]] = []
         for nest in nests:
             if groups:
                 merged = _part(function, [*groups[-1], nest], nests)
-                if self.can_schedule(merged):
+                if self.passes(merged, self.machine):
                     groups[-1].append(nest)
                     continue
             groups.append([nest])
@@ -103,12 +117,8 @@ class _Splitter:
             names.append(part.name)
         return tuple(names)
 
-    def can_schedule(self, function: LoopFunction) -> bool:
-        try:
-            choose_rule(function, self.machine)
-        except InternalError:
-            return False
-        return True
+    def accepts(self, function: LoopFunction) -> bool:
+        return self.passes(function, self.machine)
 
 
 def _part(function: LoopFunction, group: Sequence[Stmt], nests: Sequence[Stmt]) -> LoopFunction:

@@ -19,6 +19,25 @@ _EXP = tuple(1 / math.factorial(k) for k in range(14))
 _ATANH = tuple(1 / (2 * k + 1) for k in range(12))
 _SIN = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(9))
 _COS = tuple((-1) ** k / math.factorial(2 * k) for k in range(9))
+_ATAN = (
+    3.33333333333329318027e-01, -1.99999999998764832476e-01, 1.42857142725034663711e-01,
+    -1.11111104054623557880e-01, 9.09088713343650656196e-02, -7.69187620504482999495e-02,
+    6.66107313738753120669e-02, -5.83357013379057348645e-02, 4.97687799461593236017e-02,
+    -3.65315727442169155270e-02, 1.62858201153657823623e-02,
+)  # fmt: skip
+"""(1 - atan(x)/x) / x², in x², on |x| <= 7/16 (fdlibm)."""
+_ERF = tuple(
+    2 / math.sqrt(math.pi) * (-1) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(20)
+)
+_ERFC_MIDDLE, _ERFC_HALF = 11 / 24, 5 / 24
+_ERFC = (
+    -0.727492285352204, 0.2765835893613108, 0.010174695380207275, -0.0031116996673113346,
+    -0.0004014712031337888, 9.560006231032334e-05, 1.604125724388289e-05, -4.5271446009041325e-06,
+    -6.019475878217331e-07, 2.564178522845851e-07, 1.439076862353479e-08, -1.4579701936973403e-08,
+    7.531782916645936e-10, 7.089720623442094e-10, -3.665502988855894e-10, -1.94344657326215e-11,
+    1.613156392091983e-10, -1.9147256879430067e-13, -3.7528623483682934e-11,
+)  # fmt: skip
+"""log(erfc(x)·exp(x²)/t) for t = 2 / (2 + x), in (t - 11/24) · 24/5: a Chebyshev fit, x in 1..6."""
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
 _HALF_PI_HIGH, _HALF_PI_LOW = 1.5707963267341256, 6.077100506506192e-11
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
@@ -77,6 +96,84 @@ def tanh(x: Expr) -> Expr:
     return select(call("lt", x, _const(0.0)), call("neg", positive), positive)
 
 
+def atan(x: Expr) -> Expr:
+    """The arc tangent: of (|x| - c) / (1 + c·|x|) for the nearest of some c, plus atan(c) (fdlibm,
+    s_atan.c).
+    """
+    a = call("abs", x)
+    reduced, base = a, _const(0.0)
+    for above, c in ((7 / 16, 0.5), (11 / 16, 1.0), (19 / 16, 1.5)):
+        beyond = call("gt", a, _const(above))
+        reduced = select(beyond, (a - _const(c)) / (_const(1.0) + _const(c) * a), reduced)
+        base = select(beyond, _const(math.atan(c)), base)
+    large = call("gt", a, _const(39 / 16))
+    reduced = select(large, _const(-1.0) / a, reduced)
+    base = select(large, _const(math.pi / 2), base)
+    t = reduced * reduced
+    return _with_sign_of(x, base + (reduced - reduced * t * polynomial(t, _ATAN)))
+
+
+def asin(x: Expr) -> Expr:
+    """The arc sine, as an arc tangent; NaN outside [-1, 1]."""
+    one = _const(1.0)
+    return atan(x / call("sqrt", (one - x) * (one + x)))
+
+
+def acos(x: Expr) -> Expr:
+    """The arc cosine, as the arc tangent of half the angle; NaN outside [-1, 1]."""
+    one = _const(1.0)
+    return _const(2.0) * atan(call("sqrt", (one - x) / (one + x)))
+
+
+def erf(x: Expr) -> Expr:
+    """The error function: its Taylor series below 1, from 1 on 1 - t·exp(P(t) - x²) with t = 2 /
+    (2 + |x|) (Numerical Recipes, 6.2.2).
+    """
+    a = call("min", call("abs", x), _const(6.0))
+    t = _const(2.0) / (_const(2.0) + a)
+    scaled = (t - _const(_ERFC_MIDDLE)) * _const(1 / _ERFC_HALF)
+    large = _const(1.0) - t * exp(polynomial(scaled, _ERFC) - a * a)
+    small = a * polynomial(a * a, _ERF)
+    return _with_sign_of(x, select(call("lt", a, _const(1.0)), small, large))
+
+
+def log1p(y: Expr) -> Expr:
+    """log(1 + y) for y >= 0, accurate near 0 (Kahan)."""
+    u = y + _const(1.0)
+    exact = log(u) * (y / (u - _const(1.0)))
+    infinite = call("eq", y, _const(math.inf))
+    return select(call("eq", u, _const(1.0)), y, select(infinite, y, exact))
+
+
+def asinh(x: Expr) -> Expr:
+    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), log(2|x|) where x²
+    overflows.
+    """
+    a, square = call("abs", x), x * x
+    middle = log1p(a + square / (_const(1.0) + call("sqrt", _const(1.0) + square)))
+    large = log(a) + _const(math.log(2))
+    return _with_sign_of(x, select(call("gt", a, _const(1e150)), large, middle))
+
+
+def acosh(x: Expr) -> Expr:
+    """The inverse hyperbolic cosine; NaN below 1."""
+    y = x - _const(1.0)
+    middle = log1p(y + call("sqrt", y * (x + _const(1.0))))
+    result = select(call("gt", x, _const(1e150)), log(x) + _const(math.log(2)), middle)
+    return select(call("lt", x, _const(1.0)), _const(math.nan), result)
+
+
+def atanh(x: Expr) -> Expr:
+    """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
+    a = call("abs", x)
+    half = _const(0.5) * log1p(_const(2.0) * a / (_const(1.0) - a))
+    return select(call("gt", a, _const(1.0)), _const(math.nan), _with_sign_of(x, half))
+
+
+def _with_sign_of(x: Expr, magnitude: Expr) -> Expr:
+    return select(call("lt", x, _const(0.0)), call("neg", magnitude), magnitude)
+
+
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
     "exp": exp,
     "log": log,
@@ -86,6 +183,13 @@ APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
     "sinh": lambda x: (exp(x) - exp(call("neg", x))) * _const(0.5),
     "cosh": lambda x: (exp(x) + exp(call("neg", x))) * _const(0.5),
     "tanh": tanh,
+    "atan": atan,
+    "asin": asin,
+    "acos": acos,
+    "erf": erf,
+    "asinh": asinh,
+    "acosh": acosh,
+    "atanh": atanh,
 }
 """The functions of one float64 argument."""
 

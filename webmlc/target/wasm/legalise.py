@@ -81,10 +81,6 @@ def _call(node: Call) -> Expr | None:
             return rewrite(approximations.APPROXIMATIONS[op](args[0]), _contract)
         case Call(op=op) if dtype is DType.float64 and op in float64.APPROXIMATIONS:
             return float64.APPROXIMATIONS[op](args[0])
-        case Call(op=op) if dtype is DType.float64 and op in approximations.APPROXIMATIONS:
-            # No float64 form: the float32 one, to float32's precision.
-            narrow = approximations.APPROXIMATIONS[op](Cast(args[0], DType.float32))
-            return Cast(narrow, DType.float64)
     return None
 
 

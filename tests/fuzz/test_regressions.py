@@ -1,0 +1,37 @@
+"""Every bug that the fuzzer found, as a small graph, on both devices.
+
+A row is a name and a graph as ONNX text. Dimension `n` is 5 and `m` is 7 when it runs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.check_graph import check_graph
+from tests.fuzz.graph import FuzzGraph
+from tests.fuzz.worker import Device, build_and_run
+
+OPSET = '<ir_version: 10, opset_import: ["" : 21]>'
+SYMBOLS = {5: "n", 7: "m"}
+
+GRAPHS = {
+    "a reduction in two stages over a symbolic size": """
+        g (float[2,2,n,n] x) => (float[a,b,c,d] y) { y = ReduceLogSumExp (x) }""",
+    "a window and a root of symbolic size": """
+        g (float[2,2,n,n,2] x) => (float[a,b,c,d,e] y) {
+            y = LpPool <kernel_shape: ints = [1,1,2], auto_pad: string = "SAME_UPPER"> (x) }""",
+    "an intermediate whose stride is a sum of symbols": """
+        g (float[1,4,n,6] x) => (float[a,b,c,d] y) {
+            y = LpPool <kernel_shape: ints = [4,1]> (x) }""",
+    "float64 functions to float64's precision": """
+        g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
+            t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",
+}
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_found_by_fuzzing(name: str, device: Device) -> None:
+    graph = FuzzGraph.from_text(f"{OPSET}{GRAPHS[name]}", SYMBOLS)
+    verdict = check_graph(graph, device, lambda g: build_and_run(g.to_model(), g.feeds(), device))
+    assert verdict.kind == "passed", verdict.message
