@@ -23,6 +23,16 @@ GRAPHS = {
     "an intermediate whose stride is a sum of symbols": """
         g (float[1,4,n,6] x) => (float[a,b,c,d] y) {
             y = LpPool <kernel_shape: ints = [4,1]> (x) }""",
+    "rows of a window in parts, the last of a symbolic width": """
+        g (float[2,7,n] x) => (float[a,b,c] y) { y = LpPool <kernel_shape: ints = [1]> (x) }""",
+    "results without elements": """
+        g (float[n,3] x, float[0,3] z) => (int64[a] s, float[b,c] t, float[d] r, float[e,f] q) {
+            s = Shape <start: int = 0, end: int = 0> (x)
+            t = Concat <axis: int = 0> (x, z)
+            r = ReduceSum <keepdims: int = 0> (z)
+            q = Relu (z) }""",
+    "bytes, one by one": """
+        g (uint8[2,2] x) => (uint8[2,2] y) { y = Abs (x) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

@@ -31,7 +31,6 @@ from webmlc.loops.ir import (
 )
 from webmlc.schedule.rules import choose_rule
 
-
 Test = Callable[[LoopFunction, Machine], bool]
 
 
@@ -116,9 +115,6 @@ class _Splitter:
             self.kernels[part.name] = part
             names.append(part.name)
         return tuple(names)
-
-    def accepts(self, function: LoopFunction) -> bool:
-        return self.passes(function, self.machine)
 
 
 def _part(function: LoopFunction, group: Sequence[Stmt], nests: Sequence[Stmt]) -> LoopFunction:

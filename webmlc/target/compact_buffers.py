@@ -58,11 +58,12 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A load or store: its row-major offset, the statements around it with the child taken, the
-    ranges in scope.
+    """A load or store: its indices into a buffer of this shape, its row-major offset, the
+    statements around it with the child taken, the ranges in scope.
     """
 
     indices: tuple[Expr, ...]
+    shape: tuple[Expr, ...]
     offset: Expr
     is_store: bool
     path: tuple[tuple[Stmt, int], ...]
@@ -97,12 +98,13 @@ def _collect(function: LoopFunction) -> dict[Buffer, list[_Access]]:
                 node = stack.pop()
                 if isinstance(node, Load) and node.buffer in found:
                     index = simplify(offset(node.buffer, node.indices), scope)
-                    found[node.buffer].append(_Access(node.indices, index, False, here, scope))
+                    access = _Access(node.indices, node.buffer.shape, index, False, here, scope)
+                    found[node.buffer].append(access)
                 stack.extend(node.children())
         match stmt:
             case Store(buffer=buffer, indices=indices) if buffer in found:
                 index = simplify(offset(buffer, indices), scope)
-                found[buffer].append(_Access(indices, index, True, here, scope))
+                found[buffer].append(_Access(indices, buffer.shape, index, True, here, scope))
             case Seq(statements=statements):
                 for position, child in enumerate(statements):
                     visit(child, (*path, (stmt, position)), scope)
@@ -249,12 +251,13 @@ def _is_by_index(
     within their dimensions and so cannot wrap.
     """
     digits = _split(access.offset, strides, outer, nearest)
-    for digit, index in zip(digits, access.indices, strict=True):
+    for digit, index, stride in zip(digits, access.indices, strides, strict=True):
         own = simplify(index, access.scope)
         taken = _outer_terms(own, outer)
         inner = {term: factor for term, factor in terms(own).items() if term not in taken}
-        if simplify(from_terms(inner) - digit) != Const(0):
-            return False
+        difference = simplify(from_terms(inner) - digit)
+        if difference != Const(0) and (as_int(difference) is None or as_int(stride) is not None):
+            return False  # (a constant times a symbolic stride is an outer term)
     return True
 
 
@@ -361,6 +364,39 @@ def _is_written_first(accesses: list[_Access], depth: int, region: _Region) -> b
 
 def _is_injective(access: _Access, loops: list[For], region: _Region) -> bool:
     """True where different iterations of the outer loops use disjoint parts of the full buffer."""
+    return _tells_by_indices(access, loops, region) or _tells_by_strides(access, loops, region)
+
+
+def _tells_by_indices(access: _Access, loops: list[For], region: _Region) -> bool:
+    """True where the outer variables can be read off the indices: each is one of them, or, fused
+    from several loops, spelled by several (`f // (n * 4), f // 4 % n, f % 4`).
+    """
+    outer = {v for t in _outer_terms(access.offset, region.outer) for v in _variables(t)}
+    return all(
+        loop.var in access.indices or _is_spelled(loop.var, access)
+        for loop in loops
+        if loop.var in outer
+    )
+
+
+def _is_spelled(var: Var, access: _Access) -> bool:
+    digits = [
+        (index, size)
+        for index, size in zip(access.indices, access.shape, strict=True)
+        if var in _variables((index,))
+    ]
+    stride: Expr = Const(1)
+    for position in reversed(range(len(digits))):
+        index, size = digits[position]
+        digit = var // stride if position == 0 else var // stride % size
+        if simplify(digit, access.scope) != simplify(index, access.scope):
+            return False
+        stride = simplify(stride * size)
+    return bool(digits)
+
+
+def _tells_by_strides(access: _Access, loops: list[For], region: _Region) -> bool:
+    """True where the outer loops step over what the loops inside them cover."""
     extents = {loop.var: as_int(loop.extent) for loop in loops}
     levels: list[list[tuple[int, int]]] = [[] for _ in region.strides]
     for term, factor in _outer_terms(access.offset, region.outer).items():
