@@ -31,8 +31,6 @@ GRAPHS = {
             t = Concat <axis: int = 0> (x, z)
             r = ReduceSum <keepdims: int = 0> (z)
             q = Relu (z) }""",
-    "bytes, one by one": """
-        g (uint8[2,2] x) => (uint8[2,2] y) { y = Abs (x) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

@@ -101,7 +101,8 @@ def atan(x: Expr) -> Expr:
     s_atan.c).
     """
     a = call("abs", x)
-    reduced, base = a, _const(0.0)
+    reduced: Expr = a
+    base: Expr = _const(0.0)
     for above, c in ((7 / 16, 0.5), (11 / 16, 1.0), (19 / 16, 1.5)):
         beyond = call("gt", a, _const(above))
         reduced = select(beyond, (a - _const(c)) / (_const(1.0) + _const(c) * a), reduced)
