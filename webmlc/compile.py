@@ -29,12 +29,14 @@ from webmlc.graph.simplify_graph import simplify_graph
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.lower_module import lower_module
+from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.verify import verify
 from webmlc.package.manifest import Device, Manifest
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.schedule.split_kernels import has_rule, split_kernels
+from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.lower import lower
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import Module as WasmModule
@@ -154,14 +156,15 @@ def _compile_kernels(
     """Schedule and lower every kernel for a machine."""
     ready = {}
     for name, kernel in kernels.items():
-        watch(Stage(f"{title}: loops", partial(loop_text.print_function, kernel), name))
+        named = name_dimensions(kernel)
+        watch(Stage(f"{title}: loops", partial(loop_text.print_function, named.function), name))
         if verify_level():
-            verify(kernel)
-        schedule = schedule_kernel(kernel, machine)
+            verify(named.function)
+        schedule = schedule_kernel(named.function, machine)
         watch(
             Stage(f"{title}: schedule", partial(loop_text.print_function, schedule.function), name)
         )
-        ready[name] = lower(schedule.function, machine)
+        ready[name] = bind_dimensions(lower(schedule.function, machine), named.values)
         watch(Stage(f"{title}: lowered", partial(loop_text.print_function, ready[name]), name))
     return ready
 

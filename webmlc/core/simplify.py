@@ -268,6 +268,10 @@ class _Simplifier:
             divisor, remainder = self.to_expr(b), self.to_expr(rest)
             if self.is_below(remainder, divisor):
                 return whole
+            match remainder:
+                case Call(op="floordiv", args=(inner, first)):  # x // a // b == x // (a·b)
+                    product = _multiply(self.polynomial(first), b)
+                    return _add(whole, self.floordiv(self.polynomial(inner), product), 1)
             whole = _add(whole, {(call("floordiv", remainder, divisor),): 1}, 1)
         return whole
 
@@ -310,11 +314,9 @@ class _Simplifier:
         if len(rest) == 1:
             ((term, factor),) = rest.items()
             match term:
-                case (Call(op="floordiv", args=(inner, Const(value=int() as first))),) if (
-                    factor == 1
-                ):
-                    nested = self.floordiv_constant(self.polynomial(inner), first * divisor)
-                    return _add(whole, nested, 1)
+                case (Call(op="floordiv", args=(inner, first)),) if factor == 1:
+                    product = _scale(self.polynomial(first), divisor)
+                    return _add(whole, self.floordiv(self.polynomial(inner), product), 1)
         return _add(whole, {(call("floordiv", self.to_expr(rest), divisor),): 1}, 1)
 
     def common_step(self, terms: Polynomial, divisor: int) -> int:

@@ -29,6 +29,7 @@ from webmlc.loops.ir import (
     stores,
     walk_statements,
 )
+from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.rules import choose_rule
 
 Test = Callable[[LoopFunction, Machine], bool]
@@ -37,7 +38,7 @@ Test = Callable[[LoopFunction, Machine], bool]
 def has_rule(function: LoopFunction, machine: Machine) -> bool:
     """True where some rule schedules the kernel."""
     try:
-        choose_rule(function, machine)
+        choose_rule(name_dimensions(function).function, machine)
     except InternalError:
         return False
     return True

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from webmlc.core.affine import Term, from_terms, terms
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.rewrite import rewrite
@@ -40,7 +41,6 @@ from webmlc.loops.ir import (
     map_expressions,
     map_statements,
 )
-from webmlc.target.affine import Term, from_terms, terms
 from webmlc.target.flatten_buffers import offset
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
@@ -166,12 +166,14 @@ def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) ->
     while True:
         clash = _clashing(accesses, outer)
         if not clash:
-            region = _box(buffer, accesses, strides, outer, True) or _box(
-                buffer, accesses, strides, outer, False
-            )
-            clash = _carrying(accesses, own, depth, outer, region) if region is not None else outer
-            if not clash:
-                return region
+            clash = outer
+            for nearest in (True, False):
+                region = _box(buffer, accesses, strides, outer, nearest)
+                if region is not None:
+                    carried = _carrying(accesses, own, depth, outer, region)
+                    if not carried:
+                        return region
+                    clash = carried if clash is outer else clash
         if not outer & clash:
             return None
         outer -= clash

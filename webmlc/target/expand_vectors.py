@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from webmlc.core.affine import depends, split_linear
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
@@ -33,7 +34,6 @@ from webmlc.loops.ir import (
     substitute_statement,
 )
 from webmlc.target import VECTOR_LANES
-from webmlc.target.affine import depends, split_linear
 from webmlc.target.common_subexpressions import certain_loads, memory_loads
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from webmlc.core.affine import atoms
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var, as_int
 from webmlc.loops.ir import (
@@ -36,7 +37,6 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
-from webmlc.target.affine import atoms
 from webmlc.target.common_subexpressions import buffers_read, operands
 from webmlc.target.registers import LANES, read_register, register_lanes
 from webmlc.target.scoped import Names

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from webmlc.core.affine import canonical
 from webmlc.core.bounds import Ranges
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
@@ -30,7 +31,6 @@ from webmlc.loops.ir import (
     substitute_statement,
     walk_statements,
 )
-from webmlc.target.affine import canonical
 from webmlc.target.scoped import Names, drop_trivial, map_scoped, symbol_ranges
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.lower import lower
 
@@ -17,7 +18,8 @@ def fits_scratch(function: LoopFunction, machine: Machine) -> bool:
     """True where every allocation that is left has a known size."""
     if _has_known_sizes(function):
         return True
-    return _has_known_sizes(lower(schedule_kernel(function, machine).function, machine))
+    named = name_dimensions(function).function
+    return _has_known_sizes(lower(schedule_kernel(named, machine).function, machine))
 
 
 def _has_known_sizes(function: LoopFunction) -> bool:

@@ -14,12 +14,12 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from webmlc.core.affine import from_terms, terms
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
-from webmlc.target.affine import from_terms, terms
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.wasm.table import (
     LANE_LOADS,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from webmlc.core.affine import depends
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Const, Expr, Ramp, Var, as_int
 from webmlc.loops.ir import (
@@ -31,7 +32,6 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
-from webmlc.target.affine import depends
 from webmlc.target.private_buffers import private_buffers
 from webmlc.target.registers import register_lanes
 from webmlc.target.wasm.outline import names_taken, worth_outlining

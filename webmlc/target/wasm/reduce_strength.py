@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from webmlc.core.affine import constant_part, depends, split_linear
 from webmlc.core.bounds import bounds
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Const, Expr, Ramp
@@ -39,7 +40,6 @@ from webmlc.loops.ir import (
     seq,
     walk_statements,
 )
-from webmlc.target.affine import constant_part, depends, split_linear
 from webmlc.target.common_subexpressions import buffers_read
 from webmlc.target.registers import register_lanes
 from webmlc.target.scoped import Names, Scope, loop_range, symbol_ranges

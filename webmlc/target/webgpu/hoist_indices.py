@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from webmlc.core.affine import Term, from_terms, terms
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Ramp, Var, call
 from webmlc.core.rewrite import rewrite, walk
 from webmlc.loops.ir import For, If, Let, Load, LoopFunction, Seq, Stmt, Store, seq
 from webmlc.target import VECTOR_LANES
-from webmlc.target.affine import Term, from_terms, terms
 from webmlc.target.scoped import Names
 
 _DIVISIONS = frozenset({"truncdiv", "truncmod", "shift_right", "bit_and"})
