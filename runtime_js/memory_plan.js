@@ -3,7 +3,7 @@
 //   in:  a manifest, the program's device, the value of each symbol
 //   out: stages (what to upload and download around each segment) and layouts (addresses in a device's memory)
 
-import { bufferBytes } from "./sizes.js";
+import { bufferBytes, loops } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Layout} Layout */
@@ -144,11 +144,24 @@ function lifetimes(program, list, device, own) {
     for (let i = segment.first; i < segment.last; i++) for (const name of program.steps[i].arguments) keep(name, i);
     for (const name of downloads) keep(name, Math.max(segment.last - 1, segment.first));
   }
+  const crossing = new Set(list.flatMap(({ uploads, downloads }) => [...uploads, ...downloads]));
+  for (const [first, last] of loopRanges(program)) {
+    // An iteration may need what the one before left.
+    for (const [name, [begin, end]] of spans) {
+      const inside = first <= begin && end <= last && !crossing.has(name);
+      if (!inside && begin <= last && first <= end) spans.set(name, [Math.min(begin, first), Math.max(end, last)]);
+    }
+  }
   for (const name of usedOn(program, device, own)) {
     if (!spans.has(name)) spans.set(name, [0, Math.max(program.steps.length - 1, 0)]);
   }
   const activations = program.buffers.filter((b) => b.kind !== "constant" && spans.has(b.name));
   return new Map(activations.map((b) => [b.name, /** @type {[number, number]} */ (spans.get(b.name))]));
+}
+
+/** First and last step of each loop, inner ones first. @param {Program} program @returns {[number, number][]} */
+function loopRanges({ steps }) {
+  return steps.flatMap(({ control }, last) => (control?.kind === "next" ? [[control.target - 1, last]] : []));
 }
 
 /**
@@ -170,7 +183,7 @@ export function layout(manifest, own, device, symbols, threads = 1) {
   );
   const named = new Map([...spans.keys()].map((name, i) => [name, offsets[i]]));
   if (device === "webgpu") return { offsets: named, arena: total, constants: new Map(), scratch: 0, total };
-  const slots = program.buffers.length + manifest.symbols.length;
+  const slots = program.buffers.length + manifest.symbols.length + 2 * loops(program).length;
   const scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT);
   const start = align(scratch + threads * scratchStride(program), CONSTANT_ALIGNMENT);
   const { addresses, end } = placeConstants(manifest, own, device, start);

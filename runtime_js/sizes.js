@@ -3,9 +3,22 @@
 import { arrayOf } from "./dtypes.js";
 import { PackageError } from "./errors.js";
 
+/** @typedef {import("./types.d.ts").Control} Control */
+/** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Size} Size */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 
+const UNLIMITED = 2 ** 31 - 1;
+
+/** The loops of a program, in order: each has a symbol that its steps count up. @param {Program} program */
+export function loops({ steps }) {
+  return steps.flatMap(({ control }) => (control?.kind === "loop" ? [control] : []));
+}
+
+/** How many iterations a loop has at most. @param {Control} loop @param {Symbols} symbols */
+export function tripCount({ trips }, symbols) {
+  return trips === undefined ? UNLIMITED : evaluate(trips, symbols);
+}
 
 /**
  * The value of a size.

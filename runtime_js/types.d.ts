@@ -22,6 +22,14 @@ export interface Buffer {
   tensor?: string;
 }
 
+/** What a step that calls no kernel does instead: see webmlc/package/manifest.py. */
+export interface Control {
+  kind: "if" | "else" | "loop" | "next";
+  target: number;
+  symbol?: string;
+  trips?: Size;
+}
+
 export interface Step {
   device: Device;
   kernel: string;
@@ -30,6 +38,7 @@ export interface Step {
   outputs: number;
   symbols?: string[];
   workgroups?: [Size, Size, Size];
+  control?: Control;
   origin: string[];
 }
 

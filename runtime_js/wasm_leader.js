@@ -9,7 +9,7 @@
 import { InternalError, PackageError, toData } from "./errors.js";
 import { layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
-import { bufferBytes, neededFiles } from "./sizes.js";
+import { bufferBytes, loops, neededFiles, tripCount } from "./sizes.js";
 import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./spmd.js";
 import { fetchFile, streamWeights } from "./weights.js";
 
@@ -131,7 +131,9 @@ export class Leader {
     if (plan.arena !== stated) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${stated}`);
     const addresses = program.buffers.map(({ name }) => plan.offsets.get(name) ?? plan.constants.get(name) ?? 0);
     const sizes = bufferBytes(program, symbols);
-    const slots = [...addresses, ...manifest.symbols.map((s) => symbols[s.name])];
+    // Of each loop: its symbol, which the module counts, and its iterations.
+    const counts = loops(program).flatMap((loop) => [0, tripCount(loop, symbols)]);
+    const slots = [...addresses, ...manifest.symbols.map((s) => symbols[s.name]), ...counts];
     const binding = { symbols, layout: plan, sizes, slots };
     if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
     this.bindings.set(key, binding);

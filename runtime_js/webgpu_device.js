@@ -3,16 +3,18 @@
 
 import { AdapterError, DeviceLostError, InternalError } from "./errors.js";
 import { align, CONSTANT_ALIGNMENT, layout, placeConstants, stages } from "./memory_plan.js";
-import { bufferBytes, evaluate, neededFiles } from "./sizes.js";
+import { bufferBytes, evaluate, neededFiles, tripCount } from "./sizes.js";
 import { fetchFile, streamWeights } from "./weights.js";
 
+/** @typedef {import("./types.d.ts").Control} Control */
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {{ pipeline: GPUComputePipeline, group: GPUBindGroup, workgroups: [number, number, number] }} Dispatch */
-/** @typedef {{ offsets: Map<string, number>, sizes: Map<string, number>, dispatches: (Dispatch | undefined)[] }} Binding */
+/** @typedef {{ offsets: Map<string, number>, sizes: Map<string, number>, dispatches: (Dispatch | undefined)[], uniforms: Map<string, Uniform> }} Binding */
+/** @typedef {{ names: string[], buffer: GPUBuffer }} Uniform */
 /** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
 
 const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
@@ -100,11 +102,48 @@ export class WebGpuDevice {
   async execute(stage, symbols, uploads) {
     const binding = this.#start(symbols, uploads);
     const { segment, downloads } = this.stages[stage];
-    const encoder = this.device.createCommandEncoder();
-    const pass = encoder.beginComputePass();
-    for (let i = segment.first; i < segment.last; i++) dispatch(pass, binding.dispatches[i]);
+    /** @type {Symbols} */
+    const count = {};
+    let encoder = this.device.createCommandEncoder();
+    let pass = encoder.beginComputePass();
+    for (let i = segment.first; i < segment.last; ) {
+      const { control, arguments: names } = this.program.steps[i];
+      if (!control) {
+        dispatch(pass, binding.dispatches[i++]);
+        continue;
+      }
+      pass.end();
+      let going = true; // a condition that the steps before compute
+      if (names.length) going = (await this.#read(encoder, binding, names))[0][1][0] !== 0;
+      else this.device.queue.submit([encoder.finish()]);
+      i = this.#decide(control, i, going, count, { symbols, binding });
+      encoder = this.device.createCommandEncoder();
+      pass = encoder.beginComputePass();
+    }
     pass.end();
     return this.#read(encoder, binding, downloads);
+  }
+
+  /**
+   * The step that follows a decision; `count` holds the loops' symbols.
+   * @param {Control} control
+   * @param {number} index
+   * @param {boolean} going
+   * @param {Symbols} count
+   * @param {{ symbols: Symbols, binding: Binding }} bound
+   */
+  #decide(control, index, going, count, { symbols, binding }) {
+    const { kind, target, symbol = "" } = control;
+    if (kind === "else") return target;
+    if (kind === "if") return going ? index + 1 : target;
+    count[symbol] = kind === "loop" ? 0 : count[symbol] + 1;
+    const follows = going && count[symbol] < tripCount(control, symbols);
+    if (follows) {
+      for (const { names, buffer } of binding.uniforms.values()) {
+        if (names.includes(symbol)) this.device.queue.writeBuffer(buffer, 0, words(names, { ...symbols, ...count }));
+      }
+    }
+    return follows === (kind === "next") ? target : index + 1;
   }
 
   /** Milliseconds of each step of a stage, between timestamps. @param {number} stage @param {Symbols} symbols @param {Transfers} uploads */
@@ -184,7 +223,7 @@ export class WebGpuDevice {
   /** A pipeline per kernel, with an explicit layout: constants read-only, then symbols. @param {string} code */
   async #compile(code) {
     const modules = splitShaders(code);
-    const steps = new Map(this.program.steps.filter((s) => s.device === "webgpu").map((s) => [s.kernel, s]));
+    const steps = new Map(this.program.steps.filter((s) => s.device === "webgpu" && !s.control).map((s) => [s.kernel, s]));
     const constants = new Set(this.program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
     const compile = [...steps].map(async ([kernel, step]) => {
       /** @type {GPUBufferBindingType[]} */
@@ -236,14 +275,13 @@ export class WebGpuDevice {
     }
     const sizes = bufferBytes(this.program, symbols);
     /** @type {Binding} */
-    const binding = { offsets, sizes, dispatches: [] };
-    const uniforms = this.#uniforms(symbols);
+    const binding = { offsets, sizes, dispatches: [], uniforms: this.#uniforms(symbols) };
     binding.dispatches = this.program.steps.map((step) => {
       const kernel = this.kernels.get(step.kernel);
       if (step.device !== "webgpu" || !kernel || !step.workgroups) return undefined;
       const resources = step.arguments.map((name) => this.#resource(binding, name));
-      const uniform = uniforms.get(`${step.symbols}`);
-      if (uniform) resources.push({ buffer: uniform });
+      const uniform = binding.uniforms.get(`${step.symbols}`);
+      if (uniform) resources.push({ buffer: uniform.buffer });
       const entries = resources.map((resource, index) => ({ binding: index, resource }));
       const group = this.device.createBindGroup({ layout: kernel.layout, entries });
       const [x, y, z] = step.workgroups.map((size) => evaluate(size, symbols));
@@ -254,15 +292,15 @@ export class WebGpuDevice {
     return binding;
   }
 
-  /** One small uniform buffer per list of symbols that some step takes. @param {Symbols} symbols @returns {Map<string, GPUBuffer>} */
+  /** One small uniform buffer per list of symbols that some step takes. @param {Symbols} symbols @returns {Map<string, Uniform>} */
   #uniforms(symbols) {
     const uniforms = new Map();
     for (const { symbols: names } of this.program.steps) {
       if (!names?.length || uniforms.has(`${names}`)) continue;
-      const buffer = this.#buffer(4 * align(names.length, 4), GPUBufferUsage.UNIFORM, true);
-      new Int32Array(buffer.getMappedRange()).set(names.map((name) => symbols[name]));
+      const buffer = this.#buffer(4 * align(names.length, 4), GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, true);
+      new Int32Array(buffer.getMappedRange()).set(words(names, symbols));
       buffer.unmap();
-      uniforms.set(`${names}`, buffer);
+      uniforms.set(`${names}`, { names, buffer });
     }
     return uniforms;
   }
@@ -335,6 +373,11 @@ export class WebGpuDevice {
 function splitShaders(code) {
   const [common, ...parts] = code.split(/^(?=\/\/ )/m);
   return new Map(parts.map((part) => [/^fn (\w+)\(@builtin/m.exec(part)?.[1] ?? "", common + part]));
+}
+
+/** The symbols' values; 0 of a loop's that is yet to start. @param {string[]} names @param {Symbols} symbols */
+function words(names, symbols) {
+  return new Int32Array(names.map((name) => symbols[name] ?? 0));
 }
 
 /** @param {GPUComputePassEncoder} pass @param {Dispatch | undefined} step */

@@ -109,7 +109,7 @@ def compile_model(
         outputs=described.outputs,
         sequences=described.sequences,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
-        constants=module.main.constants,
+        constants={n: a for f in module.functions.values() for n, a in f.constants.items()},
         modules={variant: assemble(m.text) for variant, m in modules.items()},
         shaders=shaders.text if shaders.entries else None,
         texts={f"model.{v}.wat": m.text for v, m in modules.items()} if emit_text else {},
@@ -124,8 +124,12 @@ def _wasm_modules(
 ) -> dict[str, WasmModule]:
     """Both feature variants of the one module that holds every CPU kernel of every program."""
     calls = module_calls(programs, described)
-    steps = [Step(call.kernel, call.slots) for call in calls]
-    kernels = {call.kernel: lowered[call.program].kernels[call.source] for call in calls}
+    steps = [Step(call.kernel, call.slots, call.control) for call in calls]
+    kernels = {
+        call.kernel: lowered[call.program].kernels[call.source]
+        for call in calls
+        if call.control is None
+    }
     if not steps:
         return {}
     modules: dict[str, WasmModule] = {}
@@ -140,8 +144,9 @@ def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> Shaders:
     """Every shader of the webgpu program, in one text."""
     kernels: dict[str, LoopFunction] = {}
     constants: dict[str, frozenset[str]] = {}
-    for node in lowered["webgpu"].main.nodes if "webgpu" in lowered else ():
-        if node.attributes.get("device") == "webgpu":
+    functions = lowered["webgpu"].functions.values() if "webgpu" in lowered else ()
+    for node in (node for function in functions for node in function.nodes):
+        if node.op == "call_kernel" and node.attributes["device"] == "webgpu":
             name = node.attributes["kernel"]
             kernels[name] = lowered["webgpu"].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
@@ -171,5 +176,9 @@ def _compile_kernels(
 
 def _seen(watch: Watcher, title: str, module: Module) -> Module:
     """Show a graph stage and hand the module on."""
-    watch(Stage(title, partial(print_function, module.main)))
+    watch(Stage(title, partial(_text, module)))
     return module
+
+
+def _text(module: Module) -> str:
+    return "\n".join(map(print_function, module.functions.values()))

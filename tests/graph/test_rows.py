@@ -139,4 +139,7 @@ def test_every_row_has_cases() -> None:
 
 
 def test_rows_have_one_meaning() -> None:
-    assert [key for key, row in OPS.items() if row.compute is None and row.expand is None] == []
+    """Control flow runs functions of the module, and a slice is put by a piece."""
+    others = {("webmlc", "If"), ("webmlc", "Loop"), ("webmlc", "PutSlice")}
+    found = {key for key, row in OPS.items() if row.compute is None and row.expand is None}
+    assert found == others

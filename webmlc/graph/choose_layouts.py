@@ -40,11 +40,11 @@ _REDUCTIONS = frozenset(
 
 
 def choose_layouts(module: Module) -> Module:
-    """Choose layouts in `main`.
+    """Choose layouts in every function.
 
     needs: inferred types. guarantees: inferred types; nodes whose bytes do not change are `View`.
     """
-    functions = {**module.functions, "main": _Layouts(module.main).run()}
+    functions = {name: _Layouts(f).run() for name, f in module.functions.items()}
     return replace(module, functions=functions)
 
 

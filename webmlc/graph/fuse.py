@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
 from webmlc.graph.meaning import kind_of
+from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import SYMBOLIC_CONSTANT, Scope
 
 POINTWISE = frozenset({"elementwise", "broadcast", "injective"})
@@ -35,13 +36,15 @@ class FusionLimits:
 
 
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
-    """Group the nodes of `main` into kernels.
+    """Group the nodes of every function into kernels.
 
-    needs: inferred types, layouts chosen. guarantees: every node is `fused` or `View`; topological
-    order; a value leaves its group only if another group or the caller reads it.
+    needs: inferred types, layouts chosen. guarantees: every node is `fused`, `View` or of
+    `CONTROL`; topological order; a value leaves its group only if another group or the caller reads
+    it.
     """
-    fused = _Fusion(module.main, limits or FusionLimits()).run()
-    return replace(module, functions={**module.functions, "main": fused})
+    given = limits or FusionLimits()
+    functions = {name: _Fusion(f, given).run() for name, f in module.functions.items()}
+    return replace(module, functions=functions)
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class _Fusion:
             if kind_of(node) == "reduction" and node.domain == "":
                 self.take_prologue(self.groups[node])
         for node in self.function.nodes:
-            if node not in self.groups and node.op != "View":
+            if node not in self.groups and not _stays(node):
                 kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
                 self.take_epilogue([node], kinds)
         return self.build()
@@ -191,20 +194,22 @@ class _Fusion:
                     continue
                 if expanded:
                     done.add(id(current))
-                    view = len(current) == 1 and current[0].op == "View"
-                    nodes.append(current[0] if view else self.fused_node(current))
+                    whole = len(current) == 1 and _stays(current[0])
+                    nodes.append(current[0] if whole else self.fused_node(current))
                     continue
                 stack.append((current, True))
-                read = [i for n in current for i in n.inputs if i not in self.symbolic]
+                read = [i for n in current for i in n.inputs if i not in virtual]
                 makers = [self.makers[i] for i in read if i in self.makers]
                 stack += [(self.groups[m], False) for m in makers if self.groups[m] is not current]
 
+        wanted = set(self.function.outputs)
         for node in self.function.nodes:
-            if node.op == "View":
+            if _stays(node):
                 self.groups[node] = [node]
-        returned = set(self.function.outputs)
+                wanted.update(node.inputs)
+        virtual = self.symbolic.keys() - wanted
         for node in self.function.nodes:
-            if node.outputs[0] not in self.symbolic or node.outputs[0] in returned:
+            if node.outputs[0] not in virtual:
                 emit(self.groups[node])
         return replace(self.function, nodes=tuple(nodes))
 
@@ -226,6 +231,11 @@ class _Fusion:
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
+
+
+def _stays(node: Node) -> bool:
+    """True for what is no kernel: the same bytes under another shape, and control flow."""
+    return node.op == "View" or (node.domain, node.op) in CONTROL
 
 
 def _kernel_name(members: list[Node]) -> str:

@@ -41,6 +41,7 @@ from webmlc.graph.ops.operator import (
     symbolic_constant,
     symbolic_value,
 )
+from webmlc.graph.outline import Outline, Outlines
 
 
 class UnknownShapeError(UnsupportedError):
@@ -53,24 +54,22 @@ class UnknownShapeError(UnsupportedError):
 
 def infer_shapes(module: Module) -> Module:
     """Infer every function; raises `UnsupportedError` with all nodes that have no type."""
-    functions = {name: infer_function(f) for name, f in module.functions.items()}
-    return replace(module, functions=functions)
-
-
-def infer_function(function: Function) -> Function:
-    """Infer one function."""
-    return _Inference(function).run()
+    outlines = Outlines()
+    main = _Inference(module.main, Scope({}, {}, {}), outlines).run()
+    return replace(module, functions={"main": main, **outlines.functions})
 
 
 class _Inference:
-    """The walk's state: what is known so far."""
+    """The walk's state: what is known so far, in the function and `around` it."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, around: Scope, outlines: Outlines) -> None:
         self.function = function
-        self.types: dict[str, TensorType] = {i: function.types[i] for i in _typed_inputs(function)}
-        self.constants: dict[str, Array] = dict(function.constants)
-        self.values: dict[str, Value] = {}
-        self.sequences: dict[str, tuple[str, ...] | None] = {}
+        self.outlines = outlines
+        self.types: dict[str, TensorType] = dict(around.types)
+        self.types |= {i: function.types[i] for i in _typed_inputs(function)}
+        self.constants: dict[str, Array] = {**around.constants, **function.constants}
+        self.values: dict[str, Value] = dict(around.values)
+        self.sequences: dict[str, tuple[str, ...] | None] = dict(around.sequences)
         self.nodes: list[Node] = []
         self.failed: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
@@ -94,6 +93,10 @@ class _Inference:
                 self.unsupported.append(Unsupported(node.name, node.op, str(error)))
                 if isinstance(error, UnknownValueError):
                     self.unknown.append(error.name)
+            except UnsupportedError as error:  # what a function inside this one cannot do
+                self.failed.update(node.outputs)
+                self.unsupported += error.nodes
+                self.unknown += error.values if isinstance(error, UnknownShapeError) else ()
         if len(self.unknown) == len(self.unsupported) > 0:
             raise UnknownShapeError(tuple(self.unsupported), tuple(self.unknown))
         if self.unsupported:
@@ -131,6 +134,8 @@ class _Inference:
             expanded = self.expand(node, row, context)
             if expanded is not None:
                 return expanded
+        if not node.domain and node.op in ("If", "Loop"):
+            return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
         names = [o for o in node.outputs if o]
         for name, type_ in zip(names, outputs, strict=True):
@@ -141,6 +146,10 @@ class _Inference:
             return []
         self.nodes.append(node)
         return []
+
+    def inside(self, function: Function, around: Scope) -> Function:
+        """Infer a function that stands inside this one."""
+        return _Inference(function, around, self.outlines).run()
 
     def expand(self, node: Node, row: Operator, context: Context) -> list[Node] | None:
         assert row.expand is not None

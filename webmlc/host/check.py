@@ -123,7 +123,7 @@ def run_reference(path: Path, inputs: Mapping[str, Array]) -> tuple[dict[str, Ar
         return _tensors(evaluator.output_names, results), "onnx.reference"
 
 
-def _tensors(names: Sequence[str], results: Sequence[Any]) -> dict[str, Array]:
+def _tensors(names: Sequence[str], results: Any) -> dict[str, Array]:
     """Results by output name; the elements of a sequence by its name and their position."""
     tensors: dict[str, Array] = {}
     for name, result in zip(names, results, strict=True):

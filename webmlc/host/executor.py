@@ -12,12 +12,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from webmlc.package.manifest import Device, Manifest, Program
+from webmlc.core.rewrite import evaluate
+from webmlc.package.manifest import Control, Device, Manifest, Program
 from webmlc.package.transfers import Stage
 
 Array = NDArray[Any]
 T = TypeVar("T")
 CACHED_BINDINGS = 16
+UNLIMITED = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class Loaded:
     def program(self) -> Program:
         """The program that runs."""
         return self.manifest.programs[self.own]
+
+
+def trip_count(loop: Control, symbols: Mapping[str, int]) -> int:
+    """How many iterations a loop has at most."""
+    return UNLIMITED if loop.trips is None else int(evaluate(loop.trips, symbols))
 
 
 class Cache(Generic[T]):

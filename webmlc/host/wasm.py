@@ -25,7 +25,7 @@ from wasmtime import _ffi as ffi
 
 from webmlc.core.errors import InternalError, PackageError, UserError
 from webmlc.core.rewrite import evaluate
-from webmlc.host.executor import Array, Cache, Loaded
+from webmlc.host.executor import Array, Cache, Loaded, trip_count
 from webmlc.package.memory_plan import (
     PAGE,
     SCRATCH_BASE,
@@ -89,6 +89,8 @@ class WasmExecutor:
         sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers}
         slots = [plan.offsets.get(b.name, plan.constants.get(b.name, 0)) for b in program.buffers]
         slots += [symbols[s.name] for s in loaded.manifest.symbols]
+        for loop in program.loops:  # its symbol, which the module counts, and its iterations
+            slots += [0, trip_count(loop, symbols)]
         return Binding(plan, sizes, slots)
 
     def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:

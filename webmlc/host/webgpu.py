@@ -17,8 +17,8 @@ import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, InternalError, UserError
 from webmlc.core.rewrite import evaluate
-from webmlc.host.executor import Array, Cache, Loaded
-from webmlc.package.manifest import Step
+from webmlc.host.executor import Array, Cache, Loaded, trip_count
+from webmlc.package.manifest import Control, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
 from webmlc.package.transfers import Stage
 
@@ -42,6 +42,8 @@ class Binding:
     layout: Layout
     sizes: Mapping[str, int]
     dispatches: Mapping[int, Dispatch]
+    symbols: Mapping[str, int]
+    uniforms: Mapping[tuple[str, ...], Any]
 
 
 class WebGpuExecutor:
@@ -75,18 +77,47 @@ class WebGpuExecutor:
         sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in loaded.program.buffers}
         if self.arena is None or plan.arena > self.arena.size:
             self._new_arena(plan.arena)
-        self.bound = Binding(plan, sizes, {})
+        self.bound = Binding(plan, sizes, {}, symbols, self._uniforms(symbols))
         return replace(self.bound, dispatches=self._dispatches(symbols))
 
     def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
         self._write(uploads)
-        encoder = self.device.create_command_encoder()
-        compute = encoder.begin_compute_pass()
-        for index in range(stage.segment.first, stage.segment.last):
-            self._encode(compute, index)
+        encoder, compute = self._begin()
+        index, count = stage.segment.first, dict[str, int]()
+        while index < stage.segment.last:
+            step = self.loaded.program.steps[index]
+            if step.control is None:
+                self._encode(compute, index)
+                index += 1
+                continue
+            compute.end()
+            going = True  # a condition that the steps before compute
+            if step.arguments:
+                going = bool(self._read(encoder, step.arguments)[step.arguments[0]][0])
+            else:
+                self.device.queue.submit([encoder.finish()])
+            index = self._decide(step.control, index, going, count)
+            encoder, compute = self._begin()
         compute.end()
         return self._read(encoder, stage.downloads)
+
+    def _begin(self) -> tuple[Any, Any]:
+        encoder = self.device.create_command_encoder()
+        return encoder, encoder.begin_compute_pass()
+
+    def _decide(self, control: Control, index: int, going: bool, count: dict[str, int]) -> int:
+        """The step that follows a decision; `count` holds the loops' symbols."""
+        match control.kind:
+            case "else":
+                return control.target
+            case "if":
+                return index + 1 if going else control.target
+        count[control.symbol] = 0 if control.kind == "loop" else count[control.symbol] + 1
+        follows = going and count[control.symbol] < trip_count(control, self._current.symbols)
+        if follows:
+            self._write_uniforms(control.symbol, {**self._current.symbols, **count})
+        return control.target if follows == (control.kind == "next") else index + 1
 
     def profile(self, stage: Stage, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`: one pass a step, between two timestamps."""
@@ -166,7 +197,7 @@ class WebGpuExecutor:
         """
         steps: dict[str, Step] = {}
         for step in self.loaded.program.steps:
-            if step.device == "webgpu":
+            if step.device == "webgpu" and step.control is None:
                 steps.setdefault(step.kernel, step)
         if not steps:
             return {}
@@ -192,14 +223,14 @@ class WebGpuExecutor:
 
     def _dispatches(self, symbols: Mapping[str, int]) -> dict[int, Dispatch]:
         """Every webgpu step with its bind group, for these symbols."""
-        uniforms = self._uniforms(symbols)
         dispatches = {}
         for index, step in enumerate(self.loaded.program.steps):
-            if step.device != "webgpu":
+            if step.device != "webgpu" or step.control is not None:
                 continue
             bindings = [self._binding(name) for name in step.arguments]
             if step.symbols:
-                bindings.append(uniforms[step.symbols])
+                uniform = self._current.uniforms[step.symbols]
+                bindings.append({"buffer": uniform, "offset": 0, "size": uniform.size})
             group = self.device.create_bind_group(
                 layout=self.layouts[step.kernel],
                 entries=[{"binding": i, "resource": b} for i, b in enumerate(bindings)],
@@ -210,17 +241,19 @@ class WebGpuExecutor:
             dispatches[index] = Dispatch(self.pipelines[step.kernel], group, (x, y, z))
         return dispatches
 
-    def _uniforms(self, symbols: Mapping[str, int]) -> dict[tuple[str, ...], dict[str, Any]]:
+    def _uniforms(self, symbols: Mapping[str, int]) -> dict[tuple[str, ...], Any]:
         """One small uniform buffer per list of symbols that some step takes."""
-        uniforms = {}
-        for names in dict.fromkeys(s.symbols for s in self.loaded.program.steps if s.symbols):
-            words = np.zeros(align(len(names), 4), np.int32)
-            words[: len(names)] = [symbols[n] for n in names]
-            buffer = self.device.create_buffer_with_data(
-                data=words.tobytes(), usage=wgpu.BufferUsage.UNIFORM
-            )
-            uniforms[names] = {"buffer": buffer, "offset": 0, "size": words.nbytes}
-        return uniforms
+        usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+        return {
+            names: self.device.create_buffer_with_data(data=_words(names, symbols), usage=usage)
+            for names in dict.fromkeys(s.symbols for s in self.loaded.program.steps if s.symbols)
+        }
+
+    def _write_uniforms(self, symbol: str, symbols: Mapping[str, int]) -> None:
+        """Give the steps that take `symbol` its new value."""
+        for names, buffer in self._current.uniforms.items():
+            if symbol in names:
+                self.device.queue.write_buffer(buffer, 0, _words(names, symbols))
 
     def _place(self, name: str) -> tuple[Any, int]:
         if name in self.constants:
@@ -243,8 +276,8 @@ class WebGpuExecutor:
         return {"buffer": buffer, "offset": offset, "size": size}
 
     def _encode(self, compute: Any, index: int) -> None:
-        dispatch = self._current.dispatches[index]
-        if 0 in dispatch.workgroups:
+        dispatch = self._current.dispatches.get(index)
+        if dispatch is None or 0 in dispatch.workgroups:
             return
         compute.set_pipeline(dispatch.pipeline)
         compute.set_bind_group(0, dispatch.bind_group)
@@ -280,6 +313,13 @@ class WebGpuExecutor:
         results = {n: data[s : s + self._current.sizes[n]].copy() for n, s in starts.items()}
         staging.unmap()
         return results
+
+
+def _words(names: Sequence[str], symbols: Mapping[str, int]) -> bytes:
+    """The symbols' values; 0 of a loop's that is yet to start."""
+    words = np.zeros(align(len(names), 4), np.int32)
+    words[: len(names)] = [symbols.get(n, 0) for n in names]
+    return words.tobytes()
 
 
 def find_adapter() -> Any:

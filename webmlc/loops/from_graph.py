@@ -122,7 +122,8 @@ class _Lowering:
         pieces: dict[str, tuple[Piece, ...]] = {}
         for node in self.body.nodes:
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
-            if self.device == "wasm" and node.outputs[0] in self.body.outputs:
+            in_parts = self.device == "wasm" or node.op == "PutSlice"
+            if in_parts and node.outputs[0] in self.body.outputs:
                 parts = pieces_of_node(node, self.body, inputs)
                 if parts is not None:
                     pieces[node.outputs[0]] = parts

@@ -73,9 +73,25 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Control:
+    """What a step that calls no kernel does instead; its argument, where it has one, is a boolean.
+
+    `if`: goes on at step `target` unless the argument is true. `else`: goes on at `target`.
+    `loop`: `symbol` is 0. `next`: `symbol` is one more. A `loop` goes on at `target`, past its
+    `next`, unless another iteration follows: `symbol` is below `trips`, and the argument is true;
+    a `next` goes back to `target`, past its `loop`, if one follows.
+    """
+
+    kind: Literal["if", "else", "loop", "next"]
+    target: int
+    symbol: str = ""
+    trips: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One kernel call: buffers in the kernel's parameter order (the last `outputs` are written),
-    then symbols.
+    then symbols. With `control`, no kernel but what decides which step is next.
 
     `workgroups` is the dispatch of a webgpu step; `origin` the ONNX nodes it computes; `reason`
     why a step of a webgpu program runs on the CPU.
@@ -89,6 +105,7 @@ class Step:
     workgroups: tuple[Expr, Expr, Expr] | None = None
     origin: tuple[str, ...] = ()
     reason: str = ""
+    control: Control | None = None
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -135,6 +152,12 @@ class Program:
     resources: Resources
     modules: Mapping[str, str] = field(default_factory=dict)
     shaders: str | None = None
+
+    @property
+    def loops(self) -> tuple[Control, ...]:
+        """The loops, in order: each has a symbol that its steps count up."""
+        controls = [step.control for step in self.steps if step.control is not None]
+        return tuple(control for control in controls if control.kind == "loop")
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of this name; raises `KeyError` where there is none."""

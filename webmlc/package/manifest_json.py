@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
@@ -23,6 +23,7 @@ from webmlc.package.manifest import (
     VERSION,
     Buffer,
     BufferKind,
+    Control,
     Device,
     File,
     Manifest,
@@ -143,11 +144,20 @@ def _step(own: Device, step: Step) -> dict[str, Any]:
         data["outputs"] = step.outputs
     if step.symbols:
         data["symbols"] = list(step.symbols)
+    if step.control is not None:
+        data["control"] = _control(step.control)
     if step.workgroups is not None:
         data["workgroups"] = _shape(step.workgroups)
     if step.reason:
         data["reason"] = step.reason
     return {**data, "origin": list(step.origin)} if step.origin else data
+
+
+def _control(control: Control) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": control.kind, "target": control.target}
+    if control.symbol:
+        data["symbol"] = control.symbol
+    return data if control.trips is None else {**data, "trips": to_size(control.trips)}
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -339,6 +349,17 @@ def _read_step(o: _Object, own: Device) -> Step:
         workgroups=workgroups,
         origin=o.strings("origin") if "origin" in o.data else (),
         reason=o.get("reason", str) if "reason" in o.data else "",
+        control=_read_control(o) if "control" in o.data else None,
+    )
+
+
+def _read_control(step: _Object) -> Control:
+    o = _Object(step.data["control"], step.path("control"))
+    return Control(
+        cast("Literal['if']", o.one_of("kind", ("if", "else", "loop", "next"))),
+        o.get("target", int),
+        o.get("symbol", str) if "symbol" in o.data else "",
+        from_size(o.data["trips"]) if "trips" in o.data else None,
     )
 
 

@@ -124,6 +124,12 @@ def lifetimes(
         for name in stage.downloads:
             keep(name, max(segment.last - 1, segment.first))
     kinds = {b.name: b.kind for b in program.buffers}
+    crossing = {name for stage in stage_list for name in (*stage.uploads, *stage.downloads)}
+    for first, last in loop_ranges(program):  # an iteration may need what the one before left
+        for name, (begin, end) in spans.items():
+            inside = first <= begin and end <= last and name not in crossing
+            if not inside and begin <= last and first <= end:
+                spans[name] = (min(begin, first), max(end, last))
     for name in here - spans.keys():  # an unused input still has a place
         spans[name] = (0, max(len(program.steps) - 1, 0))
     return {
@@ -131,6 +137,13 @@ def lifetimes(
         for b in program.buffers
         if b.name in spans and kinds[b.name] != "constant"
     }
+
+
+def loop_ranges(program: Program) -> list[tuple[int, int]]:
+    """First and last step of each loop, inner ones first."""
+    steps = enumerate(program.steps)
+    ends = [(i, s.control.target - 1) for i, s in steps if s.control and s.control.kind == "next"]
+    return [(first, last) for last, first in ends]
 
 
 def layout(
@@ -145,7 +158,7 @@ def layout(
     offsets = dict(zip(spans, placement.offsets, strict=True))
     if device == "webgpu":
         return Layout(offsets, placement.total, {}, 0, placement.total)
-    slots = len(program.buffers) + len(manifest.symbols)
+    slots = len(program.buffers) + len(manifest.symbols) + 2 * len(program.loops)
     scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT)
     base = align(
         scratch + threads * scratch_stride(program.resources.scratch_per_thread), CONSTANT_ALIGNMENT

@@ -6,16 +6,18 @@ buffer of its own: it is its source's bytes under another shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Var
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type
-from webmlc.package.manifest import Buffer, Device, Port, Step, Symbol
+from webmlc.loops.lower_module import view_roots
+from webmlc.package.manifest import Buffer, BufferKind, Control, Device, Port, Step, Symbol
 from webmlc.package.write import ProgramParts
+from webmlc.target.wasm.emit_module import ModuleControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +55,6 @@ def signature(function: Function) -> Signature:
     return Signature(ports[0], ports[1], tuple(symbols.values()), function.sequences)
 
 
-def view_roots(function: Function) -> dict[str, str]:
-    """The value whose bytes each view is."""
-    roots: dict[str, str] = {}
-    for node in function.nodes:
-        if node.op == "View":
-            roots[node.outputs[0]] = roots.get(node.inputs[0], node.inputs[0])
-    return roots
-
-
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
     """A step of the wasm module: the kernel under its name there, where it comes from, and the
@@ -72,6 +65,7 @@ class ModuleCall:
     program: Device
     source: str
     slots: tuple[int, ...]
+    control: ModuleControl | None = None
 
 
 def module_calls(
@@ -80,56 +74,132 @@ def module_calls(
     """The steps of the one wasm module: the wasm program's, then the CPU steps of the webgpu
     program.
 
-    A slot is a buffer's position in its own program, then the symbols'.
+    A slot is a buffer's position in its own program, then the symbols', then two for each loop: its
+    symbol, and its number of iterations.
     """
-    calls = []
+    calls: list[ModuleCall] = []
     for device, program in programs.items():
         slots = {b.name: slot for slot, b in enumerate(program.buffers)}
         symbols = {s.name: len(slots) + i for i, s in enumerate(described.symbols)}
+        loops = [s.control.symbol for s in program.steps if s.control and s.control.kind == "loop"]
+        first = len(slots) + len(symbols)
+        symbols |= {symbol: first + 2 * i for i, symbol in enumerate(loops)}
+        numbers = [len(calls)]  # of each step, were it in the module
         for step in program.steps:
-            if step.device == "wasm":
-                name = step.kernel if device == "wasm" else f"{step.kernel}_cpu"
-                arguments = (
-                    *(slots[a] for a in step.arguments),
-                    *(symbols[s] for s in step.symbols),
-                )
-                calls.append(ModuleCall(name, device, step.kernel, arguments))
+            numbers.append(numbers[-1] + (step.device == "wasm"))
+        for step in program.steps:
+            if step.device != "wasm":
+                continue
+            name = step.kernel if device == "wasm" else f"{step.kernel}_cpu"
+            arguments = (*(slots[a] for a in step.arguments), *(symbols[s] for s in step.symbols))
+            control = None
+            if step.control is not None:
+                counter = symbols.get(step.control.symbol)
+                control = ModuleControl(step.control.kind, numbers[step.control.target], counter)
+            calls.append(ModuleCall(name, device, step.kernel, arguments, control))
     return tuple(calls)
 
 
 def program_parts(module: Module) -> ProgramParts:
-    """The program of a lowered module."""
+    """The program of a lowered module: the steps of `main`, and of what it runs in its place."""
+    steps = _Steps(module)
+    steps.function(module.main)
     main = module.main
-    roots = view_roots(main)
-    calls = [node for node in main.nodes if node.op == "call_kernel"]
-
-    def arguments(node: Node) -> tuple[str, ...]:
-        return tuple(roots.get(v, v) for v in (*node.inputs, *node.outputs))
-
     used = dict.fromkeys(main.inputs)
-    used |= dict.fromkeys(a for node in calls for a in arguments(node))
-    used |= dict.fromkeys(roots.get(v, v) for v in main.outputs)
-    steps = []
-    for node in calls:
-        kernel = module.kernels[str(node.attributes["kernel"])]
-        device: Device = "webgpu" if node.attributes["device"] == "webgpu" else "wasm"
-        steps.append(
-            Step(
-                device,
-                kernel.name,
-                arguments(node),
-                len(node.outputs),
-                tuple(s.name for s in kernel.symbols),
-                origin=node.origin,
-                reason=str(node.attributes.get("reason", "")),
-            )
+    used |= dict.fromkeys(a for step in steps.steps for a in step.arguments)
+    used |= dict.fromkeys(steps.root(v) for v in main.outputs)
+    return ProgramParts([_buffer(module, v) for v in used], steps.steps)
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The steps so far, and the buffers that views and the inputs of functions stand for."""
+
+    module: Module
+    steps: list[Step] = field(default_factory=list)
+    roots: dict[str, str] = field(default_factory=dict)
+
+    def root(self, value: str) -> str:
+        """The buffer that holds a value."""
+        return self.roots.get(value, value)
+
+    def function(self, function: Function) -> None:
+        """Append a function's steps."""
+        for node in function.nodes:
+            match node.op:
+                case "View":
+                    self.roots[node.outputs[0]] = self.root(node.inputs[0])
+                case "call_kernel":
+                    self.steps.append(self.call(node))
+                case "If":
+                    self.branches(node)
+                case "Loop":
+                    self.loop(node)
+
+    def call(self, node: Node) -> Step:
+        """The step of a kernel call."""
+        kernel = self.module.kernels[str(node.attributes["kernel"])]
+        return Step(
+            _device(node),
+            kernel.name,
+            tuple(self.root(v) for v in (*node.inputs, *node.outputs)),
+            len(node.outputs),
+            tuple(s.name for s in kernel.symbols),
+            origin=node.origin,
+            reason=str(node.attributes.get("reason", "")),
         )
-    return ProgramParts([_buffer(main, v) for v in used], steps)
+
+    def branches(self, node: Node) -> None:
+        """if, the one branch, else, the other."""
+        then, other = (self.module.functions[name] for name in node.attributes["functions"])
+        split = 1 + len(then.inputs)
+        start = self.control(node, node.inputs[:1])
+        self.enter(then, node.inputs[1:split])
+        middle = self.control(node, ())
+        self.enter(other, node.inputs[split:])
+        self.decide(start, Control("if", middle + 1))
+        self.decide(middle, Control("else", len(self.steps)))
+
+    def loop(self, node: Node) -> None:
+        """loop, the body, next. The values that it carries lie in the buffers of its outputs."""
+        (body,) = (self.module.functions[name] for name in node.attributes["functions"])
+        symbol, trips = node.attributes["symbol"].name, node.attributes["trips"]
+        carried = node.attributes["carried"]
+        condition = node.inputs[:1] if node.inputs[0] else ()
+        start = self.control(node, condition)
+        self.enter(body, (*node.outputs[:carried], *node.inputs[1 + carried :]))
+        end = self.control(node, condition)
+        self.decide(start, Control("loop", end + 1, symbol, trips))
+        self.decide(end, Control("next", start + 1, symbol, trips))
+
+    def enter(self, function: Function, values: Sequence[str]) -> None:
+        """A function's steps over these values."""
+        self.roots |= {n: self.root(v) for n, v in zip(function.inputs, values, strict=True)}
+        self.function(function)
+
+    def control(self, node: Node, condition: Sequence[str]) -> int:
+        """Append a step that `decide` completes; returns its number."""
+        arguments = tuple(self.root(v) for v in condition)
+        self.steps.append(Step(_device(node), "", arguments, 0, origin=node.origin))
+        return len(self.steps) - 1
+
+    def decide(self, number: int, control: Control) -> None:
+        """Say what the step of this number decides."""
+        self.steps[number] = replace(self.steps[number], kernel=control.kind, control=control)
 
 
-def _buffer(main: Function, value: str) -> Buffer:
-    if value in main.constants:
-        constant = array_type(main.constants[value])
-        return Buffer(value, constant.dtype, constant.shape, "constant", value)
-    known = main.type(value)
-    return Buffer(value, known.dtype, known.shape, "input" if value in main.inputs else "scratch")
+def _device(node: Node) -> Device:
+    return "webgpu" if node.attributes["device"] == "webgpu" else "wasm"
+
+
+def _buffer(module: Module, value: str) -> Buffer:
+    for function in module.functions.values():
+        if value in function.constants:
+            constant = array_type(function.constants[value])
+            return Buffer(value, constant.dtype, constant.shape, "constant", value)
+    for function in module.functions.values():
+        if value in function.types:
+            known = function.types[value]
+            kind: BufferKind = "input" if value in module.main.inputs else "scratch"
+            return Buffer(value, known.dtype, known.shape, kind)
+    raise KeyError(value)

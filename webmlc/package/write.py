@@ -64,7 +64,7 @@ class ProgramParts:
         """This program with what only its code can say: scratch, dispatch sizes and symbols."""
         steps = []
         for step in self.steps:
-            if step.device == "webgpu":
+            if step.device == "webgpu" and step.control is None:
                 entry = shaders.entries[step.kernel]
                 step = replace(
                     step,

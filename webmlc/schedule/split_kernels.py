@@ -49,15 +49,16 @@ def split_kernels(module: Module, machine: Machine, passes: Test) -> Module:
     that can be cut any further `passes`.
     """
     splitter = _Splitter(machine, passes, dict(module.kernels))
-    nodes: list[Node] = []
-    types = dict(module.main.types)
-    for node in module.main.nodes:
-        if node.op != "call_kernel" or node.attributes["device"] != machine.name:
-            nodes.append(node)
-            continue
-        nodes += splitter.calls(node, types)
-    main = replace(module.main, nodes=tuple(nodes), types=types)
-    functions = {**module.functions, "main": main}
+    functions = {}
+    for name, function in module.functions.items():
+        nodes: list[Node] = []
+        types = dict(function.types)
+        for node in function.nodes:
+            if node.op != "call_kernel" or node.attributes["device"] != machine.name:
+                nodes.append(node)
+                continue
+            nodes += splitter.calls(node, types, name)
+        functions[name] = replace(function, nodes=tuple(nodes), types=types)
     return replace(module, functions=functions, kernels=splitter.kernels)
 
 
@@ -70,8 +71,10 @@ class _Splitter:
     kernels: dict[str, LoopFunction]
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def calls(self, node: Node, types: dict[str, TensorType]) -> list[Node]:
-        """The calls that a call stands for; adds the types of the values between them."""
+    def calls(self, node: Node, types: dict[str, TensorType], where: str) -> list[Node]:
+        """The calls that a call in function `where` stands for; adds the types of the values
+        between them.
+        """
         name = str(node.attributes["kernel"])
         if name not in self.parts:
             self.parts[name] = self.cut(self.kernels[name])
@@ -82,7 +85,7 @@ class _Splitter:
         arguments = zip(function.params, (*node.inputs, *node.outputs), strict=True)
         values = {buffer.name: value for buffer, value in arguments}
         for buffer in function.allocations:
-            values[buffer.name] = f"{node.outputs[0]}/{buffer.name}"
+            values[buffer.name] = f"{where}/{node.outputs[0]}/{buffer.name}"
         constants = set(node.attributes["constants"])
         result: list[Node] = []
         for part in names:

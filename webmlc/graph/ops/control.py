@@ -1,5 +1,6 @@
-"""Control flow that is decided at build time: an If of a known condition is one of its branches, a
-Loop of few iterations is unrolled, a Scan is a Loop over slices.
+"""Control flow: an If of a known condition is one of its branches, a Loop of few iterations is
+unrolled, a Scan is a Loop over slices. What a run decides is outlined (`graph.outline`) to rows of
+domain `webmlc`, which name functions of the module.
 
     y = If(true) {then: y = Relu(x), else: y = Neg(x)}  ->  y = Relu(x)
 """
@@ -12,7 +13,7 @@ from itertools import repeat, zip_longest
 
 import numpy as np
 
-from webmlc.core.expr import as_int
+from webmlc.core.expr import as_expr, as_int
 from webmlc.graph.ir import Attribute, Function, Node, TensorType
 from webmlc.graph.ops.operator import (
     Builder,
@@ -22,20 +23,27 @@ from webmlc.graph.ops.operator import (
     UnknownValueError,
 )
 
-UNROLLED_NODES = 4096
-"""Nodes that unrolling a loop may make."""
+UNROLLED_NODES, UNROLLED_VALUES = 64, 4096
+"""Nodes that unrolling a loop may make: what a run could do, and what only a build can (sequences).
+"""
+
+CONTROL = frozenset({("webmlc", "If"), ("webmlc", "Loop")})
+"""The nodes that run functions of the module."""
 
 _PLACES = ("scan_output_axes", "scan_output_directions")
 
 
-def _if_type(context: Context) -> tuple[TensorType, ...]:
-    raise UnknownValueError(context.node.inputs[0], "the condition")
+def _result_types(context: Context) -> tuple[TensorType, ...]:
+    """What outlining found out of the functions that the node runs."""
+    types: tuple[TensorType, ...] = context.attribute("types")
+    return types
 
 
-def _if(context: Context, builder: Builder) -> tuple[str, ...]:
-    condition = context.known(0, "the condition").reshape(-1)[0]
+def _if(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    known = context.value(0)
+    condition = None if known is None else known.reshape(-1)[0]
     if not isinstance(condition, bool):
-        raise UnknownValueError(context.node.inputs[0], "the condition")
+        return None
     branch = context.attribute("then_branch" if condition else "else_branch")
     return splice(branch, builder, {})
 
@@ -77,39 +85,47 @@ def _renamed(function: Function, names: Mapping[str, str]) -> Function:
     return replace(function, nodes=nodes, outputs=outputs)
 
 
-def _loop_type(context: Context) -> tuple[TensorType, ...]:
-    raise UnknownValueError(context.node.inputs[0], "the number of iterations")
+def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    """Unrolled: a copy of the body for each iteration, over the values that the one before carries.
 
-
-def _loop(context: Context, builder: Builder) -> tuple[str, ...]:
-    """Unrolled: `trips` copies of the body, each over the values that the one before carries."""
+    None where the number of iterations is not known, or makes too much code.
+    """
     body = context.attribute("body")
-    trips = context.integers("trips", 0) if context.has(0) else None
-    condition = context.known(1, "the condition").reshape(-1)[0] if context.has(1) else True
-    if condition is False:
-        trips = (0,)
-    if trips is None or not _goes_on(body):
-        raise NotSupportedError("a loop whose end depends on values computed in it")
     carried = context.node.inputs[2:]
-    if trips[0] == 0 and len(body.outputs) > len(carried) + 1:
-        raise NotSupportedError("a loop without iterations that scans")
-    if trips[0] * len(body.nodes) > UNROLLED_NODES:
-        raise NotSupportedError(f"{trips[0]} iterations of {len(body.nodes)} nodes: too much code")
+    trips = _trips(context, body)
+    values = any(context.holds_values(i + 2) for i in range(len(carried)))
+    limit = UNROLLED_VALUES if values else UNROLLED_NODES
+    scanned = len(body.outputs) - 1 - len(carried)
+    if trips is None or trips * len(body.nodes) > limit or (trips == 0 and scanned):
+        if values:
+            raise UnknownValueError(context.node.inputs[0], "the length of a sequence from a loop")
+        return None
     slices: list[tuple[str, ...]] = []
-    for trip in range(trips[0]):
+    for trip in range(trips):
         given = (builder.constant(np.int64(trip)), builder.constant(np.bool_(True)), *carried)
         results = splice(body, builder, dict(zip(body.inputs, given, strict=True)))
         carried = results[1 : len(carried) + 1]
         slices.append(results[len(carried) + 1 :])
-    scanned = [
+    stacks = [
         _stack(builder, parts[::-1] if backward else parts, axis)
         for parts, (axis, backward) in zip(zip(*slices, strict=True), places(context), strict=False)
     ]
-    wanted = zip((*carried, *scanned), context.node.outputs, strict=True)
+    wanted = zip((*carried, *stacks), context.node.outputs, strict=True)
     return tuple(value for value, name in wanted if name)
 
 
-def _goes_on(body: Function) -> bool:
+def _trips(context: Context, body: Function) -> int | None:
+    """The number of iterations, where it is known."""
+    condition = context.value(1)
+    if condition is not None and condition.reshape(-1)[0] is False:
+        return 0
+    count = context.value(0)
+    if count is None or not goes_on(body) or (context.has(1) and condition is None):
+        return None
+    return as_int(as_expr(count.reshape(-1)[0]))
+
+
+def goes_on(body: Function) -> bool:
     """True where the body's condition is always what it was before the first iteration, or true."""
     makers = {o: node for node in body.nodes for o in node.outputs}
     value = body.outputs[0]
@@ -143,15 +159,14 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
     axes = context.attribute("scan_input_axes", (0,) * count)
     backward = context.attribute("scan_input_directions", (0,) * count)
     first = len(states)
-    lengths = [context.shape(first + k)[axes[k] % context.rank(first + k)] for k in range(count)]
-    length = as_int(lengths[0])
-    if length is None:
-        raise NotSupportedError("a scan over a symbolic axis")
-    body = _sliced(context.attribute("body"), builder, sequences, axes, backward, length)
+    axis = axes[0] % context.rank(first)
+    length = builder("Gather", builder("Shape", sequences[0]), builder.constant(np.int64(axis)))
+    last = builder("Sub", length, builder.constant(np.int64(1)))
+    body = _sliced(context.attribute("body"), builder, sequences, axes, backward, last)
     attributes = {k: context.attribute(k) for k in _PLACES if k in context.node.attributes}
     results = builder.many(
         "Loop",
-        builder.constant(np.int64(length)),
+        length,
         "",
         *states,
         outputs=len(body.outputs) - 1,
@@ -167,7 +182,7 @@ def _sliced(
     sequences: tuple[str, ...],
     axes: tuple[int, ...],
     backward: tuple[int, ...],
-    length: int,
+    last: str,
 ) -> Function:
     """A Scan's body as a Loop's: it gathers its slices, and its condition is a constant."""
     step, condition, going = (builder.fresh(what) for what in ("step", "condition", "going"))
@@ -177,8 +192,7 @@ def _sliced(
     for k, sequence in enumerate(sequences):
         place = step
         if backward[k]:
-            place, last = builder.fresh("place"), builder.fresh("last")
-            constants[last] = np.array(length - 1, np.int64)
+            place = builder.fresh("place")
             nodes.append(Node("Sub", (last, step), (place,), origin=builder.source.origin))
         gathered = (body.inputs[first + k],)
         axis: dict[str, Attribute] = {"axis": axes[k]}
@@ -216,7 +230,10 @@ def _scan_form(node: Node, opset: int) -> Node:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("If", _if_type, expand=_if),
-    Operator("Loop", _loop_type, expand=_loop),
-    Operator("Scan", _loop_type, expand=_scan, normalise=_scan_form),
+    Operator("If", _result_types, expand=_if),
+    Operator("Loop", _result_types, expand=_loop),
+    Operator("Scan", _result_types, expand=_scan, normalise=_scan_form),
+    Operator("If", _result_types, domain="webmlc"),
+    Operator("Loop", _result_types, domain="webmlc"),
+    Operator("PutSlice", _result_types, domain="webmlc"),
 )

@@ -39,11 +39,25 @@ awake.
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleControl:
+    """What a step decides that calls no kernel: see `package.manifest.Control`.
+
+    `target` is a step of the module; `counter` the slot of a loop's symbol, which the slot of its
+    number of iterations follows. The step's argument, where it has one, is the condition's slot.
+    """
+
+    kind: Literal["if", "else", "loop", "next"]
+    target: int
+    counter: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a kernel: the slots of its buffers, then of its symbols."""
+    """One call of a kernel: the slots of its buffers, then of its symbols; or a decision."""
 
     kernel: str
     arguments: tuple[int, ...]
+    control: ModuleControl | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +103,68 @@ def _run(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
     if not steps:
         return head + ")"
     labels = " ".join(f"$s{i}" for i in range(len(steps)))
-    lines = [head, *(f"block $s{i}" for i in reversed(range(len(steps))))]
+    jumps = any(step.control for step in steps)
+    lines = [f"{head} (local $count i32)", "(loop $again"] if jumps else [head]
+    lines += [f"block $s{i}" for i in reversed(range(len(steps)))]
     lines.append(f"local.get $first br_table {labels} end")
     for index, step in enumerate(steps):
-        kernel = kernels[step.kernel]
-        expected = len(kernel.params) + len(kernel.symbols)
-        if len(step.arguments) != expected:
-            raise InternalError(
-                f"wasm: step {index} gives {len(step.arguments)} arguments to {step.kernel}, "
-                f"which takes {expected}"
-            )
         lines.append(f"  (if (i32.le_s (local.get $last) (i32.const {index})) (then (return)))")
-        slots = " ".join(f"(i32.load offset={SLOTS + 4 * s} (i32.const 0))" for s in step.arguments)
-        lines.append(f"  (call ${step.kernel} {slots} (local.get $tid) (local.get $threads))")
-        lines.append("  (call $barrier (local.get $threads))")
+        lines += _decide(step, step.control) if step.control else _call(kernels, index, step)
         if index < len(steps) - 1:
             lines.append("end")
-    return "\n".join(lines) + ")"
+    return "\n".join(lines) + ("))" if jumps else ")")
+
+
+def _call(kernels: Mapping[str, LoopFunction], index: int, step: Step) -> list[str]:
+    """A kernel, on every thread; then they meet."""
+    kernel = kernels[step.kernel]
+    expected = len(kernel.params) + len(kernel.symbols)
+    if len(step.arguments) != expected:
+        raise InternalError(
+            f"wasm: step {index} gives {len(step.arguments)} arguments to {step.kernel}, "
+            f"which takes {expected}"
+        )
+    slots = " ".join(_slot(s) for s in step.arguments)
+    return [
+        f"  (call ${step.kernel} {slots} (local.get $tid) (local.get $threads))",
+        "  (call $barrier (local.get $threads))",
+    ]
+
+
+def _decide(step: Step, control: ModuleControl) -> list[str]:
+    """A decision, which every thread takes by itself, all on the same values."""
+    jump = (
+        f"(if (i32.le_s (local.get $last) (i32.const {control.target})) (then (return))) "
+        f"(local.set $first (i32.const {control.target})) (br $again)"
+    )
+    if control.kind == "else":
+        return [f"  {jump}"]
+    going = f"(i32.load8_u {_slot(step.arguments[0])})" if step.arguments else "(i32.const 1)"
+    if control.kind == "if":
+        return [f"  (if (i32.eqz {going}) (then {jump}))"]
+    assert control.counter is not None
+    counter = f"offset={SLOTS + 4 * control.counter} (i32.const 0)"
+    start = "(i32.const 0)"
+    lines = []
+    if control.kind == "next":
+        start = "(local.get $count)"
+        lines = [  # nobody counts before all have read
+            f"  (local.set $count (i32.add (i32.load {counter}) (i32.const 1)))",
+            "  (call $barrier (local.get $threads))",
+        ]
+    lines += [
+        f"  (if (i32.eqz (local.get $tid)) (then (i32.store {counter} {start})))",
+        "  (call $barrier (local.get $threads))",
+    ]
+    fewer = f"(i32.lt_s {start} {_slot(control.counter + 1)})"
+    follows = f"(i32.and {fewer} {going})"
+    test = follows if control.kind == "next" else f"(i32.eqz {follows})"
+    return [*lines, f"  (if {test} (then {jump}))"]
+
+
+def _slot(slot: int) -> str:
+    """What a slot holds."""
+    return f"(i32.load offset={SLOTS + 4 * slot} (i32.const 0))"
 
 
 _BARRIER = f"""(func $barrier (param $threads i32) (local $generation i32) (local $spins i32)

@@ -1,0 +1,61 @@
+"""Control flow that a run decides, in a real Chromium: on the CPU with threads, and on the GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import webmlc
+from tests.browser.pages import Page, open_pages
+
+BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
+MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[n] x, float[t] w, float limit) => (float[n] y, float[t, n] s) {
+    y, s = Scan<num_scan_inputs = 1,
+        body = b (float[n] p, float v) => (float[n] q, float[n] o) {
+            large = Greater(v, limit)
+            q = If(large) <
+                then_branch = a () => (float[n] h) { h = Add(p, v) },
+                else_branch = e () => (float[n] k) { k = Mul(p, x) }
+            >
+            o = Neg(q)
+        }
+    >(x, w)
+}"""
+RUN = """async ({ device, threads, lengths }) => {
+  const { load } = await import("/model/webmlc.js");
+  const model = await load("/model/", { device, threads });
+  const results = [];
+  for (const t of lengths) {
+    const x = { dtype: "float32", shape: [3], data: new Float32Array([1.5, -0.5, 0.25]) };
+    const waves = Float32Array.from({ length: t }, (_, i) => Math.sin(i));
+    const w = { dtype: "float32", shape: [t], data: waves };
+    const limit = { dtype: "float32", shape: [], data: new Float32Array([0.2]) };
+    const { y, s } = await model.run({ x, w, limit });
+    results.push({ y: Array.from(y.data), s: Array.from(s.data) });
+  }
+  model.dispose();
+  return results;
+}"""
+LENGTHS = [5, 1, 40, 0, 7]
+
+
+@pytest.mark.parametrize(("device", "threads"), [("wasm", 1), ("wasm", 2), ("webgpu", 1)])
+def test_loops_and_branches_run_in_a_page(tmp_path: Path, device: str, threads: int) -> None:
+    (tmp_path / "index.html").write_text(BLANK)
+    webmlc.build(onnx.parser.parse_model(MODEL), tmp_path / "model")
+    arg = {"device": device, "threads": threads, "lengths": LENGTHS}
+    (report,) = open_pages({"/": tmp_path}, Page("/", RUN, arg=arg))
+    x = np.array([1.5, -0.5, 0.25], np.float32)
+    for length, result in zip(LENGTHS, report.value, strict=True):
+        p, rows = x, []
+        for v in np.sin(np.arange(length)).astype(np.float32):
+            p = p + v if v > 0.2 else p * x
+            rows.append(-p)
+        np.testing.assert_allclose(result["y"], p, rtol=1e-5)
+        np.testing.assert_allclose(
+            np.reshape(result["s"], (length, 3)), np.reshape(rows, (length, 3)), rtol=1e-5
+        )

@@ -1,0 +1,153 @@
+"""Control flow that a run decides, built and run on both devices, against onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+
+import webmlc
+
+Device = Literal["wasm", "webgpu"]
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def check(text: str, folder: Path, *runs: dict[str, Any]) -> None:
+    """The package computes what onnxruntime does, with one thread, with two, and on the GPU."""
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    webmlc.build(model, folder)
+    settings: tuple[tuple[Device, int], ...] = (("wasm", 1), ("wasm", 2), ("webgpu", 1))
+    for device, threads in settings:
+        loaded = webmlc.load(folder, device=device, threads=threads)
+        for feeds in runs:
+            actual = loaded.run(feeds)
+            expected = session.run(None, feeds)
+            for info, want in zip(model.graph.output, expected, strict=True):
+                np.testing.assert_allclose(actual[info.name], want, rtol=1e-4, atol=1e-5)
+        loaded.dispose()
+
+
+BRANCHES = """g (float[n, 4] x, float[4] b, bool c) => (float[n, 4] y, float[n] z) {
+    y, z = If(c) <
+        then_branch = t () => (float[n, 4] p, float[n] q) {
+            r = Relu(x)
+            p = Add(r, b)
+            q = ReduceSum<keepdims = 0>(p, axis)
+        },
+        else_branch = e () => (float[n, 4] u, float[n] v) {
+            u = Identity(x)
+            m = ReduceMax<axes = [1], keepdims = 0>(x)
+            v = Neg(m)
+        }
+    >
+}"""
+
+
+def test_a_condition_of_a_run_chooses_a_branch(tmp_path: Path) -> None:
+    text = BRANCHES.replace("{\n    y, z", "<int64[1] axis = {1}>{\n    y, z", 1)
+    runs = [
+        {"x": normal(n, 4), "b": normal(4), "c": np.array(c)} for n in (1, 7) for c in (True, False)
+    ]
+    check(text, tmp_path, *runs)
+
+
+def test_a_long_loop_carries_swaps_and_scans(tmp_path: Path) -> None:
+    text = """g (float[n] x, float[n] w) => (float[n] a, float[n] b, float[k, n] s) {
+        count = Constant<value_int = 50>()
+        half = Constant<value_float = 0.5>()
+        a, b, s = Loop(count, , x, w) <
+            body = l (int64 i, bool c, float[n] p, float[n] q)
+                => (bool d, float[n] r, float[n] t, float[n] o) {
+                d = Identity(c)
+                r = Identity(q)
+                f = Cast<to = 1>(i)
+                m = Mul(p, half)
+                g = Mul(f, x)
+                t = Sub(g, m)
+                o = Neg(t)
+            }
+        >
+    }"""
+    check(text, tmp_path, {"x": normal(3), "w": normal(3)}, {"x": normal(40), "w": normal(40)})
+
+
+def test_a_computed_condition_ends_a_loop(tmp_path: Path) -> None:
+    text = """g (float[n] x) => (float[n] y, int64 k) {
+        zero = Constant<value_int = 0>()
+        limit = Constant<value_float = 100.0>()
+        y, k = Loop( , , x, zero) <
+            body = l (int64 i, bool c, float[n] p, int64 j) => (bool d, float[n] q, int64 m) {
+                q = Add(p, p)
+                one = Constant<value_int = 1>()
+                m = Add(j, one)
+                a = Abs(q)
+                s = ReduceSum<keepdims = 0>(a)
+                d = Less(s, limit)
+            }
+        >
+    }"""
+    check(text, tmp_path, {"x": normal(5)}, {"x": np.full(9, 0.01, np.float32)})
+
+
+def test_a_scan_of_a_symbolic_length_goes_backwards(tmp_path: Path) -> None:
+    text = """g (float[2] h, float[2, t] x, float[t, 2] y) => (float[2] k, float[2, t] z) {
+        k, z = Scan<num_scan_inputs = 2, scan_input_axes = [1, 0], scan_input_directions = [1, 0],
+            scan_output_axes = [1], scan_output_directions = [1],
+            body = b (float[2] s, float[2] p, float[2] q) => (float[2] r, float[2] o) {
+                m = Mul(p, q)
+                r = Add(s, m)
+                o = Sub(r, p)
+            }
+        >(h, x, y)
+    }"""
+    check(
+        text,
+        tmp_path,
+        *({"h": normal(2), "x": normal(2, t), "y": normal(t, 2)} for t in (1, 5, 90)),
+    )
+
+
+def test_a_branch_inside_a_loop_inside_a_loop(tmp_path: Path) -> None:
+    text = """g (float[n] x, float[m] w) => (float[n] y, float[m, n] s) {
+        y, s = Scan<num_scan_inputs = 1,
+            body = b (float[n] p, float v) => (float[n] q, float[n] o) {
+                count = Constant<value_int = 30>()
+                q = Loop(count, , p) <
+                    body = l (int64 i, bool c, float[n] f) => (bool d, float[n] g) {
+                        d = Identity(c)
+                        ten = Constant<value_int = 10>()
+                        early = Less(i, ten)
+                        g = If(early) <
+                            then_branch = t () => (float[n] h) { h = Add(f, v) },
+                            else_branch = e () => (float[n] k) {
+                                u = Sin(f)
+                                k = Mul(u, x)
+                            }
+                        >
+                    }
+                >
+                o = Sub(q, p)
+            }
+        >(x, w)
+    }"""
+    check(text, tmp_path, {"x": normal(6), "w": normal(4)}, {"x": normal(2), "w": normal(70)})
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_control_flow_is_profiled(tmp_path: Path, device: Device) -> None:
+    text = BRANCHES.replace("{\n    y, z", "<int64[1] axis = {1}>{\n    y, z", 1)
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
+    webmlc.build(model, tmp_path, target=device)
+    loaded = webmlc.load(tmp_path, device=device)
+    times = loaded.profile({"x": normal(2, 4), "b": normal(4), "c": np.array(True)})
+    assert {"if", "else"} <= {step.kernel for step in times}
+    loaded.dispose()
