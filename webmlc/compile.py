@@ -20,6 +20,7 @@ from webmlc.core.machine import RELAXED, WASM_MACHINES, WEBGPU, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.fuse import FusionLimits, fuse
 from webmlc.graph.infer_shapes import infer_shapes
@@ -84,8 +85,9 @@ def compile_model(
     module = _seen(watch, "frontend", read_model(model))
     module = _seen(watch, "normalise", normalise(module))
     module = _seen(watch, "infer shapes", infer_shapes(module))
-    module = _seen(watch, "fold constants", fold_constants(module))
+    module = _seen(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _seen(watch, "simplify", simplify_graph(module))
+    module = _seen(watch, "compute in integers", compute_in_integers(module))
     module = _seen(watch, "choose layouts", choose_layouts(module))
     module = _seen(watch, "simplify layouts", simplify_graph(module))
 

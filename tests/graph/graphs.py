@@ -14,9 +14,12 @@ from webmlc.graph.simplify_graph import simplify_graph
 
 def module(text: str) -> Module:
     """The module of an ONNX graph in ONNX's text syntax, simplified."""
-    header = '<ir_version: 8, opset_import: ["" : 17]>\n'
-    read = read_model(onnx.parser.parse_model(header + text))
-    return simplify_graph(fold_constants(infer_shapes(normalise(read))))
+    return simplify_graph(fold_constants(infer_shapes(normalise(read_model(parsed(text))))))
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    """The model of an ONNX graph in ONNX's text syntax."""
+    return onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
 
 
 def zeros(name: str, *shape: int) -> str:

@@ -32,8 +32,13 @@ LARGEST_BINDING = 128 << 20
 """Bytes that every WebGPU device binds as one buffer (`maxStorageBufferBindingSize`)."""
 NHWC = (0, 2, 3, 1)
 NCHW = (0, 3, 1, 2)
+_INT32 = 6
+"""ONNX's number of int32, as `Cast` has it."""
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+_FLOAT = (DType.float32,)
+_WEIGHTS = (DType.int8, DType.int16)
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_QUANTISATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _REDUCTIONS = frozenset(
     {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2"}
 )
@@ -76,7 +81,7 @@ class _Layouts:
         key = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op}"
         maps = self.rank(node.inputs[0]) == 4 if node.inputs and node.inputs[0] else False
         match key:
-            case "Conv":
+            case "Conv" | "ConvInteger":
                 written = maps and node.inputs[1] in self.constants and self.convolution(node)
             case "MaxPool" | "AveragePool":
                 written = maps and self.pool(node)
@@ -84,6 +89,8 @@ class _Layouts:
                 written = maps and self.global_pool(node)
             case "MatMul" | "Gemm":
                 written = self.matmul(node)
+            case "MatMulInteger":
+                written = self.integer_matmul(node)
             case _:
                 written = False
         if written or (self.follows_nhwc(node) and self.follow(node, key)):
@@ -163,19 +170,21 @@ class _Layouts:
     # -- operators ---------------------------------------------------------------------
 
     def convolution(self, node: Node) -> bool:
-        weights = self.constants[node.inputs[1]]
-        windows = self.windows(node, weights.shape[2:])
-        if windows is None:
+        quantised = node.op == "ConvInteger"
+        weights = self.centred(node, 0) if quantised else self.constants[node.inputs[1]]
+        windows = None if weights is None else self.windows(node, weights.shape[2:])
+        if weights is None or windows is None:
             return False
         groups = int(node.attributes.get("group", 1))
         depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
         packed = pack_depthwise(weights) if depthwise else pack_convolution(weights, groups)
         twin = f"{node.outputs[0]}.nhwc"
-        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        bias = node.inputs[2] if len(node.inputs) > 2 and not quantised else ""
+        zero = self.zero_point(node) if quantised else ""
         self.emit(
             "DepthwiseConv" if depthwise else "Conv",
-            (self.pad(node, windows, 0.0), self.constant(f"{node.inputs[1]}.packed", packed)),
-            f"{twin}.sum" if bias else twin,
+            (self.pad(node, windows, zero or 0.0), self.constant(f"{twin}.packed", packed)),
+            f"{twin}.sum" if bias or zero else twin,
             node.origin,
             "webmlc",
             channels=weights.shape[0],
@@ -184,6 +193,8 @@ class _Layouts:
         )
         if bias:
             self.emit("Add", (f"{twin}.sum", self.nchw(bias)), twin, node.origin)
+        elif zero:
+            self.less_zero_point(node, zero, weights.sum((1, 2, 3), np.int32), twin)
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
 
@@ -221,8 +232,10 @@ class _Layouts:
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
 
-    def pad(self, node: Node, windows: Windows, fill: float) -> str:
-        """The node's map in NHWC, padded so that every window lies inside."""
+    def pad(self, node: Node, windows: Windows, fill: float | str) -> str:
+        """The node's map in NHWC, padded (with a number or a value) so that every window lies
+        inside.
+        """
         data = self.as_nhwc(node.inputs[0])
         begins, ends = [as_int(b) or 0 for b in windows.begins], []
         for d, (reach, size) in enumerate(zip(windows.reaches, windows.inputs, strict=True)):
@@ -238,7 +251,9 @@ class _Layouts:
         dtype = self.types[data].dtype
         pads = np.array([0, *begins, 0, 0, *ends, 0], np.int64)
         amounts = self.constant(f"{name}.amounts", pads)
-        value = self.constant(f"{name}.value", np.array(fill, dtype.numpy))
+        value = fill if isinstance(fill, str) else f"{name}.value"
+        if not isinstance(fill, str):
+            self.constant(value, np.array(fill, dtype.numpy))
         return self.emit("Pad", (data, amounts, value), name, node.origin, mode="constant")
 
     def matmul(self, node: Node) -> bool:
@@ -246,7 +261,10 @@ class _Layouts:
         better.
         """
         left, right = node.inputs[:2]
-        if not self.types[left].dtype == self.types[right].dtype == DType.float32:
+        quantised = right in self.constants and node.op == "MatMul"  # weights, scaled afterwards
+        if self.types[left].dtype != DType.float32 or (
+            self.types[right].dtype not in ((DType.float32, *_WEIGHTS) if quantised else _FLOAT)
+        ):
             return False
         if node.op == "Gemm" and (node.attributes.get("transA", 0) or right not in self.constants):
             return False
@@ -274,6 +292,74 @@ class _Layouts:
         if bias:
             self.emit("Add", (product, self.scaled(node, bias)), node.outputs[0], node.origin)
         return True
+
+    # -- quantised products ------------------------------------------------------------
+
+    def integer_matmul(self, node: Node) -> bool:
+        """A product of quantised matrices over a packed right operand; False as for `matmul`."""
+        left, right = node.inputs[:2]
+        output, packed = node.outputs[0], f"{node.outputs[0]}.packed"
+        if self.rank(left) < 2 or self.rank(right) < 2:
+            return False
+        if right in self.constants and self.rank(right) == 2:
+            matrix, zero = self.centred(node, 1), self.zero_point(node)
+            if matrix is None or (zero and self.types[zero].static_shape not in ((), (1,))):
+                return False
+            self.constant_product(node, matrix, packed, f"{output}.sum" if zero else output)
+            if zero:
+                self.less_zero_point(node, zero, matrix.sum(0, np.int32), output)
+            return True
+        if not self.is_large(node) or self.types[node.inputs[-1]].rank > 1:
+            return False
+        operands = [self.widened(node, slot) for slot in (0, 1)]
+        self.emit("Pack", operands[1:], packed, node.origin, "webmlc")
+        columns = self.types[output].shape[-1]
+        self.emit("MatMul", (operands[0], packed), output, node.origin, "webmlc", columns=columns)
+        return True
+
+    def zero_point(self, node: Node) -> str:
+        """The zero point of the left operand or the map; "" where it is zero."""
+        zero = node.inputs[2] if len(node.inputs) > 2 else ""
+        return "" if zero in self.constants and not self.constants[zero].any() else zero
+
+    def centred(self, node: Node, axis: int) -> Array | None:
+        """The constant weights less their zero point (one, or one along `axis`), as small integers;
+        `None` where it is not constant.
+        """
+        weights = self.constants[node.inputs[1]]
+        zero = node.inputs[3] if len(node.inputs) > 3 else ""
+        if zero and zero not in self.constants:
+            return None
+        shape = [1] * weights.ndim
+        shape[axis] = -1
+        shift = self.constants[zero].astype(np.int32).reshape(shape) if zero else np.int32(0)
+        wide = weights.astype(np.int32) - shift
+        fits = not wide.size or (wide.min() >= -128 and wide.max() <= 127)
+        return wide.astype(np.int8 if fits else np.int16)
+
+    def less_zero_point(self, node: Node, zero: str, sums: Array, output: str) -> None:
+        """`output`, from the products' sum `{output}.sum` of numbers that are not less their zero
+        point: that zero point times the weights' `sums` is subtracted once.
+        """
+        if zero in self.constants:
+            shift = self.constant(f"{output}.shift", -sums * self.constants[zero].astype(np.int32))
+            self.emit("Add", (f"{output}.sum", shift), output, node.origin)
+            return
+        number = self.emit("Cast", (zero,), f"{output}.zero", node.origin, to=_INT32)
+        factors = (number, self.constant(f"{output}.sums", sums))
+        shift = self.emit("Mul", factors, f"{output}.shift", node.origin)
+        self.emit("Sub", (f"{output}.sum", shift), output, node.origin)
+
+    def widened(self, node: Node, slot: int) -> str:
+        """An operand less its zero point, in int32."""
+        name, zero = f"{node.outputs[0]}.{slot}", ""
+        if len(node.inputs) > 2 + slot:
+            zero = node.inputs[2 + slot]
+        wide = self.emit("Cast", (self.nchw(node.inputs[slot]),), name, node.origin, to=_INT32)
+        if not zero:
+            return wide
+        shift = self.emit("Cast", (zero,), f"{name}.zero", node.origin, to=_INT32)
+        return self.emit("Sub", (wide, shift), f"{name}.centred", node.origin)
 
     def constant_product(self, node: Node, matrix: Array, packed: str, product: str) -> None:
         """The product with a constant matrix, in parts where a GPU could not bind it at once."""
@@ -320,7 +406,13 @@ class _Layouts:
         inputs: list[str] | None = None
         if any(self.types[o].rank != 4 for o in node.outputs if o):
             return False
-        if kind_of(node) in ("elementwise", "broadcast"):
+        if key in _QUANTISATION and any(i and self.rank(i) > 1 for i in node.inputs[1:]):
+            return False
+        if key in _QUANTISATION:
+            inputs = [self.as_nhwc(node.inputs[0]), *node.inputs[1:]]
+            axis = int(attributes.get("axis", 1))
+            attributes = {**attributes, "axis": NCHW[axis]}
+        elif kind_of(node) in ("elementwise", "broadcast"):
             inputs = self.broadcast_inputs(node)
         elif key == "Concat" and all(self.rank(i) == 4 for i in node.inputs):
             inputs = [self.as_nhwc(i) for i in node.inputs]

@@ -23,13 +23,13 @@ GROWTH = 1 << 16
 """Bytes by which a folded result may always be larger than its inputs."""
 
 
-def fold_constants(module: Module) -> Module:
-    """Fold every function."""
-    functions = {name: fold_function(f) for name, f in module.functions.items()}
+def fold_constants(module: Module, keep: frozenset[str] = frozenset()) -> Module:
+    """Fold every function, but operators that are to `keep`."""
+    functions = {name: fold_function(f, keep) for name, f in module.functions.items()}
     return replace(module, functions=functions)
 
 
-def fold_function(function: Function) -> Function:
+def fold_function(function: Function, keep: frozenset[str] = frozenset()) -> Function:
     """Fold one function, in one walk."""
     constants: dict[str, Array] = dict(function.constants)
     base = Scope.of(function)
@@ -43,7 +43,7 @@ def fold_function(function: Function) -> Function:
                 for name, type_ in zip(filter(None, node.outputs), context.outputs, strict=True)
             )
             continue
-        if not _is_foldable(node, context):
+        if node.op in keep or not _is_foldable(node, context):
             nodes.append(node)
             continue
         arrays = [_known(context, i) for i in range(len(node.inputs))]

@@ -216,6 +216,8 @@ class _Inference:
 
 def _may_be_shape(node: Node, context: Context) -> bool:
     """Cheap tests that spare most nodes: small outputs, integers or all inputs known."""
+    if node.op == "DequantizeLinear":
+        return False  # no shape is made so, and `compute_in_integers` wants to see it
     for type_ in context.outputs:
         sizes = [as_int(d) for d in type_.shape]
         if any(n is None for n in sizes) or np.prod([n or 0 for n in sizes]) > VALUE_LIMIT:

@@ -3,17 +3,21 @@ views.
 
 Maps are already padded, so that every window lies inside (attribute `windows`: a `Windows` record);
 weights are `[O/8][KH][KW][I][8]` (matrices `[N/8][K][8]`), zero-padded to whole panels of eight,
-which is what a vector load wants on the CPU and two `vec4` loads on the GPU.
+which is what a vector load wants on the CPU and two `vec4` loads on the GPU. Products of quantised
+maps (int8, uint8) are summed in int32; quantised weights of a float map are converted as they are
+read.
 """
 
 from __future__ import annotations
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_expr, const, minimum, select
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.pooling import window_mean
+from webmlc.graph.ops.pooling import mean_type, window_mean
+from webmlc.graph.ops.shapes import product_type
 from webmlc.graph.ops.windows import Windows
 
 PACK = 8
@@ -31,13 +35,20 @@ def _tensor(tensors: Tensors, index: int) -> Tensor:
 # -- convolution -----------------------------------------------------------------------
 
 
-def _map_type(context: Context, channels: Expr) -> tuple[TensorType, ...]:
+def _map_type(context: Context, dtype: DType, channels: Expr) -> tuple[TensorType, ...]:
     windows: Windows = context.attribute("windows")
-    return (TensorType(context.dtype(0), (context.shape(0)[0], *windows.sizes, channels)),)
+    return (TensorType(dtype, (context.shape(0)[0], *windows.sizes, channels)),)
 
 
 def _infer_convolution(context: Context) -> tuple[TensorType, ...]:
-    return _map_type(context, const(context.attribute("channels")))
+    dtype = product_type(context.dtype(0))
+    return _map_type(context, dtype, const(context.attribute("channels")))
+
+
+def _product(left: Expr, right: Expr) -> Expr:
+    """One term of a contraction, in the type of its sum."""
+    wide = product_type(left.dtype)
+    return left.astype(wide) * right.astype(wide)
 
 
 def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
@@ -50,17 +61,18 @@ def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     def element(n: Expr, y: Expr, x: Expr, o: Expr, ky: Expr, kx: Expr, i: Expr) -> Expr:
         row, column = windows.positions((y, x), (ky, kx))
         if groups == 1:
-            return data[n, row, column, i] * weights[o // PACK, ky, kx, i, o % PACK]
+            weight = weights[o // PACK, ky, kx, i, o % PACK]
+            return _product(data[n, row, column, i], weight)
         group, within = o // per_group, o % per_group
         weight = weights[group, within // PACK, ky, kx, i, within % PACK]
-        return data[n, row, column, group * inputs + i] * weight
+        return _product(data[n, row, column, group * inputs + i], weight)
 
     extents = (*map(const, windows.kernel), inputs)
     return (reduce("conv", context.outputs[0].shape, extents, "add", element),)
 
 
-def _infer_like_map(context: Context) -> tuple[TensorType, ...]:
-    return _map_type(context, context.shape(0)[3])
+def _infer_depthwise(context: Context) -> tuple[TensorType, ...]:
+    return _map_type(context, product_type(context.dtype(0)), context.shape(0)[3])
 
 
 def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
@@ -68,7 +80,8 @@ def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     windows: Windows = context.attribute("windows")
 
     def element(n: Expr, y: Expr, x: Expr, c: Expr, ky: Expr, kx: Expr) -> Expr:
-        return data[(n, *windows.positions((y, x), (ky, kx)), c)] * weights[ky, kx, c]
+        place = (n, *windows.positions((y, x), (ky, kx)), c)
+        return _product(data[place], weights[ky, kx, c])
 
     return (reduce("depthwise", context.outputs[0].shape, weights.shape[:2], "add", element),)
 
@@ -76,27 +89,36 @@ def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 # -- pooling ---------------------------------------------------------------------------
 
 
-def _pool(context: Context, tensors: Tensors, combine: str) -> Tensor:
+def _infer_max_pool(context: Context) -> tuple[TensorType, ...]:
+    return _map_type(context, context.dtype(0), context.shape(0)[3])
+
+
+def _infer_average_pool(context: Context) -> tuple[TensorType, ...]:
+    return _map_type(context, mean_type(context.dtype(0)), context.shape(0)[3])
+
+
+def _pool(context: Context, tensors: Tensors, combine: str, dtype: DType) -> Tensor:
     data = _tensor(tensors, 0)
     windows: Windows = context.attribute("windows")
 
     def element(n: Expr, y: Expr, x: Expr, c: Expr, ky: Expr, kx: Expr) -> Expr:
-        return data[(n, *windows.positions((y, x), (ky, kx)), c)]
+        return data[(n, *windows.positions((y, x), (ky, kx)), c)].astype(dtype)
 
     extents = tuple(map(const, windows.kernel))
     return reduce("pool", context.outputs[0].shape, extents, combine, element)
 
 
 def _max_pool(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    return (_pool(context, tensors, "max"),)
+    return (_pool(context, tensors, "max", context.dtype(0)),)
 
 
 def _average_pool(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    total = _pool(context, tensors, "add")
+    total = _pool(context, tensors, "add", product_type(context.dtype(0)))
+    dtype = context.outputs[0].dtype
     mean = window_mean(context.attribute("windows"), bool(context.attribute("count_include_pad")))
 
     def element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        return mean(total[n, y, x, c], (y, x))
+        return mean(total[n, y, x, c].astype(dtype), (y, x))
 
     return (compute("average", total.shape, element),)
 
@@ -106,7 +128,7 @@ def _average_pool(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
 def _infer_matmul(context: Context) -> tuple[TensorType, ...]:
     columns = as_expr(context.attribute("columns"))
-    return (TensorType(context.dtype(0), (*context.shape(0)[:-1], columns)),)
+    return (TensorType(product_type(context.dtype(0)), (*context.shape(0)[:-1], columns)),)
 
 
 def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
@@ -116,7 +138,7 @@ def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     def element(*axes: Expr) -> Expr:
         *rows, column, k = axes
         shared = rows[:batch]
-        return left[(*rows, k)] * right[(*shared, column // PACK, k, column % PACK)]
+        return _product(left[(*rows, k)], right[(*shared, column // PACK, k, column % PACK)])
 
     return (reduce("matmul", context.outputs[0].shape, (left.shape[-1],), "add", element),)
 
@@ -168,9 +190,9 @@ def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 
 OPS: tuple[Operator, ...] = (
     Operator("Conv", _infer_convolution, _convolution, kind="contraction", domain="webmlc"),
-    Operator("DepthwiseConv", _infer_like_map, _depthwise, kind="contraction", domain="webmlc"),
-    Operator("MaxPool", _infer_like_map, _max_pool, kind="reduction", domain="webmlc"),
-    Operator("AveragePool", _infer_like_map, _average_pool, kind="reduction", domain="webmlc"),
+    Operator("DepthwiseConv", _infer_depthwise, _depthwise, kind="contraction", domain="webmlc"),
+    Operator("MaxPool", _infer_max_pool, _max_pool, kind="reduction", domain="webmlc"),
+    Operator("AveragePool", _infer_average_pool, _average_pool, kind="reduction", domain="webmlc"),
     Operator("MatMul", _infer_matmul, _matmul, kind="contraction", domain="webmlc"),
     Operator("Pack", _infer_pack, _pack, kind="injective", domain="webmlc"),
     Operator("View", _infer_view, _view, domain="webmlc"),

@@ -13,7 +13,7 @@ from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.reduction import fold, mean_scale
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, given
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, given, product_type
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
@@ -88,16 +88,27 @@ def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows)
     return compute("indices", pooled.shape, lambda *i: first[i].astype(DType.int64))
 
 
+def mean_type(dtype: DType) -> DType:
+    """The dtype of a mean; that of quantised numbers is a float, to be scaled and rounded once."""
+    return DType.float32 if product_type(dtype) != dtype else dtype
+
+
+def _average_type(context: Context) -> tuple[TensorType, ...]:
+    (pooled,) = _pool_type(context)
+    return (replace(pooled, dtype=mean_type(pooled.dtype)),)
+
+
 def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The sum over a window by the number of its elements; padding counts where asked, overhang
     of rounding up never does."""
     x, windows = given(inputs, 0), windows_of(context)
-    wide = accumulator(x.dtype)
+    wide, dtype = product_type(accumulator(x.dtype)), context.outputs[0].dtype
     total = _pool(x, windows, "add", 0, lambda v: v.astype(wide))
+    between = dtype if wide.is_integer else wide
     mean = window_mean(windows, bool(context.attribute("count_include_pad", 0)))
 
     def element(n: Expr, c: Expr, *i: Expr) -> Expr:
-        return mean(total[(n, c, *i)], i).astype(x.dtype)
+        return mean(total[(n, c, *i)].astype(between), i).astype(dtype)
 
     return (compute("average", total.shape, element),)
 
@@ -223,7 +234,7 @@ OPS: tuple[Operator, ...] = (
         *POOLS, case(X, kernel_shape=(2, 2), dilations=(2, 2)),
         case(X, kernel_shape=(2, 2), strides=(2, 2), outputs=2),
         case("int8[1, 1, 4, 4] in -9..9", kernel_shape=(2, 2)))),
-    Operator("AveragePool", _pool_type, _average_pool, kind="reduction", cases=(
+    Operator("AveragePool", _average_type, _average_pool, kind="reduction", cases=(
         *POOLS, case(X, kernel_shape=(3, 3), pads=(1,) * 4, count_include_pad=1),
         case(X, kernel_shape=(2, 2), dilations=(2, 2)))),
     Operator("LpPool", _pool_type, _lp_pool, kind="reduction",

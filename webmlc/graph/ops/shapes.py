@@ -28,6 +28,11 @@ def accumulator(dtype: DType) -> DType:
     return DType.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
+def product_type(dtype: DType) -> DType:
+    """The dtype that products of `dtype` are summed in: int32 of quantised numbers."""
+    return DType.int32 if dtype.is_integer and dtype.bytes < 4 else dtype
+
+
 def canonical(dimension: Expr | int) -> Expr:
     """A dimension in canonical form, its symbols taken as not negative."""
     expr = as_expr(dimension)

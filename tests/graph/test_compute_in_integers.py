@@ -1,0 +1,111 @@
+"""Quantised graphs: which operators they become, and the same results as onnxruntime's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from onnxruntime.quantization import QuantType
+
+import webmlc
+from tests.graph.graphs import parsed
+from tests.graph.quantised import SHAPE, quantised_cnn
+from webmlc.frontend.read_model import read_model
+from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
+from webmlc.graph.fold_constants import fold_constants
+from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.ir import Module
+from webmlc.graph.normalise import normalise
+from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.host.load import load
+
+
+def in_integers(model: onnx.ModelProto) -> Module:
+    typed = infer_shapes(normalise(read_model(model)))
+    return compute_in_integers(simplify_graph(fold_constants(typed, keep=QUANTISED_CONSTANTS)))
+
+
+def operators(made: Module) -> list[str]:
+    return [node.op for node in made.main.nodes]
+
+
+def test_every_product_of_a_quantised_network_is_an_integer_one(tmp_path: Path) -> None:
+    made = in_integers(quantised_cnn(tmp_path))
+    found = operators(made)
+    assert found.count("ConvInteger") == 5
+    assert found.count("MatMulInteger") == 1
+    assert not {"Conv", "Gemm", "MatMul"} & set(found)
+    floats = [a for a in made.main.constants.values() if a.dtype == np.float32]
+    assert all(array.size <= 24 for array in floats)  # scales; the weights are integers
+
+
+def test_a_convolution_is_scaled_once() -> None:
+    made = in_integers(
+        parsed("""
+g (uint8[1,2,4,4] x) => (uint8[1,2,3,3] y)
+<float s = {0.5}, float t = {0.25}, float u = {2.0}, uint8 zero = {7}, uint8 lowest = {0},
+ int8[2,2,2,2] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}> {
+  a = DequantizeLinear(x, s, zero)
+  b = DequantizeLinear(w, t)
+  c = Conv(a, b)
+  d = Relu(c)
+  y = QuantizeLinear(d, u, lowest)
+}
+""")
+    )
+    assert operators(made) == ["ConvInteger", "Cast", "Mul", "QuantizeLinear"]
+    factor = made.main.constants[made.main.nodes[2].inputs[1]]
+    assert factor.item() == 0.5 * 0.25 / 2
+
+
+def test_what_chooses_elements_moves_integers() -> None:
+    made = in_integers(
+        parsed("""
+g (uint8[2,3] x) => (uint8[3,2] y) <float s = {0.5}, uint8 zero = {7}> {
+  a = DequantizeLinear(x, s, zero)
+  b = Transpose <perm = [1, 0]> (a)
+  y = QuantizeLinear(b, s, zero)
+}
+""")
+    )
+    assert operators(made) == ["Transpose"]
+
+
+def test_other_parameters_are_quantised_anew() -> None:
+    made = in_integers(
+        parsed("""
+g (uint8[2,3] x) => (uint8[2,3] y)
+<float s = {0.5}, float t = {0.25}, uint8 zero = {7}, uint8 other = {8}> {
+  a = DequantizeLinear(x, s, zero)
+  b = QuantizeLinear(a, s, other)
+  c = DequantizeLinear(b, s, other)
+  y = QuantizeLinear(c, t, other)
+}
+""")
+    )
+    assert operators(made) == ["DequantizeLinear", "QuantizeLinear"] * 2
+
+
+@pytest.mark.parametrize("weights", [QuantType.QInt8, QuantType.QUInt8])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_quantised_network_equals_onnxruntime(
+    weights: QuantType, per_channel: bool, tmp_path: Path
+) -> None:
+    """Every element within one step of the output's quantisation, nearly all of them equal."""
+    model = quantised_cnn(tmp_path, weights, per_channel=per_channel)
+    x = {"x": np.random.default_rng(5).standard_normal(SHAPE).astype(np.float32)}
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (expected,) = session.run(None, x)
+    webmlc.build(tmp_path / "quantised.onnx", tmp_path / "package", target="wasm")
+    actual = load(tmp_path / "package", "wasm").run(x)["y"]
+    (last,) = [node for node in model.graph.node if "y" in node.output]
+    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    steps = np.abs(actual - expected) / constants[last.input[1]]
+    assert steps.max() < 1.01
+    assert np.mean(steps < 0.5) >= 0.8
