@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
 from webmlc.target.flatten_buffers import flatten_buffers
 from webmlc.target.hoist_invariants import hoist_invariants
+from webmlc.target.legalise_types import legalise_types
 from webmlc.target.lower import lower
 from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.registers import register_lanes
@@ -38,9 +40,10 @@ PASSES: dict[str, Pass] = {
     "lower_blocks": lower_blocks,
     "compact_buffers": compact_buffers,
     "flatten_buffers": flatten_buffers,
-    "expand_vectors": expand_vectors,
+    "expand_vectors": partial(expand_vectors, types=RELAXED.lane_types),
     "unroll_loops": unroll_loops,
     "scalar_replacement": scalar_replacement,
+    "legalise_types": legalise_types,
     "legalise": legalise,
     "common_subexpressions": common_subexpressions,
     "hoist_invariants": hoist_invariants,
