@@ -41,8 +41,10 @@ class ScalarOperator:
 
 
 def _truncdiv(a: Any, b: Any) -> Any:
-    quotient = np.abs(a) // np.abs(b)
-    return np.where((a < 0) != (b < 0), -quotient, quotient).astype(np.asarray(a).dtype)[()]
+    """0 where b is 0, as numpy's other divisions."""
+    quotient = np.floor_divide(a, b)
+    inexact = (np.mod(a, b) != 0) & ((np.asarray(a) < 0) != (np.asarray(b) < 0))
+    return np.asarray(quotient + inexact).astype(np.asarray(a).dtype)[()]
 
 
 def _erf(x: Any) -> Any:
@@ -55,7 +57,12 @@ def _shift_right(a: Any, b: Any) -> Any:
 
 
 def _pow(a: Any, b: Any) -> Any:
-    return np.power(a, b)
+    """Integers wrap; a negative power of one is that of its inverse, cut to an integer."""
+    base, exponent = np.asarray(a), np.asarray(b)
+    if base.dtype.kind not in "iu" or not (exponent < 0).any():
+        return np.power(a, b)
+    power = np.power(base, np.maximum(exponent, exponent % 2))
+    return np.where((exponent < 0) & (np.abs(base) != 1), 0, power).astype(base.dtype)[()]
 
 
 _ROWS = (

@@ -38,6 +38,13 @@ from webmlc.target.common_subexpressions import certain_loads, memory_loads
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
 _MOST_UNROLLED = 16
+_BOOL_LANES = frozenset({"bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "min", "max"})
+_INTEGER_LANES = frozenset(
+    {"add", "sub", "mul", "fma", "pow", "min", "max", "neg", "abs", "sign", "select"}
+    | {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
+    | {"eq", "ne", "lt", "le", "gt", "ge"}
+)
+"""Operators that vectors of booleans and of integers have."""
 
 
 class _NotVectorizable(Exception):
@@ -165,10 +172,8 @@ class _Expander:
                 return Call("select", (self.vector(condition, start), *arms), expr.dtype)
             case Call(op="pow", args=(_, exponent)) if not _is_quarters(exponent):
                 raise _NotVectorizable  # a general power needs float64
-            case Call(op="floordiv" | "floormod" | "truncdiv" | "truncmod", dtype=dtype) if (
-                dtype.is_integer
-            ):
-                raise _NotVectorizable  # integers divide one at a time
+            case Call(op=op, args=args) if not _has_lanes(op, args[-1].dtype):
+                raise _NotVectorizable  # there is no such instruction: one at a time
             case Call(op="shift_left" | "shift_right", args=(_, by)) if depends(by, self.var):
                 raise _NotVectorizable  # all lanes shift by one amount
             case Call(op=op, args=args, dtype=dtype):
@@ -184,6 +189,18 @@ class _Expander:
         (index,), (size,) = load.indices, load.buffer.shape
         past = bounds(simplify(index - size, self.scope), self.scope)
         return bounds(index, self.scope).low >= 0 and past.high < 0
+
+
+def _has_lanes(op: str, dtype: DType) -> bool:
+    """True where an operator has a form for all lanes at once, after the targets' `legalise`.
+
+    Remainders of floats are exact, so they are computed in float64.
+    """
+    if dtype is DType.bool:
+        return op in _BOOL_LANES
+    if dtype.is_integer:
+        return op in _INTEGER_LANES
+    return op not in ("floormod", "truncmod")
 
 
 def _is_quarters(exponent: Expr) -> bool:

@@ -16,6 +16,7 @@ from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
 from webmlc.target.flatten_buffers import flatten_buffers
+from webmlc.target.guard_division import guard_division
 from webmlc.target.hoist_invariants import hoist_invariants
 from webmlc.target.insert_barriers import insert_barriers
 from webmlc.target.legalise_types import legalise_types
@@ -37,6 +38,7 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
     function = unroll_loops(function)
     function = scalar_replacement(function)
     function = legalise_types(function)
+    function = guard_division(function)
     if machine.name == "wasm":
         function = legalise_for_wasm(function)
     function = common_subexpressions(function)

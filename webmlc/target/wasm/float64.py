@@ -211,6 +211,37 @@ def power(a: Expr, b: Expr) -> Expr:
     return select(one, _const(1.0), result).astype(a.dtype)
 
 
+def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
+    """The exact remainder of a division that rounds towards zero, or down: C's `fmod`, numpy's
+    `mod` (with the divisor's sign; a zero, too). Quotients of 2^52 and more are too large for it.
+
+    rest - q·b, twice, with 26 bits of q and b in two parts of as many: each product is exact.
+    """
+    x, y = a.astype(DType.float64), b.astype(DType.float64)
+    zero, infinity = _const(0.0), _const(math.inf)
+    high = _leading(y, 26)
+    rest = x
+    for _ in range(2):
+        q = _leading(call("trunc", rest / y), 26)
+        rest = rest - q * high - q * (y - high)
+    size = call("abs", y)
+    step = select(x < zero, -size, size)
+    past = call("bit_xor", rest < zero, x < zero) & call("ne", rest, zero)
+    rest = select(past, rest + step, rest)  # the quotient was rounded up
+    whole = call("eq", size, infinity) & (call("abs", x) < infinity)
+    rest = select(whole, x, rest)
+    if rounds_down:
+        differs = call("bit_xor", rest < zero, y < zero) & call("ne", rest, zero)
+        rest = select(differs, rest + y, rest)
+    like = select(y < zero, _const(-0.0), zero) if rounds_down else x * zero
+    return select(call("eq", rest, zero), like, rest).astype(a.dtype)
+
+
+def _leading(x: Expr, bits: int) -> Expr:
+    """The number of the first `bits` bits of a mantissa."""
+    return Bitcast(Bitcast(x, DType.int64) & _integer(-(1 << (53 - bits))), DType.float64)
+
+
 def integer_power(a: Expr, exponent: int) -> Expr:
     """a^exponent for a small non-negative exponent, by repeated squaring."""
     result: Expr | None = None

@@ -59,12 +59,13 @@ def _call(node: Call) -> Expr | None:
             zero = literal(0.0, a)
             unsigned = select(call("gt", a, zero), literal(1.0, a), a)  # zeros and NaN stay
             return select(call("lt", a, zero), literal(-1.0, a), unsigned)
-        case Call(op="floormod", args=(a, b)) if dtype.is_float:
-            remainder = a - call("trunc", a / b) * b
-            wrong = call("lt", remainder * b, literal(0.0, a))
-            return select(wrong, remainder + b, remainder)
-        case Call(op="truncmod", args=(a, b)) if dtype.is_float:
-            return a - call("trunc", a / b) * b
+        case Call(op="sign", args=(a,)):
+            most = call("min", a, literal(1, a))
+            return call("max", most, literal(-1, a)) if dtype.is_signed else most
+        case Call(op="abs", args=(a,)) if not dtype.is_signed:
+            return a
+        case Call(op="floormod" | "truncmod" as op, args=(a, b)) if dtype.is_float:
+            return float64.remainder(a, b, rounds_down=op == "floormod")
         case Call(op="floordiv", args=(a, b)) if dtype.is_float:
             return call("floor", a / b)
         case Call(op="truncdiv", args=(a, b)) if dtype.is_float:
@@ -136,10 +137,30 @@ def _power(a: Expr, b: Expr) -> Expr | None:
             return literal(1.0, a) / _quarter_power(a, -int(value * 4))
     if a.lanes > 1:
         return None
-    if a.dtype.is_integer:
-        wide = float64.power(a.astype(DType.float64), b.astype(DType.float64))
-        return Cast(call("round", wide), a.dtype)
-    return float64.power(a, b)
+    return _whole_power(a, b) if a.dtype.is_integer else float64.power(a, b)
+
+
+def _whole_power(a: Expr, b: Expr) -> Expr:
+    """a^b of integers, wrapping: by repeated squaring, bit by bit of the exponent.
+
+    Seven bits are enough where |a| > 1 (what is larger has no bit left); parity tells the rest. With
+    a negative exponent only 1 and -1 have a power that is not cut to 0.
+    """
+    dtype = a.dtype
+    zero, one = Const(0, dtype), Const(1, dtype)
+    parity = b & one
+    few = select(call("gt", b, Const(127, dtype)), Const(126, dtype) + parity, b)
+    exponent = select(call("lt", b, zero), parity, few)
+    result: Expr = one
+    square = a
+    for bit in range(7):
+        is_set = call("ne", exponent & Const(1 << bit, dtype), zero)
+        result = select(is_set, result * square, result)
+        square = square * square
+    if not dtype.is_signed:
+        return result
+    unit = call("eq", a, one) | call("eq", a, Const(-1, dtype))
+    return select(call("lt", b, zero) & ~unit, zero, result)
 
 
 def _quarter_power(a: Expr, quarters: int) -> Expr:

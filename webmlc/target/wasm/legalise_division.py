@@ -1,7 +1,7 @@
 """Integer division and remainder that round down become WASM's, which round towards zero.
 
 Needs: strength-reduced form. Guarantees: no scalar signed `floordiv`, `floormod`, nor `min`, `max`,
-`abs`, `neg`, `sign` of integers, which WASM has no instruction for. Where the dividend cannot be
+`abs`, `neg`, `bit_not` of integers, which WASM has no instruction for. Where the dividend cannot be
 negative a division stays one instruction; a power of two is a shift or a mask either way.
 
 before                                             after (i in [0, 55])
@@ -40,16 +40,10 @@ def _legalise(expr: Expr, ranges: Ranges) -> Expr:
                 return select(call("gt", a, b), a, b)
             case Call(op="neg", args=(a,)):
                 return Call("sub", (as_expr(0, a.dtype), a), a.dtype)
-            case Call(op="abs", args=(a,)) if node.dtype.is_signed:
-                return select(call("lt", a, 0), Call("sub", (as_expr(0, a.dtype), a), a.dtype), a)
             case Call(op="abs", args=(a,)):
-                return a
+                return select(call("lt", a, 0), Call("sub", (as_expr(0, a.dtype), a), a.dtype), a)
             case Call(op="bit_not", args=(a,)):
                 return Call("bit_xor", (a, as_expr(-1, a.dtype)), a.dtype)
-            case Call(op="sign", args=(a,)):
-                one, zero = Const(1, a.dtype), Const(0, a.dtype)
-                negative = Const(-1 if node.dtype.is_signed else 1, a.dtype)
-                return select(call("lt", a, 0), negative, select(call("gt", a, 0), one, zero))
         return None
 
     return rewrite(expr, rule)

@@ -1,0 +1,100 @@
+"""Integer operators on every value that is special: none traps, all are numpy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.target.test_small_types import elementwise, run
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr, call
+from webmlc.core.machine import WEBGPU
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.target.lower import lower
+
+INTEGERS = [d for d in DType if d.is_integer and d.bits >= 8]
+DIVISIONS = ["floordiv", "floormod", "truncdiv", "truncmod"]
+OTHERS = ["min", "max", "neg", "abs", "sign", "bit_not", "add", "sub", "mul", "bit_xor"]
+
+
+def pairs(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair of numbers at the ends of the range, around zero, and some between."""
+    low, high = (int(limit) for limit in dtype.limits)
+    near = [v for v in range(-9, 10) if low <= v <= high]
+    values = [low, low + 1, low // 2, low // 3, high // 3, high // 2, high - 1, high, *near]
+    a, b = (v.reshape(-1) for v in np.meshgrid(*[np.array(values, dtype.numpy)] * 2))
+    size = -(-a.size // 8) * 8
+    return np.resize(a, size), np.resize(b, size)
+
+
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
+@pytest.mark.parametrize("op", [*DIVISIONS, *OTHERS])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_are_numpys(run_wasm: object, dtype: DType, op: str, features: str) -> None:
+    row = SCALAR_OPERATORS[op]
+    inputs = pairs(dtype)[: row.arity]
+    types = (dtype,) * (row.arity + 1)
+    function = elementwise(inputs[0].size, *types, meaning=lambda *x: call(op, *x))
+    with np.errstate(all="ignore"):
+        want = row.meaning(*inputs).astype(dtype.numpy)
+    np.testing.assert_array_equal(run(run_wasm, function, features, *inputs), want)
+
+
+@pytest.mark.parametrize("divisor", [-7, -1, 1, 3, 8, 255])
+@pytest.mark.parametrize("op", DIVISIONS)
+@pytest.mark.parametrize("dtype", [DType.int32, DType.int64, DType.uint32, DType.uint8])
+def test_literal_divisors(run_wasm: object, dtype: DType, op: str, divisor: int) -> None:
+    if not dtype.is_signed and divisor < 0:
+        divisor = -divisor
+    a = pairs(dtype)[0]
+    function = elementwise(a.size, dtype, dtype, meaning=lambda x: call(op, x, divisor))
+    with np.errstate(all="ignore"):
+        want = SCALAR_OPERATORS[op].meaning(a, np.array(divisor, dtype.numpy))
+    np.testing.assert_array_equal(run(run_wasm, function, "relaxed", a), want)
+
+
+def test_only_divisors_that_may_be_zero_are_guarded() -> None:
+    def text(meaning: object) -> str:
+        assert callable(meaning)
+        function = elementwise(8, DType.int32, DType.int32, DType.int32, meaning=meaning)
+        return str(lower(function, WEBGPU).body)
+
+    assert "select" not in text(lambda x, y: call("truncdiv", x, 7))
+    assert "select" in text(lambda x, y: call("truncdiv", x, y))
+
+
+@pytest.mark.parametrize("dtype", [DType.int32, DType.int64, DType.uint64, DType.int8])
+def test_integer_powers_are_exact(run_wasm: object, dtype: DType) -> None:
+    low = -5 if dtype.is_signed else 0
+    a, b = np.meshgrid(np.arange(low, 11), np.arange(low, 65))
+    count = a.size // 8 * 8
+    base, exponent = (v.reshape(-1)[:count].astype(dtype.numpy) for v in (a, b))
+
+    def meaning(x: Expr, y: Expr) -> Expr:
+        return call("pow", x, y)
+
+    function = elementwise(count, dtype, dtype, dtype, meaning=meaning)
+    want = SCALAR_OPERATORS["pow"].meaning(base, exponent)
+    np.testing.assert_array_equal(run(run_wasm, function, "relaxed", base, exponent), want)
+
+
+@pytest.mark.parametrize("dtype", [DType.float32, DType.float64, DType.float16])
+@pytest.mark.parametrize("op", ["floormod", "truncmod"])
+def test_remainders_of_floats_are_exact(run_wasm: object, dtype: DType, op: str) -> None:
+    rng = np.random.default_rng(0)
+    special = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 0.1, 7.25, np.inf, -np.inf, np.nan]
+    a, b = (v.reshape(-1) for v in np.meshgrid(special, special))
+    x, y = rng.uniform(-99, 99, (2, 4096))
+    whole = np.round(y, 1) * rng.integers(-50, 50, 4096)
+    a = np.concatenate([a, x, whole, x * 1e7])
+    b = np.concatenate([b, y, np.round(y, 1), y])
+    size = -(-a.size // 8) * 8
+    with np.errstate(all="ignore"):
+        first, second = (np.resize(v, size).astype(dtype.numpy) for v in (a, b))
+        want = SCALAR_OPERATORS[op].meaning(first, second)
+    types = (dtype, dtype, dtype)
+    function = elementwise(size, *types, meaning=lambda p, q: call(op, p, q))
+    got = run(run_wasm, function, "relaxed", first, second)
+    np.testing.assert_array_equal(got, want)
+    zeros = (want == 0) & (np.isfinite(second) | (op == "floormod"))
+    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]))

@@ -1,0 +1,68 @@
+"""Integer division by what may be zero is 0, as numpy's; and the lowest number by -1 wraps.
+
+Needs: the lowered form, small types widened. Guarantees: no integer `floordiv`, `floormod`,
+`truncdiv` or `truncmod` whose divisor may be 0 at run time; nor a signed quotient by -1 (where
+WASM traps). Divisors that are literals, and index arithmetic over loop variables and dimensions,
+stay as they are: a loop over nothing runs no iteration.
+
+before                                             after
+    Y[i] = A[i] % B[i]                                 Y[i] = A[i] % select(B[i] == 0, 1, B[i])
+    Y[i] = truncdiv(A[i], B[i])                        special = B[i] == 0 or B[i] == -1
+                                                       Y[i] = select(special, A[i] * B[i],
+                                                           truncdiv(A[i], select(special, 1, B[i])))
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.dtypes import INDEX
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, literal, select
+from webmlc.core.rewrite import distinct, rewrite
+from webmlc.loops.ir import For, Load, LoopFunction, map_expressions, walk_statements
+
+_QUOTIENTS = frozenset({"floordiv", "truncdiv"})
+_REMAINDERS = frozenset({"floormod", "truncmod"})
+
+
+def guard_division(function: LoopFunction) -> LoopFunction:
+    """Guard every division of values."""
+    loops = {s.var for s in walk_statements(function.body) if isinstance(s, For)}
+    known = frozenset({*function.symbols, *loops})
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Call(op=op, args=(a, b), dtype=dtype) if dtype.is_integer:
+                if op in _QUOTIENTS | _REMAINDERS and not _is_index(b, known):
+                    return _guarded(op, a, b)
+        return None
+
+    return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, rule)))
+
+
+def _is_index(divisor: Expr, known: frozenset[Var]) -> bool:
+    """True for index arithmetic: no part of it is a value that memory holds."""
+    return (
+        not isinstance(divisor, Const)
+        and divisor.dtype == INDEX
+        and not any(
+            isinstance(n, Load) or (isinstance(n, Var) and n not in known)
+            for n in distinct(divisor)
+        )
+    )
+
+
+def _guarded(op: str, a: Expr, b: Expr) -> Expr | None:
+    divisor = as_int(b)
+    zero, one = literal(0, b), literal(1, b)
+    if divisor is not None:
+        if divisor == 0:
+            return zero
+        return Call("sub", (zero, a), a.dtype) if divisor == -1 and op in _QUOTIENTS else None
+    special = call("eq", b, zero)
+    if op in _QUOTIENTS and b.dtype.is_signed:
+        special = special | call("eq", b, literal(-1, b))
+    divided = Call(op, (a, select(special, one, b)), a.dtype)
+    if op in _REMAINDERS:
+        return divided
+    return select(special, Call("mul", (a, b), a.dtype), divided)
