@@ -2,6 +2,7 @@
 
     python -m tests.conformance.run [--device wasm|webgpu|numpy] [--operator Conv] [--pin]
     python -m tests.conformance.run --group simple    # models with data instead of operators
+    python -m tests.conformance.run --json FILE       # results, for tests.conformance.support_table
 
 `--pin` writes the passing tests to `passing_<device>.txt`, which `test_conformance.py` keeps. On
 webgpu, "gpu only" counts the passing tests of which no step ran on the CPU.
@@ -10,11 +11,12 @@ webgpu, "gpu only" counts the passing tests of which no step ran on the CPU.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,7 @@ def main() -> None:
     parser.add_argument("--operator", help="only the tests of this operator")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--verbose", action="store_true", help="say why each test did not pass")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--pin", action="store_true", help="write the list of passing tests")
     arguments = parser.parse_args()
     names = [
@@ -159,6 +162,10 @@ def main() -> None:
         elif arguments.verbose and outcome.on_cpu:
             print(f"{'on the CPU':12} {outcome.test}: {', '.join(outcome.on_cpu)}", flush=True)
     report(outcomes, arguments.device)
+    if arguments.json is not None:
+        found = {"device": arguments.device, "group": arguments.group}
+        text = json.dumps({**found, "outcomes": [asdict(o) for o in outcomes]}, indent=1)
+        arguments.json.write_text(text + "\n", "utf-8")
     if arguments.pin and arguments.operator is None and arguments.group == "node":
         passing = sorted(o.test for o in outcomes if o.state == "passed")
         (FOLDER / f"passing_{arguments.device}.txt").write_text("\n".join(passing) + "\n")
