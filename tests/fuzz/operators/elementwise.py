@@ -44,7 +44,7 @@ def unary(sketch: Sketch, op: str) -> None:
     """One operand; attributes are small positive numbers."""
     limits = DOMAINS.get(op)
     dtypes = types(op, sketch.opset)
-    if op == "Erf":  # onnx.reference computes it in float32
+    if op in ("Erf", "HardSwish"):  # onnx.reference computes them with float32 in between
         dtypes = tuple(d for d in dtypes if d != "float64")
     x = sketch.value(dtypes, within=limits or (-4, 4), limits=limits)
     attributes: dict[str, object] = {}
