@@ -218,7 +218,7 @@ export function placeConstants(manifest, own, device, base) {
       const names = owners.get(tensor);
       if (!names) continue;
       for (const name of names) addresses.set(name, base);
-      base = align(base + end - begin, CONSTANT_ALIGNMENT);
+      base = align(base + Math.max(end - begin, 1), CONSTANT_ALIGNMENT);
     }
   }
   return { addresses, end: base };

@@ -200,7 +200,7 @@ export class WebGpuDevice {
       const tensor = tensors.get(name) ?? "";
       const [from, to] = spans.get(tensor) ?? [0, 0];
       let place = buffers.at(-1);
-      if (!place || address + to - from > place.end) {
+      if (!place || address + Math.max(to - from, 1) > place.end) {
         const last = Math.min(end, address + limit);
         const buffer = this.#buffer(last - address, usage, true);
         place = { buffer, start: address, end: last, bytes: new Uint8Array(buffer.getMappedRange()) };

@@ -31,6 +31,12 @@ GRAPHS = {
             t = Concat <axis: int = 0> (x, z)
             r = ReduceSum <keepdims: int = 0> (z)
             q = Relu (z) }""",
+    "a constant without elements beside others, on the GPU": """
+        g (float[2,3,4] x) => (float[a,b] y, float[c,d,e] z)
+        <float[2,2] c = {0.5, -1, 2, 3}, int64[3] r = {1,1,0}> {
+            y = Softmax (c) z = Tile (x, r) }""",
+    "bytes, one by one": """
+        g (uint8[2,2] x) => (uint8[2,2] y) { y = Abs (x) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

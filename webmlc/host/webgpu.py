@@ -182,7 +182,7 @@ class WebGpuExecutor:
         buffer: Any = None
         for name, address in sorted(addresses.items(), key=lambda item: item[1]):
             data = loaded.tensors[tensors[name]]
-            if buffer is None or address + len(data) > end:
+            if buffer is None or address + max(len(data), 1) > end:
                 base, end = address, min(total, address + limit)
                 buffer = self._buffer(end - base, usage)
             padded = bytes(data) + bytes(-len(data) % 4)

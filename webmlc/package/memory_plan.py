@@ -192,5 +192,5 @@ def place_constants(
         for tensor, (begin, end) in file.tensors.items():
             if tensor in owners:
                 addresses.update(dict.fromkeys(owners[tensor], base))
-                base = align(base + end - begin, CONSTANT_ALIGNMENT)
+                base = align(base + max(end - begin, 1), CONSTANT_ALIGNMENT)
     return addresses, base
