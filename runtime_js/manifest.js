@@ -1,6 +1,6 @@
 // The manifest, read and evaluated: the twin of webmlc/package/manifest.py and webmlc/host/bind.py.
 //
-//   in:  the package's URL;  then `{ name: tensor }` of a run
+//   in:  the package's URL;  then `{ name: tensor }` of a run, and what it wrote where a segment binds symbols
 //   out: the parsed manifest; then the value of each symbol and the bytes of each input
 
 import { arrayOf } from "./dtypes.js";
@@ -9,12 +9,15 @@ import { open } from "./platform.js";
 import { evaluate } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Bind} Bind */
 /** @typedef {import("./types.d.ts").Port} Port */
+/** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
 const VERSION = 1;
+const LIMIT = 2 ** 31;
 
 /**
  * Fetch and check the manifest. `base` is the package folder's URL, ending in "/".
@@ -112,6 +115,30 @@ export function bind(manifest, inputs) {
     values.set(port.buffer, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
   }
   return { symbols, values };
+}
+
+/**
+ * The symbols of a segment that binds, given the bytes of its buffer.
+ * @param {Program} program
+ * @param {Bind} segment
+ * @param {Uint8Array} bytes
+ * @returns {Symbols}
+ */
+export function bindFromMemory(program, segment, bytes) {
+  const type = arrayOf(program.buffers.find((b) => b.name === segment.bind)?.dtype ?? "");
+  const values = new type(bytes.slice().buffer);
+  /** @type {Symbols} */
+  const symbols = {};
+  segment.symbols.forEach((name, i) => {
+    const size = Number(values[segment.elements[i]]);
+    if (!(size >= 0 && size < LIMIT)) {
+      const nodes = segment.origin.map((node) => `"${node}"`).join(", ");
+      const what = size < 0 ? "negative" : `more than ${LIMIT - 1}`;
+      throw new InputError(`node ${nodes}: with these inputs a size is ${values[segment.elements[i]]}: ${what}`);
+    }
+    symbols[name] = size;
+  });
+  return symbols;
 }
 
 /**

@@ -3,12 +3,14 @@
 //   in:  a manifest, the program's device, the value of each symbol
 //   out: stages (what to upload and download around each segment) and layouts (addresses in a device's memory)
 
-import { bufferBytes, loops } from "./sizes.js";
+import { bufferBytes, loops, symbolsOf } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Layout} Layout */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Run} Run */
+/** @typedef {import("./types.d.ts").Segment} Segment */
 /** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").Step} Step */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
@@ -24,14 +26,26 @@ export function align(value, alignment) {
   return Math.ceil(value / alignment) * alignment;
 }
 
+/** The segments that run steps. @param {Program} program @returns {Run[]} */
+export function runs(program) {
+  return program.segments.filter((s) => "device" in s);
+}
+
+/** The symbols that segments bind, in order. @param {Program} program @returns {string[]} */
+export function boundSymbols(program) {
+  return program.segments.flatMap((s) => ("bind" in s ? s.symbols : []));
+}
+
 /**
- * Offsets for intervals `[bytes, first, last]` such that no two that are alive together overlap.
- * @param {[number, number, number][]} intervals
+ * Offsets for intervals `[bytes, first, last, group]` such that no two that are alive together overlap.
+ * @param {[number, number, number, number][]} intervals
  * @param {number} alignment
  * @returns {{ offsets: number[], total: number }}
  */
 export function place(intervals, alignment) {
-  const order = intervals.map((_, i) => i).sort((i, j) => intervals[j][0] - intervals[i][0] || i - j);
+  const order = intervals
+    .map((_, i) => i)
+    .sort((i, j) => intervals[i][3] - intervals[j][3] || intervals[j][0] - intervals[i][0] || i - j);
   const sizes = intervals.map(([bytes]) => align(Math.max(bytes, 1), alignment));
   const offsets = intervals.map(() => 0);
   /** @type {number[]} */
@@ -73,8 +87,11 @@ export function stages(manifest, own) {
   /** @type {Set<string>} */
   const everWritten = new Set();
   const traffic = program.segments.map((segment) => {
+    /** @type {Set<string>} */
     const here = new Set();
+    /** @type {Set<string>} */
     const outside = new Set();
+    if ("bind" in segment) return { segment, uploads: [], needs: outside, writes: here };
     for (const step of program.steps.slice(segment.first, segment.last)) {
       const results = written(step);
       for (const name of step.arguments) {
@@ -89,17 +106,31 @@ export function stages(manifest, own) {
     for (const name of here) valid[segment.device === "wasm" ? "webgpu" : "wasm"].delete(name);
     return { segment, uploads, needs: outside, writes: here };
   });
-  const result = traffic.map(({ segment, uploads, writes }, index) => {
-    const later = traffic.slice(index + 1);
-    const downloads = [...writes].filter((name) => {
-      const crossing = later.some((t) => t.needs.has(name) && t.segment.device !== segment.device);
-      return crossing || (outputs.has(name) && !later.some((t) => t.writes.has(name)));
-    });
-    return { segment, uploads, downloads };
-  });
+  // Backwards: who reads each buffer's present value later, the host (outputs, binds) included.
+  /** @type {Map<string, Set<string>>} */
+  const readers = new Map([...outputs].map((name) => [name, new Set(["host"])]));
+  const read = (/** @type {string} */ name, /** @type {string} */ reader) => {
+    readers.set(name, (readers.get(name) ?? new Set()).add(reader));
+  };
+  /** @type {Stage[]} */
+  const result = [];
+  for (const { segment, uploads, needs, writes } of traffic.reverse()) {
+    /** @type {string[]} */
+    const downloads = [];
+    if ("bind" in segment) read(segment.bind, "host");
+    else {
+      for (const name of writes) {
+        if ([...(readers.get(name) ?? [])].some((reader) => reader !== segment.device)) downloads.push(name);
+        readers.delete(name);
+      }
+      for (const name of needs) read(name, segment.device);
+    }
+    result.push({ segment, uploads, downloads });
+  }
+  result.reverse();
   const fixed = [...outputs].filter((name) => constants.has(name));
   if (fixed.length) {
-    const end = Math.max(0, ...program.segments.map((s) => s.module_last ?? 0));
+    const end = Math.max(0, ...runs(program).map((s) => s.module_last ?? 0));
     const at = program.steps.length;
     const segment = { device: own, first: at, last: at, module_first: end, module_last: end };
     result.push({ segment, uploads: [], downloads: fixed });
@@ -139,7 +170,7 @@ function lifetimes(program, list, device, own) {
     spans.set(name, [Math.min(first, step), Math.max(last, step)]);
   };
   for (const { segment, uploads, downloads } of list) {
-    if (segment.device !== device) continue;
+    if ("bind" in segment || segment.device !== device) continue;
     for (const name of uploads) keep(name, segment.first);
     for (let i = segment.first; i < segment.last; i++) for (const name of program.steps[i].arguments) keep(name, i);
     for (const name of downloads) keep(name, Math.max(segment.last - 1, segment.first));
@@ -165,7 +196,7 @@ function loopRanges({ steps }) {
 }
 
 /**
- * Where everything of program `own` lies in the memory of `device`.
+ * Where everything of program `own` lies in the memory of `device`: all, or what the symbols tell that are bound so far.
  * @param {Manifest} manifest
  * @param {Device} own
  * @param {Device} device
@@ -176,19 +207,35 @@ function loopRanges({ steps }) {
 export function layout(manifest, own, device, symbols, threads = 1) {
   const program = /** @type {Program} */ (manifest.programs[own]);
   const sizes = bufferBytes(program, symbols);
-  const spans = lifetimes(program, stages(manifest, own), device, own);
+  const groups = sizeGroups(program);
+  const spans = [...lifetimes(program, stages(manifest, own), device, own)].filter(([name]) => sizes.has(name));
   const { offsets, total } = place(
-    [...spans].map(([name, [first, last]]) => [sizes.get(name) ?? 0, first, last]),
+    spans.map(([name, [first, last]]) => [sizes.get(name) ?? 0, first, last, groups.get(name) ?? 0]),
     ALIGNMENT[device],
   );
-  const named = new Map([...spans.keys()].map((name, i) => [name, offsets[i]]));
-  if (device === "webgpu") return { offsets: named, arena: total, constants: new Map(), scratch: 0, total };
-  const slots = program.buffers.length + manifest.symbols.length + 2 * loops(program).length;
+  const named = new Map(spans.map(([name], i) => [name, offsets[i]]));
+  if (device === "webgpu") return { offsets: named, sizes, arena: total, constants: new Map(), scratch: 0, total };
+  const slots =
+    program.buffers.length + manifest.symbols.length + boundSymbols(program).length + 2 * loops(program).length;
   const scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT);
   const start = align(scratch + threads * scratchStride(program), CONSTANT_ALIGNMENT);
   const { addresses, end } = placeConstants(manifest, own, device, start);
   for (const [name, offset] of named) named.set(name, end + offset);
-  return { offsets: named, arena: total, constants: addresses, scratch, total: end + total };
+  return { offsets: named, sizes, arena: total, constants: addresses, scratch, total: end + total };
+}
+
+/** When each buffer's size is known: from the start (0), or after the n-th bind. @param {Program} program */
+function sizeGroups(program) {
+  /** @type {Map<string, number>} */
+  const bound = new Map();
+  let number = 0;
+  for (const segment of program.segments) {
+    if (!("bind" in segment)) continue;
+    number++;
+    for (const name of segment.symbols) bound.set(name, number);
+  }
+  const last = (/** @type {Set<string>} */ names) => Math.max(0, ...[...names].map((name) => bound.get(name) ?? 0));
+  return new Map(program.buffers.map((b) => [b.name, last(symbolsOf(b.shape))]));
 }
 
 /** @param {Program} program */

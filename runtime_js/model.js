@@ -2,7 +2,8 @@
 
 import { AdapterError, InputError, InternalError, PackageError } from "./errors.js";
 import { arrayOf } from "./dtypes.js";
-import { bind, fetchManifest, shapeOf } from "./manifest.js";
+import { bind, bindFromMemory, fetchManifest, shapeOf } from "./manifest.js";
+import { runs } from "./memory_plan.js";
 import { canShareMemory, isNode } from "./platform.js";
 import { neededFiles } from "./sizes.js";
 import { WasmDevice } from "./wasm_device.js";
@@ -121,11 +122,7 @@ export class Model {
    */
   run(inputs) {
     return this.#enqueue(async () => {
-      const { symbols, values } = bind(this.#manifest, inputs);
-      const taken = new Set(values.values());
-      for (let i = 0; i < this.#stages.length; i++) {
-        for (const [name, bytes] of await this.#device(i).execute(i, symbols, this.#uploads(i, values))) values.set(name, bytes);
-      }
+      const { symbols, values, taken } = await this.#execute(inputs);
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);
@@ -139,22 +136,14 @@ export class Model {
   }
 
   /**
-   * Milliseconds of every step, measured one by one.
+   * Milliseconds of every step, measured one by one after its segment ran.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @returns {Promise<import("./webmlc.js").StepTime[]>}
    */
   profile(inputs) {
     return this.#enqueue(async () => {
-      const { symbols, values } = bind(this.#manifest, inputs);
-      const { steps } = /** @type {Program} */ (this.#manifest.programs[this.device]);
-      /** @type {number[]} */
-      const times = [];
-      for (let i = 0; i < this.#stages.length; i++) {
-        const uploads = this.#uploads(i, values);
-        for (const [name, bytes] of await this.#device(i).execute(i, symbols, uploads)) values.set(name, bytes);
-        times.push(...(await this.#device(i).profile(i, symbols, uploads)));
-      }
-      return steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
+      const { times } = await this.#execute(inputs, true);
+      return this.#program.steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
     });
   }
 
@@ -165,6 +154,39 @@ export class Model {
     this.#devices = {};
   }
 
+  /**
+   * Run the segments in order: all symbols, the bytes of the inputs (`taken`: the caller's) and of what was downloaded,
+   * and (if `measure`) the milliseconds of every step.
+   * @param {Record<string, Tensor | TypedArray>} inputs
+   * @param {boolean} [measure]
+   */
+  async #execute(inputs, measure = false) {
+    const bound = bind(this.#manifest, inputs);
+    const { values } = bound;
+    let { symbols } = bound;
+    const taken = new Set(values.values());
+    /** @type {number[]} */
+    const times = [];
+    for (const [i, { segment, uploads: names }] of this.#stages.entries()) {
+      if ("bind" in segment) {
+        const bytes = /** @type {Uint8Array} */ (values.get(segment.bind));
+        symbols = { ...symbols, ...bindFromMemory(this.#program, segment, bytes) };
+        continue;
+      }
+      const device = this.#devices[segment.device];
+      if (!device) throw new InternalError("the model was disposed of during a run");
+      /** @type {Transfers} */
+      const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
+      for (const [name, bytes] of await device.execute(i, symbols, uploads)) values.set(name, bytes);
+      if (measure) times.push(...(await device.profile(i, symbols, uploads)));
+    }
+    return { symbols, values, taken, times };
+  }
+
+  get #program() {
+    return /** @type {Program} */ (this.#manifest.programs[this.device]);
+  }
+
   /** @template T @param {() => Promise<T>} task @returns {Promise<T>} */
   #enqueue(task) {
     const result = this.#queue.then(() => {
@@ -173,18 +195,6 @@ export class Model {
     });
     this.#queue = result.catch(() => {});
     return result;
-  }
-
-  /** @param {number} stage */
-  #device(stage) {
-    const device = this.#devices[this.#stages[stage].segment.device];
-    if (!device) throw new InternalError("the model was disposed of during a run");
-    return device;
-  }
-
-  /** @param {number} stage @param {Map<string, Uint8Array>} values @returns {Transfers} */
-  #uploads(stage, values) {
-    return this.#stages[stage].uploads.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
   }
 }
 
@@ -236,9 +246,9 @@ function chooseThreads(wanted) {
 
 /** The devices that the steps run on; the program's own, too, where a constant is an output or nothing runs. @param {Manifest} manifest @param {Device} own */
 function usedDevices(manifest, own) {
-  const { segments, buffers } = /** @type {Program} */ (manifest.programs[own]);
-  const constants = new Set(buffers.filter((b) => b.kind === "constant").map((b) => b.name));
-  const uses = new Set(segments.map((segment) => segment.device));
+  const program = /** @type {Program} */ (manifest.programs[own]);
+  const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
+  const uses = new Set(runs(program).map((run) => run.device));
   return manifest.outputs.some((o) => constants.has(o.buffer)) || !uses.size ? uses.add(own) : uses;
 }
 

@@ -51,7 +51,23 @@ export function evaluate(size, symbols) {
 }
 
 /**
- * Bytes of each buffer of a program, by name.
+ * The symbols in a shape.
+ * @param {Size[]} shape
+ * @returns {Set<string>}
+ */
+export function symbolsOf(shape) {
+  /** @type {Set<string>} */
+  const found = new Set();
+  const visit = (/** @type {Size} */ size) => {
+    if (typeof size === "string") found.add(size);
+    else if (Array.isArray(size)) for (const operand of /** @type {Size[]} */ (size.slice(1))) visit(operand);
+  };
+  shape.forEach(visit);
+  return found;
+}
+
+/**
+ * Bytes of each buffer of a program by name, as far as the symbols tell.
  * @param {import("./types.d.ts").Program} program
  * @param {Symbols} symbols
  * @returns {Map<string, number>}
@@ -61,7 +77,8 @@ export function bufferBytes(program, symbols) {
     const width = arrayOf(dtype).BYTES_PER_ELEMENT;
     return shape.reduce((/** @type {number} */ size, d) => size * evaluate(d, symbols), width);
   };
-  return new Map(program.buffers.map((buffer) => [buffer.name, bytes(buffer)]));
+  const known = program.buffers.filter(({ shape }) => [...symbolsOf(shape)].every((name) => name in symbols));
+  return new Map(known.map((buffer) => [buffer.name, bytes(buffer)]));
 }
 
 /**

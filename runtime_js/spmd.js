@@ -6,7 +6,7 @@
 import { toData } from "./errors.js";
 
 /** @typedef {import("./types.d.ts").Help} Help */
-/** @typedef {import("./types.d.ts").Run} Run */
+/** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 
 export const CONTROL_BYTES = 64;
 const GENERATION = 0; // counts commands
@@ -18,9 +18,9 @@ const RUN = 1;
 const NEW_MEMORY = 2;
 const SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
 
-/** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {Run} */
+/** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleRun} */
 export function instantiate(module, memory) {
-  return /** @type {Run} */ (new WebAssembly.Instance(module, { env: { memory } }).exports.run);
+  return /** @type {ModuleRun} */ (new WebAssembly.Instance(module, { env: { memory } }).exports.run);
 }
 
 /**
@@ -46,7 +46,7 @@ export function help({ tid, threads, module, memory, control, seen, port }) {
 
 /**
  * Run module steps `first..last-1` on the leader and `helpers` more threads; returns when all are done.
- * @param {Run} run
+ * @param {ModuleRun} run
  * @param {Int32Array} control
  * @param {number} helpers
  * @param {number} first

@@ -42,13 +42,25 @@ export interface Step {
   origin: string[];
 }
 
-export interface Segment {
+/** Consecutive steps on one device. */
+export interface Run {
   device: Device;
   first: number;
   last: number;
   module_first?: number;
   module_last?: number;
 }
+
+/** Symbols that only a run knows: `symbols[i]` is element `elements[i]` of the buffer `bind`. */
+export interface Bind {
+  bind: string;
+  symbols: string[];
+  elements: number[];
+  origin: string[];
+}
+
+/** What a host does next; a key of their own tells the kinds apart. */
+export type Segment = Run | Bind;
 
 export interface Resources {
   weights: number;
@@ -97,9 +109,10 @@ export interface Stage {
   downloads: string[];
 }
 
-/** Addresses in a device's memory. */
+/** Addresses in a device's memory, and the bytes of every buffer, as far as the symbols tell. */
 export interface Layout {
   offsets: Map<string, number>;
+  sizes: Map<string, number>;
   arena: number;
   constants: Map<string, number>;
   scratch: number;
@@ -127,7 +140,8 @@ export interface WorkerDoor extends MessageDoor {
   terminate(): void;
 }
 
-export type Run = (first: number, last: number, tid: number, threads: number) => void;
+/** The function that a WebAssembly module exports. */
+export type ModuleRun = (first: number, last: number, tid: number, threads: number) => void;
 
 /** What a helper thread is started with. */
 export interface Help {

@@ -7,9 +7,9 @@
 // exactly as large as the plan needs; for symbolic shapes a larger one replaces it when it must.
 
 import { InternalError, PackageError, toData } from "./errors.js";
-import { layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
+import { boundSymbols, layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
-import { bufferBytes, loops, neededFiles, tripCount } from "./sizes.js";
+import { loops, neededFiles, tripCount } from "./sizes.js";
 import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./spmd.js";
 import { fetchFile, streamWeights } from "./weights.js";
 
@@ -17,11 +17,13 @@ import { fetchFile, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Layout} Layout */
 /** @typedef {import("./types.d.ts").Load} Load */
 /** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 /** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
-/** @typedef {{ symbols: Symbols, layout: Layout, sizes: Map<string, number>, slots: number[] }} Binding */
+/** `grows` says that it continues a run: memory holds what earlier steps wrote. */
+/** @typedef {{ symbols: Symbols, layout: Layout, slots: number[], grows: boolean }} Binding */
 
 const MAX_PAGES = 65536;
 const MAX_BINDINGS = 16; // cached plans
@@ -57,7 +59,7 @@ export class Leader {
     this.bindings = new Map();
     /** @type {Binding | null} */
     this.bound = null;
-    this.run = /** @type {Run} */ (() => {});
+    this.run = /** @type {ModuleRun} */ (() => {});
     /** @type {WebAssembly.Module | null} */
     this.module = null;
     // Memory for the constants; for the activations too where their size is known.
@@ -80,16 +82,16 @@ export class Leader {
 
   /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */
   execute(request) {
-    const { segment, downloads } = this.#start(request);
-    this.#runSteps(segment.module_first ?? 0, segment.module_last ?? 0);
+    const { run, downloads } = this.#start(request);
+    this.#runSteps(run.module_first ?? 0, run.module_last ?? 0);
     return downloads.map((name) => [name, canShareMemory ? this.#view(name) : this.#view(name).slice()]);
   }
 
   /** Milliseconds of each step. @param {Execute} request @returns {number[]} */
   profile(request) {
-    const { segment } = this.#start(request);
+    const { run } = this.#start(request);
     const times = [];
-    for (let step = segment.module_first ?? 0; step < (segment.module_last ?? 0); step++) {
+    for (let step = run.module_first ?? 0; step < (run.module_last ?? 0); step++) {
       const before = performance.now();
       this.#runSteps(step, step + 1);
       times.push(performance.now() - before);
@@ -101,7 +103,8 @@ export class Leader {
   #start({ stage, symbols, uploads }) {
     this.#bind(symbols);
     for (const [name, data] of uploads) this.#view(name).set(data);
-    return this.stages[stage];
+    const { segment, downloads } = this.stages[stage];
+    return { run: /** @type {Run} */ (segment), downloads };
   }
 
   /** @param {number} first @param {number} last */
@@ -116,7 +119,7 @@ export class Leader {
     const key = JSON.stringify(symbols);
     const binding = this.bindings.get(key) ?? this.#plan(key, symbols);
     if (binding === this.bound) return;
-    if (binding.layout.total > this.bytes.length) this.#grow(binding.layout);
+    if (binding.layout.total > this.bytes.length) this.#grow(binding);
     const words = new Int32Array(this.bytes.buffer);
     words.set(binding.slots, SLOT_TABLE / 4);
     words.set([binding.layout.scratch, scratchStride(this.program)], SCRATCH_BASE / 4);
@@ -130,24 +133,25 @@ export class Leader {
     const stated = program.resources.arena.wasm ?? plan.arena;
     if (plan.arena !== stated) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${stated}`);
     const addresses = program.buffers.map(({ name }) => plan.offsets.get(name) ?? plan.constants.get(name) ?? 0);
-    const sizes = bufferBytes(program, symbols);
+    const names = [...manifest.symbols.map((s) => s.name), ...boundSymbols(program)];
+    const values = { ...Object.fromEntries(names.map((name) => [name, 0])), ...symbols };
     // Of each loop: its symbol, which the module counts, and its iterations.
-    const counts = loops(program).flatMap((loop) => [0, tripCount(loop, symbols)]);
-    const slots = [...addresses, ...manifest.symbols.map((s) => symbols[s.name]), ...counts];
-    const binding = { symbols, layout: plan, sizes, slots };
+    const counts = loops(program).flatMap((loop) => [0, tripCount(loop, values)]);
+    const slots = [...addresses, ...names.map((name) => values[name]), ...counts];
+    const binding = { symbols, layout: plan, slots, grows: boundSymbols(program).some((name) => name in symbols) };
     if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
     this.bindings.set(key, binding);
     return binding;
   }
 
-  /** A larger memory with everything but the activations copied; the helpers get it too. @param {Layout} plan */
-  #grow({ total, arena }) {
-    const kept = total - arena;
-    const before = this.bound ? this.bytes.length - kept : 0;
+  /** A larger memory with the constants copied, and what a run has written; the helpers get it too. @param {Binding} binding */
+  #grow({ layout: { total, arena }, grows }) {
+    const constants = total - arena;
+    const before = this.bound ? this.bytes.length - constants : 0;
     const old = this.bytes;
-    this.memory = allocate(Math.max(total, kept + Math.ceil(before * GROWTH)));
+    this.memory = allocate(Math.max(total, constants + Math.ceil(before * GROWTH)));
     this.bytes = new Uint8Array(this.memory.buffer);
-    this.bytes.set(old.subarray(0, kept));
+    this.bytes.set(grows ? old : old.subarray(0, constants));
     if (this.module) this.run = instantiate(this.module, this.memory);
     if (!this.helpers.length) return;
     const seen = announceMemory(this.control, this.helpers.length);
@@ -156,9 +160,9 @@ export class Leader {
 
   /** @param {string} name */
   #view(name) {
-    const { layout: plan, sizes } = /** @type {Binding} */ (this.bound);
+    const { layout: plan } = /** @type {Binding} */ (this.bound);
     const address = /** @type {number} */ (plan.offsets.get(name) ?? plan.constants.get(name));
-    return this.bytes.subarray(address, address + (sizes.get(name) ?? 0));
+    return this.bytes.subarray(address, address + (plan.sizes.get(name) ?? 0));
   }
 
   /** Stream every weights file into its place in memory. @param {(bytes: number) => void} onBytes */

@@ -1,24 +1,28 @@
-// The GPU: all activations in one arena buffer, bind groups built once for a binding of symbols; a stage is one encoder,
-// one pass, one submission and one readback. The twin of webmlc/host/webgpu.py.
+// The GPU: all activations in one arena buffer, bind groups built once for a binding of symbols; a run of steps is one
+// encoder, one pass, one submission and one readback. The twin of webmlc/host/webgpu.py.
 
 import { AdapterError, DeviceLostError, InternalError } from "./errors.js";
-import { align, CONSTANT_ALIGNMENT, layout, placeConstants, stages } from "./memory_plan.js";
-import { bufferBytes, evaluate, neededFiles, tripCount } from "./sizes.js";
+import { align, boundSymbols, CONSTANT_ALIGNMENT, layout, placeConstants, stages } from "./memory_plan.js";
+import { evaluate, neededFiles, tripCount } from "./sizes.js";
 import { fetchFile, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Control} Control */
 /** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./types.d.ts").Layout} Layout */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {{ pipeline: GPUComputePipeline, group: GPUBindGroup, workgroups: [number, number, number] }} Dispatch */
-/** @typedef {{ offsets: Map<string, number>, sizes: Map<string, number>, dispatches: (Dispatch | undefined)[], uniforms: Map<string, Uniform> }} Binding */
 /** @typedef {{ names: string[], buffer: GPUBuffer }} Uniform */
+/** The arena for one value of the symbols; uniforms and dispatches (by step) as they were first needed. */
+/** @typedef {{ symbols: Symbols, layout: Layout, uniforms: Map<string, Uniform>, dispatches: Map<number, Dispatch> }} Binding */
 /** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
 
 const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
 const MAX_BINDINGS = 16; // cached bindings of symbols
+const GROWTH = 1.5; // an arena that must grow during a run grows by this much at least
 
 /**
  * @param {GPUAdapter} adapter
@@ -88,6 +92,8 @@ export class WebGpuDevice {
     this.arena = null;
     /** @type {GPUBuffer | null} */
     this.staging = null;
+    /** @type {Symbols} */
+    this.count = {}; // of the loops that run, the iteration
     /** @type {Error | null} */
     this.failure = null;
     device.lost.then(({ reason, message }) => {
@@ -102,21 +108,21 @@ export class WebGpuDevice {
   async execute(stage, symbols, uploads) {
     const binding = this.#start(symbols, uploads);
     const { segment, downloads } = this.stages[stage];
-    /** @type {Symbols} */
-    const count = {};
+    const { first, last } = /** @type {Run} */ (segment);
+    this.count = {};
     let encoder = this.device.createCommandEncoder();
     let pass = encoder.beginComputePass();
-    for (let i = segment.first; i < segment.last; ) {
+    for (let i = first; i < last; ) {
       const { control, arguments: names } = this.program.steps[i];
       if (!control) {
-        dispatch(pass, binding.dispatches[i++]);
+        encode(pass, this.#dispatch(binding, i++));
         continue;
       }
       pass.end();
       let going = true; // a condition that the steps before compute
       if (names.length) going = (await this.#read(encoder, binding, names))[0][1][0] !== 0;
       else this.device.queue.submit([encoder.finish()]);
-      i = this.#decide(control, i, going, count, { symbols, binding });
+      i = this.#decide(control, i, going, binding);
       encoder = this.device.createCommandEncoder();
       pass = encoder.beginComputePass();
     }
@@ -129,17 +135,17 @@ export class WebGpuDevice {
    * @param {Control} control
    * @param {number} index
    * @param {boolean} going
-   * @param {Symbols} count
-   * @param {{ symbols: Symbols, binding: Binding }} bound
+   * @param {Binding} binding
    */
-  #decide(control, index, going, count, { symbols, binding }) {
+  #decide(control, index, going, { symbols, uniforms }) {
     const { kind, target, symbol = "" } = control;
+    const { count } = this;
     if (kind === "else") return target;
     if (kind === "if") return going ? index + 1 : target;
     count[symbol] = kind === "loop" ? 0 : count[symbol] + 1;
     const follows = going && count[symbol] < tripCount(control, symbols);
     if (follows) {
-      for (const { names, buffer } of binding.uniforms.values()) {
+      for (const { names, buffer } of uniforms.values()) {
         if (names.includes(symbol)) this.device.queue.writeBuffer(buffer, 0, words(names, { ...symbols, ...count }));
       }
     }
@@ -152,16 +158,16 @@ export class WebGpuDevice {
       throw new AdapterError("this GPU adapter offers no timestamp-query, which profiling needs");
     }
     const binding = this.#start(symbols, uploads);
-    const { segment } = this.stages[stage];
-    const count = 2 * (segment.last - segment.first);
+    const { first, last } = /** @type {Run} */ (this.stages[stage].segment);
+    const count = 2 * (last - first);
     const querySet = this.device.createQuerySet({ type: "timestamp", count });
     const resolved = this.device.createBuffer({ size: 8 * count, usage: GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC });
     const staging = this.device.createBuffer({ size: 8 * count, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
     const encoder = this.device.createCommandEncoder();
-    for (let i = segment.first, query = 0; i < segment.last; i++, query += 2) {
+    for (let i = first, query = 0; i < last; i++, query += 2) {
       const timestampWrites = { querySet, beginningOfPassWriteIndex: query, endOfPassWriteIndex: query + 1 };
       const pass = encoder.beginComputePass({ timestampWrites });
-      dispatch(pass, binding.dispatches[i]);
+      if (!this.program.steps[i].control) encode(pass, this.#dispatch(binding, i));
       pass.end();
     }
     encoder.resolveQuerySet(querySet, 0, count, resolved, 0);
@@ -249,7 +255,8 @@ export class WebGpuDevice {
   #start(symbols, uploads) {
     if (this.failure) throw this.failure;
     const key = JSON.stringify(symbols);
-    const binding = this.bindings.get(key) ?? this.#bind(key, symbols);
+    const binding = this.bindings.get(key) ?? this.#plan(key, symbols);
+    if (!this.arena || binding.layout.arena > this.arena.size) this.#grow(binding);
     for (const [name, data] of uploads) {
       const { buffer, offset } = this.#place(binding, name);
       const rest = data.length % 4;
@@ -264,45 +271,59 @@ export class WebGpuDevice {
   }
 
   /** @param {string} key @param {Symbols} symbols @returns {Binding} */
-  #bind(key, symbols) {
-    const { offsets, arena } = layout(this.manifest, this.own, "webgpu", symbols);
-    const stated = this.program.resources.arena.webgpu ?? arena;
-    if (arena !== stated) throw new InternalError(`the arena takes ${arena} bytes, the manifest says ${stated}`);
-    if (!this.arena || arena > this.arena.size) {
-      this.arena?.destroy();
-      this.arena = this.#buffer(arena, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
-      this.bindings.clear(); // their bind groups point into the old arena
-    }
-    const sizes = bufferBytes(this.program, symbols);
-    /** @type {Binding} */
-    const binding = { offsets, sizes, dispatches: [], uniforms: this.#uniforms(symbols) };
-    binding.dispatches = this.program.steps.map((step) => {
-      const kernel = this.kernels.get(step.kernel);
-      if (step.device !== "webgpu" || !kernel || !step.workgroups) return undefined;
-      const resources = step.arguments.map((name) => this.#resource(binding, name));
-      const uniform = binding.uniforms.get(`${step.symbols}`);
-      if (uniform) resources.push({ buffer: uniform.buffer });
-      const entries = resources.map((resource, index) => ({ binding: index, resource }));
-      const group = this.device.createBindGroup({ layout: kernel.layout, entries });
-      const [x, y, z] = step.workgroups.map((size) => evaluate(size, symbols));
-      return { pipeline: kernel.pipeline, group, workgroups: [x, y, z] };
-    });
+  #plan(key, symbols) {
+    const plan = layout(this.manifest, this.own, "webgpu", symbols);
+    const stated = this.program.resources.arena.webgpu ?? plan.arena;
+    if (plan.arena !== stated) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${stated}`);
+    const binding = { symbols, layout: plan, uniforms: new Map(), dispatches: new Map() };
     if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
     this.bindings.set(key, binding);
     return binding;
   }
 
-  /** One small uniform buffer per list of symbols that some step takes. @param {Symbols} symbols @returns {Map<string, Uniform>} */
-  #uniforms(symbols) {
-    const uniforms = new Map();
-    for (const { symbols: names } of this.program.steps) {
-      if (!names?.length || uniforms.has(`${names}`)) continue;
-      const buffer = this.#buffer(4 * align(names.length, 4), GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, true);
-      new Int32Array(buffer.getMappedRange()).set(words(names, symbols));
-      buffer.unmap();
-      uniforms.set(`${names}`, { names, buffer });
+  /** A larger arena; during a run it holds what the old one held. @param {Binding} binding */
+  #grow({ symbols, layout: { arena } }) {
+    const old = this.arena;
+    const grows = old && boundSymbols(this.program).some((name) => name in symbols);
+    const { maxBufferSize } = this.device.limits;
+    const size = grows ? Math.max(arena, Math.min(align(old.size * GROWTH, BINDING_MULTIPLE), maxBufferSize)) : arena;
+    this.arena = this.#buffer(size, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
+    if (grows) {
+      const encoder = this.device.createCommandEncoder();
+      encoder.copyBufferToBuffer(old, 0, this.arena, 0, old.size);
+      this.device.queue.submit([encoder.finish()]);
     }
-    return uniforms;
+    old?.destroy();
+    for (const { dispatches } of this.bindings.values()) dispatches.clear(); // their bind groups point into the old arena
+  }
+
+  /** A step with its bind group. @param {Binding} binding @param {number} index @returns {Dispatch} */
+  #dispatch(binding, index) {
+    const known = binding.dispatches.get(index);
+    if (known) return known;
+    const step = this.program.steps[index];
+    const kernel = this.kernels.get(step.kernel);
+    if (!kernel || !step.workgroups) throw new InternalError(`step ${step.kernel} is no webgpu step`);
+    const resources = step.arguments.map((name) => this.#resource(binding, name));
+    if (step.symbols?.length) resources.push({ buffer: this.#uniform(binding, step.symbols) });
+    const entries = resources.map((resource, position) => ({ binding: position, resource }));
+    const group = this.device.createBindGroup({ layout: kernel.layout, entries });
+    const [x, y, z] = step.workgroups.map((size) => evaluate(size, binding.symbols));
+    /** @type {Dispatch} */
+    const made = { pipeline: kernel.pipeline, group, workgroups: [x, y, z] };
+    binding.dispatches.set(index, made);
+    return made;
+  }
+
+  /** A small uniform buffer with the values of these symbols. @param {Binding} binding @param {string[]} names */
+  #uniform({ symbols, uniforms }, names) {
+    const known = uniforms.get(`${names}`);
+    if (known) return known.buffer;
+    const buffer = this.#buffer(4 * align(names.length, 4), GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, true);
+    new Int32Array(buffer.getMappedRange()).set(words(names, { ...symbols, ...this.count }));
+    buffer.unmap();
+    uniforms.set(`${names}`, { names, buffer });
+    return buffer;
   }
 
   /** @param {Binding} binding @param {string} name @returns {{ buffer: GPUBuffer, offset: number }} */
@@ -310,14 +331,14 @@ export class WebGpuDevice {
     return (
       this.constants.get(name) ?? {
         buffer: /** @type {GPUBuffer} */ (this.arena),
-        offset: /** @type {number} */ (binding.offsets.get(name)),
+        offset: /** @type {number} */ (binding.layout.offsets.get(name)),
       }
     );
   }
 
   /** @param {Binding} binding @param {string} name @returns {GPUBufferBinding} */
   #resource(binding, name) {
-    const size = align(Math.max(binding.sizes.get(name) ?? 0, 4), BINDING_MULTIPLE);
+    const size = align(Math.max(binding.layout.sizes.get(name) ?? 0, 4), BINDING_MULTIPLE);
     const limit = this.device.limits.maxStorageBufferBindingSize;
     if (size > limit) throw new AdapterError(`buffer ${name} has ${size} bytes; this adapter binds at most ${limit} at once`);
     return { ...this.#place(binding, name), size };
@@ -327,7 +348,7 @@ export class WebGpuDevice {
   async #read(encoder, binding, names) {
     let total = 0;
     const spans = names.map((name) => {
-      const size = binding.sizes.get(name) ?? 0;
+      const size = binding.layout.sizes.get(name) ?? 0;
       const start = total;
       total += align(size, CONSTANT_ALIGNMENT);
       return { name, start, size };
@@ -380,9 +401,9 @@ function words(names, symbols) {
   return new Int32Array(names.map((name) => symbols[name] ?? 0));
 }
 
-/** @param {GPUComputePassEncoder} pass @param {Dispatch | undefined} step */
-function dispatch(pass, step) {
-  if (!step || step.workgroups.includes(0)) return;
+/** @param {GPUComputePassEncoder} pass @param {Dispatch} step */
+function encode(pass, step) {
+  if (step.workgroups.includes(0)) return;
   pass.setPipeline(step.pipeline);
   pass.setBindGroup(0, step.group);
   pass.dispatchWorkgroups(...step.workgroups);

@@ -8,8 +8,9 @@ import { layout, stages } from "../../runtime_js/memory_plan.js";
 let input = "";
 for await (const chunk of process.stdin) input += chunk;
 
-const plain = ({ offsets, arena, constants, scratch, total }) => ({
+const plain = ({ offsets, sizes, arena, constants, scratch, total }) => ({
   offsets: Object.fromEntries(offsets),
+  sizes: Object.fromEntries(sizes),
   arena,
   constants: Object.fromEntries(constants),
   scratch,
@@ -19,7 +20,10 @@ const plain = ({ offsets, arena, constants, scratch, total }) => ({
 const cases = JSON.parse(input).map((item) => ({ ...item, manifest: checked(item.manifest, "case") }));
 const results = cases.map(({ manifest, own, symbols, threads }) => ({
   stages: stages(manifest, own).map(({ segment, uploads, downloads }) => ({
-    steps: [segment.first, segment.last, segment.module_first ?? 0, segment.module_last ?? 0],
+    segment:
+      "bind" in segment
+        ? segment.bind
+        : [segment.first, segment.last, segment.module_first ?? 0, segment.module_last ?? 0],
     uploads,
     downloads,
   })),

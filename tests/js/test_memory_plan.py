@@ -9,6 +9,7 @@ from typing import Any
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, Var, const, maximum, minimum
 from webmlc.package.manifest import (
+    Bind,
     Buffer,
     Device,
     File,
@@ -16,6 +17,8 @@ from webmlc.package.manifest import (
     Port,
     Program,
     Resources,
+    Run,
+    Segment,
     Step,
     Symbol,
     WeightFile,
@@ -27,18 +30,22 @@ from webmlc.package.transfers import segments_of, stages
 SCRIPT = Path(__file__).parent / "plan.mjs"
 DEVICES: tuple[Device, ...] = ("wasm", "webgpu")
 N, M = Var("n"), Var("m")
+BOUND = tuple(Var(f"k{i}") for i in range(4))
 DTYPES = (DType.float32, DType.int64, DType.bool, DType.float16)
 
 
-def random_size(choose: random.Random) -> Expr:
+def random_size(choose: random.Random, bound: list[Var]) -> Expr:
     k = const(choose.randint(0, 40))
+    known = choose.choice([N, *bound])
     return choose.choice(
-        [k, k, N, N * k + 1, (N + 7) // 8 * 8, N % 5, minimum(N, k), maximum(M, k), M - N]
+        [k, k, N, known * k + 1, (known + 7) // 8 * 8, N % 5, minimum(N, k), maximum(M, k), M - N]
     )
 
 
 def random_manifest(seed: int) -> tuple[Manifest, Device]:
-    """A program of random steps over random buffers, on one device or on both."""
+    """A program of random steps over random buffers, on one device or on both; now and then it
+    binds a symbol, and the sizes of later buffers are made of it.
+    """
     choose = random.Random(seed)
     own = choose.choice(DEVICES)
     inputs = [Port(f"x{i}", DType.float32, (N, M), f"x{i}") for i in range(choose.randint(1, 3))]
@@ -51,26 +58,30 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
         tensors.setdefault(name, (place, place + size))
         buffers.append(Buffer(f"c{i}", DType.uint8, (const(size),), "constant", name))
         place += -(-size // 256) * 256
-    steps = []
+    body: list[Step | Bind] = []
+    bound: list[Var] = []
     for i in range(choose.randint(0, 25)):
         device = choose.choice(DEVICES) if own == "webgpu" else "wasm"
         reads = choose.sample(buffers, choose.randint(1, min(4, len(buffers))))
         results = []
         for j in range(choose.randint(1, 2)):
-            shape = tuple(random_size(choose) for _ in range(choose.randint(0, 3)))
+            shape = tuple(random_size(choose, bound) for _ in range(choose.randint(0, 3)))
             results.append(Buffer(f"t{i}_{j}", choose.choice(DTYPES), shape))
         again = [b for b in buffers if b.kind == "scratch" and b not in reads]
         if again and choose.random() < 0.1:  # a second writer of an earlier buffer
             results.append(choose.choice(again))
         buffers += [b for b in results if b not in buffers]
         names = (*(b.name for b in reads), *(b.name for b in results))
-        steps.append(Step(device, f"k{i}", names, len(results)))
+        body.append(Step(device, f"k{i}", names, len(results)))
+        if len(bound) < len(BOUND) and choose.random() < 0.2:
+            bound.append(BOUND[len(bound)])
+            body.append(Bind(choose.choice(names), (bound[-1].name,), (0,), ("node",)))
     chosen = choose.sample(buffers, min(len(buffers), choose.randint(1, 3)))
     scratch = choose.choice([0, 4, 100, 4096])
     program = Program(
         tuple(buffers),
-        tuple(steps),
-        segments_of(steps, choose.randint(0, 3)),
+        tuple(item for item in body if isinstance(item, Step)),
+        segments_of(body, choose.randint(0, 3)),
         Resources(0, {}, None, None, scratch),
     )
     file = WeightFile("weights.safetensors", place, "", 1 << 22, (), tensors)
@@ -87,18 +98,21 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
     return manifest, own
 
 
+def segment_text(segment: Segment) -> Any:
+    match segment:
+        case Run(_, first, last, module_first, module_last):
+            return [first, last, module_first, module_last]
+        case Bind(buffer=buffer):
+            return buffer
+
+
 def by_compiler(manifest: Manifest, own: Device, symbols: dict[str, int], threads: int) -> Any:
     program = manifest.programs[own]
     layouts = {d: layout(manifest, own, d, symbols, threads) for d in DEVICES}
     return {
         "stages": [
             {
-                "steps": [
-                    stage.segment.first,
-                    stage.segment.last,
-                    stage.segment.module_first,
-                    stage.segment.module_last,
-                ],
+                "segment": segment_text(stage.segment),
                 "uploads": list(stage.uploads),
                 "downloads": list(stage.downloads),
             }
@@ -107,6 +121,7 @@ def by_compiler(manifest: Manifest, own: Device, symbols: dict[str, int], thread
         "layouts": {
             device: {
                 "offsets": dict(plan.offsets),
+                "sizes": dict(plan.sizes),
                 "arena": plan.arena,
                 "constants": dict(plan.constants),
                 "scratch": plan.scratch,
@@ -123,6 +138,7 @@ def test_both_plans_are_equal() -> None:
     for seed in range(300):
         manifest, own = random_manifest(seed)
         symbols = {"n": seed % 17, "m": 20 + seed % 3}
+        symbols |= {name.name: 3 * seed % 29 for name in BOUND[: seed % 5]}  # so far
         text = to_json(manifest)
         assert from_json(text) == manifest
         threads = 1 + seed % 3

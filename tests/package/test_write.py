@@ -66,7 +66,7 @@ def test_static_resources_are_exact(tmp_path: Path) -> None:
         outputs=(replace(port, name="y", buffer="y"),),
         programs={
             d: replace(
-                p, buffers=buffers, steps=[replace(s, symbols=(), workgroups=None) for s in p.steps]
+                p, buffers=buffers, body=[replace(s, symbols=(), workgroups=None) for s in p.steps]
             )
             for d, p in given.programs.items()
         },

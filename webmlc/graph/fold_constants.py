@@ -17,7 +17,7 @@ from webmlc.core.expr import as_int
 from webmlc.graph.evaluate import evaluate_node
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops import OPS
-from webmlc.graph.ops.operator import SYMBOLIC_CONSTANT, Context, Scope
+from webmlc.graph.ops.operator import Context, Scope, is_symbolic
 
 GROWTH = 1 << 16
 """Bytes by which a folded result may always be larger than its inputs."""
@@ -68,7 +68,7 @@ def _empty(type_: TensorType) -> Array:
 
 
 def _is_foldable(node: Node, context: Context) -> bool:
-    if (node.domain, node.op) == SYMBOLIC_CONSTANT:
+    if is_symbolic(node):
         return False
     if any(_known(context, i) is None for i, name in enumerate(node.inputs) if name):
         return False

@@ -1,9 +1,9 @@
 """Fusion: groups of nodes become `fused` nodes, one kernel each.
 
 In: a function after layouts. Out: a function whose nodes are `fused` (attribute `body`: the group
-as a graph function) and `View` (same bytes, other shape). Three steps: every contraction and
-reduction takes the elementwise nodes that follow it as its epilogue; every reduction takes the
-pointwise nodes that only it reads; what is left joins by itself.
+as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). Three
+steps: every contraction and reduction takes the elementwise nodes that follow it as its epilogue;
+every reduction takes the pointwise nodes that only it reads; what is left joins by itself.
 
     %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
     relu, add}
@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.simplify import prove_equal
+from webmlc.graph.bound_symbols import BoundSymbols
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
 from webmlc.graph.meaning import kind_of
 from webmlc.graph.ops.control import CONTROL
-from webmlc.graph.ops.operator import SYMBOLIC_CONSTANT, Scope
+from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
 
 POINTWISE = frozenset({"elementwise", "broadcast", "injective"})
 EPILOGUE = frozenset({"elementwise", "broadcast"})
@@ -38,9 +39,9 @@ class FusionLimits:
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
     """Group the nodes of every function into kernels.
 
-    needs: inferred types, layouts chosen. guarantees: every node is `fused`, `View` or of
-    `CONTROL`; topological order; a value leaves its group only if another group or the caller reads
-    it.
+    needs: inferred types, layouts chosen. guarantees: every node is `fused`, `View`, `Bind` or of
+    `CONTROL`; topological order, in which few binds interrupt what can run together; a value leaves
+    its group only if another group or the caller reads it.
     """
     given = limits or FusionLimits()
     functions = {name: _Fusion(f, given).run() for name, f in module.functions.items()}
@@ -58,16 +59,16 @@ class _Fusion:
     makers: dict[str, Node] = field(default_factory=dict)
     position: dict[Node, int] = field(default_factory=dict)
     symbolic: dict[str, Node] = field(default_factory=dict)
+    bound: BoundSymbols = field(init=False)
 
     def run(self) -> Function:
         self.users = consumers(self.function)
         self.makers = producers(self.function)
         self.position = {node: p for p, node in enumerate(self.function.nodes)}
         self.symbolic = {
-            node.outputs[0]: node
-            for node in self.function.nodes
-            if (node.domain, node.op) == SYMBOLIC_CONSTANT
+            node.outputs[0]: _constant(node) for node in self.function.nodes if is_symbolic(node)
         }
+        self.bound = BoundSymbols(self.function)
         for kind in ("contraction", "reduction"):
             for node in self.function.nodes:
                 if kind_of(node) == kind and node not in self.groups:
@@ -151,10 +152,8 @@ class _Fusion:
     def symbolic_nodes(self, group: list[Node]) -> list[Node]:
         """The symbolic constants the group reads: every group gets its own, for it has no bytes."""
         read = dict.fromkeys(i for node in group for i in node.inputs)
-        own = set(group)
-        return [
-            self.symbolic[v] for v in read if v in self.symbolic and self.symbolic[v] not in own
-        ]
+        own = {o for node in group for o in node.outputs}
+        return [self.symbolic[v] for v in read if v in self.symbolic and v not in own]
 
     def is_literal(self, value: str) -> bool:
         array = self.function.constants.get(value)
@@ -200,6 +199,7 @@ class _Fusion:
                 stack.append((current, True))
                 read = [i for n in current for i in n.inputs if i not in virtual]
                 makers = [self.makers[i] for i in read if i in self.makers]
+                makers += [binder for n in current for binder in self.bound.needed_by(n)]
                 stack += [(self.groups[m], False) for m in makers if self.groups[m] is not current]
 
         wanted = set(self.function.outputs)
@@ -211,7 +211,7 @@ class _Fusion:
         for node in self.function.nodes:
             if node.outputs[0] not in virtual:
                 emit(self.groups[node])
-        return replace(self.function, nodes=tuple(nodes))
+        return replace(self.function, nodes=_binds_together(nodes, self.bound))
 
     def fused_node(self, group: list[Node]) -> Node:
         members = sorted(group, key=self.position.__getitem__)
@@ -234,8 +234,34 @@ class _Fusion:
 
 
 def _stays(node: Node) -> bool:
-    """True for what is no kernel: the same bytes under another shape, and control flow."""
-    return node.op == "View" or (node.domain, node.op) in CONTROL
+    """True for what is no kernel: the same bytes under another shape, sizes that a run reads, and
+    control flow.
+    """
+    return node.op == "View" or is_bind(node) or (node.domain, node.op) in CONTROL
+
+
+def _constant(node: Node) -> Node:
+    """A symbolic node as a kernel sees it: the values of the symbols are its arguments."""
+    value, dtype = symbolic_value(node), node.attributes["dtype"]
+    return symbolic_constant(value, dtype, node.outputs[0], node.origin)
+
+
+def _binds_together(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
+    """The nodes in an order that waits for memory as rarely as possible: before a bind, all that
+    can run without it.
+    """
+    waits: dict[str, int] = {}
+    rank: dict[Node, tuple[int, bool]] = {}
+    for node in nodes:
+        body = node.attributes.get("body")
+        members = body.nodes if isinstance(body, Function) else (node,)
+        binders = {b for member in members for b in bound.needed_by(member)}
+        before = max(
+            (waits.get(v, 0) for v in (*node.inputs, *(b.outputs[0] for b in binders))), default=0
+        )
+        rank[node] = (before, is_bind(node))
+        waits.update(dict.fromkeys(node.outputs, before + is_bind(node)))
+    return tuple(sorted(nodes, key=rank.__getitem__))
 
 
 def _kernel_name(members: list[Node]) -> str:

@@ -8,21 +8,31 @@ before → after:
     %r = Reshape(%y, %s)        →         %s: int64[2] = webmlc.SymbolicConstant() {(batch, 64)}
                                           %r: float32[batch, 64] = Reshape(%y, %s)
 
+A size that depends on data, a small integer tensor computed at run time, becomes a symbol: a `Bind`
+node reads it from memory, and the node that asked for the value sees the symbols.
+
+    %y = Expand(%x, %s)         →         %s/bound: int64[2] = webmlc.Bind(%s) {(s_0, s_1)}
+                                          %y: float32[s_0, s_1] = Expand(%x, %s/bound)
+
 One walk in order, so a chain of nodes costs what its nodes cost. All nodes that cannot be compiled
 are reported at once.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from keyword import iskeyword
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import Unsupported, UnsupportedError
-from webmlc.core.expr import Expr, as_int
+from webmlc.core.expr import Expr, Var, as_int
+from webmlc.core.rewrite import variables
 from webmlc.graph.compute import placeholder
 from webmlc.graph.evaluate import evaluate_node, read_tensors, stages
 from webmlc.graph.evaluate_symbols import evaluate_symbols
@@ -38,10 +48,15 @@ from webmlc.graph.ops.operator import (
     Scope,
     UnknownValueError,
     Value,
+    bind,
+    object_array,
     symbolic_constant,
     symbolic_value,
 )
 from webmlc.graph.outline import Outline, Outlines
+
+BOUND_LIMIT = 64
+"""A run reads no more sizes than this from one tensor."""
 
 
 class UnknownShapeError(UnsupportedError):
@@ -60,11 +75,16 @@ def infer_shapes(module: Module) -> Module:
 
 
 class _Inference:
-    """The walk's state: what is known so far, in the function and `around` it."""
+    """The walk's state: what is known so far, in the function and `around` it. A function that
+    stands inside another `binds` no symbols: its shapes are those of every iteration.
+    """
 
-    def __init__(self, function: Function, around: Scope, outlines: Outlines) -> None:
+    def __init__(
+        self, function: Function, around: Scope, outlines: Outlines, binds: bool = True
+    ) -> None:
         self.function = function
         self.outlines = outlines
+        self.binds = binds
         self.types: dict[str, TensorType] = dict(around.types)
         self.types |= {i: function.types[i] for i in _typed_inputs(function)}
         self.constants: dict[str, Array] = {**around.constants, **function.constants}
@@ -74,6 +94,9 @@ class _Inference:
         self.failed: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
         self.unknown: list[str] = []
+        self.bound: dict[str, str] = {}
+        shapes = (t.shape for t in function.types.values())
+        self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
         self.scope = Scope(self.types, self.constants, self.values, self.sequences)
 
     def run(self) -> Function:
@@ -89,10 +112,16 @@ class _Inference:
             try:
                 pending.extend(reversed(self.infer(node)))
             except NotSupportedError as error:
+                if isinstance(error, UnknownValueError) and self.bind(error.name, node):
+                    names = {error.name: self.bound[error.name]}
+                    pending.append(
+                        replace(node, inputs=tuple(names.get(i, i) for i in node.inputs))
+                    )
+                    continue
                 self.failed.update(node.outputs)
                 self.unsupported.append(Unsupported(node.name, node.op, str(error)))
                 if isinstance(error, UnknownValueError):
-                    self.unknown.append(error.name)
+                    self.unknown.append(self.source_of(error.name))
             except UnsupportedError as error:  # what a function inside this one cannot do
                 self.failed.update(node.outputs)
                 self.unsupported += error.nodes
@@ -110,6 +139,44 @@ class _Inference:
             constants=self.constants,
             sequences=sequences,
         )
+
+    def bind(self, value: str, node: Node) -> bool:
+        """Have a run read `value`'s elements from memory; False where it holds no few integers."""
+        if value in self.bound:
+            return value in node.inputs
+        type_ = self.types.get(value)
+        if not self.binds or value not in node.inputs or type_ is None:
+            return False
+        if not type_.dtype.is_integer:
+            return False
+        shape = type_.static_shape
+        if shape is None or not 0 < prod(shape) <= BOUND_LIMIT:
+            return False
+        count = prod(shape)
+        stem = re.sub(r"\W", "_", value, flags=re.ASCII)
+        names = [self.symbol(stem if count == 1 else f"{stem}_{i}") for i in range(count)]
+        elements = object_array([Var(name) for name in names], shape)
+        self.bound[value] = f"{value}/bound"
+        reader = bind(
+            elements, dict(enumerate(names)), type_.dtype, value, self.bound[value], node.name
+        )
+        self.types[self.bound[value]] = type_
+        self.values[self.bound[value]] = elements
+        self.nodes.append(reader)
+        return True
+
+    def symbol(self, text: str) -> str:
+        """A name like `text` that no symbol has yet."""
+        name = f"n_{text}" if not text or text[0].isdigit() or iskeyword(text) else text
+        count = 2
+        while name in self.symbols:
+            name, count = f"{text}_{count}", count + 1
+        self.symbols.add(name)
+        return name
+
+    def source_of(self, value: str) -> str:
+        """The value that a bind reads, where `value` is a bind's; else itself."""
+        return next((source for source, made in self.bound.items() if made == value), value)
 
     def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
         """The function's outputs, a value for each tensor of a sequence; and the sequences."""
@@ -149,7 +216,7 @@ class _Inference:
 
     def inside(self, function: Function, around: Scope) -> Function:
         """Infer a function that stands inside this one."""
-        return _Inference(function, around, self.outlines).run()
+        return _Inference(function, around, self.outlines, binds=False).run()
 
     def expand(self, node: Node, row: Operator, context: Context) -> list[Node] | None:
         assert row.expand is not None

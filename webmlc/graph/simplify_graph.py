@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from webmlc.graph.bound_symbols import BoundSymbols
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.rewriting import Rewriting
 from webmlc.graph.simplify_rules import RULES
@@ -39,11 +40,13 @@ def simplify_function(function: Function) -> Function:
 def remove_dead_code(function: Function) -> Function:
     """Without the nodes and constants that no output needs."""
     needed = set(function.outputs)
+    bound = BoundSymbols(function)
     kept: list[Node] = []
     for node in reversed(function.nodes):
         if needed.intersection(o for o in node.outputs if o):
             kept.append(node)
             needed.update(node.inputs)
+            needed.update(binder.outputs[0] for binder in bound.needed_by(node))
     made = {o for node in kept for o in node.outputs} | set(function.inputs)
     return replace(
         function,

@@ -1,7 +1,7 @@
-"""Check a run's inputs and bind the package's symbols from their shapes.
+"""Check a run's inputs and bind the package's symbols: from the inputs' shapes, and from memory.
 
 In: the manifest and `{name: array}`. Out: the value of each symbol, and the arrays, contiguous. The
-twin is `bind` in `runtime_js/manifest.js`.
+twins are `bind` and `bindFromMemory` in `runtime_js/manifest.js`.
 
     x: float32[batch, 10], an array of shape (3, 10)  ->  {"batch": 3}
 """
@@ -18,7 +18,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.core.expr import Expr
 from webmlc.core.rewrite import evaluate
-from webmlc.package.manifest import Manifest, Port
+from webmlc.package.manifest import Bind, Manifest, Port, Program
 
 Array = NDArray[Any]
 LIMIT = 1 << 31
@@ -50,6 +50,23 @@ def bind(
                 f"{_text(port.shape)} = {_text(expected)}" + (f" with {bound}" if bound else "")
             )
     return symbols, arrays
+
+
+def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int]:
+    """The symbols of `bind`, given the bytes of its buffer.
+
+    Raises `InputError` where one is no possible size: the inputs' values ask for it.
+    """
+    values = data.view(program.buffer(bind.buffer).dtype.numpy)
+    symbols = {s: int(values[e]) for s, e in zip(bind.symbols, bind.elements, strict=True)}
+    for size in symbols.values():
+        if not 0 <= size < LIMIT:
+            what = "negative" if size < 0 else f"more than {LIMIT - 1}"
+            raise InputError(
+                f"node {', '.join(map(repr, bind.origin))}: "
+                f"with these inputs a size is {size}: {what}"
+            )
+    return symbols
 
 
 def shape_of(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:

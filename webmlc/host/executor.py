@@ -1,22 +1,22 @@
-"""What a device offers to `host.load`: memory for a binding of symbols, and stages to run in it.
+"""What a device offers to `host.load`: memory for a binding of symbols, and steps to run in it.
 
-In: bytes of uploaded buffers and a `Stage`. Out: bytes of the downloaded ones. `wasm.WasmExecutor`
+In: bytes of uploaded buffers and a `Run`. Out: bytes of the downloaded ones. `wasm.WasmExecutor`
 and `webgpu.WebGpuExecutor` are the two; `runtime_js` has their twins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
 from webmlc.core.rewrite import evaluate
-from webmlc.package.manifest import Control, Device, Manifest, Program
-from webmlc.package.transfers import Stage
+from webmlc.package.manifest import Control, Device, Manifest, Program, Run
 
 Array = NDArray[Any]
+Names = Sequence[str]
 T = TypeVar("T")
 CACHED_BINDINGS = 16
 UNLIMITED = (1 << 31) - 1
@@ -67,13 +67,16 @@ class Executor(Protocol):
     """One device of a loaded model."""
 
     def bind(self, symbols: Mapping[str, int]) -> None:
-        """Make room for these sizes; cheap when they are the same as before."""
+        """Make room for these sizes; cheap when they are the same as before.
 
-    def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:
-        """Write `uploads` (bytes), run the stage's steps, return the bytes of its downloads."""
+        During a run more and more symbols are bound: what lies in memory stays as it is.
+        """
 
-    def profile(self, stage: Stage, uploads: Mapping[str, Array]) -> list[float]:
-        """Seconds of each step of the stage."""
+    def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
+        """Write `uploads` (bytes), run the steps, return the bytes of the buffers `downloads`."""
+
+    def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
+        """Seconds of each step."""
 
     def dispose(self) -> None:
         """Free what the device holds; the executor cannot be used afterwards."""

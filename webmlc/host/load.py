@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import AdapterError, InputError, PackageError, UserError
-from webmlc.host.bind import bind, shape_of
+from webmlc.host.bind import bind, bind_from_memory, shape_of
 from webmlc.host.executor import Executor, Loaded
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
-from webmlc.package.manifest import MANIFEST, Device, Manifest, Port
+from webmlc.package.manifest import MANIFEST, Bind, Device, Manifest, Port, Run
 from webmlc.package.manifest_json import from_json
 from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights
@@ -51,7 +51,7 @@ class Model:
         self.threads = threads
         self._stages = stages(self.program, [o.buffer for o in self.outputs], self.device)
         self._executors: dict[Device, Executor] = {}
-        devices = {stage.segment.device for stage in self._stages}
+        devices = {s.segment.device for s in self._stages if isinstance(s.segment, Run)}
         if "wasm" in devices:
             self._executors["wasm"] = WasmExecutor(loaded, threads)
         if "webgpu" in devices:
@@ -75,24 +75,15 @@ class Model:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name. Raises `InputError` where an input is not what the model takes."""
-        symbols, values = self._start(inputs)
-        for stage in self._stages:
-            uploads = {name: values[name] for name in stage.uploads}
-            values |= self._executors[stage.segment.device].execute(stage, uploads)
+        symbols, values, _ = self._execute(inputs)
         return {
             port.name: values[port.buffer].view(port.dtype.numpy).reshape(shape_of(port, symbols))
             for port in self.outputs
         }
 
     def profile(self, inputs: Mapping[str, Array]) -> list[StepTime]:
-        """Seconds of every step, measured one by one after an ordinary run."""
-        _, values = self._start(inputs)
-        times: list[float] = []
-        for stage in self._stages:
-            executor = self._executors[stage.segment.device]
-            uploads = {name: values[name] for name in stage.uploads}
-            values |= executor.execute(stage, uploads)
-            times += executor.profile(stage, uploads)
+        """Seconds of every step, measured one by one after its segment ran."""
+        _, _, times = self._execute(inputs, measure=True)
         return [
             StepTime(step.kernel, step.device, step.origin, seconds)
             for step, seconds in zip(self.program.steps, times, strict=True)
@@ -104,15 +95,28 @@ class Model:
             executor.dispose()
         self._executors, self._disposed = {}, True
 
-    def _start(self, inputs: Mapping[str, Array]) -> tuple[dict[str, int], dict[str, Array]]:
-        """Symbols, and the bytes of each input by its buffer's name, with memory made ready."""
+    def _execute(
+        self, inputs: Mapping[str, Array], measure: bool = False
+    ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
+        """Run the segments in order: all symbols, the bytes of the inputs and of what was
+        downloaded by buffer, and (if `measure`) seconds of every step.
+        """
         if self._disposed:
             raise UserError("this model was disposed of; load it again")
         symbols, arrays = bind(self.manifest, inputs)
-        for executor in self._executors.values():
-            executor.bind(symbols)
         values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
-        return symbols, values
+        times: list[float] = []
+        for stage in self._stages:
+            match stage.segment:
+                case Run(device=device) as run:
+                    self._executors[device].bind(symbols)
+                    uploads = {name: values[name] for name in stage.uploads}
+                    values |= self._executors[device].execute(run, stage.downloads, uploads)
+                    if measure:
+                        times += self._executors[device].profile(run, uploads)
+                case Bind(buffer=buffer) as segment:
+                    symbols |= bind_from_memory(self.program, segment, values[buffer])
+        return symbols, values, times
 
 
 def load(

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from wasmtime import _ffi as ffi
 
 from webmlc.core.errors import InternalError, PackageError, UserError
-from webmlc.core.rewrite import evaluate
-from webmlc.host.executor import Array, Cache, Loaded, trip_count
+from webmlc.host.executor import Array, Cache, Loaded, Names, trip_count
+from webmlc.package.manifest import Run
 from webmlc.package.memory_plan import (
     PAGE,
     SCRATCH_BASE,
@@ -34,19 +34,23 @@ from webmlc.package.memory_plan import (
     layout,
     scratch_stride,
 )
-from webmlc.package.transfers import Stage
 
-Run = Callable[[int, int, int, int], None]
+Function = Callable[[int, int, int, int], None]
 MAX_PAGES = 65536
+GROWTH = 1.5
+"""A memory that must grow during a run grows by this much at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Memory for one value of the symbols: addresses, sizes, and the slot table's words."""
+    """Memory for one value of the symbols: addresses, sizes, and the slot table's words.
+
+    `grows` says that it continues a run: memory holds what earlier steps wrote.
+    """
 
     layout: Layout
-    sizes: Mapping[str, int]
     slots: list[int]
+    grows: bool
 
 
 class WasmExecutor:
@@ -64,7 +68,7 @@ class WasmExecutor:
         self.bound: Binding | None = None
         self.bytes: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.memory: wasmtime.SharedMemory | None = None
-        self.runs: list[Run] = []
+        self.runs: list[Function] = []
 
     def bind(self, symbols: Mapping[str, int]) -> None:
         """Plan memory for `symbols`; a new memory only where the present one is too small."""
@@ -72,7 +76,7 @@ class WasmExecutor:
         if binding is self.bound:
             return
         if binding.layout.total > len(self.bytes):
-            self._new_memory(binding.layout)
+            self._new_memory(binding)
         self._words(SLOT_TABLE, binding.slots)
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
         self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
@@ -86,26 +90,27 @@ class WasmExecutor:
             raise InternalError(
                 f"host: the arena takes {plan.arena} bytes, the manifest says {expected}"
             )
-        sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers}
         slots = [plan.offsets.get(b.name, plan.constants.get(b.name, 0)) for b in program.buffers]
-        slots += [symbols[s.name] for s in loaded.manifest.symbols]
+        names = (*(s.name for s in loaded.manifest.symbols), *program.bound)
+        values = {**dict.fromkeys(names, 0), **symbols}
+        slots += values.values()
         for loop in program.loops:  # its symbol, which the module counts, and its iterations
-            slots += [0, trip_count(loop, symbols)]
-        return Binding(plan, sizes, slots)
+            slots += [0, trip_count(loop, values)]
+        return Binding(plan, slots, any(name in symbols for name in program.bound))
 
-    def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:
+    def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
         for name, data in uploads.items():
             self._view(name)[:] = data
-        self._run(stage.segment.module_first, stage.segment.module_last)
-        return {name: self._view(name).copy() for name in stage.downloads}
+        self._run(run.module_first, run.module_last)
+        return {name: self._view(name).copy() for name in downloads}
 
-    def profile(self, stage: Stage, uploads: Mapping[str, Array]) -> list[float]:
+    def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`."""
         for name, data in uploads.items():
             self._view(name)[:] = data
         seconds = []
-        for step in range(stage.segment.module_first, stage.segment.module_last):
+        for step in range(run.module_first, run.module_last):
             start = perf_counter()
             self._run(step, step + 1)
             seconds.append(perf_counter() - start)
@@ -118,10 +123,16 @@ class WasmExecutor:
         self.workers, self.runs, self.memory = [], [], None
         self.bytes, self.bound = np.zeros(0, np.uint8), None
 
-    def _new_memory(self, plan: Layout) -> None:
+    def _new_memory(self, binding: Binding) -> None:
+        """A memory of the size that is needed: exactly so at the start of a run, with room to spare
+        where a run found that it needs more. It holds what the old one held, or the constants.
+        """
+        plan, old, held = binding.layout, self.bytes, self.memory
         pages = -(-plan.total // PAGE)
         if pages > MAX_PAGES:
             raise UserError(f"the model needs {plan.total} bytes: more than 32-bit memory holds")
+        if binding.grows:
+            pages = max(pages, min(int(len(old) * GROWTH) // PAGE, MAX_PAGES))
         program = self.loaded.program
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True)
         try:
@@ -134,6 +145,10 @@ class WasmExecutor:
             self.runs = [
                 _instance(self.engine, self.module, self.memory) for _ in range(self.threads)
             ]
+        if binding.grows:
+            self.bytes[: len(old)] = old
+            del old, held
+            return
         for buffer in program.buffers:
             if buffer.tensor is not None and buffer.name in plan.constants:
                 address, data = plan.constants[buffer.name], self.loaded.tensors[buffer.tensor]
@@ -171,7 +186,7 @@ class WasmExecutor:
         assert self.bound is not None
         plan = self.bound.layout
         address = plan.offsets[name] if name in plan.offsets else plan.constants[name]
-        return self.bytes[address : address + self.bound.sizes[name]]
+        return self.bytes[address : address + plan.sizes[name]]
 
     def _words(self, address: int, values: list[int]) -> None:
         words = np.array(values, np.int64).astype(np.int32).view(np.uint8)
@@ -191,11 +206,11 @@ class _Worker:
 
     def __init__(self, tid: int) -> None:
         self.tid = tid
-        self.jobs: queue.SimpleQueue[tuple[Future[None], Run, tuple[int, ...]] | None]
+        self.jobs: queue.SimpleQueue[tuple[Future[None], Function, tuple[int, ...]] | None]
         self.jobs = queue.SimpleQueue()
         threading.Thread(target=self._loop, name=f"webmlc-{tid}", daemon=True).start()
 
-    def submit(self, run: Run, arguments: tuple[int, int, int, int]) -> Future[None]:
+    def submit(self, run: Function, arguments: tuple[int, int, int, int]) -> Future[None]:
         """Start `run(*arguments)` on this thread."""
         future: Future[None] = Future()
         self.jobs.put((future, run, arguments))
@@ -217,7 +232,7 @@ class _Worker:
 
 def _instance(
     engine: wasmtime.Engine, module: wasmtime.Module, memory: wasmtime.SharedMemory
-) -> Run:
+) -> Function:
     """`run` of a new instance in a store of its own, as a thread needs it."""
     store = wasmtime.Store(engine)
     imports: list[Any] = [memory for _ in module.imports]

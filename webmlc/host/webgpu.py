@@ -1,14 +1,14 @@
 """Run webgpu steps through wgpu-py.
 
 In: a verified package (`Loaded`). Out: an `Executor`. All activations live in one arena buffer,
-bound at 256-byte aligned offsets; bind groups are built once for a binding of symbols; a stage is
-one encoder, one pass, one submission and one readback.
+bound at 256-byte aligned offsets; bind groups are built once for a binding of symbols; a run of
+steps is one encoder, one pass, one submission and one readback.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,13 @@ import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, InternalError, UserError
 from webmlc.core.rewrite import evaluate
-from webmlc.host.executor import Array, Cache, Loaded, trip_count
-from webmlc.package.manifest import Control, Step
+from webmlc.host.executor import Array, Cache, Loaded, Names, trip_count
+from webmlc.package.manifest import Control, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
-from webmlc.package.transfers import Stage
 
 BINDING_MULTIPLE = 16  # kernels may read whole vec4<f32>; slots are 256-aligned
+GROWTH = 1.5
+"""An arena that must grow during a run grows by this much at least."""
 LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 
 
@@ -37,13 +38,17 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The arena for one value of the symbols, and every dispatch by its step's number."""
+    """The arena for one value of the symbols; uniforms and dispatches (by step) as they were first
+    needed.
 
-    layout: Layout
-    sizes: Mapping[str, int]
-    dispatches: Mapping[int, Dispatch]
+    `grows` says that it continues a run: the arena holds what earlier steps wrote.
+    """
+
     symbols: Mapping[str, int]
-    uniforms: Mapping[tuple[str, ...], Any]
+    layout: Layout
+    grows: bool
+    uniforms: dict[tuple[str, ...], Any]
+    dispatches: dict[int, Dispatch]
 
 
 class WebGpuExecutor:
@@ -59,14 +64,16 @@ class WebGpuExecutor:
         self.staging: Any = None
         self.bindings: Cache[Binding] = Cache()
         self.bound: Binding | None = None
+        self.count: dict[str, int] = {}
 
     def bind(self, symbols: Mapping[str, int]) -> None:
-        """Plan the arena for `symbols` and build the bind groups; a new arena only where it must
-        grow.
-        """
-        self.bound = self.bindings.get(symbols, partial(self._bind, symbols))
+        """Plan the arena for `symbols`; a new arena only where it must grow."""
+        binding = self.bindings.get(symbols, partial(self._plan, dict(symbols)))
+        if self.arena is None or binding.layout.arena > self.arena.size:
+            self._new_arena(binding)
+        self.bound = binding
 
-    def _bind(self, symbols: Mapping[str, int]) -> Binding:
+    def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded = self.loaded
         plan = layout(loaded.manifest, loaded.own, "webgpu", symbols)
         expected = loaded.program.resources.arena.get("webgpu")
@@ -74,18 +81,16 @@ class WebGpuExecutor:
             raise InternalError(
                 f"host: the arena takes {plan.arena} bytes, the manifest says {expected}"
             )
-        sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in loaded.program.buffers}
-        if self.arena is None or plan.arena > self.arena.size:
-            self._new_arena(plan.arena)
-        self.bound = Binding(plan, sizes, {}, symbols, self._uniforms(symbols))
-        return replace(self.bound, dispatches=self._dispatches(symbols))
+        grows = any(name in symbols for name in loaded.program.bound)
+        return Binding(symbols, plan, grows, {}, {})
 
-    def execute(self, stage: Stage, uploads: Mapping[str, Array]) -> dict[str, Array]:
+    def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
         self._write(uploads)
+        self.count = {}
         encoder, compute = self._begin()
-        index, count = stage.segment.first, dict[str, int]()
-        while index < stage.segment.last:
+        index = run.first
+        while index < run.last:
             step = self.loaded.program.steps[index]
             if step.control is None:
                 self._encode(compute, index)
@@ -97,17 +102,18 @@ class WebGpuExecutor:
                 going = bool(self._read(encoder, step.arguments)[step.arguments[0]][0])
             else:
                 self.device.queue.submit([encoder.finish()])
-            index = self._decide(step.control, index, going, count)
+            index = self._decide(step.control, index, going)
             encoder, compute = self._begin()
         compute.end()
-        return self._read(encoder, stage.downloads)
+        return self._read(encoder, downloads)
 
     def _begin(self) -> tuple[Any, Any]:
         encoder = self.device.create_command_encoder()
         return encoder, encoder.begin_compute_pass()
 
-    def _decide(self, control: Control, index: int, going: bool, count: dict[str, int]) -> int:
+    def _decide(self, control: Control, index: int, going: bool) -> int:
         """The step that follows a decision; `count` holds the loops' symbols."""
+        count = self.count
         match control.kind:
             case "else":
                 return control.target
@@ -116,21 +122,21 @@ class WebGpuExecutor:
         count[control.symbol] = 0 if control.kind == "loop" else count[control.symbol] + 1
         follows = going and count[control.symbol] < trip_count(control, self._current.symbols)
         if follows:
-            self._write_uniforms(control.symbol, {**self._current.symbols, **count})
+            self._write_uniforms(control.symbol)
         return control.target if follows == (control.kind == "next") else index + 1
 
-    def profile(self, stage: Stage, uploads: Mapping[str, Array]) -> list[float]:
+    def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`: one pass a step, between two timestamps."""
         if "timestamp-query" not in self.device.features:
             raise UserError("this GPU adapter offers no timestamp-query, which profiling needs")
         self._write(uploads)
-        count = 2 * (stage.segment.last - stage.segment.first)
+        count = 2 * (run.last - run.first)
         if count == 0:
             return []
         queries = self.device.create_query_set(type="timestamp", count=count)
         times = self._buffer(8 * count, wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC)
         encoder = self.device.create_command_encoder()
-        for number, index in enumerate(range(stage.segment.first, stage.segment.last)):
+        for number, index in enumerate(range(run.first, run.last)):
             compute = encoder.begin_compute_pass(
                 timestamp_writes={
                     "query_set": queries,
@@ -161,12 +167,24 @@ class WebGpuExecutor:
             raise AdapterError(f"the model needs a GPU buffer of {size} bytes, over {limit}")
         return self.device.create_buffer(size=max(align(size, BINDING_MULTIPLE), 16), usage=usage)
 
-    def _new_arena(self, size: int) -> None:
-        if self.arena is not None:
-            self.arena.destroy()
+    def _new_arena(self, binding: Binding) -> None:
+        """An arena of the size that is needed: exactly so at the start of a run, with room to spare
+        where a run found that it needs more; then it holds what the old one held.
+        """
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        old, size = self.arena, binding.layout.arena
+        if old is not None and binding.grows:
+            limit = self.device.limits["max-buffer-size"] // BINDING_MULTIPLE * BINDING_MULTIPLE
+            size = max(size, min(int(old.size * GROWTH), limit))
         self.arena = self._buffer(size, usage)
-        self.bindings.items.clear()  # their bind groups point into the old arena
+        if old is not None:
+            if binding.grows:
+                encoder = self.device.create_command_encoder()
+                encoder.copy_buffer_to_buffer(old, 0, self.arena, 0, old.size)
+                self.device.queue.submit([encoder.finish()])
+            old.destroy()
+        for other in self.bindings.items.values():
+            other.dispatches.clear()  # their bind groups point into the old arena
 
     def _upload_constants(self) -> dict[str, tuple[Any, int]]:
         """Each constant's GPU buffer and offset; tensors share buffers up to the largest
@@ -221,15 +239,13 @@ class WebGpuExecutor:
             )
         return pipelines
 
-    def _dispatches(self, symbols: Mapping[str, int]) -> dict[int, Dispatch]:
-        """Every webgpu step with its bind group, for these symbols."""
-        dispatches = {}
-        for index, step in enumerate(self.loaded.program.steps):
-            if step.device != "webgpu" or step.control is not None:
-                continue
+    def _dispatch(self, index: int) -> Dispatch:
+        """A webgpu step with its bind group, for the present symbols."""
+        binding, step = self._current, self.loaded.program.steps[index]
+        if index not in binding.dispatches:
             bindings = [self._binding(name) for name in step.arguments]
             if step.symbols:
-                uniform = self._current.uniforms[step.symbols]
+                uniform = self._uniform(step.symbols)
                 bindings.append({"buffer": uniform, "offset": 0, "size": uniform.size})
             group = self.device.create_bind_group(
                 layout=self.layouts[step.kernel],
@@ -237,20 +253,23 @@ class WebGpuExecutor:
             )
             if step.workgroups is None:
                 raise InternalError(f"host: webgpu step {step.kernel} has no workgroups")
-            x, y, z = (int(evaluate(w, symbols)) for w in step.workgroups)
-            dispatches[index] = Dispatch(self.pipelines[step.kernel], group, (x, y, z))
-        return dispatches
+            x, y, z = (int(evaluate(w, binding.symbols)) for w in step.workgroups)
+            binding.dispatches[index] = Dispatch(self.pipelines[step.kernel], group, (x, y, z))
+        return binding.dispatches[index]
 
-    def _uniforms(self, symbols: Mapping[str, int]) -> dict[tuple[str, ...], Any]:
-        """One small uniform buffer per list of symbols that some step takes."""
-        usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
-        return {
-            names: self.device.create_buffer_with_data(data=_words(names, symbols), usage=usage)
-            for names in dict.fromkeys(s.symbols for s in self.loaded.program.steps if s.symbols)
-        }
+    def _uniform(self, names: tuple[str, ...]) -> Any:
+        """A small uniform buffer with the present values of these symbols."""
+        binding = self._current
+        if names not in binding.uniforms:
+            usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+            binding.uniforms[names] = self.device.create_buffer_with_data(
+                data=_words(names, {**binding.symbols, **self.count}), usage=usage
+            )
+        return binding.uniforms[names]
 
-    def _write_uniforms(self, symbol: str, symbols: Mapping[str, int]) -> None:
-        """Give the steps that take `symbol` its new value."""
+    def _write_uniforms(self, symbol: str) -> None:
+        """Give the steps that take a loop's `symbol` its new value."""
+        symbols = {**self._current.symbols, **self.count}
         for names, buffer in self._current.uniforms.items():
             if symbol in names:
                 self.device.queue.write_buffer(buffer, 0, _words(names, symbols))
@@ -267,7 +286,7 @@ class WebGpuExecutor:
 
     def _binding(self, name: str) -> dict[str, Any]:
         buffer, offset = self._place(name)
-        size = align(max(self._current.sizes[name], 4), BINDING_MULTIPLE)
+        size = align(max(self._current.layout.sizes[name], 4), BINDING_MULTIPLE)
         limit = self.device.limits["max-storage-buffer-binding-size"]
         if size > limit:
             raise AdapterError(
@@ -276,8 +295,10 @@ class WebGpuExecutor:
         return {"buffer": buffer, "offset": offset, "size": size}
 
     def _encode(self, compute: Any, index: int) -> None:
-        dispatch = self._current.dispatches.get(index)
-        if dispatch is None or 0 in dispatch.workgroups:
+        if self.loaded.program.steps[index].control is not None:
+            return
+        dispatch = self._dispatch(index)
+        if 0 in dispatch.workgroups:
             return
         compute.set_pipeline(dispatch.pipeline)
         compute.set_bind_group(0, dispatch.bind_group)
@@ -298,19 +319,20 @@ class WebGpuExecutor:
         total = 0
         for name in names:
             starts[name] = total
-            total += align(self._current.sizes[name], ALIGNMENT["webgpu"])
+            total += align(self._current.layout.sizes[name], ALIGNMENT["webgpu"])
         if self.staging is None or self.staging.size < total:
             usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
             self.staging = self._buffer(total, usage)
         staging = self.staging
         for name, start in starts.items():
             buffer, offset = self._place(name)
-            if size := align(self._current.sizes[name], 4):
+            if size := align(self._current.layout.sizes[name], 4):
                 encoder.copy_buffer_to_buffer(buffer, offset, staging, start, size)
         self.device.queue.submit([encoder.finish()])
         staging.map_sync(wgpu.MapMode.READ)
         data = np.frombuffer(staging.read_mapped(), np.uint8)
-        results = {n: data[s : s + self._current.sizes[n]].copy() for n, s in starts.items()}
+        sizes = self._current.layout.sizes
+        results = {n: data[s : s + sizes[n]].copy() for n, s in starts.items()}
         staging.unmap()
         return results
 

@@ -3,8 +3,8 @@
 In: a fused module and a target device. Out: the module with `kernels` (naive loop functions, equal
 ones once) and functions of `call_kernel` nodes (attributes `kernel`, `device`, and `constants`,
 the parameters that hold constants: a GPU binds those read-only; destination passing: the outputs
-are arguments too), `View`s and control flow. On webgpu, a kernel without a GPU form gets the device
-`wasm`: a CPU segment of the same package; its attribute `reason` says why.
+are arguments too), `View`s, `Bind`s and control flow. On webgpu, a kernel without a GPU form gets
+the device `wasm`: a CPU segment of the same package; its attribute `reason` says why.
 
 Control flow keeps its functions, whose results go where the node's outputs are: a branch writes
 them at its end; a loop starts with copies of its initial values, and an iteration ends with putting
@@ -33,8 +33,8 @@ from webmlc.loops.kernels import Kernels, lower_body
 def lower_module(module: Module, device: Device) -> Module:
     """Lower `main`, and the functions that it runs, for a device; see the module's docstring.
 
-    needs: a fused module. guarantees: every node is `call_kernel`, `View` or of `CONTROL`; what a
-    node of `CONTROL` runs stays on one device.
+    needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Bind` or of `CONTROL`;
+    what a node of `CONTROL` runs stays on one device.
     """
     constants = frozenset(c for f in module.functions.values() for c in f.constants)
     lowering = _Lowering(module, Kernels(constants))
@@ -59,7 +59,7 @@ class _Lowering:
             if (node.domain, node.op) in CONTROL:
                 nodes += self.control(node, function, types, device, reason)
             else:
-                call = self.table.call(node, device, reason) if node.op != "View" else node
+                call = self.table.call(node, device, reason) if node.op == "fused" else node
                 nodes.append(call)
         last = () if end is None else end.nodes(function)
         names = {} if end is None else end.renamed(function)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
+from webmlc.core.rewrite import variables
 
 FORMAT = "webmlc"
 VERSION = 1
@@ -62,6 +63,11 @@ class Buffer:
     shape: tuple[Expr, ...]
     kind: BufferKind = "scratch"
     tensor: str | None = None
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols that its size depends on."""
+        return frozenset(v.name for d in self.shape for v in variables(d))
 
     @property
     def bytes(self) -> Expr:
@@ -114,7 +120,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Run:
     """Consecutive steps `first..last-1` on one device. `module_first..module_last-1` are the wasm
     module's own numbers.
     """
@@ -124,6 +130,25 @@ class Segment:
     last: int
     module_first: int = 0
     module_last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Symbols that only a run knows: `symbols[i]` is element `elements[i]` of `buffer`, which holds
+    integers that earlier steps (or the caller) wrote.
+
+    The host reads it, and then plans memory for the buffers whose sizes it now knows. `origin` are
+    the ONNX nodes that need the symbols.
+    """
+
+    buffer: str
+    symbols: tuple[str, ...]
+    elements: tuple[int, ...]
+    origin: tuple[str, ...] = ()
+
+
+Segment = Run | Bind
+"""What a host does next. JSON tells the kinds apart by a key of their own: `device`, `bind`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +169,10 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How one target runs the model: buffers, steps, and the files that hold their code."""
+    """How one target runs the model: buffers, steps, and the files that hold their code.
+
+    The segments cover the steps in order.
+    """
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
@@ -162,6 +190,16 @@ class Program:
     def buffer(self, name: str) -> Buffer:
         """The buffer of this name; raises `KeyError` where there is none."""
         return next(b for b in self.buffers if b.name == name)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The segments that run steps, in order."""
+        return tuple(s for s in self.segments if isinstance(s, Run))
+
+    @property
+    def bound(self) -> tuple[str, ...]:
+        """The symbols that segments bind, in order: their slots follow those of the inputs'."""
+        return tuple(name for s in self.segments if isinstance(s, Bind) for name in s.symbols)
 
 
 @dataclass(frozen=True, slots=True)

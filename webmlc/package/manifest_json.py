@@ -21,6 +21,7 @@ from webmlc.core.expr import Expr
 from webmlc.package.manifest import (
     FORMAT,
     VERSION,
+    Bind,
     Buffer,
     BufferKind,
     Control,
@@ -30,6 +31,7 @@ from webmlc.package.manifest import (
     Port,
     Program,
     Resources,
+    Run,
     Segment,
     Step,
     Symbol,
@@ -161,10 +163,15 @@ def _control(control: Control) -> dict[str, Any]:
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
-    data: dict[str, Any] = {"device": segment.device, "first": segment.first, "last": segment.last}
-    if segment.device == "wasm":
-        data |= {"module_first": segment.module_first, "module_last": segment.module_last}
-    return data
+    match segment:
+        case Run("wasm", first, last, module_first, module_last):
+            module = {"module_first": module_first, "module_last": module_last}
+            return {"device": "wasm", "first": first, "last": last, **module}
+        case Run(device, first, last):
+            return {"device": device, "first": first, "last": last}
+        case Bind(buffer, symbols, elements, origin):
+            data: dict[str, Any] = {"bind": buffer, "symbols": list(symbols)}
+            return {**data, "elements": list(elements), "origin": list(origin)}
 
 
 class _Object:
@@ -193,6 +200,12 @@ class _Object:
         values = self.get(key, list)
         if not all(isinstance(v, str) for v in values):
             raise PackageError(f"manifest.json: {self.path(key)} holds what is no string")
+        return tuple(values)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        values = self.get(key, list)
+        if not all(isinstance(v, int) for v in values):
+            raise PackageError(f"manifest.json: {self.path(key)} holds what is no integer")
         return tuple(values)
 
     def size(self, key: str) -> int | None:
@@ -364,8 +377,14 @@ def _read_control(step: _Object) -> Control:
 
 
 def _read_segment(o: _Object) -> Segment:
+    if "bind" in o.data:
+        buffer, symbols = o.get("bind", str), o.strings("symbols")
+        elements = o.integers("elements")
+        if len(elements) != len(symbols):
+            raise PackageError(f"manifest.json: {o.where} has not one element a symbol")
+        return Bind(buffer, symbols, elements, o.strings("origin"))
     wasm = "module_first" in o.data
-    return Segment(
+    return Run(
         _read_device(o),
         o.get("first", int),
         o.get("last", int),
@@ -391,11 +410,12 @@ def _check(manifest: Manifest) -> None:
         known = {b.name for b in program.buffers}
         used = {a for step in program.steps for a in step.arguments}
         used |= {port.buffer for port in (*manifest.inputs, *manifest.outputs)}
+        used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
         if unknown := sorted(used - known):
             raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")
         for buffer in program.buffers:
             if buffer.tensor is not None and buffer.tensor not in tensors:
                 raise PackageError(f"manifest.json: no weights file holds tensor {buffer.tensor!r}")
-        covered = [i for s in program.segments for i in range(s.first, s.last)]
+        covered = [i for s in program.runs for i in range(s.first, s.last)]
         if covered != list(range(len(program.steps))):
             raise PackageError(f"manifest.json: the segments of programs.{name} miss steps")

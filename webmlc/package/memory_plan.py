@@ -9,6 +9,9 @@ Memory Management for Deep Neural Net Inference", 2020, greedy by size).
     >>> place([Interval(100, 0, 1), Interval(100, 1, 2), Interval(60, 2, 3)], 64)
     Placement(offsets=(0, 128, 0), total=256)
 
+Where segments bind symbols during a run, the buffers whose sizes these tell are placed after that,
+around those that are placed already: a buffer never moves.
+
 Linear memory: control area, slot table, scratch of each thread, constants, arena.
 """
 
@@ -18,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from webmlc.core.rewrite import evaluate
-from webmlc.package.manifest import Device, Manifest, Program
+from webmlc.package.manifest import Bind, Device, Manifest, Program
 from webmlc.package.transfers import Stage, stages
 
 SLOT_TABLE = 1024
@@ -32,11 +35,15 @@ CONSTANT_ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A buffer of `bytes` that is alive during the steps `first..last`, both included."""
+    """A buffer of `bytes` that is alive during the steps `first..last`, both included.
+
+    Buffers of a lower `group` are placed before, and whatever else there is.
+    """
 
     bytes: int
     first: int
     last: int
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +56,15 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Addresses in one device's memory: constants, activations, and how much of each.
+    """Addresses in one device's memory: constants, activations, and how much of each; `sizes` are
+    the bytes of every buffer. What is not known yet has neither.
 
     On wasm, `offsets` are addresses in linear memory and `total` its exact bytes. On webgpu, they
     are offsets in the arena buffer; constants have buffers of their own.
     """
 
     offsets: Mapping[str, int]
+    sizes: Mapping[str, int]
     arena: int
     constants: Mapping[str, int]
     scratch: int
@@ -69,7 +78,9 @@ def align(value: int, alignment: int) -> int:
 
 def place(intervals: Sequence[Interval], alignment: int) -> Placement:
     """Offsets for buffers such that no two that are alive together overlap."""
-    order = sorted(range(len(intervals)), key=lambda i: (-intervals[i].bytes, i))
+    order = sorted(
+        range(len(intervals)), key=lambda i: (intervals[i].group, -intervals[i].bytes, i)
+    )
     offsets = [0] * len(intervals)
     placed: list[int] = []  # by ascending offset
     total = 0
@@ -114,7 +125,7 @@ def lifetimes(
 
     for stage in stage_list:
         segment = stage.segment
-        if segment.device != device:
+        if isinstance(segment, Bind) or segment.device != device:
             continue
         for name in stage.uploads:
             keep(name, segment.first)
@@ -149,23 +160,38 @@ def loop_ranges(program: Program) -> list[tuple[int, int]]:
 def layout(
     manifest: Manifest, own: Device, device: Device, symbols: Mapping[str, int], threads: int = 1
 ) -> Layout:
-    """Where everything of program `own` lies in the memory of `device`, for these symbols."""
+    """Where everything of program `own` lies in the memory of `device`, for these symbols: all, or
+    those that are bound so far.
+    """
     program = manifest.programs[own]
-    sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers}
+    groups = size_groups(program)
+    known = {b.name for b in program.buffers if b.symbols <= symbols.keys()}
+    sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers if b.name in known}
     stage_list = stages(program, [o.buffer for o in manifest.outputs], own)
     spans = lifetimes(program, stage_list, device, own)
-    placement = place([Interval(sizes[n], *span) for n, span in spans.items()], ALIGNMENT[device])
-    offsets = dict(zip(spans, placement.offsets, strict=True))
+    intervals = {n: Interval(sizes[n], *s, groups[n]) for n, s in spans.items() if n in known}
+    placement = place(list(intervals.values()), ALIGNMENT[device])
+    offsets = dict(zip(intervals, placement.offsets, strict=True))
     if device == "webgpu":
-        return Layout(offsets, placement.total, {}, 0, placement.total)
-    slots = len(program.buffers) + len(manifest.symbols) + 2 * len(program.loops)
+        return Layout(offsets, sizes, placement.total, {}, 0, placement.total)
+    symbols_count = len(manifest.symbols) + len(program.bound)
+    slots = len(program.buffers) + symbols_count + 2 * len(program.loops)
     scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT)
     base = align(
         scratch + threads * scratch_stride(program.resources.scratch_per_thread), CONSTANT_ALIGNMENT
     )
     constants, base = place_constants(manifest, own, device, base)
     addresses = {name: base + offset for name, offset in offsets.items()}
-    return Layout(addresses, placement.total, constants, scratch, base + placement.total)
+    return Layout(addresses, sizes, placement.total, constants, scratch, base + placement.total)
+
+
+def size_groups(program: Program) -> dict[str, int]:
+    """When each buffer's size is known: from the start (0), or after the n-th bind."""
+    binds = (s for s in program.segments if isinstance(s, Bind))
+    bound = {name: number for number, bind in enumerate(binds, 1) for name in bind.symbols}
+    return {
+        b.name: max((bound.get(name, 0) for name in b.symbols), default=0) for b in program.buffers
+    }
 
 
 def scratch_stride(scratch_bytes: int) -> int:

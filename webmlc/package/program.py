@@ -1,7 +1,7 @@
 """A lowered module becomes a program: buffers with slots, steps in order.
 
-In: a `main` of `call_kernel` and `View` nodes. Out: `ProgramParts` for the manifest. A view has no
-buffer of its own: it is its source's bytes under another shape.
+In: a `main` of `call_kernel`, `View` and `Bind` nodes. Out: `ProgramParts` for the manifest. A view
+has no buffer of its own: it is its source's bytes under another shape.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from webmlc.core.errors import UserError
 from webmlc.core.expr import Var
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Function, Module, Node
-from webmlc.graph.ops.operator import array_type
+from webmlc.graph.ops.operator import array_type, is_bind
 from webmlc.loops.lower_module import view_roots
-from webmlc.package.manifest import Buffer, BufferKind, Control, Device, Port, Step, Symbol
+from webmlc.package.manifest import Bind, Buffer, BufferKind, Control, Device, Port, Step, Symbol
 from webmlc.package.write import ProgramParts
 from webmlc.target.wasm.emit_module import ModuleControl
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the outside sees: inputs, outputs, and the symbols that the inputs' shapes bind."""
+    """What the outside sees: inputs, outputs, and the symbols that the inputs' shapes bind. Those
+    that `Bind` nodes bind are a program's own affair.
+    """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
@@ -31,8 +33,8 @@ class Signature:
 
 
 def signature(function: Function) -> Signature:
-    """The model's signature; raises `UserError` where a symbol cannot be read off an input's
-    shape.
+    """The model's signature; raises `UserError` where a symbol is no input's dimension and no value
+    of the model's.
     """
     roots = view_roots(function)
     ports = [
@@ -47,7 +49,8 @@ def signature(function: Function) -> Signature:
             if isinstance(dimension, Var):
                 symbols.setdefault(dimension.name, Symbol(dimension.name, value, axis))
     used = {v.name for t in function.types.values() for d in t.shape for v in variables(d)}
-    if unbound := sorted(used - symbols.keys()):
+    bound = {s for n in function.nodes if is_bind(n) for s in n.attributes["symbols"]}
+    if unbound := sorted(used - symbols.keys() - bound):
         raise UserError(
             f"the symbolic dimension {unbound[0]!r} is no input's dimension, so it cannot be known "
             "at run time; give that input a dimension of this name"
@@ -74,13 +77,15 @@ def module_calls(
     """The steps of the one wasm module: the wasm program's, then the CPU steps of the webgpu
     program.
 
-    A slot is a buffer's position in its own program, then the symbols', then two for each loop: its
-    symbol, and its number of iterations.
+    A slot is a buffer's position in its own program, then the symbols' (those of the inputs, then
+    those bound on the way), then two for each loop: its symbol, and its number of iterations.
     """
     calls: list[ModuleCall] = []
     for device, program in programs.items():
         slots = {b.name: slot for slot, b in enumerate(program.buffers)}
-        symbols = {s.name: len(slots) + i for i, s in enumerate(described.symbols)}
+        bound = (s for item in program.body if isinstance(item, Bind) for s in item.symbols)
+        names = (*(s.name for s in described.symbols), *bound)
+        symbols = {name: len(slots) + i for i, name in enumerate(names)}
         loops = [s.control.symbol for s in program.steps if s.control and s.control.kind == "loop"]
         first = len(slots) + len(symbols)
         symbols |= {symbol: first + 2 * i for i, symbol in enumerate(loops)}
@@ -107,16 +112,20 @@ def program_parts(module: Module) -> ProgramParts:
     main = module.main
     used = dict.fromkeys(main.inputs)
     used |= dict.fromkeys(a for step in steps.steps for a in step.arguments)
+    used |= dict.fromkeys(bind.buffer for bind, _ in steps.binds)
     used |= dict.fromkeys(steps.root(v) for v in main.outputs)
-    return ProgramParts([_buffer(module, v) for v in used], steps.steps)
+    return ProgramParts([_buffer(module, v) for v in used], steps.body())
 
 
 @dataclass(slots=True)
 class _Steps:
-    """The steps so far, and the buffers that views and the inputs of functions stand for."""
+    """The steps so far, the binds with the number of steps before each, and the buffers that views
+    and the inputs of functions stand for.
+    """
 
     module: Module
     steps: list[Step] = field(default_factory=list)
+    binds: list[tuple[Bind, int]] = field(default_factory=list)
     roots: dict[str, str] = field(default_factory=dict)
 
     def root(self, value: str) -> str:
@@ -131,10 +140,24 @@ class _Steps:
                     self.roots[node.outputs[0]] = self.root(node.inputs[0])
                 case "call_kernel":
                     self.steps.append(self.call(node))
+                case "Bind":
+                    self.binds.append((self.bind(node), len(self.steps)))
                 case "If":
                     self.branches(node)
                 case "Loop":
                     self.loop(node)
+
+    def body(self) -> list[Step | Bind]:
+        """Steps and binds, in order."""
+        body: list[Step | Bind] = list(self.steps)
+        for bind, before in reversed(self.binds):
+            body.insert(before, bind)
+        return body
+
+    def bind(self, node: Node) -> Bind:
+        """The symbols that a run reads from memory."""
+        symbols, elements = node.attributes["symbols"], node.attributes["positions"]
+        return Bind(self.root(node.inputs[0]), symbols, elements, node.origin)
 
     def call(self, node: Node) -> Step:
         """The step of a kernel call."""

@@ -2,7 +2,8 @@
 
 In: a program's steps in segments. Out: one `Stage` a segment: what to upload before it and download
 after it. A buffer moves only where the newest copy is on the other side, and only through the host,
-at a segment's border. The twin is `stages` in `runtime_js/memory_plan.js`.
+at a segment's border. A `Bind` moves nothing: what it reads was downloaded before. The twin is
+`stages` in `runtime_js/memory_plan.js`.
 
     steps: a = f(x) on webgpu; b = g(a) on wasm; output b
     Stage(webgpu, uploads=(x,), downloads=(a,)), Stage(wasm, uploads=(a,), downloads=(b,))
@@ -11,9 +12,9 @@ at a segment's border. The twin is `stages` in `runtime_js/memory_plan.js`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from webmlc.package.manifest import Device, Program, Segment, Step
+from webmlc.package.manifest import Bind, Device, Program, Run, Segment, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +26,24 @@ class Stage:
     downloads: tuple[str, ...]
 
 
-def segments_of(steps: Sequence[Step], module_base: int = 0) -> tuple[Segment, ...]:
-    """Maximal runs of steps on one device; wasm steps are numbered from `module_base` inside the
-    module.
+def segments_of(body: Sequence[Step | Bind], module_base: int = 0) -> tuple[Segment, ...]:
+    """Maximal runs of steps on one device, and binds between them; wasm steps are numbered from
+    `module_base` inside the module.
     """
     segments: list[Segment] = []
-    module = module_base
-    first = 0
-    for last in range(1, len(steps) + 1):
-        if last < len(steps) and steps[last].device == steps[first].device:
+    module, number = module_base, 0
+    for item in body:
+        if isinstance(item, Bind):
+            segments.append(item)
             continue
-        device = steps[first].device
-        if device == "wasm":
-            segments.append(Segment(device, first, last, module, module + last - first))
-            module += last - first
-        else:
-            segments.append(Segment(device, first, last))
-        first = last
+        wasm = int(item.device == "wasm")
+        match segments:
+            case [*_, Run(device=device) as last] if device == item.device:
+                segments[-1] = replace(last, last=number + 1, module_last=last.module_last + wasm)
+            case _:
+                first = module if wasm else 0
+                segments.append(Run(item.device, number, number + 1, first, first + wasm))
+        module, number = module + wasm, number + 1
     return tuple(segments)
 
 
@@ -53,21 +55,25 @@ def stages(program: Program, outputs: Sequence[str], own: Device) -> tuple[Stage
     """
     constants = {b.name for b in program.buffers if b.kind == "constant"}
     uploads, needs, writes = _uploads(program, constants)
+    # Backwards: who reads each buffer's present value later, the host (outputs, binds) included.
+    readers: dict[str, set[str]] = {name: {"host"} for name in outputs}
     result: list[Stage] = []
-    for index, segment in enumerate(program.segments):
-        downloads: list[str] = []
-        for name in writes[index]:
-            later = range(index + 1, len(program.segments))
-            crossing = any(
-                name in needs[i] and program.segments[i].device != segment.device for i in later
-            )
-            is_result = name in outputs and not any(name in writes[i] for i in later)
-            if crossing or is_result:
-                downloads.append(name)
-        result.append(Stage(segment, uploads[index], tuple(downloads)))
+    for index in reversed(range(len(program.segments))):
+        segment = program.segments[index]
+        downloads: tuple[str, ...] = ()
+        match segment:
+            case Bind(buffer=buffer):
+                readers.setdefault(buffer, set()).add("host")
+            case Run(device=device):
+                later = {name: readers.pop(name, set()) for name in writes[index]}
+                downloads = tuple(name for name, devices in later.items() if devices - {device})
+                for name in needs[index]:
+                    readers.setdefault(name, set()).add(device)
+        result.append(Stage(segment, uploads[index], downloads))
+    result.reverse()
     if fixed := tuple(dict.fromkeys(o for o in outputs if o in constants)):
-        steps, end = len(program.steps), max((s.module_last for s in program.segments), default=0)
-        result.append(Stage(Segment(own, steps, steps, end, end), (), fixed))
+        steps, end = len(program.steps), max((r.module_last for r in program.runs), default=0)
+        result.append(Stage(Run(own, steps, steps, end, end), (), fixed))
     return tuple(result)
 
 
@@ -85,16 +91,19 @@ def _uploads(
     for segment in program.segments:
         here: dict[str, None] = {}
         outside: dict[str, None] = {}
-        for step in program.steps[segment.first : segment.last]:
-            for name in step.arguments:
-                defined = name in here or (name in step.written and name not in written)
-                if not defined and name not in constants:
-                    outside[name] = None
-            here.update(dict.fromkeys(step.written))
-        uploads.append(tuple(n for n in outside if n not in valid[segment.device]))
+        if isinstance(segment, Run):
+            for step in program.steps[segment.first : segment.last]:
+                for name in step.arguments:
+                    defined = name in here or (name in step.written and name not in written)
+                    if not defined and name not in constants:
+                        outside[name] = None
+                here.update(dict.fromkeys(step.written))
+            uploads.append(tuple(n for n in outside if n not in valid[segment.device]))
+            valid[segment.device] |= outside.keys() | here.keys()
+            valid["webgpu" if segment.device == "wasm" else "wasm"] -= here.keys()
+        else:
+            uploads.append(())
         needs.append(set(outside))
         writes.append(here)
         written |= here.keys()
-        valid[segment.device] |= outside.keys() | here.keys()
-        valid["webgpu" if segment.device == "wasm" else "wasm"] -= here.keys()
     return uploads, needs, writes

@@ -23,6 +23,7 @@ from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import as_int
 from webmlc.package.manifest import (
     MANIFEST,
+    Bind,
     Buffer,
     Device,
     File,
@@ -49,32 +50,38 @@ RUNTIME_SUFFIXES = (".js", ".ts", ".html", ".css")
 
 @dataclass(frozen=True, slots=True)
 class ProgramParts:
-    """One target's program as the compiler knows it: buffers in slot order, steps in order.
+    """One target's program as the compiler knows it: buffers in slot order, and what happens in
+    order: steps, and binds of symbols between them.
 
     `scratch_bytes` is what `emit_module` says each thread needs; `features` what the target
     requires (`"simd128"`, `"shader-f16"`, ...).
     """
 
     buffers: Sequence[Buffer]
-    steps: Sequence[Step]
+    body: Sequence[Step | Bind]
     scratch_bytes: int = 0
     features: tuple[str, ...] = ()
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The kernel calls, in order."""
+        return tuple(item for item in self.body if isinstance(item, Step))
+
     def with_code(self, modules: Iterable[WasmModule], shaders: Shaders) -> ProgramParts:
         """This program with what only its code can say: scratch, dispatch sizes and symbols."""
-        steps = []
-        for step in self.steps:
-            if step.device == "webgpu" and step.control is None:
-                entry = shaders.entries[step.kernel]
-                step = replace(
-                    step,
+        body = []
+        for item in self.body:
+            if isinstance(item, Step) and item.device == "webgpu" and item.control is None:
+                entry = shaders.entries[item.kernel]
+                item = replace(
+                    item,
                     kernel=entry.name,
                     workgroups=entry.workgroups,
                     symbols=entry.symbols,
                 )
-            steps.append(step)
+            body.append(item)
         scratch = max((module.scratch_bytes for module in modules), default=0)
-        return replace(self, steps=tuple(steps), scratch_bytes=scratch)
+        return replace(self, body=tuple(body), scratch_bytes=scratch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +211,13 @@ def _program(device: Device, parts: Parts) -> Program:
     module_base = 0
     if device == "webgpu" and "wasm" in parts.programs:
         module_base = len(parts.programs["wasm"].steps)
-    steps = tuple(given.steps)
+    steps = given.steps
     uses_wasm = any(s.device == "wasm" for s in steps) or device == "wasm"
     uses_webgpu = any(s.device == "webgpu" for s in steps)
     return Program(
         buffers=tuple(given.buffers),
         steps=steps,
-        segments=segments_of(steps, module_base),
+        segments=segments_of(given.body, module_base),
         resources=Resources(0, {}, None, None, given.scratch_bytes, given.features),
         modules={v: f"model.{v}.wasm" for v in parts.modules} if uses_wasm else {},
         shaders=SHADERS if uses_webgpu else None,

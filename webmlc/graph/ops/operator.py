@@ -38,6 +38,7 @@ Sequences and optionals exist at build time only: tuples of the values in them.
 """
 
 SYMBOLIC_CONSTANT = ("webmlc", "SymbolicConstant")
+BIND = ("webmlc", "Bind")
 VALUE_LIMIT = 1024
 """Tensors of more elements are data, not shapes: their values are not followed."""
 
@@ -278,9 +279,7 @@ class Scope:
     def of(function: Function) -> Scope:
         """The scope of a function after `infer_shapes`."""
         values = {
-            node.outputs[0]: symbolic_value(node)
-            for node in function.nodes
-            if (node.domain, node.op) == SYMBOLIC_CONSTANT
+            node.outputs[0]: symbolic_value(node) for node in function.nodes if is_symbolic(node)
         }
         return Scope(function.types, function.constants, values)
 
@@ -319,8 +318,37 @@ def symbolic_constant(value: Value, dtype: DType, output: str, origin: tuple[str
     return Node(op, (), (output,), attributes, domain, origin)
 
 
+def bind(
+    value: Value, symbols: Mapping[int, str], dtype: DType, source: str, output: str, origin: str
+) -> Node:
+    """The node that reads integers from memory during a run: the element of `source` at position
+    `p` (row-major) becomes the symbol `symbols[p]`. `value` is the whole, those symbols in it.
+
+    Whatever uses these symbols, in a type or an attribute, comes after it: see `graph.symbols`.
+    """
+    domain, op = BIND
+    attributes: dict[str, Attribute] = {
+        "symbols": tuple(symbols.values()),
+        "positions": tuple(symbols),
+        "elements": tuple(value.reshape(-1).tolist()),
+        "shape": value.shape,
+        "dtype": dtype,
+    }
+    return Node(op, (source,), (output,), attributes, domain, (origin,))
+
+
+def is_bind(node: Node) -> bool:
+    """True of a `Bind` node."""
+    return (node.domain, node.op) == BIND
+
+
+def is_symbolic(node: Node) -> bool:
+    """True of the nodes whose output is an array of expressions of symbols, and has no bytes."""
+    return (node.domain, node.op) in (SYMBOLIC_CONSTANT, BIND)
+
+
 def symbolic_value(node: Node) -> Value:
-    """The value of a `SymbolicConstant` node."""
+    """The value of a symbolic node."""
     elements: Any = node.attributes["elements"]
     shape: Any = node.attributes["shape"]
     return object_array(elements, shape)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from webmlc.core.dtypes import DType
@@ -19,6 +17,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import cast_to
 from webmlc.graph.ops.operator import (
+    BIND,
     ELEMENT_TYPES,
     SYMBOLIC_CONSTANT,
     Builder,
@@ -35,17 +34,10 @@ from webmlc.graph.ops.shapes import (
     dimensions,
     given,
     product,
+    select_among,
 )
 
 Inputs = tuple[Tensor | None, ...]
-
-
-def select_among(values: Sequence[Expr], index: Expr) -> Expr:
-    """`values[index]`, as a chain of selects."""
-    result = values[-1]
-    for position in reversed(range(len(values) - 1)):
-        result = select(call("eq", index, position), values[position], result)
-    return result
 
 
 def _shape_bounds(context: Context) -> Shape:
@@ -184,5 +176,6 @@ OPS: tuple[Operator, ...] = (
         case("float32[3, 4]"), case("float32[3, 4]", k=1, dtype=7))),
     Operator("SymbolicConstant", _symbolic_constant_type, _symbolic_constant, kind="injective",
              domain=SYMBOLIC_CONSTANT[0]),
+    Operator("Bind", _symbolic_constant_type, _symbolic_constant, domain=BIND[0]),
     Operator("Dropout", _first_like, expand=_dropout, cases=(case(X), case(X, outputs=2))),
 )  # fmt: skip

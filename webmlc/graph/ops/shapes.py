@@ -12,7 +12,18 @@ from functools import reduce
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Var, as_expr, as_int, const, maximum, minimum
+from webmlc.core.expr import (
+    Const,
+    Expr,
+    Var,
+    as_expr,
+    as_int,
+    call,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.graph.compute import Tensor, compute
@@ -21,6 +32,14 @@ from webmlc.graph.ops.operator import Context, NotSupportedError
 Shape = tuple[Expr, ...]
 ONE: Expr = const(1)
 ZERO: Expr = const(0)
+
+
+def select_among(values: Sequence[Expr], index: Expr) -> Expr:
+    """`values[index]`, as a chain of selects."""
+    result = values[-1]
+    for position in reversed(range(len(values) - 1)):
+        result = select(call("eq", index, position), values[position], result)
+    return result
 
 
 def accumulator(dtype: DType) -> DType:

@@ -6,18 +6,23 @@ A view keeps row-major order; a permutation, an expansion, a join or a split doe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import mul
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import (
     Const,
     Expr,
     as_expr,
     as_int,
     const,
+    maximum,
     select,
 )
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
+    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -35,6 +40,7 @@ from webmlc.graph.ops.shapes import (
     product,
     reindex,
     same,
+    select_among,
 )
 
 Inputs = tuple[Tensor | None, ...]
@@ -61,6 +67,42 @@ def _reshape_type(context: Context) -> tuple[TensorType, ...]:
     if total is not None and target is not None and total != target:
         raise NotSupportedError(f"{total} elements cannot take the shape {list(map(str, wanted))}")
     return (TensorType(x.dtype, tuple(canonical(n) for n in wanted)),)
+
+
+def _reshape(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    """A shape that is computed during a run: its zeros and its -1 are resolved there, too."""
+    resolved = "shape" in context.node.attributes or context.attribute("resolved", 0)
+    if resolved or context.value(1) is not None:
+        return None
+    x, shape = context.node.inputs
+    sizes = builder("Shape", x)
+    given = context.attribute("allowzero", 0)
+    found = builder("ReshapeSizes", sizes, shape, domain="webmlc", allowzero=given)
+    return (builder("Reshape", x, found, allowzero=1, resolved=1),)
+
+
+def _reshape_sizes_type(context: Context) -> tuple[TensorType, ...]:
+    if as_int(context.shape(1)[0]) is None:
+        raise NotSupportedError("the length of the shape is symbolic, so the rank is not known")
+    return (context.type(1),)
+
+
+def _reshape_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The sizes that a shape (input 1) asks of a tensor of given sizes (input 0); -1 everywhere
+    where these elements cannot take it.
+    """
+    own, shape = given(inputs, 0), given(inputs, 1)
+    rank, dtype = as_int(shape.shape[0]) or 0, DType.int64
+    one, unknown = const(1, dtype), const(-1, dtype)
+    wanted: list[Expr] = [shape[d] for d in range(rank)]
+    if not context.attribute("allowzero", 0):
+        before = as_int(own.shape[0]) or 0
+        wanted = [select(n.equals(0), own[d], n) if d < before else n for d, n in enumerate(wanted)]
+    total = reduce(mul, (own[d] for d in range(as_int(own.shape[0]) or 0)), one)
+    rest = reduce(mul, (select(n.equals(-1), one, n) for n in wanted), one)
+    found = [select(n.equals(-1), total // maximum(rest, 1), n) for n in wanted]
+    fits = total.equals(reduce(mul, found, one))
+    return (compute("sizes", shape.shape, lambda i: select(fits, select_among(found, i), unknown)),)
 
 
 def _quotient(shape: Shape, wanted: Sequence[Expr], rest: Expr) -> Expr:
@@ -262,8 +304,10 @@ def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 X = "float32[2, 3, 4]"
 
 OPS: tuple[Operator, ...] = (
-    Operator("Reshape", _reshape_type, _view, kind="injective", cases=(
+    Operator("Reshape", _reshape_type, _view, _reshape, kind="injective", cases=(
         case(X, [4, 6]), case(X, [0, -1]), case(X, [2, 2, 2, 3, 1]), case(X, [3, 2, 4]))),
+    Operator("ReshapeSizes", _reshape_sizes_type, _reshape_sizes, domain="webmlc",
+             kind="injective"),
     Operator("Flatten", _flatten_type, _view, kind="injective", cases=(
         case(X), case(X, axis=0), case(X, axis=-1), case(X, axis=3))),
     Operator("Squeeze", _squeeze_type, _view, kind="injective", cases=(

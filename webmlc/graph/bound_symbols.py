@@ -1,0 +1,75 @@
+"""Symbols that nodes bind during a run, and who has to wait for them.
+
+In: a function in which `Bind` nodes read sizes from memory. Out: for each node the binds whose
+symbols occur in the types of its values, in what is known of its inputs, or in its attributes:
+dependences that no value carries.
+
+    %k/bound = webmlc.Bind(%k) {k}                      %y depends on the Bind, though it does not
+    %y: float32[k, 4] = Add(%a, %b)                     read its output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from webmlc.core.expr import Expr
+from webmlc.core.rewrite import variables
+from webmlc.graph.ir import Function, Node
+from webmlc.graph.ops.control import CONTROL
+from webmlc.graph.ops.operator import Scope, is_bind
+
+
+class BoundSymbols:
+    """The binds of a function, and which of them a node needs."""
+
+    def __init__(self, function: Function) -> None:
+        self.binders: Mapping[str, Node] = {
+            symbol: node
+            for node in function.nodes
+            if is_bind(node)
+            for symbol in node.attributes["symbols"]
+        }
+        self.scope = Scope.of(function) if self.binders else None
+        # What a node of control flow runs may need any symbol that is bound before it.
+        self._before: dict[Node, tuple[Node, ...]] = {}
+        binds: list[Node] = []
+        for node in function.nodes:
+            if is_bind(node):
+                binds.append(node)
+            elif binds and (node.domain, node.op) in CONTROL:
+                self._before[node] = tuple(binds)
+        self._of_value: dict[str, frozenset[str]] = {}
+
+    def needed_by(self, node: Node) -> tuple[Node, ...]:
+        """The binds that must come before `node`, in no particular order."""
+        if self.scope is None or node in self._before:
+            return self._before.get(node, ())
+        values = (*node.inputs, *node.outputs) if not is_bind(node) else node.inputs
+        found = {symbol for value in values if value for symbol in self._symbols(value)}
+        found |= _names(node.attributes.values())
+        binders = {self.binders[s] for s in found if s in self.binders}
+        return tuple(binders - {node})
+
+    def _symbols(self, value: str) -> frozenset[str]:
+        """The symbols in the type of a value and in what is known of it."""
+        assert self.scope is not None
+        if value not in self._of_value:
+            type_ = self.scope.types.get(value)
+            known = self.scope.values.get(value)
+            parts: list[Any] = [] if type_ is None else list(type_.shape)
+            parts += [] if known is None else known.reshape(-1).tolist()
+            self._of_value[value] = frozenset(_names(parts))
+        return self._of_value[value]
+
+
+def _names(parts: Iterable[Any]) -> set[str]:
+    return {variable.name for part in _expressions(parts) for variable in variables(part)}
+
+
+def _expressions(parts: Iterable[Any]) -> Iterator[Expr]:
+    for part in parts:
+        if isinstance(part, Expr):
+            yield part
+        elif isinstance(part, tuple):
+            yield from _expressions(part)
