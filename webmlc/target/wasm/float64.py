@@ -9,6 +9,7 @@ In: a float64 expression. Out: arithmetic, within a few units in the last place.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 from webmlc.core.dtypes import DType
@@ -18,6 +19,7 @@ from webmlc.target.wasm.approximations import polynomial
 _EXP = tuple(1 / math.factorial(k) for k in range(14))
 _ATANH = tuple(1 / (2 * k + 1) for k in range(12))
 _SIN = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(9))
+_SINH = tuple(1 / math.factorial(2 * k + 1) for k in range(10))
 _COS = tuple((-1) ** k / math.factorial(2 * k) for k in range(9))
 _ATAN = (
     3.33333333333329318027e-01, -1.99999999998764832476e-01, 1.42857142725034663711e-01,
@@ -52,20 +54,28 @@ def _integer(value: int) -> Const:
 
 
 def exp(x: Expr) -> Expr:
-    """e^x: 0 below the smallest normal, infinity past the largest."""
-    low, high = -708.39, 709.782712893384
+    """e^x: 2^n in two factors, so that results below the smallest normal come out, too."""
+    low, high = -745.14, 709.782712893384
     n = call("round", x * _const(1 / math.log(2)))
     r = x - n * _const(_LN2_HIGH) - n * _const(_LN2_LOW)
-    exponent = call("shift_left", Cast(n, DType.int64), _integer(52))
-    scaled = Bitcast(Bitcast(polynomial(r, _EXP), DType.int64) + exponent, DType.float64)
+    whole = Cast(n, DType.int64)
+    half = call("shift_right", whole, _integer(1))
+    scaled = polynomial(r, _EXP) * _power_of_two(half) * _power_of_two(whole - half)
     small = select(call("lt", x, _const(low)), _const(0.0), scaled)
     return select(call("gt", x, _const(high)), _const(math.inf), small)
 
 
+def _power_of_two(exponent: Expr) -> Expr:
+    return Bitcast(call("shift_left", exponent + _integer(1023), _integer(52)), DType.float64)
+
+
 def log(x: Expr) -> Expr:
-    """The natural logarithm of a normal number: -inf at 0, NaN below."""
-    offset = Bitcast(x, DType.int64) - _integer(_SQRT_HALF_BITS)
+    """The natural logarithm: -inf at 0, NaN below."""
+    tiny = call("lt", x, _const(sys.float_info.min))
+    normal = select(tiny, x * _const(2.0**54), x)
+    offset = Bitcast(normal, DType.int64) - _integer(_SQRT_HALF_BITS)
     exponent = Cast(call("shift_right", offset, _integer(52)), DType.float64)
+    exponent = select(tiny, exponent - _const(54.0), exponent)
     mantissa = call("bit_and", offset, _integer((1 << 52) - 1)) + _integer(_SQRT_HALF_BITS)
     m = Bitcast(mantissa, DType.float64)
     s = (m - _const(1.0)) / (m + _const(1.0))
@@ -89,11 +99,37 @@ def _sin_cos(x: Expr, shift: int) -> Expr:
     return select(negative, call("neg", magnitude), magnitude)
 
 
+def _sinh_series(x: Expr) -> Expr:
+    """sinh(x) for |x| <= 1."""
+    return x * polynomial(x * x, _SINH)
+
+
+def _half_exp(x: Expr) -> Expr:
+    """e^|x| / 2, which overflows later than e^|x|."""
+    root = exp(call("abs", x) * _const(0.5))
+    return root * _const(0.5) * root
+
+
+def sinh(x: Expr) -> Expr:
+    """The hyperbolic sine."""
+    half = _half_exp(x)
+    large = _with_sign_of(x, half - _const(0.25) / half)
+    return select(call("lt", call("abs", x), _const(1.0)), _sinh_series(x), large)
+
+
+def cosh(x: Expr) -> Expr:
+    """The hyperbolic cosine."""
+    half = _half_exp(x)
+    return half + _const(0.25) / half
+
+
 def tanh(x: Expr) -> Expr:
-    """The hyperbolic tangent, by e^(-2|x|); near 0 the error is relative to 1."""
-    e = exp(_const(-2.0) * call("abs", x))
-    positive = (_const(1.0) - e) / (_const(1.0) + e)
-    return select(call("lt", x, _const(0.0)), call("neg", positive), positive)
+    """The hyperbolic tangent: s / sqrt(1 + s²) for s = sinh(x) below 1, else by e^(2|x|)."""
+    one, two = _const(1.0), _const(2.0)
+    s = _sinh_series(x)
+    small = s / call("sqrt", one + s * s)
+    large = one - two / (exp(two * call("abs", x)) + one)
+    return select(call("lt", call("abs", x), one), small, _with_sign_of(x, large))
 
 
 def atan(x: Expr) -> Expr:
@@ -172,7 +208,8 @@ def atanh(x: Expr) -> Expr:
 
 
 def _with_sign_of(x: Expr, magnitude: Expr) -> Expr:
-    return select(call("lt", x, _const(0.0)), call("neg", magnitude), magnitude)
+    sign = Bitcast(x, DType.int64) & _integer(-(2**63))
+    return Bitcast(Bitcast(magnitude, DType.int64) | sign, DType.float64)
 
 
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
@@ -181,8 +218,8 @@ APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
     "sin": lambda x: _sin_cos(x, 0),
     "cos": lambda x: _sin_cos(x, 1),
     "tan": lambda x: _sin_cos(x, 0) / _sin_cos(x, 1),
-    "sinh": lambda x: (exp(x) - exp(call("neg", x))) * _const(0.5),
-    "cosh": lambda x: (exp(x) + exp(call("neg", x))) * _const(0.5),
+    "sinh": sinh,
+    "cosh": cosh,
     "tanh": tanh,
     "atan": atan,
     "asin": asin,
