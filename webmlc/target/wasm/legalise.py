@@ -143,8 +143,8 @@ def _power(a: Expr, b: Expr) -> Expr | None:
 def _whole_power(a: Expr, b: Expr) -> Expr:
     """a^b of integers, wrapping: by repeated squaring, bit by bit of the exponent.
 
-    Seven bits are enough where |a| > 1 (what is larger has no bit left); parity tells the rest. With
-    a negative exponent only 1 and -1 have a power that is not cut to 0.
+    Seven bits are enough where |a| > 1 (what is larger has no bit left); parity tells the rest.
+    With a negative exponent only 1 and -1 have a power that is not cut to 0.
     """
     dtype = a.dtype
     zero, one = Const(0, dtype), Const(1, dtype)
