@@ -1,0 +1,148 @@
+"""Random numbers, Bernoulli's and Multinomial's included, by the counter-based Threefry-2x32.
+
+The element at flat position i is a hash of i under the node's key, so all are independent, on every
+device the same. The key is the `seed` attribute, else the node's name: a package draws the same
+numbers at every run, different nodes different ones. (ONNX leaves the stream to the implementer.)
+
+Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, call, const
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import Node, TensorType
+from webmlc.graph.ops.operator import (
+    ELEMENT_TYPES,
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+)
+from webmlc.graph.ops.shapes import ZERO, Shape
+
+Inputs = tuple[Tensor | None, ...]
+Key = tuple[int, int]
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+ROUNDS = 20
+PARITY = 0x1BD11BDA
+DIGITS = {DType.float16: 11, DType.bfloat16: 8, DType.float32: 24, DType.float64: 32}
+"""Random bits of a uniform number, which every number of the type holds without rounding."""
+
+
+def random_key(node: Node) -> Key:
+    """The key of a node's stream."""
+    seed = node.attributes.get("seed")
+    if seed is None:
+        return zlib.crc32(node.name.encode()), 1
+    (bits,) = struct.unpack("<I", struct.pack("<f", seed))
+    return int(bits), 0
+
+
+def threefry(key: Key, counter: Expr) -> tuple[Expr, Expr]:
+    """Two random words of a uint32 counter."""
+
+    def word(value: int) -> Const:
+        return Const(value & 0xFFFFFFFF, DType.uint32)
+
+    keys = (*key, PARITY ^ key[0] ^ key[1])
+    x, y = counter + word(keys[0]), word(keys[1]) + Const(0, DType.uint32)
+    for number in range(ROUNDS):
+        rotation = ROTATIONS[number // 4 % 2][number % 4]
+        x = x + y
+        turned = call("shift_left", y, word(rotation)) | call("shift_right", y, word(32 - rotation))
+        y = call("bit_xor", turned, x)
+        if number % 4 == 3:
+            turn = number // 4 + 1
+            x, y = x + word(keys[turn % 3]), y + word(keys[(turn + 1) % 3] + turn)
+    return x, y
+
+
+def _flat(index: Sequence[Expr], shape: Shape) -> Expr:
+    position: Expr = ZERO
+    for i, size in zip(index, shape, strict=True):
+        position = position * size + i
+    return position.astype(DType.uint32)
+
+
+def _unit(bits: Expr, dtype: DType) -> Expr:
+    """A number in [0, 1), of the highest bits of a word."""
+    digits = DIGITS[dtype]
+    wide = dtype if dtype is DType.float64 else DType.float32
+    high = call("shift_right", bits, Const(32 - digits, DType.uint32)) if digits < 32 else bits
+    return high.astype(wide) * 2.0**-digits
+
+
+def _uniform(context: Context, dtype: DType, words: tuple[Expr, Expr]) -> Expr:
+    low, high = (float(context.attribute(n, d)) for n, d in (("low", 0.0), ("high", 1.0)))
+    return _unit(words[0], dtype) * (high - low) + low
+
+
+def _normal(context: Context, dtype: DType, words: tuple[Expr, Expr]) -> Expr:
+    """Box and Muller's transform of two uniform numbers, the first of them not 0."""
+    mean, scale = (float(context.attribute(n, d)) for n, d in (("mean", 0.0), ("scale", 1.0)))
+    wide = DType.float64 if dtype is DType.float64 else DType.float32
+    radius = call("sqrt", call("log", 1.0 - _unit(words[0], wide)) * -2.0)
+    return radius * call("cos", _unit(words[1], wide) * (2 * math.pi)) * scale + mean
+
+
+def _type(context: Context) -> tuple[TensorType, ...]:
+    like = context.node.op.endswith("Like")
+    number = context.attribute("dtype")
+    dtype = ELEMENT_TYPES.get(number) if number else context.dtype(0) if like else DType.float32
+    if dtype not in DIGITS:
+        raise NotSupportedError(f"random numbers of {dtype or f'element type {number}'}")
+    given: Sequence[int] = () if like else context.attribute("shape", ())
+    return (TensorType(dtype, context.shape(0) if like else tuple(const(int(n)) for n in given)),)
+
+
+def _row(name: str, draw: Callable[[Context, DType, tuple[Expr, Expr]], Expr]) -> Operator:
+    def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+        output, key = context.outputs[0], context.attribute("key")
+
+        def element(*i: Expr) -> Expr:
+            words = threefry(key, _flat(i, output.shape))
+            return draw(context, output.dtype, words).astype(output.dtype)
+
+        return (compute("random", output.shape, element),)
+
+    return Operator(name, _type, meaning, kind="injective", normalise=_with_key)
+
+
+def _with_key(node: Node, opset: int) -> Node:
+    return replace(node, attributes={**node.attributes, "key": random_key(node)})
+
+
+def _multinomial_type(context: Context) -> tuple[TensorType, ...]:
+    raise NotSupportedError("this operator is always written out")
+
+
+def _multinomial(context: Context, build: Builder) -> tuple[str, ...]:
+    """The class of the largest log-probability plus Gumbel noise, for each sample anew."""
+    samples = int(context.attribute("sample_size", 1))
+    one = build.constant(np.array([1]))
+    logits = build("Unsqueeze", context.node.inputs[0], one)
+    shape = build.constant(np.array([1, samples, 1]))
+    scores = build("Expand", logits, shape)
+    uniform = build("RandomUniformLike", scores, key=context.attribute("key"))
+    noise = build("Neg", build("Log", build("Neg", build("Log", uniform))))
+    chosen = build("ArgMax", build("Add", scores, noise), axis=2, keepdims=0)
+    return (build("Cast", chosen, to=int(context.attribute("dtype", 6))),)
+
+
+OPS: tuple[Operator, ...] = (
+    _row("RandomUniform", _uniform),
+    _row("RandomUniformLike", _uniform),
+    _row("RandomNormal", _normal),
+    _row("RandomNormalLike", _normal),
+    Operator("Multinomial", _multinomial_type, expand=_multinomial, normalise=_with_key),
+)  # fmt: skip
