@@ -27,33 +27,26 @@ from webmlc.core.expr import (
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
 
-def walk(root: Expr) -> Iterator[Expr]:
-    """Every node of `root`, parents before children, shared nodes as often as they occur."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        yield node
-        children = node.children()
-        if children:
-            stack.extend(children[::-1])
+def walk(root: Expr, into: Callable[[Expr], bool] = lambda _: True) -> Iterator[Expr]:
+    """Every node of `root`, parents before children; one that is shared once, not once a path.
 
-
-def distinct(root: Expr) -> Iterator[Expr]:
-    """Every node below `root`, itself included; one that is shared once, not once a path."""
+    The children of a node are left out where `into` of it is false.
+    """
     seen: set[int] = set()
-    stack: list[Expr] = [root]
+    stack = [root]
     while stack:
         node = stack.pop()
         if id(node) not in seen:
             seen.add(id(node))
             yield node
-            stack.extend(node.children())
+            if into(node):
+                stack.extend(node.children()[::-1])
 
 
 @lru_cache(maxsize=1 << 16)
 def variables(root: Expr) -> frozenset[Var]:
     """The variables that occur in `root`."""
-    return frozenset(node for node in distinct(root) if isinstance(node, Var))
+    return frozenset(node for node in walk(root) if isinstance(node, Var))
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:

@@ -22,7 +22,7 @@ from typing import Literal
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr
-from webmlc.core.rewrite import distinct, rewrite, substitute
+from webmlc.core.rewrite import rewrite, substitute, walk
 
 Scope = Literal["global", "shared", "local"]
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread_binding"]
@@ -319,7 +319,7 @@ def loads(root: Stmt) -> Iterator[Load]:
     """Every load in `root`, in no particular order; equal loads of one expression come once."""
     for stmt in walk_statements(root):
         for expr in expressions(stmt):
-            yield from (node for node in distinct(expr) if isinstance(node, Load))
+            yield from (node for node in walk(expr) if isinstance(node, Load))
 
 
 def stores(root: Stmt) -> Iterator[Store]:

@@ -203,12 +203,7 @@ def has_vector_types(block: Block, types: frozenset[DType] = LANE_TYPES) -> bool
 
 def value_nodes(root: Expr) -> Iterator[Expr]:
     """The nodes of a value down to its loads, whose indices are no part of the value."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        yield node
-        if not isinstance(node, Load):
-            stack.extend(node.children())
+    return walk(root, lambda node: not isinstance(node, Load))
 
 
 def _is_index(node: Expr) -> bool:
@@ -290,18 +285,8 @@ def free_values(block: Block) -> list[Expr]:
     """What a body computes from its axes themselves (not as an index): a fused loop would need a
     division for it.
     """
-    found: list[Expr] = []
-    for stmt in stores(block.body):
-        stack = [stmt.value]
-        while stack:
-            node = stack.pop()
-            match node:
-                case Load():
-                    continue
-                case Var():
-                    found.append(node)
-            stack.extend(node.children())
-    return found
+    nodes = (node for stmt in stores(block.body) for node in value_nodes(stmt.value))
+    return [node for node in nodes if isinstance(node, Var)]
 
 
 TYPICAL_SIZE = 32

@@ -186,8 +186,12 @@ class _Walker:
         """Record the loads of an expression; what one side of a `select` loads is conditional."""
         guarded = replace(inside, conditional=True)
         stack = [(root, inside)]
+        seen: set[tuple[int, bool]] = set()
         while stack:
             node, place = stack.pop()
+            if (id(node), place is guarded) in seen:
+                continue
+            seen.add((id(node), place is guarded))
             match node:
                 case Load(buffer=buffer, indices=indices):
                     self.add(buffer, indices, False, place)

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from webmlc.core.dtypes import LANE_TYPES
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
-from webmlc.core.rewrite import distinct
+from webmlc.core.rewrite import walk
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -226,7 +226,7 @@ def certain_loads(root: Expr) -> frozenset[Load]:
 def memory_loads(root: Expr) -> frozenset[Load]:
     """The loads of an expression from memory that others see."""
     found: set[Load] = set()
-    for node in distinct(root):
+    for node in walk(root):
         if isinstance(node, Load) and node.buffer.scope != "local":
             found.add(node)
     return frozenset(found)
@@ -241,7 +241,7 @@ def _with_operands(node: Expr, done: dict[Expr, Expr]) -> Expr:
 @lru_cache(maxsize=65536)
 def buffers_read(node: Expr) -> tuple[Buffer, ...]:
     """The buffers that `node` loads from, each once."""
-    return tuple({n.buffer: None for n in distinct(node) if isinstance(n, Load)})
+    return tuple({n.buffer: None for n in walk(node) if isinstance(n, Load)})
 
 
 def _wish(value: Expr) -> str:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from webmlc.core.affine import Term, from_terms, terms
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Const, Expr, Var, as_int
-from webmlc.core.rewrite import rewrite
+from webmlc.core.rewrite import rewrite, variables, walk
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Buffer,
@@ -93,14 +93,11 @@ def _collect(function: LoopFunction) -> dict[Buffer, list[_Access]]:
     def visit(stmt: Stmt, path: tuple[tuple[Stmt, int], ...], scope: Scope) -> None:
         here = (*path, (stmt, 0))
         for expr in expressions(stmt):
-            stack = [expr]
-            while stack:
-                node = stack.pop()
+            for node in walk(expr):
                 if isinstance(node, Load) and node.buffer in found:
                     index = simplify(offset(node.buffer, node.indices), scope)
                     access = _Access(node.indices, node.buffer.shape, index, False, here, scope)
                     found[node.buffer].append(access)
-                stack.extend(node.children())
         match stmt:
             case Store(buffer=buffer, indices=indices) if buffer in found:
                 index = simplify(offset(buffer, indices), scope)
@@ -198,14 +195,7 @@ def _outer_terms(index: Expr, outer: frozenset[Var]) -> dict[Term, int]:
 
 
 def _variables(term: Term) -> frozenset[Var]:
-    found: set[Var] = set()
-    stack: list[Expr] = list(term)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Var):
-            found.add(node)
-        stack.extend(node.children())
-    return frozenset(found)
+    return frozenset(v for factor in term for v in variables(factor))
 
 
 def _clashing(accesses: list[_Access], outer: frozenset[Var]) -> frozenset[Var]:

@@ -94,6 +94,7 @@ class _Expander:
         whole = extent // VECTOR_LANES * VECTOR_LANES
         self.vectors = range(0, whole, VECTOR_LANES)
         self.scalars = range(whole, extent)
+        self.vectors_of: dict[tuple[int, int], tuple[Expr, Expr]] = {}
 
     def statement(self, stmt: Stmt, lets: dict[Var, Expr]) -> Stmt:
         """`lets` are bindings that depend on the lane: they are substituted."""
@@ -146,7 +147,14 @@ class _Expander:
         return Ramp(simplify(base + stride * start, self.scope), stride, VECTOR_LANES)
 
     def vector(self, expr: Expr, start: int) -> Expr:
-        """The vector of the values of `expr` in lanes `start ...`."""
+        """The vector of the values of `expr` in lanes `start ...`; of shared parts, one vector."""
+        known = self.vectors_of.get((id(expr), start))
+        if known is None:
+            known = expr, self.make_vector(expr, start)
+            self.vectors_of[id(expr), start] = known
+        return known[1]
+
+    def make_vector(self, expr: Expr, start: int) -> Expr:
         if not depends(expr, self.var):
             return Broadcast(expr, VECTOR_LANES)
         if expr.dtype not in self.types and expr.dtype is not DType.bool:

@@ -1,4 +1,4 @@
-"""Random numbers, Bernoulli's and Multinomial's included, by the counter-based Threefry-2x32.
+"""Random numbers, and what draws them (Dropout, Multinomial), by the counter-based Threefry-2x32.
 
 The element at flat position i is a hash of i under the node's key, so all are independent, on every
 device the same. The key is the `seed` attribute, else the node's name: a package draws the same
@@ -27,6 +27,7 @@ from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
     Operator,
+    case,
 )
 from webmlc.graph.ops.shapes import ZERO, Shape
 
@@ -139,10 +140,39 @@ def _multinomial(context: Context, build: Builder) -> tuple[str, ...]:
     return (build("Cast", chosen, to=int(context.attribute("dtype", 6))),)
 
 
+def _dropout_type(context: Context) -> tuple[TensorType, ...]:
+    raise NotSupportedError("this operator is always written out")
+
+
+def _dropout(context: Context, build: Builder) -> tuple[str, ...]:
+    """Inference drops nothing; training keeps each element by a draw and scales what it keeps."""
+    x, wants_mask = context.node.inputs[0], sum(1 for o in context.node.outputs if o) > 1
+    training = context.value(2) if context.has(2) else np.array([False], object)
+    ratio = context.value(1) if context.has(1) else np.array([0.5], object)
+    idle = training is not None and not training.reshape(-1)[0]
+    if idle or (ratio is not None and float(ratio.reshape(-1)[0]) == 0.0):
+        y = build("Identity", x)
+        all_ = np.array([True])
+        return (y, build("ConstantOfShape", build("Shape", x), value=all_)) if wants_mask else (y,)
+    dtype = context.dtype(0)
+    share = build("CastLike", context.node.inputs[1], x) if context.has(1) else None
+    share = share or build.constant(0.5, dtype)
+    draws = build("RandomUniformLike", x, key=random_key(context.node))
+    kept = build("GreaterOrEqual", draws, share)
+    scale = build("Reciprocal", build("Sub", build.constant(1, dtype), share))
+    if training is None:
+        scale = build("Where", context.node.inputs[2], scale, build.constant(1, dtype))
+        kept = build("Or", kept, build("Not", context.node.inputs[2]))
+    y = build("Mul", build("Where", kept, x, build.constant(0, dtype)), scale)
+    return (y, kept) if wants_mask else (y,)
+
+
 OPS: tuple[Operator, ...] = (
     _row("RandomUniform", _uniform),
     _row("RandomUniformLike", _uniform),
     _row("RandomNormal", _normal),
     _row("RandomNormalLike", _normal),
+    Operator("Dropout", _dropout_type, expand=_dropout, cases=(
+        case("float32[2, 3]"), case("float32[2, 3]", outputs=2))),
     Operator("Multinomial", _multinomial_type, expand=_multinomial, normalise=_with_key),
 )  # fmt: skip

@@ -20,9 +20,7 @@ from webmlc.graph.ops.operator import (
     BIND,
     ELEMENT_TYPES,
     SYMBOLIC_CONSTANT,
-    Builder,
     Context,
-    NotSupportedError,
     Operator,
     UnknownValueError,
     case,
@@ -136,30 +134,6 @@ def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("symbols", y.shape, element),)
 
 
-def _first_like(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(0), TensorType(DType.bool, context.shape(0)))[: _outputs(context)]
-
-
-def _outputs(context: Context) -> int:
-    return sum(1 for o in context.node.outputs if o)
-
-
-def _dropout(context: Context, builder: Builder) -> tuple[str, ...]:
-    """Inference drops nothing; the mask says so."""
-    training = context.value(2) if context.has(2) else None
-    if training is not None and bool(training.reshape(-1)[0]):
-        ratio = context.value(1)
-        if ratio is None or float(ratio.reshape(-1)[0]) != 0.0:
-            raise NotSupportedError("random dropout (training mode) is not supported")
-    elif context.has(2) and training is None:
-        raise UnknownValueError(context.node.inputs[2], "the training mode")
-    x = builder("Identity", context.node.inputs[0])
-    if _outputs(context) < 2:
-        return (x,)
-    shape = builder("Shape", context.node.inputs[0])
-    return (x, builder("ConstantOfShape", shape, value=np.array([True])))
-
-
 X = "float32[2, 3, 4]"
 
 OPS: tuple[Operator, ...] = (
@@ -177,5 +151,4 @@ OPS: tuple[Operator, ...] = (
     Operator("SymbolicConstant", _symbolic_constant_type, _symbolic_constant, kind="injective",
              domain=SYMBOLIC_CONSTANT[0]),
     Operator("Bind", _symbolic_constant_type, _symbolic_constant, domain=BIND[0]),
-    Operator("Dropout", _first_like, expand=_dropout, cases=(case(X), case(X, outputs=2))),
 )  # fmt: skip

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from webmlc.core.bounds import Ranges, bounds
 from webmlc.core.expr import Const, Expr, Ramp
+from webmlc.core.rewrite import walk
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import Buffer, For, If, Let, Load, LoopFunction, Seq, Stmt, Store, expressions
 from webmlc.target import VECTOR_LANES
@@ -47,13 +48,10 @@ def scoped_accesses(function: LoopFunction) -> Iterator[ScopedAccess]:
                 stack.extend((s, scope) for s in (then, otherwise) if s is not None)
             case Store(buffer=buffer, indices=(index,)):
                 yield ScopedAccess(buffer, index, True, scope)
-        pending = list(expressions(stmt))
-        while pending:
-            node = pending.pop()
+        for node in (n for e in expressions(stmt) for n in walk(e)):
             match node:
                 case Load(buffer=buffer, indices=(index,)):
                     yield ScopedAccess(buffer, index, False, scope)
-            pending.extend(node.children())
 
 
 def vector_views(function: LoopFunction, registers: frozenset[str]) -> frozenset[str]:

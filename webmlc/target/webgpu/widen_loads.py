@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.bounds import bounds
 from webmlc.core.expr import Broadcast, Const, Expr, Ramp, as_int
-from webmlc.core.rewrite import rewrite
+from webmlc.core.rewrite import rewrite, walk
 from webmlc.core.simplify import divides, simplify
 from webmlc.loops.ir import (
     Buffer,
@@ -137,13 +137,10 @@ class _Widener:
 
     def elements(self, stmt: Store, scope: Scope) -> list[_Element]:
         found: list[_Element] = []
-        stack = list(expressions(stmt))
-        while stack:
-            node = stack.pop()
+        for node in (n for e in reversed(list(expressions(stmt))) for n in walk(e)):
             element = self.element(node, scope)
             if element is not None:
                 found.append(element)
-            stack.extend(reversed(node.children()))
         return found
 
     def element(self, node: Expr, scope: Scope) -> _Element | None:
