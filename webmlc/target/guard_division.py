@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, literal, select
-from webmlc.core.rewrite import distinct, rewrite
+from webmlc.core.rewrite import rewrite, walk
 from webmlc.loops.ir import For, Load, LoopFunction, map_expressions, walk_statements
 
 _QUOTIENTS = frozenset({"floordiv", "truncdiv"})
@@ -46,8 +46,7 @@ def _is_index(divisor: Expr, known: frozenset[Var]) -> bool:
         not isinstance(divisor, Const)
         and divisor.dtype == INDEX
         and not any(
-            isinstance(n, Load) or (isinstance(n, Var) and n not in known)
-            for n in distinct(divisor)
+            isinstance(n, Load) or (isinstance(n, Var) and n not in known) for n in walk(divisor)
         )
     )
 
