@@ -13,7 +13,7 @@ before (uint8, then float16)       after
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var
@@ -39,89 +39,96 @@ from webmlc.target.small_types import (
     to_odd,
 )
 
-_SMALL = SMALL_FLOATS | SMALL_INTEGERS
 
-
-def legalise_types(function: LoopFunction) -> LoopFunction:
-    """Widen every operation of `function` on a small type, and store small types as bits."""
+def legalise_types(function: LoopFunction, own: frozenset[DType] = frozenset()) -> LoopFunction:
+    """Widen every operation of `function` on a small type, and store small types as bits. A target
+    widens and stores the types that are its `own` by itself.
+    """
+    legaliser = _Legaliser(STORED - own, (SMALL_FLOATS | SMALL_INTEGERS) - own)
     return replace(
         function,
-        params=tuple(map(_buffer, function.params)),
-        allocations=tuple(map(_buffer, function.allocations)),
-        body=map_statements(map_expressions(function.body, _legal), _statement),
+        params=tuple(map(legaliser.buffer, function.params)),
+        allocations=tuple(map(legaliser.buffer, function.allocations)),
+        body=map_statements(
+            map_expressions(function.body, legaliser.expression), legaliser.statement
+        ),
     )
 
 
-def _buffer(buffer: Buffer) -> Buffer:
-    return replace(buffer, dtype=storage(buffer.dtype)) if buffer.dtype in STORED else buffer
+@dataclass(frozen=True, slots=True)
+class _Legaliser:
+    """The types to store as bits, and those to widen for arithmetic."""
 
+    stored: frozenset[DType]
+    small: frozenset[DType]
 
-def _statement(node: Stmt) -> Stmt | None:
-    match node:
-        case Store(buffer=buffer, indices=indices, value=value) if buffer.dtype in STORED:
-            return Store(_buffer(buffer), indices, value)
-        case Let(var=var, value=value, body=body) if var.dtype in STORED:
-            return Let(Var(var.name, storage(var.dtype)), value, body)
-    return None
+    def buffer(self, buffer: Buffer) -> Buffer:
+        return replace(buffer, dtype=self.storage(buffer.dtype))
 
+    def storage(self, dtype: DType) -> DType:
+        return storage(dtype) if dtype in self.stored else dtype
 
-def _legal(root: Expr) -> Expr:
-    """Bottom-up, with the original types at hand; an explicit stack."""
-    done: dict[Expr, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if node in done:
-            continue
-        children = node.children()
-        if children and not expanded:
-            stack.append((node, True))
-            stack.extend((c, False) for c in children)
-            continue
-        done[node] = _node(node, tuple(done[c] for c in children))
-    return done[root]
+    def statement(self, node: Stmt) -> Stmt | None:
+        match node:
+            case Store(buffer=buffer, indices=indices, value=value) if buffer.dtype in self.stored:
+                return Store(self.buffer(buffer), indices, value)
+            case Let(var=var, value=value, body=body) if var.dtype in self.stored:
+                return Let(Var(var.name, self.storage(var.dtype)), value, body)
+        return None
 
+    def expression(self, root: Expr) -> Expr:
+        """Bottom-up, with the original types at hand; an explicit stack."""
+        done: dict[Expr, Expr] = {}
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if node in done:
+                continue
+            children = node.children()
+            if children and not expanded:
+                stack.append((node, True))
+                stack.extend((c, False) for c in children)
+                continue
+            done[node] = self.node(node, tuple(done[c] for c in children))
+        return done[root]
 
-def _node(node: Expr, children: tuple[Expr, ...]) -> Expr:
-    """The legal form of `node` over the legal forms of its children."""
-    match node:
-        case Const(value=value, dtype=dtype) if dtype in STORED:
-            return bits_of(value, dtype)
-        case Var(name=name, dtype=dtype) if dtype in STORED:
-            return Var(name, storage(dtype))
-        case Load(buffer=buffer) if buffer.dtype in STORED:
-            return Load(_buffer(buffer), children)
-        case Call(op="select", dtype=dtype):
-            return Call("select", children, storage(dtype))
-        case Call(op=op, args=args, dtype=dtype) if args[-1].dtype in _SMALL:
-            small = args[-1].dtype
-            wide = tuple(_widened(child, small) for child in children)
-            if dtype is DType.bool:
-                return Call(op, wide, dtype)
-            return _narrowed(Call(op, wide, wide[-1].dtype), small)
-        case Cast(value=value, dtype=dtype):
-            return _cast(children[0], value.dtype, dtype)
-        case Bitcast(value=value, dtype=dtype) if value.dtype in STORED or dtype in STORED:
-            return children[0].astype(storage(dtype))
-    changed = any(a is not b for a, b in zip(children, node.children(), strict=True))
-    return node.rebuild(children) if changed else node
+    def node(self, node: Expr, children: tuple[Expr, ...]) -> Expr:
+        """The legal form of `node` over the legal forms of its children."""
+        match node:
+            case Const(value=value, dtype=dtype) if dtype in self.stored:
+                return bits_of(value, dtype)
+            case Var(name=name, dtype=dtype) if dtype in self.stored:
+                return Var(name, self.storage(dtype))
+            case Load(buffer=buffer) if buffer.dtype in self.stored:
+                return Load(self.buffer(buffer), children)
+            case Call(op="select", dtype=dtype):
+                return Call("select", children, self.storage(dtype))
+            case Call(op=op, args=args, dtype=dtype) if args[-1].dtype in self.small:
+                small = args[-1].dtype
+                wide = tuple(self.widened(child, small) for child in children)
+                if dtype is DType.bool:
+                    return Call(op, wide, dtype)
+                return self.narrowed(Call(op, wide, wide[-1].dtype), small)
+            case Cast(value=value, dtype=dtype):
+                return self.cast(children[0], value.dtype, dtype)
+            case Bitcast(value=value, dtype=dtype) if {value.dtype, dtype} & self.stored:
+                return children[0].astype(self.storage(dtype))
+        changed = any(a is not b for a, b in zip(children, node.children(), strict=True))
+        return node.rebuild(children) if changed else node
 
+    def widened(self, value: Expr, dtype: DType) -> Expr:
+        return decode(value, dtype) if dtype in self.stored else value.astype(DType.int32)
 
-def _widened(value: Expr, dtype: DType) -> Expr:
-    return decode(value, dtype) if dtype in STORED else value.astype(DType.int32)
+    def narrowed(self, value: Expr, dtype: DType) -> Expr:
+        return encode(value, dtype) if dtype in self.stored else value.astype(dtype)
 
-
-def _narrowed(value: Expr, dtype: DType) -> Expr:
-    return encode(value, dtype) if dtype in STORED else value.astype(dtype)
-
-
-def _cast(value: Expr, source: DType, target: DType) -> Expr:
-    wide = decode(value, source) if source in STORED else value
-    if source == target:
-        return value
-    if target in TINY_INTEGERS:
-        return encode(wide.astype(DType.int32), target)
-    if target in SMALL_FLOATS:
-        is_exact = target is DType.float16 and wide.dtype is DType.float64
-        return encode(to_odd(wide) if is_exact else wide.astype(DType.float32), target)
-    return Cast(wide, target) if wide.dtype != target else wide
+    def cast(self, value: Expr, source: DType, target: DType) -> Expr:
+        wide = decode(value, source) if source in self.stored else value
+        if source == target:
+            return value
+        if target in TINY_INTEGERS:
+            return encode(wide.astype(DType.int32), target)
+        if target in self.stored:
+            is_exact = target is DType.float16 and wide.dtype is DType.float64
+            return encode(to_odd(wide) if is_exact else wide.astype(DType.float32), target)
+        return Cast(wide, target) if wide.dtype != target else wide

@@ -9,6 +9,7 @@ computes the same.
 
 from __future__ import annotations
 
+from webmlc.core.dtypes import DType
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.check_scopes import check_scopes
@@ -26,6 +27,9 @@ from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.wasm.legalise import legalise as legalise_for_wasm
 
+GPU_TYPES = frozenset({DType.float16, DType.bfloat16})
+"""Small types that the WebGPU target widens and stores itself: by one call each."""
+
 
 def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
     """The lowered form of `function` for `machine`."""
@@ -37,7 +41,7 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
     function = expand_vectors(function, machine.lane_types)
     function = unroll_loops(function)
     function = scalar_replacement(function)
-    function = legalise_types(function)
+    function = legalise_types(function, GPU_TYPES if machine.name == "webgpu" else frozenset())
     function = guard_division(function)
     if machine.name == "wasm":
         function = legalise_for_wasm(function)

@@ -37,6 +37,7 @@ from webmlc.target.webgpu.table import (
     kind_of,
     literal,
     suffix,
+    type_fields,
     type_name,
     uses_infinity,
 )
@@ -45,11 +46,6 @@ Printed = tuple[str, int]  # text and precedence
 
 _MIXED = frozenset({"add", "sub", "mul", "div", "fma"})
 """Operators that take a scalar beside a vector."""
-
-_IN_RANGE = frozenset(
-    {"min", "max", "select", "sign", "bit_and", "bit_or", "bit_xor", "shift_right", "truncmod"}
-)
-"""Operators whose result is in the range of a small integer if their operands are."""
 
 _EXACT = frozenset(
     {"min", "max", "select", "sign", "neg", "abs", "floor", "ceil", "trunc", "round"}
@@ -112,10 +108,10 @@ class ExpressionPrinter:
             case Load():
                 return self.access(node.buffer, node.indices), ATOM
             case Call(op=op, dtype=dtype):
-                small = dtype in PARTS and dtype is not DType.bool
-                if not small or op in (_EXACT if dtype.is_float else _IN_RANGE):
-                    return self.operation(node, parts)
-                return self.rounded(self.operation(node, parts), dtype, node.lanes)
+                result = self.operation(node, parts)
+                if dtype not in FROM_BITS or op in _EXACT:
+                    return result
+                return self.rounded(result, dtype, node.lanes)
             case Cast(value=value, dtype=dtype):
                 return self.cast(value.dtype, dtype, node.lanes, parts[0])
             case Bitcast(value=value, dtype=dtype):
@@ -132,14 +128,15 @@ class ExpressionPrinter:
                 return f"{type_name(node.dtype, width)}({steps})", ATOM
         raise self.unsayable(f"{type_name(node.dtype)} expression {type(node).__name__}")
 
-    def spelled(self, spelling: Spelling, *parts: Printed) -> Printed:
+    def spelled(self, spelling: Spelling, *parts: Printed, lanes: int = 1) -> Printed:
         """A spelling that is not of an operator (a conversion), over its operands."""
         if spelling.helper is not None:
-            self.declare(spelling.helper, DType.uint32, 1)
+            self.declare(spelling.helper, DType.uint32, lanes)
         operands = parts
         if spelling.level == LOOSE:
             operands = tuple((t if own == ATOM else f"({t})", ATOM) for t, own in parts)
-        return spelling.text.format(*(text for text, _ in operands)), spelling.level
+        fields = type_fields(lanes)
+        return spelling.text.format(*(text for text, _ in operands), **fields), spelling.level
 
     def declare(self, helper: str, dtype: DType, lanes: int) -> None:
         """Note that the shader calls a helper."""
@@ -148,19 +145,13 @@ class ExpressionPrinter:
         self.needs_infinity |= uses_infinity(helper)
 
     def rounded(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
-        """A value of 32 bits as one of the small type that it stands for."""
-        if lanes > 1:
-            raise self.unsayable(f"vectors of {dtype}")
-        return self.spelled(PARTS[dtype].rounded, printed)
+        """Values of 32 bits as ones of the small type that they stand for."""
+        return self.spelled(PARTS[dtype].rounded, printed, lanes=lanes)
 
     def cast(self, source: DType, dtype: DType, lanes: int, value: Printed) -> Printed:
-        if lanes > 1:
-            if kind_of(source) == kind_of(dtype):
-                return value
-            return f"{type_name(dtype, lanes)}({value[0]})", ATOM
         if kind_of(source) == kind_of(dtype) and dtype not in PARTS:
             return value
-        converted = self.spelled(cast_spelling(source, dtype), value)
+        converted = self.spelled(cast_spelling(source, dtype, lanes), value, lanes=lanes)
         if dtype not in PARTS or DType.bool in (source, dtype):
             return converted
         return self.rounded(converted, dtype, lanes)
@@ -168,11 +159,15 @@ class ExpressionPrinter:
     def bitcast(self, source: DType, dtype: DType, lanes: int, value: Printed) -> Printed:
         if dtype.bytes == 8:
             return value
+        if source is DType.bool:
+            return self.cast(source, dtype, lanes, value)
         if source in FROM_BITS:
-            value = self.spelled(PARTS[source].bits, value)
+            value = self.spelled(PARTS[source].bits, value, lanes=lanes)
         if dtype in FROM_BITS:
-            unsigned = value if source in FROM_BITS else self.spelled(Spelling("u32({0})"), value)
-            return self.spelled(FROM_BITS[dtype], unsigned)
+            unsigned = value
+            if source not in FROM_BITS:
+                unsigned = self.spelled(PARTS[source].bits, value, lanes=lanes)
+            return self.spelled(FROM_BITS[dtype], unsigned, lanes=lanes)
         same = f"bitcast<{type_name(dtype, lanes)}>({value[0]})", ATOM
         return self.rounded(same, dtype, lanes) if dtype in PARTS else same
 
@@ -212,7 +207,11 @@ class ExpressionPrinter:
         name = self.globals[buffer.name]
         match indices:
             case (Ramp(base=base, stride=Const(value=1)),) if buffer.name in self.views:
-                return f"{name}[{self.text(vector_index(base))}]"
+                words = f"{name}[{self.text(vector_index(base))}]"
+                if buffer.name not in self.words:
+                    return words
+                text, level = self.spelled(PARTS[buffer.dtype].vector, (words, ATOM))
+                return text if level == ATOM else f"({text})"
             case (Ramp(base=base, stride=stride, width=width),):
                 elements = [
                     self.element(buffer, call("add", base, call("mul", stride, Const(lane))))
@@ -242,7 +241,10 @@ class ExpressionPrinter:
     def part(self, buffer: Buffer, index: Expr) -> str:
         """The value of an element that is a part of a word."""
         at = self.operand(index)
-        word = f"{self.globals[buffer.name]}[{word_of(buffer.dtype, at)}]"
+        is_vector = buffer.name in self.views
+        word = f"{self.globals[buffer.name]}[{word_of(buffer.dtype, at, is_vector)}]"
+        if is_vector and buffer.dtype.bytes == 2:
+            word = f"{word}[({at} >> 1u) & 1]"
         if buffer.name in self.atomics:
             word = f"atomicLoad(&{word})"
         text, level = self.spelled(PARTS[buffer.dtype].value, (word, ATOM), (at, ATOM))

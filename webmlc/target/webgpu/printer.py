@@ -33,7 +33,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.webgpu.names import wgsl_name
-from webmlc.target.webgpu.print_expression import ExpressionPrinter
+from webmlc.target.webgpu.print_expression import ExpressionPrinter, vector_index
 from webmlc.target.webgpu.storage import PARTS, store_lines
 from webmlc.target.webgpu.table import type_name
 from webmlc.target.webgpu.threads import Grid, Section, grid_of
@@ -69,7 +69,7 @@ def print_shader(
     grid = grid_of(function)
     names = _global_names(function, registers, number)
     words = frozenset(b.name for b in function.params if b.dtype in PARTS)
-    atomics = words & {store.buffer.name for store in stores(function.body)}
+    atomics = (words & {store.buffer.name for store in stores(function.body)}) - views
     expressions = ExpressionPrinter(function.name, names, views, registers, words, atomics)
     printer = _Printer(function, grid, expressions, _declared_in_place(function, registers), number)
     body = printer.entry()
@@ -112,7 +112,8 @@ def _element(buffer: Buffer, expressions: ExpressionPrinter) -> str:
     if buffer.name in expressions.atomics:
         return "atomic<u32>"
     if buffer.name in expressions.words:
-        return "u32"
+        is_pair = buffer.name in expressions.views and buffer.dtype.bytes == 2
+        return "vec2u" if is_pair else "u32"
     return type_name(buffer.dtype, VECTOR_LANES if buffer.name in expressions.views else 1)
 
 
@@ -383,11 +384,30 @@ class _Printer:
         self.write("}")
 
     def store_part(self, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> None:
-        """An assignment to a part of a word."""
-        (index,) = indices
-        bits, _ = self.expressions.spelled(
-            PARTS[buffer.dtype].bits, self.expressions.printed(value)
-        )
+        """An assignment to parts of words."""
+        expressions = self.expressions
+        part, name = PARTS[buffer.dtype], expressions.globals[buffer.name]
+        bits = expressions.spelled(part.bits, expressions.printed(value), lanes=value.lanes)
+        match indices:
+            case (Ramp(base=base),) if buffer.name in expressions.views:
+                packed, _ = expressions.spelled(part.packed, bits)
+                self.write(f"{name}[{self.text(vector_index(base))}] = {packed};")
+                return
+            case (Ramp(base=base, stride=stride, width=width),):
+                places = [call("add", base, call("mul", stride, Const(n))) for n in range(width)]
+                values = [f"vector.{'xyzw'[lane]}" for lane in range(width)]
+                self.write("{")
+                self.depth += 1
+                self.write(f"let vector = {bits[0]};")
+                for place, element in zip(places, values, strict=True):
+                    self.store_among_others(buffer, place, element)
+                self.depth -= 1
+                self.write("}")
+            case (index,):
+                self.store_among_others(buffer, index, bits[0])
+
+    def store_among_others(self, buffer: Buffer, index: Expr, bits: str) -> None:
+        """One element into its word, whose others other threads may write."""
         name = self.expressions.globals[buffer.name]
         self.write("{")
         for line in store_lines(name, buffer.dtype, self.text(index), bits):

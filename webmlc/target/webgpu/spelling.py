@@ -32,13 +32,22 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Helper:
-    """The definition of a function of ours, and the functions that it calls itself."""
+    """The definition of a function of ours, and the functions that it calls itself, on values of
+    so many lanes.
+    """
 
     text: str
     needs: tuple[str, ...] = ()
+    lanes: int = 1
 
 
 def function(name: str, arity: int) -> Spelling:
     """A call of a helper that is the same for all types."""
     operands = ", ".join(f"{{{i}}}" for i in range(arity))
     return Spelling(f"{name}({operands})", ATOM, name)
+
+
+def template(name: str, arity: int) -> Spelling:
+    """A call of a helper that has one definition for each type."""
+    operands = ", ".join(f"{{{i}}}" for i in range(arity))
+    return Spelling(f"{name}_{{suffix}}({operands})", ATOM, name)

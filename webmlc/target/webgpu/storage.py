@@ -2,12 +2,13 @@
 two.
 
 WGSL addresses words. Types of 32 bits are words; 64-bit integers are pairs of them; smaller types
-are parts of words, cut out by a load and put in by a store. A store must leave the word's other
+are parts of words. A load cuts an element out of its word; four aligned ones are a vector from one
+or two words. A store of four writes their words. A store of one must leave the word's other
 elements alone, which other invocations write: it clears its own bits, then sets them, atomically.
 16-bit floats are widened to float32 for every operation and rounded where they are stored.
 
-    x[i]  (uint8)     ->   byte_at(x[i >> 2], i)
-    y[i]  (float16)   ->   float_of_half(short_at(y[i >> 1], i))
+    x[i]  (uint8)                 ->   byte_at(x[i >> 2], i)
+    y[T.ramp(u * 4, 1, 4)] = v    ->   y[u] = pack_bytes(v)
 """
 
 from __future__ import annotations
@@ -15,55 +16,88 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.dtypes import DType
-from webmlc.target.webgpu.spelling import LOOSE, Helper, Spelling, function
+from webmlc.target.webgpu.spelling import ATOM, LOOSE, Helper, Spelling, function, template
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A type that is smaller than a word: `value` spells the element from the word and its index,
-    `bits` the unsigned bits of a value, `rounded` a value of wider range as one of this type.
+    `vector` four of them from their words, `bits` the unsigned bits of values, `rounded` values of
+    wider range as ones of this type. `{U}` is the unsigned type, of as many lanes.
     """
 
     bytes: int
     value: Spelling
+    vector: Spelling
     bits: Spelling
     rounded: Spelling
+
+    @property
+    def packed(self) -> Spelling:
+        """The words of the bits of four elements."""
+        return function("pack_bytes" if self.bytes == 1 else "pack_shorts", 1)
 
 
 def _cut(shift: int, signed: bool) -> Spelling:
     """A 32-bit value to its low bits."""
     if signed:
-        return Spelling(f"({{0}} << {shift}u) >> {shift}u", LOOSE)
-    return Spelling(f"{{0}} & {2 ** (32 - shift) - 1}u", LOOSE)
+        return Spelling(f"({{0}} << {{U}}({shift}u)) >> {{U}}({shift}u)", LOOSE)
+    return Spelling(f"{{0}} & {{U}}({2 ** (32 - shift) - 1}u)", LOOSE)
 
+
+def _low_bits(mask: int) -> Spelling:
+    """The low bits of a signed value."""
+    return Spelling(f"(bitcast<{{U}}>({{0}}) & {{U}}({mask}u))")
+
+
+_SAME = Spelling("({0})")
 
 PARTS: dict[DType, Part] = {
     DType.bool: Part(
         1,
         Spelling("byte_at({0}, {1}) != 0u", LOOSE, "byte_at"),
-        Spelling("u32({0})"),
+        Spelling("bytes_of({0}) != vec4u()", LOOSE, "bytes_of"),
+        Spelling("{U}({0})"),
         _cut(24, False),
     ),
-    DType.uint8: Part(1, function("byte_at", 2), Spelling("({0})"), _cut(24, False)),
+    DType.uint8: Part(1, function("byte_at", 2), function("bytes_of", 1), _SAME, _cut(24, False)),
     DType.int8: Part(
-        1, function("signed_byte_at", 2), Spelling("(bitcast<u32>({0}) & 255u)"), _cut(24, True)
+        1,
+        function("signed_byte_at", 2),
+        function("signed_bytes_of", 1),
+        _low_bits(255),
+        _cut(24, True),
     ),
-    DType.uint16: Part(2, function("short_at", 2), Spelling("({0})"), _cut(16, False)),
+    DType.uint16: Part(
+        2, function("short_at", 2), function("shorts_of", 1), _SAME, _cut(16, False)
+    ),
     DType.int16: Part(
-        2, function("signed_short_at", 2), Spelling("(bitcast<u32>({0}) & 65535u)"), _cut(16, True)
+        2,
+        function("signed_short_at", 2),
+        function("signed_shorts_of", 1),
+        _low_bits(65535),
+        _cut(16, True),
     ),
     DType.float16: Part(
-        2, function("half_at", 2), function("half_bits", 1), function("round_half", 1)
+        2,
+        function("half_at", 2),
+        function("halves_of", 1),
+        template("half_bits", 1),
+        template("round_half", 1),
     ),
     DType.bfloat16: Part(
-        2, function("bfloat_at", 2), function("bfloat_bits", 1), function("round_bfloat", 1)
+        2,
+        function("bfloat_at", 2),
+        Spelling("bitcast<vec4f>(shorts_of({0}) << vec4u(16u))", ATOM, "shorts_of"),
+        template("bfloat_bits", 1),
+        template("round_bfloat", 1),
     ),
 }
 """What is stored as parts of words."""
 
 FROM_BITS: dict[DType, Spelling] = {
-    DType.float16: function("float_of_half", 1),
-    DType.bfloat16: Spelling("bitcast<f32>(({0}) << 16u)"),
+    DType.float16: template("float_of_half", 1),
+    DType.bfloat16: Spelling("bitcast<{F}>(({0}) << {U}(16u))"),
 }
 """The value of a 16-bit float from its bits."""
 
@@ -91,7 +125,7 @@ fn signed_short_at(word: u32, i: i32) -> i32 {
     "half_at": Helper(
         """\
 fn half_at(word: u32, i: i32) -> f32 {
-    return float_of_half(short_at(word, i));
+    return float_of_half_u32(short_at(word, i));
 }
 """,
         ("float_of_half", "short_at"),
@@ -104,57 +138,108 @@ fn bfloat_at(word: u32, i: i32) -> f32 {
 """,
         ("short_at",),
     ),
+    "bytes_of": Helper("""\
+fn bytes_of(word: u32) -> vec4u {
+    return (vec4u(word) >> vec4u(0u, 8u, 16u, 24u)) & vec4u(255u);
+}
+"""),
+    "signed_bytes_of": Helper("""\
+fn signed_bytes_of(word: u32) -> vec4i {
+    return bitcast<vec4i>(vec4u(word) << vec4u(24u, 16u, 8u, 0u)) >> vec4u(24u);
+}
+"""),
+    "shorts_of": Helper("""\
+fn shorts_of(words: vec2u) -> vec4u {
+    return (words.xxyy >> vec4u(0u, 16u, 0u, 16u)) & vec4u(65535u);
+}
+"""),
+    "signed_shorts_of": Helper("""\
+fn signed_shorts_of(words: vec2u) -> vec4i {
+    return bitcast<vec4i>(words.xxyy << vec4u(16u, 0u, 16u, 0u)) >> vec4u(16u);
+}
+"""),
+    "halves_of": Helper(
+        """\
+fn halves_of(words: vec2u) -> vec4f {
+    return float_of_half_u32x4(shorts_of(words));
+}
+""",
+        ("float_of_half", "shorts_of"),
+        lanes=4,
+    ),
+    "pack_bytes": Helper("""\
+fn pack_bytes(v: vec4u) -> u32 {
+    return v.x | (v.y << 8u) | (v.z << 16u) | (v.w << 24u);
+}
+"""),
+    "pack_shorts": Helper("""\
+fn pack_shorts(v: vec4u) -> vec2u {
+    return v.xz | (v.yw << vec2u(16u));
+}
+"""),
+}
+"""Helpers of one type each."""
+
+TEMPLATES: dict[str, Helper] = {
     # Subnormals are products, for a shader may flush those of float32 to zero.
     "float_of_half": Helper("""\
-fn float_of_half(bits: u32) -> f32 {
-    let rest = bits & 0x7fffu;
-    let tiny = bitcast<u32>(f32(rest) * 5.9604645e-8);
-    let finite = select((rest << 13u) + 0x38000000u, tiny, rest < 0x400u);
-    let magnitude = select(finite, (rest << 13u) | 0x7f800000u, rest >= 0x7c00u);
-    return bitcast<f32>(magnitude | ((bits & 0x8000u) << 16u));
-}
+fn float_of_half_{suffix}(bits: {U}) -> {F} {{
+    let rest = bits & {U}(0x7fffu);
+    let tiny = bitcast<{U}>({F}(rest) * 5.9604645e-8);
+    let normal = (rest << {U}(13u)) + {U}(0x38000000u);
+    let special = (rest << {U}(13u)) | {U}(0x7f800000u);
+    let finite = select(normal, tiny, rest < {U}(0x400u));
+    let magnitude = select(finite, special, rest >= {U}(0x7c00u));
+    return bitcast<{F}>(magnitude | ((bits & {U}(0x8000u)) << {U}(16u)));
+}}
 """),
     # To nearest, ties to even; adding 0.5 aligns a subnormal's last bit with float32's.
     "half_bits": Helper("""\
-fn half_bits(x: f32) -> u32 {
-    let bits = bitcast<u32>(x);
-    let rest = bits & 0x7fffffffu;
-    let normal = (rest - 0x38000000u + 0xfffu + ((rest >> 13u) & 1u)) >> 13u;
-    let tiny = bitcast<u32>(bitcast<f32>(rest) + 0.5) - 0x3f000000u;
-    let finite = select(normal, tiny, rest < 0x38800000u);
-    let bounded = select(finite, 0x7c00u, rest >= 0x477ff000u);
-    return select(bounded, 0x7e00u, rest > 0x7f800000u) | ((bits >> 16u) & 0x8000u);
-}
+fn half_bits_{suffix}(x: {F}) -> {U} {{
+    let bits = bitcast<{U}>(x);
+    let rest = bits & {U}(0x7fffffffu);
+    let odd = (rest >> {U}(13u)) & {U}(1u);
+    let normal = (rest - {U}(0x38000000u) + {U}(0xfffu) + odd) >> {U}(13u);
+    let tiny = bitcast<{U}>(bitcast<{F}>(rest) + 0.5) - {U}(0x3f000000u);
+    let finite = select(normal, tiny, rest < {U}(0x38800000u));
+    let bounded = select(finite, {U}(0x7c00u), rest >= {U}(0x477ff000u));
+    let magnitude = select(bounded, {U}(0x7e00u), rest > {U}(0x7f800000u));
+    return magnitude | ((bits >> {U}(16u)) & {U}(0x8000u));
+}}
 """),
     "bfloat_bits": Helper("""\
-fn bfloat_bits(x: f32) -> u32 {
-    let bits = bitcast<u32>(x);
-    let rounded = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
-    return select(rounded, 0x7fc0u, (bits & 0x7fffffffu) > 0x7f800000u);
-}
+fn bfloat_bits_{suffix}(x: {F}) -> {U} {{
+    let bits = bitcast<{U}>(x);
+    let odd = (bits >> {U}(16u)) & {U}(1u);
+    let rounded = (bits + {U}(0x7fffu) + odd) >> {U}(16u);
+    return select(rounded, {U}(0x7fc0u), (bits & {U}(0x7fffffffu)) > {U}(0x7f800000u));
+}}
 """),
     "round_half": Helper(
         """\
-fn round_half(x: f32) -> f32 {
-    return float_of_half(half_bits(x));
-}
+fn round_half_{suffix}(x: {F}) -> {F} {{
+    return float_of_half_{suffix}(half_bits_{suffix}(x));
+}}
 """,
         ("float_of_half", "half_bits"),
     ),
     "round_bfloat": Helper(
         """\
-fn round_bfloat(x: f32) -> f32 {
-    return bitcast<f32>(bfloat_bits(x) << 16u);
-}
+fn round_bfloat_{suffix}(x: {F}) -> {F} {{
+    return bitcast<{F}>(bfloat_bits_{suffix}(x) << {U}(16u));
+}}
 """,
         ("bfloat_bits",),
     ),
 }
+"""Helpers of scalars and of vectors alike: `{U}` and `{F}` are u32 and f32 of as many lanes."""
 
 
-def word_of(dtype: DType, index: str) -> str:
-    """The index of the word that holds an element; `index` is text that needs no parentheses."""
-    return f"{index} >> {1 if PARTS[dtype].bytes == 2 else 2}u"
+def word_of(dtype: DType, index: str, in_vectors: bool) -> str:
+    """The index of the word that holds an element (of the words of its vector, in a view of
+    vectors); `index` is text that needs no parentheses.
+    """
+    return f"{index} >> {1 if PARTS[dtype].bytes == 2 and not in_vectors else 2}u"
 
 
 def store_lines(buffer: str, dtype: DType, index: str, bits: str) -> list[str]:

@@ -18,7 +18,15 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Number
 from webmlc.target.webgpu import long_integers, storage
-from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Helper, Kind, Spelling
+from webmlc.target.webgpu.spelling import (
+    LOOSE,
+    PRODUCT,
+    SUM,
+    Helper,
+    Kind,
+    Spelling,
+    template,
+)
 
 
 def _same(spelling: Spelling, *kinds: Kind) -> dict[Kind, Spelling]:
@@ -39,8 +47,7 @@ def _compare(symbol: str) -> dict[Kind, Spelling]:
 
 
 def _helper(name: str, arity: int = 1) -> dict[Kind, Spelling]:
-    operands = ", ".join(f"{{{i}}}" for i in range(arity))
-    return {"float": Spelling(f"{name}_{{suffix}}({operands})", ATOM, name)}
+    return {"float": template(name, arity)}
 
 
 _DIFFERENT = Spelling("{0} != {1}", LOOSE)
@@ -205,9 +212,23 @@ def definitions(name: str, dtype: DType, lanes: int) -> tuple[str, ...]:
         ending = suffix(dtype, lanes)
         text = _TEMPLATES[name].format(T=type_name(dtype, lanes), U=unsigned, suffix=ending)
         return (text,)
-    helper = HELPERS[name]
-    inner = [text for need in helper.needs for text in definitions(need, dtype, lanes)]
-    return tuple(dict.fromkeys((*inner, helper.text)))
+    if name in storage.TEMPLATES:
+        helper = storage.TEMPLATES[name]
+        text = helper.text.format(**type_fields(lanes))
+    else:
+        helper = HELPERS[name]
+        text, lanes = helper.text, helper.lanes
+    inner = [made for need in helper.needs for made in definitions(need, DType.uint32, lanes)]
+    return tuple(dict.fromkeys((*inner, text)))
+
+
+def type_fields(lanes: int) -> dict[str, str]:
+    """What the templates of `storage` are filled with."""
+    return {
+        "U": type_name(DType.uint32, lanes),
+        "F": type_name(DType.float32, lanes),
+        "suffix": suffix(DType.uint32, lanes),
+    }
 
 
 def uses_infinity(name: str) -> bool:
@@ -215,7 +236,7 @@ def uses_infinity(name: str) -> bool:
     return "infinity_bits" in _TEMPLATES.get(name, "")
 
 
-def cast_spelling(source: DType, target: DType) -> Spelling:
+def cast_spelling(source: DType, target: DType, lanes: int) -> Spelling:
     """How a value of one type becomes one of another, not yet rounded to a small type."""
     have, want = kind_of(source), kind_of(target)
     if have == want:
@@ -223,8 +244,9 @@ def cast_spelling(source: DType, target: DType) -> Spelling:
     if (have, want) in long_integers.CASTS:
         return long_integers.CASTS[have, want]
     if have == "float" and want == "uint" and target.bytes < 4:
-        return Spelling("u32(i32({0}))")  # modulo the range, as negative integers convert
-    return Spelling(f"{_SCALARS[want]}({{0}})")
+        signed = type_name(DType.int32, lanes)
+        return Spelling(f"{{U}}({signed}({{0}}))")  # modulo the range, as negative integers convert
+    return Spelling(f"{type_name(target, lanes)}({{0}})")
 
 
 def literal(value: Number, dtype: DType) -> str:

@@ -61,7 +61,7 @@ def widen_loads(function: LoopFunction) -> tuple[LoopFunction, frozenset[str]]:
     readable = frozenset(
         b.name
         for b in function.params
-        if b.name not in written and b.dtype.bytes == 4 and divides(VECTOR_LANES, b.shape[0])
+        if b.name not in written and b.dtype.bytes <= 4 and divides(VECTOR_LANES, b.shape[0])
     )
     widener = _Widener(Names.of(function), readable, dict(_scalars_in_lanes(function)))
     body = widener.statement(function.body, symbol_ranges(function))
