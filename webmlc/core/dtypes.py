@@ -113,11 +113,8 @@ def _bits(dtype: DType) -> int:
     return int(digits[0])
 
 
-WORD_TYPES = frozenset({DType.float32, DType.int32, DType.uint32})
-"""Types of 32 bits: what every vector instruction computes on."""
-
-LANE_TYPES = WORD_TYPES | {d for d in DType if d.bits < 32 and d is not DType.bool}
-"""What a vector of 32-bit lanes holds on the CPU: small types are widened by the load, narrowed by
+LANE_TYPES = frozenset(d for d in DType if d.bits < 64 and d is not DType.bool)
+"""What a vector of 32-bit lanes holds: small types are widened by the load, narrowed by
 the store.
 """
 

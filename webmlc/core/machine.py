@@ -13,8 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from webmlc.core.dtypes import LANE_TYPES, WORD_TYPES, DType
-
 MachineName = Literal["wasm", "webgpu"]
 WasmVariant = Literal["relaxed", "simd128"]
 
@@ -32,19 +30,17 @@ class Machine:
     """What the compiler assumes of one target.
 
     `features` says which instructions may be emitted ("relaxed": FMA and relaxed dot products);
-    `lanes` is the width of a vector of 32-bit elements, `lane_types` what those hold;
-    `vector_registers` how many vectors the engine allocates without spilling; `tile` the register
-    tile of contractions, `narrow_tile` that of one or two rows; `l1_bytes` and `l2_bytes` the
-    caches to block for; `parallel_operations` the scalar operations below which waking threads
-    costs more than it saves. Of a GPU also: `workgroup_size` invocations of a workgroup, and
-    `shared_bytes` of workgroup memory to tile contractions through, 0 where registers alone are
-    faster (software adapters).
+    `lanes` is the width of a vector of 32-bit elements; `vector_registers` how many of them the
+    engine allocates without spilling; `tile` the register tile of contractions, `narrow_tile` that
+    of one or two rows; `l1_bytes` and `l2_bytes` the caches to block for; `parallel_operations` the
+    scalar operations below which waking threads costs more than it saves. Of a GPU also:
+    `workgroup_size` invocations of a workgroup, and `shared_bytes` of workgroup memory to tile
+    contractions through, 0 where registers alone are faster (software adapters).
     """
 
     name: MachineName
     features: frozenset[str]
     lanes: int
-    lane_types: frozenset[DType]
     vector_registers: int
     tile: Tile
     narrow_tile: Tile
@@ -59,7 +55,6 @@ RELAXED = Machine(
     name="wasm",
     features=frozenset({"relaxed"}),
     lanes=4,
-    lane_types=LANE_TYPES,
     vector_registers=15,
     tile=Tile(6, 8),  # 12 accumulators + 2 of B + 1 splat
     narrow_tile=Tile(1, 32),
@@ -73,7 +68,6 @@ SIMD128 = Machine(
     name="wasm",
     features=frozenset(),
     lanes=4,
-    lane_types=LANE_TYPES,
     vector_registers=15,
     tile=Tile(4, 8),  # the product needs a register of its own
     narrow_tile=Tile(1, 32),
@@ -90,7 +84,6 @@ WEBGPU = Machine(
     name="webgpu",
     features=frozenset(),
     lanes=4,
-    lane_types=WORD_TYPES,
     vector_registers=64,  # drivers keep what they can in registers: nothing is worth recomputing
     tile=Tile(8, 8),  # per thread; 8 rows halve the loads of 4, 16 spill on software adapters
     narrow_tile=Tile(1, 8),

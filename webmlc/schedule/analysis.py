@@ -188,15 +188,15 @@ def _conditions(block: Block) -> list[Expr]:
     ]
 
 
-def has_vector_types(block: Block, types: frozenset[DType] = LANE_TYPES) -> bool:
+def has_vector_types(block: Block) -> bool:
     """True where all values are of types that vectors hold (bool only as a condition)."""
     assert isinstance(block.body, Store)
-    if block.body.buffer.dtype not in types:
+    if block.body.buffer.dtype not in LANE_TYPES:
         return False
     for node in value_nodes(block.body.value):
-        if isinstance(node, Load) and node.dtype not in types:
+        if isinstance(node, Load) and node.dtype not in LANE_TYPES:
             return False
-        if not _is_index(node) and node.dtype not in (*types, DType.bool):
+        if not _is_index(node) and node.dtype not in (*LANE_TYPES, DType.bool):
             return False
     return True
 

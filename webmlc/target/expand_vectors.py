@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from webmlc.core.affine import depends, split_linear
 from webmlc.core.bounds import Interval, bounds
-from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
 from webmlc.core.rewrite import substitute, walk
 from webmlc.core.simplify import simplify
@@ -51,34 +51,34 @@ class _NotVectorizable(Exception):
     """The loop has no vector form; it is unrolled instead."""
 
 
-def expand_vectors(function: LoopFunction, types: frozenset[DType]) -> LoopFunction:
-    """Expand every vectorized loop of `function`; lanes hold `types`, and conditions."""
-    return replace(function, body=_visit(function.body, symbol_ranges(function), types))
+def expand_vectors(function: LoopFunction) -> LoopFunction:
+    """Expand every vectorized loop of `function`."""
+    return replace(function, body=_visit(function.body, symbol_ranges(function)))
 
 
-def _visit(stmt: Stmt, scope: Scope, types: frozenset[DType]) -> Stmt:
+def _visit(stmt: Stmt, scope: Scope) -> Stmt:
     match stmt:
         case Seq(statements=statements):
-            return seq(*(_visit(s, scope, types) for s in statements))
+            return seq(*(_visit(s, scope) for s in statements))
         case For(var=var, extent=extent, body=body, kind=kind):
             inner = {**scope, var: loop_range(extent, scope)}
-            new = replace(stmt, body=_visit(body, inner, types))
-            return _expand(new, inner, types) if kind == "vectorized" else new
+            new = replace(stmt, body=_visit(body, inner))
+            return _expand(new, inner) if kind == "vectorized" else new
         case Let(var=var, value=value, body=body):
             inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-            return replace(stmt, body=_visit(body, inner, types))
+            return replace(stmt, body=_visit(body, inner))
         case If(then=then, otherwise=otherwise):
-            other = None if otherwise is None else _visit(otherwise, scope, types)
-            return replace(stmt, then=_visit(then, scope, types), otherwise=other)
+            other = None if otherwise is None else _visit(otherwise, scope)
+            return replace(stmt, then=_visit(then, scope), otherwise=other)
     return stmt
 
 
-def _expand(loop: For, scope: Scope, types: frozenset[DType]) -> Stmt:
+def _expand(loop: For, scope: Scope) -> Stmt:
     extent = as_int(loop.extent)
     try:
         if extent is None or extent < VECTOR_LANES:
             raise _NotVectorizable
-        return _Expander(loop.var, extent, scope, types).statement(loop.body, {})
+        return _Expander(loop.var, extent, scope).statement(loop.body, {})
     except _NotVectorizable:
         few = extent is not None and extent <= _MOST_UNROLLED
         return replace(loop, kind="unrolled" if few else "serial")
@@ -87,9 +87,8 @@ def _expand(loop: For, scope: Scope, types: frozenset[DType]) -> Stmt:
 class _Expander:
     """Expansion of one loop of variable `var`."""
 
-    def __init__(self, var: Var, extent: int, scope: Scope, types: frozenset[DType]) -> None:
+    def __init__(self, var: Var, extent: int, scope: Scope) -> None:
         self.var = var
-        self.types = types
         self.scope = scope
         whole = extent // VECTOR_LANES * VECTOR_LANES
         self.vectors = range(0, whole, VECTOR_LANES)
@@ -122,7 +121,7 @@ class _Expander:
             raise _NotVectorizable
 
     def store(self, store: Store) -> Stmt:
-        if not depends(store.indices[0], self.var) or store.buffer.dtype not in self.types:
+        if not depends(store.indices[0], self.var) or store.buffer.dtype not in LANE_TYPES:
             raise _NotVectorizable
         pieces: list[Stmt] = []
         for start in self.vectors:
@@ -157,13 +156,13 @@ class _Expander:
     def make_vector(self, expr: Expr, start: int) -> Expr:
         if not depends(expr, self.var):
             return Broadcast(expr, VECTOR_LANES)
-        if expr.dtype not in self.types and expr.dtype is not DType.bool:
+        if expr.dtype not in LANE_TYPES and expr.dtype is not DType.bool:
             raise _NotVectorizable
         match expr:
             case Var():
                 return Ramp(Const(start), Const(1), VECTOR_LANES)
             case Load(buffer=buffer, indices=(index,)):
-                if buffer.dtype not in self.types:
+                if buffer.dtype not in LANE_TYPES:
                     raise _NotVectorizable
                 where = self.index(index, start)
                 load = Load(buffer, (where,))

@@ -38,7 +38,7 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
         function = merge_guards(function)
     function = compact_buffers(function)
     function = flatten_buffers(function)
-    function = expand_vectors(function, machine.lane_types)
+    function = expand_vectors(function)
     function = unroll_loops(function)
     function = scalar_replacement(function)
     function = legalise_types(function, GPU_TYPES if machine.name == "webgpu" else frozenset())

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from webmlc.core.dtypes import WORD_TYPES
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine, Tile
 from webmlc.core.simplify import simplify
@@ -56,7 +55,7 @@ class Nest:
 def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
     """Answers for one contraction with a pointwise epilogue and columns adjacent in memory."""
     fold = only_fold(function)
-    if fold is None or not has_vector_types(fold, WORD_TYPES):
+    if fold is None or not has_vector_types(fold):
         return None
     roles = contraction_of(fold)
     if roles is None or not roles.columns or not _columns_adjacent(fold, roles):

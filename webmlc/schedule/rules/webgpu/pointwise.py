@@ -11,7 +11,6 @@ are sections of one dispatch.
 
 from __future__ import annotations
 
-from webmlc.core.dtypes import WORD_TYPES
 from webmlc.core.expr import Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
@@ -61,7 +60,7 @@ def spread(schedule: Schedule, name: str, machine: Machine) -> None:
 def vector_loops(block: Block, lanes: int) -> int:
     """How many innermost axes make the loop to vectorise; 0 where lanes would not be adjacent."""
     axes = axes_of_kind(block, "spatial")
-    if not axes or not isinstance(block.body, Store) or not has_vector_types(block, WORD_TYPES):
+    if not axes or not isinstance(block.body, Store) or not has_vector_types(block):
         return 0
     steps = lane_steps(block, axes[-1].var, lanes)
     if steps is None:

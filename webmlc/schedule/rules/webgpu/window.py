@@ -9,7 +9,6 @@ before, which share what they read; short windows are written out.
 
 from __future__ import annotations
 
-from webmlc.core.dtypes import WORD_TYPES
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
@@ -35,7 +34,7 @@ def window(function: LoopFunction, machine: Machine) -> Schedule | None:
     if fold is None or not axes_of_kind(fold, "spatial"):
         return None
     axes = axes_of_kind(fold, "spatial")
-    is_vector = isinstance(fold.body, Store) and has_vector_types(fold, WORD_TYPES)
+    is_vector = isinstance(fold.body, Store) and has_vector_types(fold)
     steps = lane_steps(fold, axes[-1].var, machine.lanes) if is_vector else None
     schedule = Schedule(function)
     spatial, reduced = attach_epilogue(schedule, fold.name)
