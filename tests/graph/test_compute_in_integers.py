@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import numpy_helper
-from onnxruntime.quantization import QuantType
+from onnxruntime.quantization import QuantFormat, QuantType
 
 import webmlc
 from tests.graph.graphs import parsed
@@ -90,13 +90,19 @@ g (uint8[2,3] x) => (uint8[2,3] y)
     assert operators(made) == ["DequantizeLinear", "QuantizeLinear"] * 2
 
 
-@pytest.mark.parametrize("weights", [QuantType.QInt8, QuantType.QUInt8])
-@pytest.mark.parametrize("per_channel", [True, False])
+@pytest.mark.parametrize(
+    ("weights", "form", "per_channel"),
+    [
+        (QuantType.QInt8, QuantFormat.QDQ, True),
+        (QuantType.QUInt8, QuantFormat.QDQ, False),
+        (QuantType.QInt8, QuantFormat.QOperator, True),
+    ],
+)
 def test_quantised_network_equals_onnxruntime(
-    weights: QuantType, per_channel: bool, tmp_path: Path
+    weights: QuantType, form: QuantFormat, per_channel: bool, tmp_path: Path
 ) -> None:
     """Every element within one step of the output's quantisation, nearly all of them equal."""
-    model = quantised_cnn(tmp_path, weights, per_channel=per_channel)
+    model = quantised_cnn(tmp_path, weights, form, per_channel)
     x = {"x": np.random.default_rng(5).standard_normal(SHAPE).astype(np.float32)}
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]

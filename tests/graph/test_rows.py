@@ -56,8 +56,13 @@ REFERENCE_DIFFERS = {
 """Where `onnx.reference` is wrong or incomplete, onnxruntime is the oracle."""
 
 
-NEWEST = {"ai.onnx.ml": 3, "ai.onnx.preview.training": 1}
+NEWEST = {"com.microsoft": 1, "ai.onnx.ml": 3, "ai.onnx.preview.training": 1}
 """The versions of other domains that cases are in unless they say otherwise."""
+
+
+def by_onnxruntime(domain: str, name: str) -> bool:
+    """True where `onnx.reference` cannot tell what is right."""
+    return domain == "com.microsoft" or name in REFERENCE_DIFFERS
 
 
 def cases() -> Iterator[object]:
@@ -109,7 +114,7 @@ def make_model(domain: str, name: str, case: Case) -> tuple[onnx.ModelProto, dic
     node = helper.make_node(name, names, outputs, domain=domain, **attributes)
     values = [helper.make_tensor_value_info(o, TensorProto.UNDEFINED, None) for o in outputs]
     graph = helper.make_graph([node], name, inputs, values, initializers)
-    newest = 21 if name in REFERENCE_DIFFERS else NEWEST_OPSET
+    newest = 21 if by_onnxruntime(domain, name) else NEWEST_OPSET
     opsets = [helper.make_opsetid("", newest if domain else case.opset or newest)]
     if domain:
         opsets.append(helper.make_opsetid(domain, case.opset or NEWEST[domain]))
@@ -120,8 +125,11 @@ def make_model(domain: str, name: str, case: Case) -> tuple[onnx.ModelProto, dic
 @pytest.mark.parametrize(("domain", "name", "case"), cases())
 def test_row_equals_reference(domain: str, name: str, case: Case) -> None:
     model, feeds = make_model(domain, name, case)
-    if name in REFERENCE_DIFFERS:
+    if by_onnxruntime(domain, name):
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        for info in inferred.graph.output:
+            if not info.type.tensor_type.elem_type:
+                info.ClearField("type")  # of an operator that onnx does not know
         session = onnxruntime.InferenceSession(inferred.SerializeToString())
         expected = session.run(None, feeds)
     else:

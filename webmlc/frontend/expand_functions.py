@@ -30,7 +30,6 @@ FUNCTIONS: dict[str, frozenset[str]] = {
         "BlackmanWindow",
         "CausalConvWithState",
         "CenterCropPad",
-        "DynamicQuantizeLinear",
         "HammingWindow",
         "HannWindow",
         "LinearAttention",

@@ -1,7 +1,8 @@
 """Quantisation: y = saturate(round(x / scale) + zero point), x = (y - zero point) · scale.
 
 Scales are one a tensor, one a slice along an axis, or one a block of an axis. Products of quantised
-tensors sum in int32 and are scaled once.
+tensors sum in int32 and are scaled once: QLinear operators are an integer product and a
+QuantizeLinear of scale 1.
 """
 
 from __future__ import annotations
@@ -15,13 +16,24 @@ from webmlc.core.expr import Expr, as_int, call, maximum, minimum
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import SATURATING, cast_to, named_type
-from webmlc.graph.ops.contract import centred, matmul, matmul_shape
-from webmlc.graph.ops.convolution import convolve, kernel_of
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.contract import matmul_shape
+from webmlc.graph.ops.operator import (
+    ELEMENT_TYPES,
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    case,
+)
 from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, given
-from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
+_F32 = DType.float32
+
+
+def number_of(dtype: DType) -> int:
+    """ONNX's number of a type, as `Cast` has it."""
+    return next(number for number, known in ELEMENT_TYPES.items() if known is dtype)
 
 
 def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[Expr]) -> Expr:
@@ -111,68 +123,57 @@ def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("dequantize", x.shape, element),)
 
 
-def _requantised(
-    context: Context, total: Tensor, scales: tuple[Tensor, Tensor, Tensor], zero: Tensor, axes: int
-) -> Tensor:
-    """int32 sums to the output's type; the second scale may run along axis `axes`."""
-    left, right, out = scales
-    dtype = context.outputs[0].dtype
-
-    def element(*i: Expr) -> Expr:
-        row = left[_place(left, i, len(i) - 2)].astype(DType.float32)
-        column = right[_place(right, i, axes)].astype(DType.float32)
-        by = out[_place(out, i, len(i) - 2)].astype(DType.float32)
-        value = call("round", total[i].astype(DType.float32) * (row * column / by))
-        shift = zero[_place(zero, i, len(i) - 2)]
-        return saturated(value + shift.astype(DType.float32), dtype)
-
-    return compute("requantize", total.shape, element)
+def _never(context: Context) -> tuple[TensorType, ...]:
+    raise NotSupportedError("this form of a quantised operator")
 
 
-def _place(parameters: Tensor, index: Sequence[Expr], axis: int) -> tuple[Expr, ...]:
-    """Where a product's scale lies: alone, along `axis`, or aligned with the last axes."""
-    if all(n == ONE for n in parameters.shape):
-        return (ZERO,) * parameters.rank
-    if parameters.rank == 1:
-        return (index[axis],)
-    last = index[len(index) - parameters.rank :]
-    return tuple(ZERO if n == ONE else v for n, v in zip(parameters.shape, last, strict=True))
+def requantise(b: Builder, sums: str, scales: Sequence[str], zero: str, axis: int = 0) -> str:
+    """int32 `sums` of products of operands of the first two scales, quantised by the third.
+
+    Scales broadcast with the sums; a zero point of several elements runs along `axis`.
+    """
+    left, right, out = (b("Cast", scale, to=number_of(_F32)) for scale in scales)
+    factor = b("Div", b("Mul", left, right), out)
+    scaled = b("Mul", b("Cast", sums, to=number_of(_F32)), factor)
+    return b("QuantizeLinear", scaled, b.constant(1.0, _F32), zero, axis=axis)
 
 
-def _qlinear_matmul_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(7), matmul_shape(context.shape(0), context.shape(3))),)
+def as_column(b: Builder, context: Context, index: int) -> str:
+    """A parameter that is one number, or one a row."""
+    name = context.node.inputs[index]
+    is_vector = context.rank(index) == 1 and context.shape(index)[0] != ONE
+    return b("Unsqueeze", name, b.constant([1])) if is_vector else name
 
 
-def _qlinear_matmul(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (given(inputs, i) for i in range(8))
-    left = centred("a", a, a_zero, a.rank - 2)
-    right = centred("b", b, b_zero, b.rank - 1)
-    shape = context.outputs[0].shape
-    total = matmul(left, right, shape, DType.int32)
-    scales = (a_scale, b_scale, y_scale)
-    return (_requantised(context, total, scales, y_zero, len(shape) - 1),)
+def _qlinear_matmul(context: Context, b: Builder) -> tuple[str, ...]:
+    left, _, left_zero, right, right_scale, right_zero, _, zero = context.node.inputs
+    sums = b("MatMulInteger", left, right, left_zero, right_zero)
+    scales = (as_column(b, context, 1), right_scale, as_column(b, context, 6))
+    rows = len(matmul_shape(context.shape(0), context.shape(3))) - 2
+    return (requantise(b, sums, scales, zero, max(rows, 0)),)
 
 
-def _as_convolution(context: Context) -> Context:
-    """The same node with its data and weights as inputs 0 and 1."""
-    return Context(context.node, (context.type(0), context.type(3)), outputs=context.outputs)
+def _qlinear_conv(context: Context, b: Builder) -> tuple[str, ...]:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, zero = context.node.inputs[:8]
+    sums = b("ConvInteger", x, w, x_zero, w_zero, **context.node.attributes)
+    per_channel = b.constant([-1] + [1] * (context.rank(0) - 2))
+    if context.has(8):
+        sums = b("Add", sums, b("Reshape", context.node.inputs[8], per_channel))
+    scales = (x_scale, b("Reshape", w_scale, per_channel), y_scale)
+    return (requantise(b, sums, scales, zero),)
 
 
-def _qlinear_conv_type(context: Context) -> tuple[TensorType, ...]:
-    inner = _as_convolution(context)
-    sizes = Windows.of(inner, kernel_of(inner)).sizes
-    return (TensorType(context.dtype(7), (context.shape(0)[0], context.shape(3)[0], *sizes)),)
-
-
-def _qlinear_conv(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (given(inputs, i) for i in range(8))
-    bias = inputs[8] if len(inputs) > 8 else None
-    data, weights = centred("x", x, x_zero, 1), centred("w", w, w_zero, 0)
-    total = convolve(_as_convolution(context), data, weights, DType.int32)
-    if bias is not None:
-        plain = total
-        total = compute("bias", plain.shape, lambda n, o, *i: plain[(n, o, *i)] + bias[o])
-    return (_requantised(context, total, (x_scale, w_scale, y_scale), y_zero, 1),)
+def _dynamic_quantize(context: Context, b: Builder) -> tuple[str, ...]:
+    """The range of x and 0 in 255 steps; one step is 1 where there is nothing but zeros."""
+    (x,) = context.node.inputs
+    zero, most = b.constant(0, _F32), b.constant(255, _F32)
+    low = b("Min", b("ReduceMin", x, keepdims=0), zero)
+    high = b("Max", b("ReduceMax", x, keepdims=0), zero)
+    step = b("Div", b("Sub", high, low), most)
+    scale = b("Where", b("Equal", step, zero), b.constant(1, _F32), step)
+    shift = b("Clip", b("Neg", b("Div", low, scale)), zero, most)
+    point = b("Cast", b("Round", shift), to=number_of(DType.uint8))
+    return b("QuantizeLinear", x, scale, point), b("Identity", scale), b("Identity", point)
 
 
 X = "float32[2, 3, 4] in -40..40"
@@ -190,11 +191,14 @@ OPS: tuple[Operator, ...] = (
         case("int8[2, 3, 4] in -99..99", np.array([0.5, 1, 2], np.float32), np.zeros(3, np.int8)),
         case("float8_e4m3fn[2, 3] in -4..4", np.float32(0.5)),
         case("int4[2, 3, 4] in -8..7", np.float32(0.5), output_dtype=10))),
-    Operator("QLinearMatMul", _qlinear_matmul_type, _qlinear_matmul, kind="contraction", cases=(
+    Operator("QLinearMatMul", _never, expand=_qlinear_matmul, cases=(
         case("uint8[2, 3] in 0..255", np.float32(0.01), np.uint8(113), "uint8[3, 4] in 0..255",
              np.float32(0.02), np.uint8(114), np.float32(0.1), np.uint8(118)),)),
-    Operator("QLinearConv", _qlinear_conv_type, _qlinear_conv, kind="contraction", cases=(
+    Operator("QLinearConv", _never, expand=_qlinear_conv, cases=(
         case("uint8[1, 2, 5, 5] in 0..255", np.float32(0.01), np.uint8(113),
              "uint8[3, 2, 3, 3] in 0..255", np.float32(0.02), np.uint8(114), np.float32(0.1),
              np.uint8(118), pads=(1, 1, 1, 1)),)),
+    Operator("DynamicQuantizeLinear", _never, expand=_dynamic_quantize, cases=(
+        case("float32[3, 4]", outputs=3), case("float32[5] in 1..3", outputs=3),
+        case("float32[5] in -3..-1", outputs=3))),
 )  # fmt: skip

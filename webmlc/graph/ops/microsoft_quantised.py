@@ -1,0 +1,288 @@
+"""Quantised operators of ONNX Runtime's own domain, as its quantiser writes them into models.
+
+Those on single elements, windows and rows are what stands between a DequantizeLinear and a
+QuantizeLinear; products are integer products, scaled once; MatMulNBits multiplies by weights of a
+few bits, which stay packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, call, const
+from webmlc.graph.compute import Tensor, reduce
+from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.quantise import number_of, requantise
+from webmlc.graph.ops.shapes import canonical, given
+
+MICROSOFT = "com.microsoft"
+Expansion = Callable[[Context, Builder], tuple[str, ...]]
+
+
+def _never(context: Context) -> tuple[TensorType, ...]:
+    raise NotSupportedError("this form of a quantised operator")
+
+
+def _input(context: Context, index: int) -> str:
+    """The name of an input; "" where it is omitted."""
+    return context.node.inputs[index] if context.has(index) else ""
+
+
+def _real(context: Context, b: Builder, first: int) -> str:
+    """A tensor, its scale and its zero point from input `first` on, as floats."""
+    x, scale, zero = (_input(context, first + i) for i in range(3))
+    return b("DequantizeLinear", x, scale, *([zero] if zero else []))
+
+
+def _quantised(context: Context, b: Builder, value: str, scale: int, data: int = 0) -> str:
+    """`value` by the scale at input `scale` and the zero point after it, in the type of `data`."""
+    zero = _input(context, scale + 1) or b.constant(0, context.dtype(data))
+    return b("QuantizeLinear", value, _input(context, scale), zero)
+
+
+def _of_floats(op: str, tensors: int) -> Expansion:
+    """An operator on `tensors` quantised tensors, computed on floats."""
+
+    def expand(context: Context, b: Builder) -> tuple[str, ...]:
+        values = [_real(context, b, 3 * t) for t in range(tensors)]
+        attributes = dict(context.node.attributes)
+        last = attributes.pop("channels_last", 0)
+        if last:
+            values = [_channels_second(b, values[0], context.rank(0))]
+        result = b(op, *values, **attributes)
+        if last:
+            result = _channels_last(b, result, context.rank(0))
+        return (_quantised(context, b, result, 3 * tensors),)
+
+    return expand
+
+
+def _channels_second(b: Builder, value: str, rank: int) -> str:
+    return b("Transpose", value, perm=(0, rank - 1, *range(1, rank - 1)))
+
+
+def _channels_last(b: Builder, value: str, rank: int) -> str:
+    return b("Transpose", value, perm=(0, *range(2, rank), 1))
+
+
+def _concat(context: Context, b: Builder) -> tuple[str, ...]:
+    firsts = range(2, len(context.node.inputs), 3)
+    parts = [_quantised(context, b, _real(context, b, i), 0, 2) for i in firsts]
+    return (b("Concat", *parts, axis=context.attribute("axis")),)
+
+
+def _where(context: Context, b: Builder) -> tuple[str, ...]:
+    parts = [_quantised(context, b, _real(context, b, i), 7, 1) for i in (1, 4)]
+    return (b("Where", _input(context, 0), *parts),)
+
+
+def _softmax(context: Context, b: Builder) -> tuple[str, ...]:
+    """Before opset 13, all axes from `axis` on are one."""
+    x, axis = _real(context, b, 0), int(context.attribute("axis", -1))
+    if int(context.attribute("opset", 13)) < 13:
+        rows = b("Softmax", b("Flatten", x, axis=axis), axis=-1)
+        result = b("Reshape", rows, b("Shape", _input(context, 0)))
+    else:
+        result = b("Softmax", x, axis=axis)
+    return (_quantised(context, b, result, 3),)
+
+
+def _max_pool(context: Context, b: Builder) -> tuple[str, ...]:
+    rank = context.rank(0)
+    x = _channels_second(b, _input(context, 0), rank)
+    return (_channels_last(b, b("MaxPool", x, **context.node.attributes), rank),)
+
+
+def _twin(context: Context, b: Builder) -> tuple[str, ...]:
+    """The operator of the same name in ONNX's own domain."""
+    return (b(context.node.op, *context.node.inputs, **context.node.attributes),)
+
+
+# -- products --------------------------------------------------------------------------
+
+
+def _products(context: Context, b: Builder, places: Sequence[int]) -> str:
+    """MatMulInteger of the inputs at `places`: both operands, both zero points."""
+    left, right, left_zero, right_zero = (_input(context, i) for i in places)
+    zeros = [
+        zero or b.constant(0, context.dtype(place))
+        for zero, place in ((left_zero, places[0]), (right_zero, places[1]))
+    ]
+    for side, name in enumerate(("transA", "transB")):
+        if context.attribute(name, 0):
+            matrix = b("Transpose", (left, right)[side], perm=(1, 0))
+            left, right = (matrix, right) if side == 0 else (left, matrix)
+    return b("MatMulInteger", left, right, *zeros)
+
+
+def _scaled(context: Context, b: Builder, sums: str, scales: Sequence[str], bias: str) -> str:
+    """The float32 product, with a bias that may be omitted."""
+    factor = b("Mul", *scales)
+    result = b("Mul", b("Cast", sums, to=number_of(DType.float32)), factor)
+    return b("Add", result, bias) if bias else result
+
+
+def _gemm(context: Context, b: Builder) -> tuple[str, ...]:
+    sums = _products(context, b, (0, 3, 2, 5))
+    if context.has(6):
+        sums = b("Add", sums, _input(context, 6))
+    left, right = _input(context, 1), _input(context, 4)
+    alpha = float(context.attribute("alpha", 1.0))
+    if alpha != 1.0:
+        left = b("Mul", left, b.constant(alpha, DType.float32))
+    if not context.has(7):
+        return (_scaled(context, b, sums, (left, right), ""),)
+    zero = _input(context, 8) or b.constant(0, context.dtype(0))
+    return (requantise(b, sums, (left, right, _input(context, 7)), zero),)
+
+
+def _to_float(context: Context, b: Builder) -> tuple[str, ...]:
+    sums = _products(context, b, (0, 1, 4, 5))
+    scales = (_input(context, 2), _input(context, 3))
+    return (_scaled(context, b, sums, scales, _input(context, 6)),)
+
+
+def _dynamic(context: Context, b: Builder) -> tuple[str, ...]:
+    """The left operand is quantised by its own range."""
+    a, scale, zero = b.many("DynamicQuantizeLinear", _input(context, 0), outputs=3)
+    right_zero = _input(context, 3) or b.constant(0, context.dtype(1))
+    sums = b("MatMulInteger", a, _input(context, 1), zero, right_zero)
+    scales = (scale, _input(context, 2))
+    return (_scaled(context, b, sums, scales, _input(context, 4)),)
+
+
+# -- weights of a few bits ---------------------------------------------------------------
+
+
+def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
+    """y = Σ over blocks of scale · (Σ a · w - zero · Σ a), where weights w have `bits` bits."""
+    bits, block = int(context.attribute("bits", 4)), int(context.attribute("block_size"))
+    depth, columns = int(context.attribute("K")), int(context.attribute("N"))
+    weights = context.constant(1)
+    if weights is None or context.has(4):
+        raise NotSupportedError("weights that are not constant, or are grouped by an index")
+    blocks = -(-depth // block)
+    a = _input(context, 0)
+    if blocks * block != depth:
+        rank = context.rank(0)
+        pads = b.constant([0] * (2 * rank - 1) + [blocks * block - depth])
+        a = b("Pad", a, pads)
+    packed = pack_bits(weights.reshape(columns, -1))
+    sums = b("BlockMatMul", a, b.constant(packed), domain="webmlc",
+             bits=bits, block=block, columns=columns)  # fmt: skip
+    split = b("Reshape", a, b.constant([0] * (context.rank(0) - 1) + [blocks, block]))
+    totals = b("ReduceSum", split, b.constant([-1]), keepdims=1)
+    zeros = _zero_points(context, b, bits, columns, blocks)
+    centred = b("Sub", sums, b("Mul", totals, zeros))
+    shape = b.constant([columns, blocks])
+    scales = b("Transpose", b("Reshape", _input(context, 2), shape), perm=(1, 0))
+    result = b("ReduceSum", b("Mul", centred, scales), b.constant([-2]), keepdims=0)
+    return (b("Add", result, _input(context, 5)) if context.has(5) else result,)
+
+
+def _zero_points(context: Context, b: Builder, bits: int, columns: int, blocks: int) -> str:
+    """`[blocks, columns]` floats; the middle of the range where they are omitted."""
+    if not context.has(3):
+        return b.constant(float(1 << (bits - 1)), context.dtype(0))
+    if context.dtype(3).is_float:
+        shape = b.constant([columns, blocks])
+        return b("Transpose", b("Reshape", _input(context, 3), shape), perm=(1, 0))
+    packed = context.constant(3)
+    if packed is None:
+        raise NotSupportedError("zero points that are not constant")
+    elements = unpack_bits(packed.reshape(columns, -1), bits)[:, :blocks]
+    return b.constant(elements.T, context.dtype(0))
+
+
+def unpack_bits(packed: Array, bits: int) -> Array:
+    """The elements of rows of bytes, the first one in the lowest bits."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return (packed[..., None] >> shifts & ((1 << bits) - 1)).reshape(len(packed), -1)
+
+
+def pack_bits(rows: Array) -> Array:
+    """Bytes `[N, bytes]` as `[N/8, bytes, 8]`: panels of eight columns, zero-padded."""
+    panels = -(-len(rows) // PACK)
+    padded = np.zeros((panels * PACK, rows.shape[1]), rows.dtype)
+    padded[: len(rows)] = rows
+    return np.ascontiguousarray(padded.reshape(panels, PACK, -1).transpose(0, 2, 1))
+
+
+def _block_type(context: Context) -> tuple[TensorType, ...]:
+    *rows, depth = context.shape(0)
+    blocks = canonical(depth // int(context.attribute("block")))
+    shape = (*rows, blocks, const(context.attribute("columns")))
+    return (TensorType(context.dtype(0), shape),)
+
+
+def _block_matmul(context: Context, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """The product of each block of a row with packed columns: bytes of several elements."""
+    left, right = given(inputs, 0), given(inputs, 1)
+    block, bits = int(context.attribute("block")), int(context.attribute("bits"))
+    in_byte, mask = 8 // bits, (1 << bits) - 1
+
+    def element(*axes: Expr) -> Expr:
+        *rows, number, column, byte, part = axes
+        place = number * (block // in_byte) + byte
+        word = right[column // PACK, place, column % PACK].astype(DType.int32)
+        weight = word if bits == 8 else call("shift_right", word, part * bits) & Const(mask)
+        return left[(*rows, place * in_byte + part)] * weight.astype(left.dtype)
+
+    extents = (const(block // in_byte), const(in_byte))
+    return (reduce("matmul", context.outputs[0].shape, extents, "add", element),)
+
+
+def _row(name: str, expand: Expansion, *cases: Case) -> Operator:
+    return Operator(name, _never, expand=expand, domain=MICROSOFT, cases=cases)
+
+
+S, T, U = np.float32(0.02), np.float32(0.03), np.float32(0.05)
+Z, V, Y = np.uint8(113), np.uint8(121), np.uint8(97)
+X = "uint8[2, 3, 4] in 0..255"
+MAP = "uint8[1, 3, 6, 5] in 0..255"
+SOFTMAX = case(X, S, Z, np.float32(1 / 256), np.uint8(0))
+
+OPS: tuple[Operator, ...] = (
+    _row("QLinearAdd", _of_floats("Add", 2), case(X, S, Z, "uint8[3, 1] in 0..255", T, V, U, Y),
+         case("int8[5] in -99..99", S, np.int8(3), "int8[5] in -99..99", T, np.int8(9), U,
+              np.int8(-5))),
+    _row("QLinearMul", _of_floats("Mul", 2), case(X, S, Z, X, T, V, U, Y)),
+    _row("QLinearSigmoid", _of_floats("Sigmoid", 1), case(X, S, Z, np.float32(1 / 256), Y)),
+    _row("QLinearLeakyRelu", _of_floats("LeakyRelu", 1), case(X, S, Z, T, V, alpha=0.1)),
+    _row("QLinearAveragePool", _of_floats("AveragePool", 1),
+         case(MAP, S, Z, T, V, kernel_shape=(3, 2)),
+         case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, kernel_shape=(3, 3), channels_last=1)),
+    _row("QLinearGlobalAveragePool", _of_floats("GlobalAveragePool", 1), case(MAP, S, Z, T, V),
+         case("uint8[1, 6, 5, 3] in 0..255", S, Z, T, V, channels_last=1)),
+    _row("QLinearConcat", _concat, case(U, Y, X, S, Z, X, T, V, axis=1)),
+    _row("QLinearWhere", _where, case("bool[3, 4]", X, S, Z, X, T, V, U, Y)),
+    _row("QLinearSoftmax", _softmax,
+         replace(SOFTMAX, attributes={"opset": 13}),
+         replace(SOFTMAX, attributes={"opset": 12, "axis": 1})),
+    _row("NhwcMaxPool", _max_pool,
+         case("int8[1, 6, 5, 3] in -99..99", kernel_shape=(3, 3), strides=(2, 2))),
+    _row("DequantizeLinear", _twin, case(X, S, Z)),
+    _row("QuantizeLinear", _twin, case("float32[2, 3, 4]", S, Z)),
+    _row("QGemm", _gemm,
+         case("uint8[3, 5] in 0..255", S, Z, "int8[5, 4] in -99..99", T, np.int8(0),
+              "int32[4] in -999..999", U, Y),
+         case("uint8[3, 5] in 0..255", S, Z, "uint8[4, 5] in 0..255", T, V, transB=1, alpha=0.5)),
+    _row("MatMulIntegerToFloat", _to_float,
+         case("uint8[2, 3, 5] in 0..255", "int8[5, 4] in -99..99", S, np.full(4, 0.03, np.float32),
+              Z, np.array([1, 2, 3, 4], np.int8), "float32[4]")),
+    _row("DynamicQuantizeMatMul", _dynamic,
+         case("float32[3, 5]", "int8[5, 4] in -99..99", T, np.int8(3), "float32[4]")),
+    _row("MatMulNBits", _few_bits,
+         case("float32[2, 3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
+              np.linspace(0.1, 1, 10, dtype=np.float32), K=40, N=5, bits=4, block_size=32),
+         case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
+              np.linspace(0.1, 1, 4, dtype=np.float32), np.arange(4, dtype=np.uint8),
+              K=32, N=4, bits=4, block_size=32)),
+    Operator("BlockMatMul", _block_type, _block_matmul, kind="contraction", domain="webmlc"),
+)  # fmt: skip
