@@ -5,6 +5,7 @@
 
 import { bufferBytes, loops, symbolsOf } from "./sizes.js";
 
+/** @typedef {import("./types.d.ts").Buffer} Buffer */
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Layout} Layout */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -67,6 +68,11 @@ export function place(intervals, alignment) {
   return { offsets, total };
 }
 
+/** True of a buffer that holds the same bytes in every run. @param {Buffer} buffer */
+function isResident({ kind }) {
+  return kind === "constant" || kind === "derived";
+}
+
 /** @param {Step} step */
 function written(step) {
   return step.arguments.slice(step.arguments.length - step.outputs);
@@ -81,7 +87,7 @@ function written(step) {
 export function stages(manifest, own) {
   const program = /** @type {Program} */ (manifest.programs[own]);
   const outputs = new Set(manifest.outputs.map((o) => o.buffer));
-  const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
+  const constants = new Set(program.buffers.filter(isResident).map((b) => b.name));
   /** @type {Record<Device, Set<string>>} */
   const valid = { wasm: new Set(), webgpu: new Set() };
   /** @type {Set<string>} */
@@ -186,7 +192,7 @@ function lifetimes(program, list, device, own) {
   for (const name of usedOn(program, device, own)) {
     if (!spans.has(name)) spans.set(name, [0, Math.max(program.steps.length - 1, 0)]);
   }
-  const activations = program.buffers.filter((b) => b.kind !== "constant" && spans.has(b.name));
+  const activations = program.buffers.filter((b) => !isResident(b) && spans.has(b.name));
   return new Map(activations.map((b) => [b.name, /** @type {[number, number]} */ (spans.get(b.name))]));
 }
 
@@ -244,7 +250,8 @@ export function scratchStride(program) {
 }
 
 /**
- * Address of each constant buffer that `device` needs, in the order of the weights files, and the end.
+ * Address of each resident buffer that `device` needs, constants in the order of the weights files, then derived ones,
+ * and the end.
  * @param {Manifest} manifest
  * @param {Device} own
  * @param {Device} device
@@ -267,6 +274,12 @@ export function placeConstants(manifest, own, device, base) {
       for (const name of names) addresses.set(name, base);
       base = align(base + Math.max(end - begin, 1), CONSTANT_ALIGNMENT);
     }
+  }
+  const sizes = bufferBytes(program, {});
+  for (const { name, kind } of program.buffers) {
+    if (kind !== "derived" || !here.has(name)) continue;
+    addresses.set(name, base);
+    base = align(base + (sizes.get(name) ?? 0), CONSTANT_ALIGNMENT);
   }
   return { addresses, end: base };
 }

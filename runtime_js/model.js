@@ -173,6 +173,7 @@ export class Model {
         symbols = { ...symbols, ...bindFromMemory(this.#program, segment, bytes) };
         continue;
       }
+      if (segment.once && !measure) continue; // done at load
       const device = this.#devices[segment.device];
       if (!device) throw new InternalError("the model was disposed of during a run");
       /** @type {Transfers} */

@@ -17,7 +17,7 @@ export interface Buffer {
   name: string;
   dtype: string;
   shape: Size[];
-  kind: "input" | "constant" | "scratch";
+  kind: "input" | "constant" | "derived" | "scratch";
   /** Of a constant: its name in the weights. */
   tensor?: string;
 }
@@ -49,6 +49,8 @@ export interface Run {
   last: number;
   module_first?: number;
   module_last?: number;
+  /** Belongs to loading: it makes derived buffers. */
+  once?: boolean;
 }
 
 /** Symbols that only a run knows: `symbols[i]` is element `elements[i]` of the buffer `bind`. */

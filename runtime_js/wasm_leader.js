@@ -41,6 +41,7 @@ export class Leader {
     weights.catch(() => {}); // reported where it is awaited
     if (load.module) await leader.#compile(load, onBytes);
     await weights;
+    leader.#derive();
     return leader;
   }
 
@@ -78,6 +79,14 @@ export class Leader {
     });
     this.run = instantiate(this.module, this.memory);
     await Promise.all(ports.map((port, i) => this.#startHelper(i + 1, port)));
+  }
+
+  /** Make the derived buffers from the constants. */
+  #derive() {
+    const early = this.stages.map(({ segment }) => segment).filter((segment) => "once" in segment);
+    if (!early.length) return;
+    this.#bind(Object.fromEntries(this.manifest.symbols.map((s) => [s.name, 0])));
+    for (const { module_first: first, module_last: last } of /** @type {Run[]} */ (early)) this.#runSteps(first ?? 0, last ?? 0);
   }
 
   /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */

@@ -27,6 +27,7 @@ from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Module, print_function
 from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.graph.use_winograd import use_winograd
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.lower_module import lower_module
@@ -92,7 +93,8 @@ def compile_model(
     module = _seen(watch, "simplify layouts", simplify_graph(module))
 
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)
-    fused = {d: _seen(watch, f"{d}: fuse", fuse(module, FUSION_LIMITS[d])) for d in devices}
+    shaped = {d: use_winograd(module) if d == "wasm" else module for d in devices}
+    fused = {d: _seen(watch, f"{d}: fuse", fuse(shaped[d], FUSION_LIMITS[d])) for d in devices}
     lowered = {d: _seen(watch, f"{d}: lower", lower_module(m, d)) for d, m in fused.items()}
     if "webgpu" in lowered:
         cut = split_kernels(lowered["webgpu"], WEBGPU, has_rule)

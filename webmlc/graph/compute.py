@@ -47,8 +47,8 @@ class Tensor:
     """A tensor: a placeholder (`body` is None), a pointwise stage (`body` is an `Expr`) or a
     reduction.
 
-    `axes` has one variable a dimension; `body` is an expression over them. Tensors are equal by
-    identity.
+    `axes` has one variable a dimension; `body` is an expression over them. `kept` says that a
+    pointwise stage is stored, not computed again by each reader. Tensors are equal by identity.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Tensor:
     dtype: DType
     axes: tuple[Var, ...] = ()
     body: Expr | Reduction | None = None
+    kept: bool = False
 
     @property
     def rank(self) -> int:
@@ -103,11 +104,13 @@ def placeholder(name: str, shape: Sequence[Expr], dtype: DType) -> Tensor:
     return Tensor(name, tuple(shape), dtype)
 
 
-def compute(name: str, shape: Sequence[Expr], body: Callable[..., Expr]) -> Tensor:
+def compute(
+    name: str, shape: Sequence[Expr], body: Callable[..., Expr], *, keep: bool = False
+) -> Tensor:
     """The tensor whose element at `axes` is `body(*axes)`; its dtype is the body's."""
     axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
     value = body(*axes)
-    return Tensor(name, tuple(shape), value.dtype, axes, value)
+    return Tensor(name, tuple(shape), value.dtype, axes, value, keep)
 
 
 def reduce(

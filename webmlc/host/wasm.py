@@ -75,12 +75,17 @@ class WasmExecutor:
         binding = self.bindings.get(symbols, partial(self._plan, symbols))
         if binding is self.bound:
             return
-        if binding.layout.total > len(self.bytes):
+        fresh = binding.layout.total > len(self.bytes)
+        if fresh:
             self._new_memory(binding)
         self._words(SLOT_TABLE, binding.slots)
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
         self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
         self.bound = binding
+        if fresh and not binding.grows:
+            for run in self.loaded.program.runs:
+                if run.once:
+                    self._run(run.module_first, run.module_last)
 
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded, program = self.loaded, self.loaded.program

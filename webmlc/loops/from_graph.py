@@ -164,10 +164,10 @@ class _Lowering:
         return statements
 
     def must_exist(self, tensor: Tensor, readers: Mapping[Tensor, list[Tensor]]) -> bool:
-        """True for a stage that gets a buffer: a reduction, or a dear value that would be computed
-        again and again.
+        """True for a stage that gets a buffer: a reduction, what an operator keeps, or a dear value
+        that would be computed again and again.
         """
-        if isinstance(tensor.body, Reduction):
+        if isinstance(tensor.body, Reduction) or tensor.kept:
             return True
         if tensor.body is None or self.device == "webgpu" or not _is_dear(tensor.body):
             return False

@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 SIZE_OPERATORS = ("add", "sub", "mul", "floordiv", "floormod", "min", "max")
 
 Device = Literal["wasm", "webgpu"]
-BufferKind = Literal["input", "constant", "scratch"]
+BufferKind = Literal["input", "constant", "derived", "scratch"]
 Size = int | str | list[Any]
 """A dimension in JSON: an integer, a symbol's name, or `[operator, Size, Size]`."""
 
@@ -54,8 +54,8 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer of a program. `tensor` is a constant's name in the weights; `bytes` its exact
-    size.
+    """A buffer of a program. `tensor` is a constant's name in the weights; `bytes` its exact size.
+    `derived` buffers hold what is made of constants, once, at load.
     """
 
     name: str
@@ -63,6 +63,11 @@ class Buffer:
     shape: tuple[Expr, ...]
     kind: BufferKind = "scratch"
     tensor: str | None = None
+
+    @property
+    def is_resident(self) -> bool:
+        """True where it holds the same bytes in every run."""
+        return self.kind in ("constant", "derived")
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -122,7 +127,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Run:
     """Consecutive steps `first..last-1` on one device. `module_first..module_last-1` are the wasm
-    module's own numbers.
+    module's own numbers. A run that is done `once` belongs to loading: it makes derived buffers.
     """
 
     device: Device
@@ -130,6 +135,7 @@ class Run:
     last: int
     module_first: int = 0
     module_last: int = 0
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

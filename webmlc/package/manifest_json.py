@@ -164,9 +164,10 @@ def _control(control: Control) -> dict[str, Any]:
 
 def _segment(segment: Segment) -> dict[str, Any]:
     match segment:
-        case Run("wasm", first, last, module_first, module_last):
+        case Run("wasm", first, last, module_first, module_last, once):
             module = {"module_first": module_first, "module_last": module_last}
-            return {"device": "wasm", "first": first, "last": last, **module}
+            early = {"once": True} if once else {}
+            return {"device": "wasm", "first": first, "last": last, **module, **early}
         case Run(device, first, last):
             return {"device": device, "first": first, "last": last}
         case Bind(buffer, symbols, elements, origin):
@@ -338,7 +339,7 @@ def _read_program(o: _Object, own: Device) -> Program:
 def _read_buffer(o: _Object) -> Buffer:
     kind: BufferKind = "scratch"
     if "kind" in o.data:
-        kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "scratch")))
+        kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "derived", "scratch")))
     name = o.get("name", str)
     tensor = name if "tensor" not in o.data else o.get("tensor", str)
     dtype = _read_dtype(o) if "dtype" in o.data else DType.float32
@@ -390,6 +391,7 @@ def _read_segment(o: _Object) -> Segment:
         o.get("last", int),
         o.get("module_first", int) if wasm else 0,
         o.get("module_last", int) if wasm else 0,
+        o.data.get("once") is True,
     )
 
 

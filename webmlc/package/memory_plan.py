@@ -134,7 +134,6 @@ def lifetimes(
                 keep(name, index)
         for name in stage.downloads:
             keep(name, max(segment.last - 1, segment.first))
-    kinds = {b.name: b.kind for b in program.buffers}
     crossing = {name for stage in stage_list for name in (*stage.uploads, *stage.downloads)}
     for first, last in loop_ranges(program):  # an iteration may need what the one before left
         for name, (begin, end) in spans.items():
@@ -143,11 +142,7 @@ def lifetimes(
                 spans[name] = (min(begin, first), max(end, last))
     for name in here - spans.keys():  # an unused input still has a place
         spans[name] = (0, max(len(program.steps) - 1, 0))
-    return {
-        b.name: spans[b.name]
-        for b in program.buffers
-        if b.name in spans and kinds[b.name] != "constant"
-    }
+    return {b.name: spans[b.name] for b in program.buffers if b.name in spans and not b.is_resident}
 
 
 def loop_ranges(program: Program) -> list[tuple[int, int]]:
@@ -204,8 +199,8 @@ def scratch_stride(scratch_bytes: int) -> int:
 def place_constants(
     manifest: Manifest, own: Device, device: Device, base: int
 ) -> tuple[dict[str, int], int]:
-    """Address of each constant buffer that `device` needs, in the order of the weights files, and
-    the end.
+    """Address of each resident buffer that `device` needs, constants in the order of the weights
+    files, then derived ones, and the end.
     """
     program = manifest.programs[own]
     here = used_on(program, device, own)
@@ -219,4 +214,8 @@ def place_constants(
             if tensor in owners:
                 addresses.update(dict.fromkeys(owners[tensor], base))
                 base = align(base + max(end - begin, 1), CONSTANT_ALIGNMENT)
+    for buffer in program.buffers:
+        if buffer.kind == "derived" and buffer.name in here:
+            addresses[buffer.name] = base
+            base = align(base + int(evaluate(buffer.bytes, {})), CONSTANT_ALIGNMENT)
     return addresses, base

@@ -106,15 +106,39 @@ def module_calls(
 
 
 def program_parts(module: Module) -> ProgramParts:
-    """The program of a lowered module: the steps of `main`, and of what it runs in its place."""
+    """The program of a lowered module: the steps of `main`, and of what it runs in its place. What
+    the CPU makes of constants alone comes first: it is done once, at load.
+    """
     steps = _Steps(module)
-    steps.function(module.main)
-    main = module.main
+    early = _made_of_constants(module.main)
+    derived = {v for node in early for v in node.outputs}
+    later = (node for node in module.main.nodes if derived.isdisjoint(node.outputs))
+    main = replace(module.main, nodes=(*early, *later))
+    steps.function(main)
     used = dict.fromkeys(main.inputs)
     used |= dict.fromkeys(a for step in steps.steps for a in step.arguments)
     used |= dict.fromkeys(bind.buffer for bind, _ in steps.binds)
     used |= dict.fromkeys(steps.root(v) for v in main.outputs)
-    return ProgramParts([_buffer(module, v) for v in used], steps.body())
+    buffers = [_buffer(module, v, v in derived) for v in used]
+    once = sum(1 for node in early if node.op == "call_kernel")
+    return ProgramParts(buffers, steps.body(), once=once)
+
+
+def _made_of_constants(main: Function) -> list[Node]:
+    """The kernel calls (and views) of a CPU program that depend on constants and on each other
+    only.
+    """
+    calls = [node for node in main.nodes if node.op == "call_kernel"]
+    if any(_device(node) != "wasm" for node in calls):
+        return []
+    known = set(main.constants)
+    early: list[Node] = []
+    for node in main.nodes:
+        fixed = node.op in ("call_kernel", "View") and bool(node.inputs)
+        if fixed and known.issuperset(node.inputs):
+            early.append(node)
+            known.update(node.outputs)
+    return early
 
 
 @dataclass(slots=True)
@@ -215,7 +239,7 @@ def _device(node: Node) -> Device:
     return "webgpu" if node.attributes["device"] == "webgpu" else "wasm"
 
 
-def _buffer(module: Module, value: str) -> Buffer:
+def _buffer(module: Module, value: str, derived: bool) -> Buffer:
     for function in module.functions.values():
         if value in function.constants:
             constant = array_type(function.constants[value])
@@ -223,6 +247,8 @@ def _buffer(module: Module, value: str) -> Buffer:
     for function in module.functions.values():
         if value in function.types:
             known = function.types[value]
-            kind: BufferKind = "input" if value in module.main.inputs else "scratch"
+            kind: BufferKind = "derived" if derived else "scratch"
+            if value in module.main.inputs:
+                kind = "input"
             return Buffer(value, known.dtype, known.shape, kind)
     raise KeyError(value)

@@ -26,9 +26,11 @@ class Stage:
     downloads: tuple[str, ...]
 
 
-def segments_of(body: Sequence[Step | Bind], module_base: int = 0) -> tuple[Segment, ...]:
+def segments_of(
+    body: Sequence[Step | Bind], module_base: int = 0, once: int = 0
+) -> tuple[Segment, ...]:
     """Maximal runs of steps on one device, and binds between them; wasm steps are numbered from
-    `module_base` inside the module.
+    `module_base` inside the module. The first `once` steps belong to loading.
     """
     segments: list[Segment] = []
     module, number = module_base, 0
@@ -37,12 +39,13 @@ def segments_of(body: Sequence[Step | Bind], module_base: int = 0) -> tuple[Segm
             segments.append(item)
             continue
         wasm = int(item.device == "wasm")
+        early = number < once
         match segments:
-            case [*_, Run(device=device) as last] if device == item.device:
+            case [*_, Run() as last] if (last.device, last.once) == (item.device, early):
                 segments[-1] = replace(last, last=number + 1, module_last=last.module_last + wasm)
             case _:
                 first = module if wasm else 0
-                segments.append(Run(item.device, number, number + 1, first, first + wasm))
+                segments.append(Run(item.device, number, number + 1, first, first + wasm, early))
         module, number = module + wasm, number + 1
     return tuple(segments)
 
@@ -53,7 +56,7 @@ def stages(program: Program, outputs: Sequence[str], own: Device) -> tuple[Stage
 
     A constant that is itself an output is read back by a last stage of its own, which runs no step.
     """
-    constants = {b.name for b in program.buffers if b.kind == "constant"}
+    constants = {b.name for b in program.buffers if b.is_resident}
     uploads, needs, writes = _uploads(program, constants)
     # Backwards: who reads each buffer's present value later, the host (outputs, binds) included.
     readers: dict[str, set[str]] = {name: {"host"} for name in outputs}

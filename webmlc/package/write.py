@@ -51,7 +51,7 @@ RUNTIME_SUFFIXES = (".js", ".ts", ".html", ".css")
 @dataclass(frozen=True, slots=True)
 class ProgramParts:
     """One target's program as the compiler knows it: buffers in slot order, and what happens in
-    order: steps, and binds of symbols between them.
+    order: steps, and binds of symbols between them. The first `once` steps belong to loading.
 
     `scratch_bytes` is what `emit_module` says each thread needs; `features` what the target
     requires (`"simd128"`, `"shader-f16"`, ...).
@@ -61,6 +61,7 @@ class ProgramParts:
     body: Sequence[Step | Bind]
     scratch_bytes: int = 0
     features: tuple[str, ...] = ()
+    once: int = 0
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -217,7 +218,7 @@ def _program(device: Device, parts: Parts) -> Program:
     return Program(
         buffers=tuple(given.buffers),
         steps=steps,
-        segments=segments_of(given.body, module_base),
+        segments=segments_of(given.body, module_base, given.once),
         resources=Resources(0, {}, None, None, given.scratch_bytes, given.features),
         modules={v: f"model.{v}.wasm" for v in parts.modules} if uses_wasm else {},
         shaders=SHADERS if uses_webgpu else None,

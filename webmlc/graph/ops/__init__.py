@@ -28,6 +28,7 @@ from webmlc.graph.ops import (
     sort,
     training,
     view,
+    winograd,
 )
 from webmlc.graph.ops.operator import Operator
 
@@ -57,5 +58,6 @@ OPS: dict[tuple[str, str], Operator] = {
         *regions.OPS,
         *training.OPS,
         *layout.OPS,
+        *winograd.OPS,
     )
 }

@@ -12,6 +12,7 @@ from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.nests import epilogue_of
 from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stages
 from webmlc.schedule.rules.wasm.threads import share_work
+from webmlc.schedule.rules.wasm.transform import schedule_transform
 from webmlc.schedule.rules.wasm.window import schedule_window
 from webmlc.schedule.schedule import Schedule
 
@@ -34,6 +35,12 @@ def window(function: LoopFunction, machine: Machine) -> Schedule | None:
     if not schedule_window(schedule, schedule.blocks()[0], machine):
         return None
     return _shared(schedule, machine)
+
+
+def transform(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """Small linear transforms of tiles."""
+    schedule = Schedule(function)
+    return _shared(schedule, machine) if schedule_transform(schedule, machine) else None
 
 
 def rows(function: LoopFunction, machine: Machine) -> Schedule | None:

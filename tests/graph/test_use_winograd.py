@@ -1,0 +1,60 @@
+"""Winograd's form: where it is chosen, and what it is made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.graph.graphs import module, zeros
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.ir import Module
+from webmlc.graph.use_winograd import is_worthwhile, use_winograd
+
+
+def operators(made: Module) -> list[str]:
+    return [node.op for node in made.main.nodes]
+
+
+def convolution(channels: int, size: int, attributes: str = "pads = [1,1,1,1]") -> Module:
+    text = f"""
+    g (float[n,{channels},{size},{size}] x) => (float[n,o,h,w] y)
+    <{zeros("w", 64, channels, 3, 3)}> {{ y = Conv <{attributes}> (x, w) }}
+    """
+    return use_winograd(choose_layouts(module(text)))
+
+
+def test_a_convolution_is_transforms_around_products() -> None:
+    made = convolution(64, 14)
+    assert [name for name in operators(made) if name != "View"] == [
+        "Transpose",
+        "Pad",
+        "WinogradInput",
+        "WinogradWeights",
+        "MatMul",
+        "WinogradOutput",
+        "Transpose",
+    ]
+    (pad,) = [node for node in made.main.nodes if node.op == "Pad"]
+    # One row and column around the map, and two more after it for whole tiles.
+    assert made.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 3, 3, 0]
+
+
+@pytest.mark.parametrize("attributes", ["strides = [2,2]", "dilations = [2,2]"])
+def test_other_windows_stay_direct(attributes) -> None:
+    assert "Conv" in operators(convolution(64, 14, attributes))
+
+
+def test_channels_that_fill_no_vector_stay_direct() -> None:
+    assert "Conv" in operators(convolution(30, 14))
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "size", "expected"),
+    [
+        (64, 64, 56, True),
+        (256, 256, 14, True),
+        (512, 512, 7, False),  # four tiles of 4x4 for 7x7 outputs, and 37 MB of weights for them
+        (8, 8, 56, False),  # the transforms cost more than the products
+    ],
+)
+def test_the_cost_model(channels, outputs, size, expected) -> None:
+    assert is_worthwhile(channels, outputs, size, size) is expected
