@@ -28,7 +28,7 @@ from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
 from webmlc.graph.ir import Array, Function
 from webmlc.graph.ops import OPS
-from webmlc.graph.ops.operator import Context, Operator, Scope
+from webmlc.graph.ops.operator import Context, Operator, Scope, is_bind
 
 __all__ = ["compute", "evaluate", "evaluate_function", "evaluate_node", "placeholder"]
 
@@ -219,6 +219,10 @@ def evaluate_function(function: Function, inputs: Mapping[str, Array]) -> dict[s
     for position, node in enumerate(function.nodes):
         row = OPS[node.domain, node.op]
         arrays = [values[i] if i else None for i in node.inputs]
+        if is_bind(node):
+            read = values[node.inputs[0]].reshape(-1)
+            places = zip(node.attributes["symbols"], node.attributes["positions"], strict=True)
+            symbols |= {symbol: int(read[place]) for symbol, place in places}
         results = evaluate_node(row, scope.context(node), arrays, symbols)
         values.update(zip((o for o in node.outputs if o), results, strict=True))
         for name in filter(None, node.inputs):
