@@ -28,6 +28,7 @@ from webmlc.graph.ops import (
     slice,
     sort,
     training,
+    unique,
     view,
     winograd,
 )
@@ -49,6 +50,7 @@ OPS: dict[tuple[str, str], Operator] = {
         *index.OPS,
         *sort.OPS,
         *selection.OPS,
+        *unique.OPS,
         *grid_sample.OPS,
         *control.OPS,
         *sequence.OPS,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Expr, call, const, maximum, minimum, select
+from webmlc.core.expr import Expr, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Builder, Context, Operator, case
@@ -73,9 +73,7 @@ def _places(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Where the elements that are true stand, in order."""
     low, middle, high = (given(inputs, i) for i in range(3))
     shape = context.outputs[0].shape
-    group = reduce(
-        "group", shape, high.shape, "add", lambda p, k: select(high[k] <= p, ONE, ZERO)
-    )
+    group = reduce("group", shape, high.shape, "add", lambda p, k: select(high[k] <= p, ONE, ZERO))
 
     def before(counts: Tensor, at: Expr) -> Expr:
         """The count before a block's first element."""
