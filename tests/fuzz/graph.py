@@ -53,7 +53,7 @@ class FuzzGraph:
             values[info.name] = np.asarray(numbers > 0 if dtype.kind == "b" else numbers, dtype)
         opset = model.opset_import[0].version
         for node in model.graph.node:
-            results = run_node(node, opset, [values[i] if i else None for i in node.input])
+            results = run_node(node, opset, values)
             values |= zip((o for o in node.output if o), results, strict=True)
         inputs = tuple(i.name for i in model.graph.input)
         outputs = tuple(o.name for o in model.graph.output)
@@ -110,6 +110,18 @@ def _text(name: str, array: Array) -> str:
         flat = array.reshape(-1) if array.ndim > 1 else array
         shaped = f".reshape{array.shape}" if array.ndim > 1 else ""
         return f"{name} = {flat!r}{shaped}"
+
+
+def captured(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The values of the graph that the node's sub-graphs read."""
+    found: dict[str, None] = {}
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            made = {i.name for i in attribute.g.input}
+            for inner in attribute.g.node:
+                found |= dict.fromkeys(i for i in inner.input if i not in made)
+                made.update(inner.output)
+    return tuple(found)
 
 
 def element_type(array: Array) -> int:

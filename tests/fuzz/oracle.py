@@ -23,7 +23,7 @@ import onnxruntime
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.fuzz.graph import Array, FuzzGraph, element_type
+from tests.fuzz.graph import Array, FuzzGraph, captured, element_type
 
 RUNS = 4
 MORE_RUNS = 40
@@ -37,7 +37,8 @@ FLUSHED = {"float16": 6.2e-5, "float32": 1.2e-38, "float64": 3e-308, "bfloat16":
 RUNTIME_IS_RIGHT = frozenset(
     {"ConvTranspose", "GRU", "GatherElements", "LSTM", "LRN", "LogSoftmax", "LpNormalization",
      "MaxPool", "Mean", "Pad", "RNN", "Softmax", "GlobalLpPool", "AveragePool", "LpPool", "Resize",
-     "Upsample", "MaxUnpool", "Conv", "GridSample", "ConvInteger", "QLinearConv"}
+     "Upsample", "MaxUnpool", "Conv", "GridSample", "ConvInteger", "QLinearConv",
+     "GlobalMaxPool", "MaxRoiPool"}
 )  # fmt: skip
 """Where `onnx.reference` is wrong or incomplete (tests/graph/test_rows.py): onnxruntime."""
 RUNTIME_OPSET = 25
@@ -46,7 +47,7 @@ EXACT = frozenset(
     {"Abs", "And", "ArgMax", "ArgMin", "BitCast", "BitShift", "BitwiseAnd", "BitwiseNot",
      "BitwiseOr", "BitwiseXor", "Ceil", "Clip", "Compress", "Concat", "ConstantOfShape",
      "DepthToSpace", "Equal", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements",
-     "GatherND", "Greater", "GreaterOrEqual", "Hardmax", "Identity", "If", "IsInf", "IsNaN", "Less",
+     "GatherND", "Greater", "GreaterOrEqual", "Hardmax", "Identity", "IsInf", "IsNaN", "Less",
      "LessOrEqual", "Max", "MaxPool", "GlobalMaxPool", "Min", "Neg", "NonZero", "Not", "OneHot",
      "Or", "Pad", "Range", "ReduceMax", "ReduceMin", "Relu", "Reshape", "ReverseSequence", "Round",
      "Shape", "Sign", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "TensorScatter", "Tile",
@@ -58,7 +59,7 @@ CANCELLING = frozenset(
     {"Celu", "Elu", "Erf", "Gelu", "GroupNormalization", "InstanceNormalization",
      "LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "Mish", "Selu", "Shrink",
      "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh", "Asinh", "Acosh", "Atanh", "Sinh", "Log",
-     "Asin", "Acos", "Sin", "Cos", "Tan", "Atan", "LSTM", "GRU", "RNN"}
+     "Asin", "Acos", "If", "Loop", "Scan", "Sin", "Cos", "Tan", "Atan", "LSTM", "GRU", "RNN"}
 )  # fmt: skip
 """Operators whose usual formula subtracts near-equals: their error is absolute, not relative."""
 
@@ -102,12 +103,13 @@ def differs(got: Array, expected: Expected) -> str | None:
     )
 
 
-def run_node(node: onnx.NodeProto, opset: int, inputs: Sequence[Array | None]) -> list[Array]:
+def run_node(node: onnx.NodeProto, opset: int, values: Mapping[str, Array]) -> list[Array]:
     """One node's results. Half-precision arithmetic is done in float32 and rounded once."""
-    narrow = next((a.dtype for a in inputs if a is not None and _is_half(a)), None)
+    inputs = {name: values[name] for name in (*node.input, *captured(node)) if name}
+    narrow = next((a.dtype for a in inputs.values() if _is_half(a)), None)
     if narrow is None or node.op_type in EXACT or node.op_type in HALF_AS_IT_IS:
         return _evaluate(node, opset, inputs)
-    wide = [a.astype(np.float32) if a is not None and _is_half(a) else a for a in inputs]
+    wide = {n: a.astype(np.float32) if _is_half(a) else a for n, a in inputs.items()}
     results = _evaluate(node, opset, wide)
     with np.errstate(over="ignore"):
         return [r.astype(narrow) if r.dtype == np.float32 else r for r in results]
@@ -119,30 +121,22 @@ HALF_AS_IT_IS = frozenset(
 """Operators whose meaning depends on the element type of their operands."""
 
 
-def _evaluate(node: onnx.NodeProto, opset: int, inputs: Sequence[Array | None]) -> list[Array]:
-    types = tuple(None if a is None else (element_type(a), a.shape) for a in inputs)
+def _evaluate(node: onnx.NodeProto, opset: int, inputs: Mapping[str, Array]) -> list[Array]:
+    types = tuple((name, element_type(a), a.shape) for name, a in inputs.items())
     evaluate = _evaluator(node.SerializeToString(), opset, types)
-    feeds = {f"i{n}": a for n, a in enumerate(inputs) if a is not None}
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = evaluate.run(None, feeds)
+        results = evaluate.run(None, dict(inputs))
     return [np.asarray(r) for r in results]
 
 
 @lru_cache(maxsize=512)
 def _evaluator(
-    serialized: bytes, opset: int, types: tuple[tuple[int, tuple[int, ...]] | None, ...]
+    serialized: bytes, opset: int, types: tuple[tuple[str, int, tuple[int, ...]], ...]
 ) -> ReferenceEvaluator | onnxruntime.InferenceSession:
-    """Evaluates one node on inputs of these types; inputs and outputs are named by position."""
+    """Evaluates one node on inputs of these types."""
     node = onnx.NodeProto.FromString(serialized)
-    names = ["" if t is None else f"i{n}" for n, t in enumerate(types)]
-    del node.input[:]
-    node.input.extend(names)
-    infos = [
-        helper.make_tensor_value_info(name, *type_)
-        for name, type_ in zip(names, types, strict=True)
-        if type_ is not None
-    ]
+    infos = [helper.make_tensor_value_info(*type_) for type_ in types]
     outputs = [helper.make_value_info(o, onnx.TypeProto()) for o in node.output if o]
     graph = helper.make_graph([node], "node", infos, outputs)
     by_runtime = node.op_type in RUNTIME_IS_RIGHT or node.domain not in ("", "ai.onnx.ml")
@@ -169,12 +163,13 @@ def _nudged_run(graph: FuzzGraph, rng: np.random.Generator) -> Mapping[str, Arra
     """
     values = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
     for node in graph.nodes:
-        if any(i and i not in values for i in node.input):
+        names = [name for name in (*node.input, *captured(node)) if name]
+        if any(name not in values for name in names):
             continue
-        inputs = [values[i] if i else None for i in node.input]
+        inputs = {name: values[name] for name in names}
         rounds = node.op_type not in EXACT
         if rounds and node.op_type not in ("Cast", "CastLike"):
-            inputs = [None if a is None else _nudge(a, rng) for a in inputs]
+            inputs = {name: _nudge(array, rng) for name, array in inputs.items()}
         try:
             results = run_node(node, graph.opset, inputs)
         except Exception:  # the oracles raise whatever they meet

@@ -15,7 +15,7 @@ import onnx
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.fuzz.graph import Array, FuzzGraph, element_type
+from tests.fuzz.graph import Array, FuzzGraph, captured
 from tests.fuzz.oracle import run_node
 from webmlc.graph.ops.operator import ELEMENT_TYPES
 
@@ -165,7 +165,7 @@ class Sketch:
         given = {k: v for k, v in attributes.items() if v is not None}
         node = helper.make_node(op, inputs, names, domain=domain, **given)
         try:
-            results = run_node(node, self.opset, [self.values[i] if i else None for i in inputs])
+            results = run_node(node, self.opset, self.values)
         except Exception as error:  # the oracles raise whatever they meet
             raise Retry from error
         if not domain and not self._keeps_types(node, results):
@@ -196,7 +196,7 @@ class Sketch:
 
     def finish(self) -> FuzzGraph:
         """The graph: what nothing reads is an output, and some of the rest."""
-        read = {name for node in self.nodes for name in node.input}
+        read = {name for node in self.nodes for name in (*node.input, *captured(node))}
         made = [name for node in self.nodes for name in node.output]
         outputs = [n for n in made if n not in read or self.chance(10)]
         inputs = tuple(n for n in self.inputs if n in read)
@@ -215,6 +215,3 @@ KNOWN = frozenset(str(dtype) for dtype in ELEMENT_TYPES.values())
 
 def _integers(array: Array) -> Array:
     return array.reshape(-1) if array.dtype.kind in "iu" else np.zeros(0, np.int64)
-
-
-__all__ = ["Retry", "Sketch", "element_type"]

@@ -42,15 +42,15 @@ class Runner:
 
     def __init__(self, device: Device, seconds: float) -> None:
         self.device, self.seconds = device, seconds
-        self._process: multiprocessing.process.BaseProcess | None = None
+        self.process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
         self._done = 0
 
     def run(self, graph: FuzzGraph) -> Results:
         """Outputs by configuration and name."""
-        if self._process is None or self._done >= GRAPHS_PER_PROCESS:
+        if self.process is None or self._done >= GRAPHS_PER_PROCESS:
             self._start()
-        assert self._process is not None and self._connection is not None
+        assert self.process is not None and self._connection is not None
         self._done += 1
         try:
             self._connection.send((graph.to_model().SerializeToString(), graph.feeds()))
@@ -59,26 +59,26 @@ class Runner:
                 return Failure("hang", f"no result after {self.seconds:.0f} s")
             results: Results = self._connection.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._process.join(5)
-            code = self._process.exitcode
+            self.process.join(5)
+            code = self.process.exitcode
             self.close()
             return Failure("crash", f"the process ended with exit code {code}")
         return results
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None and self._connection is not None:
-            self._process.kill()
-            self._process.join()
+        if self.process is not None and self._connection is not None:
+            self.process.kill()
+            self.process.join()
             self._connection.close()
-        self._process = self._connection = None
+        self.process = self._connection = None
 
     def _start(self) -> None:
         self.close()
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, self.device), daemon=True)
-        self._process.start()
+        self.process = context.Process(target=_serve, args=(other, self.device), daemon=True)
+        self.process.start()
         other.close()
         self._done = 0
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tests.fuzz.operators import contractions, elementwise, movement, reductions
+from tests.fuzz.operators import contractions, control, elementwise, movement, reductions
 from tests.fuzz.sketch import Retry, Sketch
 from tests.graph.test_rows import make_input
 from webmlc.graph.ops import OPS
@@ -87,6 +87,9 @@ DESCRIPTIONS: dict[str, Describe] = {
     "ReverseSequence": movement.reverse_sequence,
     "Resize": movement.resize,
     "GridSample": movement.grid_sample,
+    "If": control.if_,
+    "Loop": control.loop,
+    "Scan": control.scan,
 }
 
 

@@ -1,0 +1,80 @@
+"""A few random graphs on each device, the same ones every time; `python -m tests.fuzz.run` runs
+thousands.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.fuzz.check_graph import check_graph
+from tests.fuzz.graph import FuzzGraph
+from tests.fuzz.operators import drawable
+from tests.fuzz.run import run_group
+from tests.fuzz.worker import Device, Failure, Results, Runner, build_and_run
+from webmlc.frontend.read_model import NEWEST_OPSET
+from webmlc.graph.ops import OPS
+
+GRAPHS = {"wasm": 10, "webgpu": 10}
+FIXED = '<ir_version: 10, opset_import: ["" : 21]> g (float[2,3] x) => (float[2,3] y, int64[2] i) '
+GRAPH = FuzzGraph.from_text(
+    f"{FIXED} {{ y = Softmax (x) i = ArgMax <keepdims: int = 0, axis: int = 1> (x) }}", {}
+)
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_random_graphs(device: Device) -> None:
+    runner = Runner(device, seconds=120)
+    group = run_group(runner, f"{device} 1", GRAPHS[device], most=6)
+    runner.close()
+    if group.failure is not None:
+        graph, verdict = group.failure
+        pytest.fail(f"{verdict.kind}: {verdict.message}\n{graph.text()}")
+    assert group.counts["passed"] >= GRAPHS[device] // 2
+
+
+def test_every_operator_can_be_drawn() -> None:
+    """From a description, or as the cases of its row say."""
+    found = {name for opset in (18, 21, NEWEST_OPSET) for name in drawable(opset)}
+    named = {f"{d}.{op}".lstrip(".") for d, op in OPS if d != "webmlc"}
+    assert named - found == NOT_DRAWN
+
+
+SEQUENCES = {
+    "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt",
+    "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
+    "SequenceMap", "SplitToSequence",
+}  # fmt: skip
+OLD = {"Scatter", "Upsample"}
+TRAINING = {f"ai.onnx.preview.training.{name}" for name in ("Adagrad", "Adam", "Momentum")}
+NOT_DRAWN = SEQUENCES | OLD | TRAINING
+"""What is left to ONNX's own tests: values that are no tensors, operators that no opset drawn from
+has, operators of as many inputs as one likes.
+"""
+
+
+@pytest.mark.parametrize("name", ["y", "i"])
+def test_a_wrong_result_is_seen(name: str) -> None:
+    def wrong(graph: FuzzGraph) -> Results:
+        results = build_and_run(graph.to_model(), graph.feeds(), "wasm")
+        assert not isinstance(results, Failure)
+        for outputs in results.values():
+            array = outputs[name]
+            array[(0,) * array.ndim] += np.asarray(1e-5 if name == "y" else 1, array.dtype)
+        return results
+
+    verdict = check_graph(GRAPH, "wasm", wrong)
+    assert verdict.kind == "mismatch"
+    assert f"{name} 1 of" in verdict.message
+
+
+def test_a_hang_and_a_crash_are_results() -> None:
+    runner = Runner("wasm", seconds=0.01)
+    assert runner.run(GRAPH) == Failure("hang", "no result after 0 s")
+    runner.seconds = 120
+    assert not isinstance(runner.run(GRAPH), Failure)
+    assert runner.process is not None
+    runner.process.kill()
+    assert runner.run(GRAPH) == Failure("crash", "the process ended with exit code -9")
+    assert not isinstance(runner.run(GRAPH), Failure)
+    runner.close()
