@@ -37,6 +37,10 @@ GRAPHS = {
             y = Softmax (c) z = Tile (x, r) }""",
     "bytes, one by one": """
         g (uint8[2,2] x) => (uint8[2,2] y) { y = Abs (x) }""",
+    "products without elements, and of none": """
+        g (float[n,2] a, float[2,0] b, float[n,0] c, float[0,3] d) =>
+          (float[n,i] x, float[n,j] y, float[k,l] z) {
+            g = Gelu (a) x = MatMul (g, b) y = MatMul (c, d) z = Softmax (c) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

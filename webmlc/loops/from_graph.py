@@ -18,12 +18,12 @@ from typing import Literal
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int
 from webmlc.core.rewrite import rewrite, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
-from webmlc.graph.compute import Read, Reduction, Tensor, placeholder
-from webmlc.graph.ir import Function
+from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
+from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.meaning import compute_node, pieces_of_node
 from webmlc.graph.pieces import Piece
 from webmlc.loops.ir import (
@@ -89,7 +89,11 @@ class _Lowering:
             if array.size == 1:
                 self.tensors[value] = _scalar_constant(value, array)
         placeholders = dict(self.tensors)
-        pieces = self.compute_nodes()
+        if all(_is_empty(self.body.type(v)) for v in self.body.outputs):
+            self.tensors |= {v: _nothing(self.body.type(v)) for v in self.body.outputs}
+            pieces: dict[str, tuple[Piece, ...]] = {}
+        else:
+            pieces = self.compute_nodes()
         roots = [self.tensors[v] for v in self.body.outputs if v not in pieces]
         parts = [piece.tensor for group in pieces.values() for piece in group]
         order = _stages((*roots, *parts))
@@ -248,6 +252,16 @@ class _Lowering:
             return None
 
         return simplify(rewrite(value, rule))
+
+
+def _is_empty(known: TensorType) -> bool:
+    return any(as_int(size) == 0 for size in known.shape)
+
+
+def _nothing(known: TensorType) -> Tensor:
+    """A result without elements, whatever it would be made of."""
+    zero = Const(known.dtype.numpy.type(0).item(), known.dtype)
+    return compute("nothing", known.shape, lambda *_: zero)
 
 
 def _scalar_constant(value: str, array: np.ndarray) -> Tensor:

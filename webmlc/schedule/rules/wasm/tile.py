@@ -95,7 +95,7 @@ def cover_columns(extent: Expr, widest: int, machine: Machine) -> tuple[Part, ..
             parts.append(Part(width, Const(full)))
     if size:
         parts.append(Part(size, Const(1)))
-    return tuple(parts)
+    return tuple(parts) or (Part(1, Const(0)),)
 
 
 def partition_into(schedule: Schedule, loop: str, parts: Sequence[Part]) -> list[str]:
