@@ -22,14 +22,23 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import WebmlcError
 from webmlc.host.load import load
+from webmlc.host.quantisation_step import quantisation_steps
 from webmlc.host.try_model import Build, random_inputs
 
 Array = NDArray[Any]
+WITHIN_ONE_STEP = 0.999
+"""The share of a quantised output's elements that must be at most one step off."""
+_ROUNDING = 1.001
+"""A step, and what float32 adds to it when it multiplies by the scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """The largest error of one output: absolute, and relative to the largest expected element."""
+    """The largest error of one output: absolute, and relative to the largest expected element.
+
+    Of a quantised output also `steps`, the error in steps of its quantisation, and `within`, the
+    share of the elements that are at most one step off.
+    """
 
     output: str
     shape: tuple[int, ...]
@@ -37,6 +46,8 @@ class OutputError:
     error: float
     relative: float
     passed: bool
+    steps: float | None = None
+    within: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,7 @@ class CheckResult:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per output, to print."""
+        quantised = any(o.steps is not None for o in self.outputs)
         return [
             {
                 "output": o.output,
@@ -61,6 +73,7 @@ class CheckResult:
                 "scale": o.scale,
                 "error": o.error,
                 "relative": o.relative,
+                **({"steps": o.steps, "within one": o.within} if quantised else {}),
                 "passed": o.passed,
             }
             for o in self.outputs
@@ -79,7 +92,9 @@ def check_model(
     """Run the model both ways on the same random inputs and compare every output.
 
     `tolerance` is relative to the largest expected element of the output; integers and booleans
-    must be equal. Raises what building and running raise.
+    must be equal. Of a quantised output `WITHIN_ONE_STEP` of the elements may be one step of its
+    quantisation off: what lies between two steps rounds by the last bit of a float. Raises what
+    building and running raise.
     """
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         package = Path(scratch) / "package"
@@ -89,7 +104,8 @@ def check_model(
         actual = model.run(inputs)
         model.dispose()
     expected, reference = run_reference(path, inputs)
-    errors = tuple(compare(n, expected[n], a, tolerance) for n, a in actual.items())
+    steps = quantisation_steps(onnx.load(path, load_external_data=False))
+    errors = tuple(compare(n, expected[n], a, tolerance, steps.get(n)) for n, a in actual.items())
     result = CheckResult(errors, reference)
     if result.passed:
         return result
@@ -134,8 +150,13 @@ def _tensors(names: Sequence[str], results: Any) -> dict[str, Array]:
     return tensors
 
 
-def compare(name: str, expected: Array, actual: Array, tolerance: float) -> OutputError:
-    """The error of one output; NaNs and infinities must be in the same places."""
+def compare(
+    name: str, expected: Array, actual: Array, tolerance: float, step: float | None = None
+) -> OutputError:
+    """The error of one output; NaNs and infinities must be in the same places.
+
+    `step` is that of the output's quantisation, where it is quantised.
+    """
     if expected.shape != actual.shape:
         return OutputError(name, actual.shape, 0.0, float("inf"), float("inf"), False)
     if expected.size == 0:
@@ -146,6 +167,10 @@ def compare(name: str, expected: Array, actual: Array, tolerance: float) -> Outp
     error = float(np.abs(wide[finite] - own[finite]).max(initial=0.0)) if alike else float("inf")
     scale = float(np.abs(wide[finite]).max(initial=0.0))
     relative = error / scale if scale else error
+    if step is not None and alike:
+        within = float(np.mean(np.abs(wide[finite] - own[finite]) <= step * _ROUNDING))
+        passed = within >= WITHIN_ONE_STEP
+        return OutputError(name, actual.shape, scale, error, relative, passed, error / step, within)
     exact = not np.issubdtype(expected.dtype, np.floating)
     passed = bool(error == 0.0 if exact else relative <= tolerance)
     return OutputError(name, actual.shape, scale, error, relative, passed)
@@ -197,4 +222,7 @@ def _differs_at(
             model.dispose()
         except WebmlcError:
             return True
-    return not all(compare(n, expected[n], a, tolerance).passed for n, a in actual.items())
+        steps = quantisation_steps(onnx.load(cut, load_external_data=False))
+    return not all(
+        compare(n, expected[n], a, tolerance, steps.get(n)).passed for n, a in actual.items()
+    )
