@@ -67,8 +67,10 @@ def _view(node: Expr, views: frozenset[str], ranges: Ranges) -> Expr | None:
 
 def _node(node: Expr, ranges: Ranges) -> Expr | None:
     match node:
-        case Call(op="floordiv" | "floormod" as op, args=(a, b)):
-            return _divide_float(op, a, b) if a.dtype.is_float else _divide(op, a, b, ranges)
+        case Call(op="floordiv", args=(a, b)) if a.dtype.is_float:
+            return call("floor", call("div", a, b))
+        case Call(op="floordiv" | "floormod" as op, args=(a, b)) if a.dtype.is_integer:
+            return _divide(op, a, b, ranges)
         case Call(op="isnan", args=(a,)):
             return call("gt", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
         case Call(op="isinf", args=(a,)):
@@ -95,11 +97,6 @@ def _like(value: Expr, number: int, dtype: DType) -> Expr:
     """A literal as wide as `value`."""
     constant = Const(number, dtype)
     return constant if value.lanes == 1 else Broadcast(constant, value.lanes)
-
-
-def _divide_float(op: str, a: Expr, b: Expr) -> Expr:
-    whole = call("floor", call("div", a, b))
-    return whole if op == "floordiv" else call("sub", a, call("mul", b, whole))
 
 
 def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:

@@ -58,7 +58,8 @@ _WORDS: dict[str, dict[Kind, Spelling]] = {
     "mul": _same(Spelling("{0} * {1}", PRODUCT), *_NUMBERS),
     "div": {"float": Spelling("{0} / {1}", PRODUCT)},
     "truncdiv": _same(Spelling("{0} / {1}", PRODUCT), *_INTEGERS),
-    "truncmod": _same(Spelling("{0} % {1}", PRODUCT), *_NUMBERS),
+    "truncmod": _same(Spelling("{0} % {1}", PRODUCT), *_INTEGERS) | _helper("remainder", 2),
+    "floormod": _helper("floored_remainder", 2),
     "min": _same(Spelling("min({0}, {1})"), *_NUMBERS),
     "max": _same(Spelling("max({0}, {1})"), *_NUMBERS),
     # Never `fma`: software adapters call a function to round once; GPUs contract it themselves.
@@ -125,6 +126,25 @@ fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
     let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
     let negative = select(undefined, select(magnitude, -magnitude, odd), whole);
     return select(select(magnitude, negative, x < {T}(0.0)), {T}(1.0), y == {T}(0.0));
+}}
+""",
+    # WGSL's % may be wrong by the divisor where a quotient is close to a whole number, and it says
+    # nothing of infinities: what is finite is its own remainder by one.
+    "remainder": """\
+fn remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
+    let size = abs(b);
+    let step = select(size, -size, a < {T}(0.0));
+    var rest = a - trunc(a / b) * b;
+    rest = select(rest, rest + step, rest * step < {T}(0.0));
+    rest = select(rest, rest - step, abs(rest) >= size);
+    let endless = bitcast<{U}>(size) == {U}(0x7f800000u);
+    return select(rest, a, endless & ((bitcast<{U}>(a) & {U}(0x7fffffffu)) < {U}(0x7f800000u)));
+}}
+""",
+    "floored_remainder": """\
+fn floored_remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
+    let rest = remainder_{suffix}(a, b);
+    return select(rest, rest + b, rest * sign(b) < {T}(0.0));
 }}
 """,
     # WGSL asks 11 bits of asin and acos, and some drivers give no more.
@@ -211,6 +231,8 @@ def definitions(name: str, dtype: DType, lanes: int) -> tuple[str, ...]:
         unsigned = type_name(DType.uint32, lanes)
         ending = suffix(dtype, lanes)
         text = _TEMPLATES[name].format(T=type_name(dtype, lanes), U=unsigned, suffix=ending)
+        if name == "floored_remainder":
+            return (*definitions("remainder", dtype, lanes), text)
         return (text,)
     if name in storage.TEMPLATES:
         helper = storage.TEMPLATES[name]
