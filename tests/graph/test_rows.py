@@ -51,6 +51,7 @@ REFERENCE_DIFFERS = {
     "Mean": "does not broadcast",
     "Pad": "does not cut",
     "RNN": "knows one direction",
+    "SimplifiedLayerNormalization": "is onnxruntime's own",
     "Softmax": "has no form before opset 13",
 }
 """Where `onnx.reference` is wrong or incomplete, onnxruntime is the oracle."""
@@ -143,7 +144,8 @@ def test_row_equals_reference(domain: str, name: str, case: Case) -> None:
         for output, want in zip(stage.main.outputs, expected, strict=True):
             got, want = actual[output], np.asarray(want)
             assert (got.dtype, got.shape) == (want.dtype, want.shape)
-            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+            loose = 10 if domain == "com.microsoft" else 1  # whole layers, summed in another order
+            np.testing.assert_allclose(got, want, rtol=2e-5 * loose, atol=2e-6 * loose)
 
 
 def test_every_row_has_cases() -> None:

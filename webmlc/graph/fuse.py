@@ -265,6 +265,6 @@ def _binds_together(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
 
 
 def _kernel_name(members: list[Node]) -> str:
-    """The operators' names; `And` and its like would be words of Python's."""
+    """The operators' names; `And`, `Range` and their like would be words of Python's."""
     name = "_".join(node.op.lower() for node in members[:4])
-    return f"logical_{name}" if keyword.iskeyword(name) else name
+    return f"{name}_" if keyword.iskeyword(name) or name == "range" else name

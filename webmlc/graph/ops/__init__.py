@@ -32,6 +32,8 @@ from webmlc.graph.ops import (
     view,
     winograd,
 )
+from webmlc.graph.ops.microsoft import attention, fused
+from webmlc.graph.ops.microsoft import normalisation as skip_normalisation
 from webmlc.graph.ops.operator import Operator
 
 OPS: dict[tuple[str, str], Operator] = {
@@ -63,5 +65,8 @@ OPS: dict[tuple[str, str], Operator] = {
         *training.OPS,
         *layout.OPS,
         *winograd.OPS,
+        *fused.OPS,
+        *skip_normalisation.OPS,
+        *attention.OPS,
     )
 }

@@ -1,0 +1,110 @@
+"""Normalisations of a sum: SkipLayerNormalization and its like, embeddings with layer norm."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.graph.ops.microsoft.rows import number, optional, row, wanted
+from webmlc.graph.ops.operator import Builder, Context, Operator, case
+
+
+def _total(context: Context, build: Builder, bias: int) -> str:
+    """input + skip + bias; the skip may lack the batch."""
+    x, skip = context.node.inputs[:2]
+    total = build("Add", x, skip)
+    value = optional(context, bias)
+    return total if value is None else build("Add", total, value)
+
+
+def _skip_layer(context: Context, build: Builder) -> tuple[str, ...]:
+    """LayerNormalization of input + skip + bias; the sum is the fourth output."""
+    total = _total(context, build, 4)
+    gamma, beta = context.node.inputs[2], optional(context, 3)
+    epsilon = context.attribute("epsilon", 1e-12)
+    parts = (total, gamma) if beta is None else (total, gamma, beta)
+    y, mean, inverse = build.many("LayerNormalization", *parts, outputs=3, axis=-1, epsilon=epsilon)
+    return wanted(context, y, mean, inverse, total)
+
+
+def _skip_simplified(context: Context, build: Builder) -> tuple[str, ...]:
+    """RMSNormalization of input + skip + bias; the sum is the fourth output."""
+    total, gamma = _total(context, build, 3), context.node.inputs[2]
+    epsilon = context.attribute("epsilon", 1e-12)
+    y = build("RMSNormalization", total, gamma, axis=-1, epsilon=epsilon)
+    return wanted(context, y, None, None, total)
+
+
+def _simplified(context: Context, build: Builder) -> tuple[str, ...]:
+    """RMSNormalization under the name it had before ONNX took it; opset 1's axis is -1."""
+    attributes = {"epsilon": 1e-5, **context.node.attributes}
+    return wanted(context, build("RMSNormalization", *context.node.inputs, **attributes), None)
+
+
+def _embed_layer(context: Context, build: Builder) -> tuple[str, ...]:
+    """The sum of the word's, the position's and the segment's rows, normalised.
+
+    Positions default to 0, 1, 2, ...; the second output counts each row's mask.
+    """
+    ids, segments, words, positions, segment_rows, gamma, beta = (
+        optional(context, i) for i in range(7)
+    )
+    assert ids and words and positions and gamma and beta
+    place = optional(context, 8)
+    total = build("Gather", words, ids, axis=0)
+    if place is None:
+        zero = build.constant(np.array([0]))
+        rows = build("Slice", positions, zero, build("Shape", ids, start=1, end=2), zero)
+    else:
+        rows = build("Gather", positions, place, axis=0)
+    total = build("Add", total, rows)
+    if segments is not None and segment_rows is not None:
+        total = build("Add", total, build("Gather", segment_rows, segments, axis=0))
+    epsilon = context.attribute("epsilon", 1e-12)
+    y = build("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
+    return wanted(context, y, _mask_count(context, build, ids), total)
+
+
+def _mask_count(context: Context, build: Builder, ids: str) -> str:
+    """How many elements of each row the mask keeps; zeros without a mask."""
+    mask = optional(context, 7)
+    zero = number(build, 0, DType.int32)
+    if mask is None:
+        batch = build("Shape", ids, start=0, end=1)
+        return build("Expand", zero, batch)
+    return build("ReduceSum", mask, axes=(1,), keepdims=0)
+
+
+def _gated_rms(context: Context, build: Builder) -> tuple[str, ...]:
+    """RMSNormalization over groups as long as `scale`, times an activation of the gate."""
+    x, scale, gate = context.node.inputs
+    groups = build("Concat", build("Shape", x, end=-1), build.constant(np.array([-1])),
+                   build("Shape", scale), axis=0)  # fmt: skip
+    grouped = build("Reshape", x, groups)
+    epsilon = context.attribute("epsilon", 1e-5)
+    y = build("RMSNormalization", grouped, scale, axis=-1, epsilon=epsilon)
+    activated = build("Sigmoid", gate)
+    if context.attribute("activation", "silu") != "sigmoid":
+        activated = build("Mul", gate, activated)
+    return (build("Mul", build("Reshape", y, build("Shape", x)), activated),)
+
+
+X, ROW = "float32[2, 3, 8]", "float32[8]"
+IDS = np.array([[1, 2, 0], [3, 3, 4]], np.int32)
+TABLE = "float32[6, 8]"
+
+OPS: tuple[Operator, ...] = (
+    row("SkipLayerNormalization", _skip_layer,
+        case(X, X, ROW, ROW), case(X, X, ROW, ROW, ROW, epsilon=0.01),
+        case(X, "float32[1, 3, 8]", ROW)),
+    row("SkipSimplifiedLayerNormalization", _skip_simplified,
+        case(X, X, ROW), case(X, X, ROW, ROW, epsilon=0.01)),
+    row("SimplifiedLayerNormalization", _simplified, case(X, ROW), domain=""),
+    row("EmbedLayerNormalization", _embed_layer,
+        case(IDS, None, TABLE, TABLE, None, ROW, ROW, outputs=2),
+        case(IDS, IDS[::-1].copy(), TABLE, TABLE, TABLE, ROW, ROW, (IDS > 1).astype(np.int32),
+             outputs=3),
+        case(IDS, None, TABLE, TABLE, None, ROW, ROW, None, IDS[::-1].copy(), outputs=2)),
+    row("GatedRMSNorm", _gated_rms, case(X, "float32[4]", X),
+        case(X, ROW, X, activation="sigmoid")),
+)  # fmt: skip

@@ -1,0 +1,89 @@
+"""What rows of the `com.microsoft` domain share: they expand, always.
+
+row("QuickGelu", lambda c, build: (...,), case("float32[2, 3]"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr, as_int
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator
+
+DOMAIN = "com.microsoft"
+Expansion = Callable[[Context, Builder], tuple[str, ...] | None]
+
+
+def _never(context: Context) -> tuple[TensorType, ...]:
+    raise NotSupportedError("this form of the operator is not supported")
+
+
+def row(name: str, expand: Expansion, *cases: Case, domain: str = DOMAIN) -> Operator:
+    """An operator that other operators stand for."""
+    return Operator(name, _never, expand=expand, domain=domain, cases=cases)
+
+
+def twin(name: str, *cases: Case, of: str | None = None, **attributes: Any) -> Operator:
+    """An operator that is one of ai.onnx: `of`, by default of the same name, with these further
+    attributes.
+    """
+
+    def expand(context: Context, build: Builder) -> tuple[str, ...]:
+        node = context.node
+        count = len([o for o in node.outputs if o])
+        merged = {**node.attributes, **attributes}
+        return build.many(of or name, *node.inputs, outputs=count, **merged)
+
+    return row(name, expand, *cases)
+
+
+def wanted(context: Context, *results: str | None) -> tuple[str, ...]:
+    """Of the results, in the order of the schema, those whose output is asked for."""
+    found: list[str] = []
+    for output, result in zip(context.node.outputs, results, strict=False):
+        if not output:
+            continue
+        if result is None:
+            raise NotSupportedError(f"the output {output!r} is not supported")
+        found.append(result)
+    return tuple(found)
+
+
+def optional(context: Context, index: int) -> str | None:
+    """The name of an input, or None where it is omitted."""
+    return context.node.inputs[index] if context.has(index) else None
+
+
+def number(build: Builder, value: float, dtype: DType) -> str:
+    """A scalar constant."""
+    return build.constant(value, dtype)
+
+
+def known_size(size: Expr, what: str) -> int:
+    """A dimension that must be a number."""
+    found = as_int(size)
+    if found is None:
+        raise NotSupportedError(f"{what} is symbolic")
+    return found
+
+
+def reshape(build: Builder, x: str, shape: Sequence[int]) -> str:
+    """`x` in another shape: 0 keeps a dimension, -1 is what is left."""
+    return build("Reshape", x, build.constant(np.array(shape, np.int64)))
+
+
+def piece(build: Builder, x: str, axis: int, start: int, stop: int) -> str:
+    """The elements `start` to `stop` along an axis."""
+    bounds = (build.constant(np.array([v], np.int64)) for v in (start, stop, axis))
+    return build("Slice", x, *bounds)
+
+
+def size_of(build: Builder, x: str, axis: int) -> str:
+    """The scalar int64 size of a dimension."""
+    shape = build("Shape", x)
+    return build("Gather", shape, build.constant(np.int64(axis)), axis=0)
