@@ -66,6 +66,8 @@ class Expr:
             return True
         if type(self) is not type(other) or self._hash != other._hash:
             return False
+        if not self.children():
+            return self._key() == other._key()
         return _same(self, other)
 
     def __ne__(self, other: object) -> bool:
@@ -178,10 +180,15 @@ def _same(a: Expr, b: Expr) -> bool:
 
 
 def _twin(expr: Expr) -> Expr:
-    """The first expression that `expr` is known to equal."""
-    while (twin := getattr(expr, "_twin", expr)) is not expr:
-        expr = twin
-    return expr
+    """The first expression that `expr` is known to equal; the way there is shortened."""
+    first = expr
+    while (twin := getattr(first, "_twin", first)) is not first:
+        first = twin
+    while expr is not first:
+        following = expr._twin
+        object.__setattr__(expr, "_twin", first)
+        expr = following
+    return first
 
 
 Operand = Expr | int | float | bool
