@@ -24,7 +24,7 @@ from onnx.backend.base import Backend, BackendRep
 
 from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.evaluate import evaluate_function
+from webmlc.graph.evaluate_module import evaluate_module
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.infer_shapes import UnknownShapeError, infer_shapes
 from webmlc.graph.ir import Array, Function, Module, producers
@@ -83,8 +83,8 @@ class WebmlcRep(BackendRep):
         """The model's outputs in order; a sequence is a list, an empty optional None."""
         names = [o.name for o in model.graph.output]
         if self.engine == "numpy":
-            main = optimised(model).main
-            return collect(names, evaluate_function(main, feeds), main.sequences)
+            module = optimised(model)
+            return collect(names, evaluate_module(module, feeds), module.main.sequences)
         from webmlc.compile import build
         from webmlc.host.load import load
 

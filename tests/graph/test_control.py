@@ -9,7 +9,7 @@ import pytest
 
 from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.evaluate import evaluate_function
+from webmlc.graph.evaluate_module import evaluate_module
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Array, Module
@@ -32,7 +32,7 @@ def check(text: str, **feeds: Array) -> Module:
     model = parse(text)
     module = optimise(model)
     main = module.main
-    actual = evaluate_function(main, feeds)
+    actual = evaluate_module(module, feeds)
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     for info, want in zip(model.graph.output, expected, strict=True):
         if info.name in main.sequences:

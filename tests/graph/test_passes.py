@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from webmlc.core.errors import UnsupportedError
 from webmlc.core.expr import Var
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.evaluate import evaluate_function
+from webmlc.graph.evaluate_module import evaluate_module
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.infer_shapes import UnknownShapeError, infer_shapes
 from webmlc.graph.ir import Array, Function, Module
@@ -40,7 +40,7 @@ def check(model: onnx.ModelProto, module: Module, **feeds: Array) -> None:
     """The function computes what onnxruntime does."""
     session = onnxruntime.InferenceSession(model.SerializeToString())
     expected = session.run(None, feeds)
-    actual = evaluate_function(module.main, feeds)
+    actual = evaluate_module(module, feeds)
     for name, want in zip(module.main.outputs, expected, strict=True):
         np.testing.assert_allclose(actual[name], want, rtol=2e-5, atol=2e-5)
 

@@ -26,11 +26,10 @@ from webmlc.core.rewrite import evaluate as evaluate_expr
 from webmlc.core.rewrite import rewrite, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
-from webmlc.graph.ir import Array, Function
-from webmlc.graph.ops import OPS
-from webmlc.graph.ops.operator import Context, Operator, Scope, is_bind
+from webmlc.graph.ir import Array
+from webmlc.graph.ops.operator import Context, Operator
 
-__all__ = ["compute", "evaluate", "evaluate_function", "evaluate_node", "placeholder"]
+__all__ = ["compute", "evaluate", "evaluate_node", "placeholder"]
 
 SLICE = 1 << 22
 """Elements that a reduction evaluates at once."""
@@ -208,40 +207,3 @@ def evaluate_node(
     pairs = zip(tensors, inputs, strict=True)
     arrays = {t: a for t, a in pairs if t is not None and a is not None}
     return evaluate(row.compute(context, tensors), arrays, symbols)
-
-
-def evaluate_function(function: Function, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Run a function after `infer_shapes`, node by node: every value it computes, by name."""
-    scope = Scope.of(function)
-    symbols = bind_symbols(function, inputs)
-    values: dict[str, Array] = {**function.constants, **inputs}
-    last = last_uses(function)
-    for position, node in enumerate(function.nodes):
-        row = OPS[node.domain, node.op]
-        arrays = [values[i] if i else None for i in node.inputs]
-        if is_bind(node):
-            read = values[node.inputs[0]].reshape(-1)
-            places = zip(node.attributes["symbols"], node.attributes["positions"], strict=True)
-            symbols |= {symbol: int(read[place]) for symbol, place in places}
-        results = evaluate_node(row, scope.context(node), arrays, symbols)
-        values.update(zip((o for o in node.outputs if o), results, strict=True))
-        for name in filter(None, node.inputs):
-            if last[name] == position:
-                values.pop(name, None)
-    return {name: values[name] for name in function.outputs}
-
-
-def last_uses(function: Function) -> dict[str, int]:
-    """The position of the last node that reads each value; past the end for function outputs."""
-    last = {name: i for i, node in enumerate(function.nodes) for name in node.inputs}
-    return last | {name: len(function.nodes) for name in function.outputs}
-
-
-def bind_symbols(function: Function, inputs: Mapping[str, Array]) -> dict[str, int]:
-    """The values of the symbolic dimensions, from the inputs' shapes."""
-    symbols: dict[str, int] = {}
-    for name in function.inputs:
-        for dimension, size in zip(function.type(name).shape, inputs[name].shape, strict=True):
-            if isinstance(dimension, Var):
-                symbols.setdefault(dimension.name, size)
-    return symbols

@@ -91,7 +91,9 @@ class Outline:
         asks = not goes_on(source) or (self.context.has(1) and self.context.value(1) is None)
         trips = self.trips()
         if scanned and (asks or trips is None):
-            raise UnknownValueError(self.context.node.inputs[0], "the length of what a loop scans")
+            given = self.context.has(1) and self.context.value(1) is None
+            deciding = self.context.node.inputs[1 if given else 0]
+            raise UnknownValueError(deciding, "the length of what a loop scans")
         symbol = Var(f"iteration_{next(self.outlines.numbers)}")
         function, captured = self.body(source, symbol, asks)
         results = [_type(function, o) for o in function.outputs[asks:]]

@@ -98,7 +98,9 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
     scanned = len(body.outputs) - 1 - len(carried)
     if trips is None or trips * len(body.nodes) > limit or (trips == 0 and scanned):
         if values:
-            raise UnknownValueError(context.node.inputs[0], "the length of a sequence from a loop")
+            deciding = 1 if context.value(0) is not None and context.has(1) else 0
+            what = "the length of a sequence from a loop"
+            raise UnknownValueError(context.node.inputs[deciding], what)
         return None
     slices: list[tuple[str, ...]] = []
     for trip in range(trips):

@@ -216,9 +216,12 @@ class Builder:
     def fresh(self, what: str) -> str:
         """A name that no other value has."""
         base = f"{next(o for o in self.source.outputs if o)}/{what}"
-        count = self._used.get(base, 0)
-        self._used[base] = count + 1
-        return f"{base}_{count}" if count else base
+        name = base
+        while name in self._used:  # a name may itself end in a number
+            self._used[base] += 1
+            name = f"{base}_{self._used[base]}"
+        self._used[name] = 0
+        return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,22 @@
-"""Recurrent layers, unrolled: RNN, GRU and LSTM over a sequence of known, moderate length.
+"""Recurrent layers: RNN, GRU and LSTM, each a loop over the steps of a sequence.
 
-The inputs' share of all steps is one matrix product, outside the steps; a step is one small product
-with the state, and elementwise nodes that fuse.
+The inputs' share of all steps is one matrix product, outside the loop; a step is one small product
+with the state, and elementwise nodes that fuse. Sequences of any length, symbolic ones too; `Loop`
+unrolls the shortest.
+
+    y, h = RNN(x, w, r)  ->  s = MatMul(x, w); h, y = Loop(steps, 0) { h = Tanh(s[t] + h · r) }
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from webmlc.core.expr import as_int
-from webmlc.graph.ir import Attribute, TensorType
+from webmlc.graph.ir import Attribute, Function, TensorType
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
-
-LONGEST = 128
-"""Steps that are unrolled; more would make too much code."""
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULTS = {
@@ -24,7 +24,7 @@ DEFAULTS = {
     "GRU": ("Sigmoid", "Tanh"),
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
 }
-Activation = Callable[[str], str]
+Activation = Callable[[Builder, str], str]
 
 
 @dataclass(slots=True)
@@ -43,12 +43,10 @@ class _Direction:
         at = self.build.constant(np.int64(self.number))
         return self.build("Gather", self.node.node.inputs[index], at, axis=0)
 
-    def columns(self, value: str, first: int, count: int, axis: int = -1) -> str:
+    def columns(self, build: Builder, value: str, first: int, count: int) -> str:
         """`count` gates of a value, from gate `first` on."""
-        starts, ends = (
-            self.build.constant(np.array([k * self.hidden])) for k in (first, first + count)
-        )
-        return self.build("Slice", value, starts, ends, self.build.constant(np.array([axis])))
+        starts, ends = (build.constant(np.array([k * self.hidden])) for k in (first, first + count))
+        return build("Slice", value, starts, ends, build.constant(np.array([-1])))
 
     def weights(self, index: int) -> str:
         return self.build("Transpose", self.part(index), perm=(1, 0))
@@ -57,27 +55,39 @@ class _Direction:
         """Gates of the bias: side 0 is added to the inputs' share, 1 to the state's."""
         if not self.node.has(3):
             return None
-        return self.columns(self.part(3), side * self.gates + first, count)
-
-    def add(self, value: str, term: str | None) -> str:
-        return value if term is None else self.build("Add", value, term)
+        return self.columns(self.build, self.part(3), side * self.gates + first, count)
 
 
-def _activation(build: Builder, name: str, alpha: float | None, beta: float | None) -> Activation:
+def _add(build: Builder, value: str, term: str | None) -> str:
+    return value if term is None else build("Add", value, term)
+
+
+def _activation(name: str, alpha: float | None, beta: float | None) -> Activation:
     names = {"softplus": "Softplus", "softsign": "Softsign", "relu": "Relu"}
     op = names.get(name.lower(), name)
     if op == "Affine":
-        scale, shift = build.constant(np.float32(alpha or 1)), build.constant(np.float32(beta or 0))
-        return lambda x: build("Add", build("Mul", x, scale), shift)
+        return lambda build, x: build(
+            "Add",
+            build("Mul", x, build.constant(np.float32(alpha or 1))),
+            build.constant(np.float32(beta or 0)),
+        )
     attributes: dict[str, Attribute] = {}
     if op in ("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu") and alpha is not None:
         attributes["alpha"] = alpha
     if op == "HardSigmoid" and beta is not None:
         attributes["beta"] = beta
-    return lambda x: build(op, x, **attributes)
+    return lambda build, x: build(op, x, **attributes)
 
 
-def _activations(context: Context, build: Builder, direction: int) -> tuple[Activation, ...]:
+def _clipped(function: Activation, limit: float) -> Activation:
+    def activation(build: Builder, x: str) -> str:
+        low, high = (build.constant(np.float32(v)) for v in (-limit, limit))
+        return function(build, build("Clip", x, low, high))
+
+    return activation
+
+
+def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
     defaults = DEFAULTS[context.node.op]
     count = len(defaults)
     names = context.attribute("activations") or defaults * 2
@@ -86,12 +96,9 @@ def _activations(context: Context, build: Builder, direction: int) -> tuple[Acti
     made = []
     for k in range(direction * count, (direction + 1) * count):
         alpha = alphas[k] if k < len(alphas) else None
-        made.append(_activation(build, names[k], alpha, betas[k] if k < len(betas) else None))
+        made.append(_activation(names[k], alpha, betas[k] if k < len(betas) else None))
     clip = context.attribute("clip")
-    if clip is None:
-        return tuple(made)
-    low, high = build.constant(np.float32(-clip)), build.constant(np.float32(clip))
-    return tuple(lambda x, f=f: f(build("Clip", x, low, high)) for f in made)
+    return tuple(made) if clip is None else tuple(_clipped(f, clip) for f in made)
 
 
 def _expand(context: Context, build: Builder) -> tuple[str, ...]:
@@ -99,26 +106,18 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
     op, batchwise = context.node.op, bool(context.attribute("layout", 0))
     mode = context.attribute("direction", "forward")
     hidden = int(context.attribute("hidden_size") or as_int(context.shape(2)[-1]) or 0)
-    steps = as_int(context.shape(0)[1 if batchwise else 0])
-    if steps is None or steps > LONGEST:
-        raise NotSupportedError(f"a sequence of {steps or 'unknown'} steps; up to {LONGEST} unroll")
     x = context.node.inputs[0]
     x = build("Transpose", x, perm=(1, 0, 2)) if batchwise else x
-    sequences: list[list[str]] = []
+    sequences: list[str] = []
     states: list[tuple[str, ...]] = []
     backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[mode]
     for number, backward in enumerate(backwards):
-        direction = _Direction(
-            build, context, number, GATES[op], hidden, _activations(context, build, number)
-        )
-        outputs, state = _run(direction, x, steps, backward, batchwise)
-        sequences.append(outputs)
-        states.append(state)
-    rows = [
-        build("Concat", *(build("Unsqueeze", s[t], axes=(0,)) for s in sequences), axis=0)
-        for t in range(steps)
-    ]
-    y = build("Concat", *(build("Unsqueeze", row, axes=(0,)) for row in rows), axis=0)
+        activations = _activations(context, number)
+        direction = _Direction(build, context, number, GATES[op], hidden, activations)
+        *state, outputs = _run(direction, x, backward, batchwise)
+        sequences.append(build("Unsqueeze", outputs, axes=(1,)))
+        states.append(tuple(state))
+    y = build("Concat", *sequences, axis=1)
     finals = [
         build("Concat", *(build("Unsqueeze", s[k], axes=(0,)) for s in states), axis=0)
         for k in range(len(states[0]))
@@ -130,78 +129,88 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
     return tuple(value for value, name in wanted if name)
 
 
-def _run(
-    direction: _Direction, x: str, steps: int, backward: bool, batchwise: bool
-) -> tuple[list[str], tuple[str, ...]]:
-    """One direction's outputs by position, and its last state."""
+def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tuple[str, ...]:
+    """One direction's last state, and its outputs by position."""
     build, context = direction.build, direction.node
     share = build("MatMul", x, direction.weights(1))
-    share = direction.add(share, direction.bias(0, direction.gates, 0))
+    share = _add(build, share, direction.bias(0, direction.gates, 0))
     step = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}[context.node.op](direction)
-    state = tuple(
-        _initial(direction, x, index, batchwise)
-        for index in ((5, 6) if context.node.op == "LSTM" else (5,))
+    indices = (5, 6) if context.node.op == "LSTM" else (5,)
+    initial = tuple(_initial(direction, x, index, batchwise) for index in indices)
+    steps = build("Shape", x, start=0, end=1)
+    last = build("Sub", steps, build.constant(np.array([1])))
+    name = f"{build.fresh('step')}"
+    inner = Builder(replace(build.source, outputs=(name,)))
+    place, going, *state = (inner.fresh(what) for what in ("place", "going", *map(str, indices)))
+    inputs = (place, going, *state)
+    if backward:
+        place = inner("Squeeze", inner("Sub", last, place), axes=(0,))
+    fresh = step(inner, inner("Gather", share, place, axis=0), tuple(state))
+    output = fresh[0]
+    if context.has(4):  # shorter sequences keep their state and give zeros
+        number = inner("Cast", place, to=6)
+        inside = inner("Unsqueeze", inner("Less", number, context.node.inputs[4]), axes=(1,))
+        output = inner("Where", inside, output, inner.constant(0, context.dtype(0)))
+        pairs = zip(fresh, state, strict=True)
+        fresh = tuple(inner("Where", inside, new, old) for new, old in pairs)
+    results = (going, *fresh, output)
+    body = Function(name, inputs, results, tuple(inner.nodes), {}, inner.constants)
+    directions = (int(backward),)
+    return build.many(
+        "Loop",
+        steps,
+        "",
+        *initial,
+        outputs=len(initial) + 1,
+        body=body,
+        scan_output_directions=directions,
     )
-    outputs = [""] * steps
-    for t in reversed(range(steps)) if backward else range(steps):
-        here = build("Gather", share, build.constant(np.int64(t)), axis=0)
-        fresh = step(here, state)
-        outputs[t] = fresh[0]
-        if context.has(4):  # shorter sequences keep their state and give zeros
-            number = build.constant(t, context.dtype(4))
-            inside = build("Unsqueeze", build("Less", number, context.node.inputs[4]), axes=(1,))
-            zero = build.constant(0, context.dtype(0))
-            outputs[t] = build("Where", inside, fresh[0], zero)
-            pairs = zip(fresh, state, strict=True)
-            fresh = tuple(build("Where", inside, new, old) for new, old in pairs)
-        state = fresh
-    return outputs, state
 
 
 def _initial(direction: _Direction, x: str, index: int, batchwise: bool) -> str:
+    """A state before the first step: [batch][hidden]."""
     build, context = direction.build, direction.node
-    if context.has(index):
-        if not batchwise:
-            return direction.part(index)
-        at = build.constant(np.int64(direction.number))
-        return build("Gather", context.node.inputs[index], at, axis=1)
     batch = build("Shape", x, start=1, end=2)
     shape = build("Concat", batch, build.constant(np.array([direction.hidden])), axis=0)
-    return build("ConstantOfShape", shape, value=np.zeros(1, context.dtype(0).numpy))
+    if not context.has(index):
+        return build("ConstantOfShape", shape, value=np.zeros(1, context.dtype(0).numpy))
+    at = build.constant(np.int64(direction.number))
+    state = build("Gather", context.node.inputs[index], at, axis=1 if batchwise else 0)
+    return build("Reshape", state, shape)  # the batch's symbol is the sequence's
 
 
-Step = Callable[[str, tuple[str, ...]], tuple[str, ...]]
+Step = Callable[[Builder, str, tuple[str, ...]], tuple[str, ...]]
 
 
 def _rnn(d: _Direction) -> Step:
     weights, bias, f = d.weights(2), d.bias(0, 1, 1), d.activations[0]
 
-    def step(x: str, state: tuple[str, ...]) -> tuple[str, ...]:
-        product = d.add(d.build("MatMul", state[0], weights), bias)
-        return (f(d.build("Add", x, product)),)
+    def step(build: Builder, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
+        product = _add(build, build("MatMul", state[0], weights), bias)
+        return (f(build, build("Add", x, product)),)
 
     return step
 
 
 def _gru(d: _Direction) -> Step:
     """Gates z, r, h; `linear_before_reset` applies r after the state's product."""
-    weights, build = d.weights(2), d.build
-    gates, candidate = d.columns(weights, 0, 2), d.columns(weights, 2, 1)
+    weights = d.weights(2)
+    gates, candidate = d.columns(d.build, weights, 0, 2), d.columns(d.build, weights, 2, 1)
     gate_bias, bias = d.bias(0, 2, 1), d.bias(2, 1, 1)
     f, g = d.activations
     linear = bool(d.node.attribute("linear_before_reset", 0))
-    one = build.constant(1, d.node.dtype(0))
 
-    def step(x: str, state: tuple[str, ...]) -> tuple[str, ...]:
+    def step(build: Builder, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
         h = state[0]
-        product = d.add(build("MatMul", h, gates), gate_bias)
-        both = f(build("Add", d.columns(x, 0, 2), product))
-        z, r = d.columns(both, 0, 1), d.columns(both, 1, 1)
+        one = build.constant(1, d.node.dtype(0))
+        product = _add(build, build("MatMul", h, gates), gate_bias)
+        both = f(build, build("Add", d.columns(build, x, 0, 2), product))
+        z, r = d.columns(build, both, 0, 1), d.columns(build, both, 1, 1)
         if linear:
-            inner = build("Mul", r, d.add(build("MatMul", h, candidate), bias))
+            inner = build("Mul", r, _add(build, build("MatMul", h, candidate), bias))
         else:
-            inner = d.add(build("MatMul", build("Mul", r, h), candidate), bias)
-        fresh = g(build("Add", d.columns(x, 2, 1), inner))
+            inner = _add(build, build("MatMul", build("Mul", r, h), candidate), bias)
+        fresh = g(build, build("Add", d.columns(build, x, 2, 1), inner))
         kept = build("Mul", z, h)
         return (build("Add", build("Mul", build("Sub", one, z), fresh), kept),)
 
@@ -210,34 +219,34 @@ def _gru(d: _Direction) -> Step:
 
 def _lstm(d: _Direction) -> Step:
     """Gates i, o, f, c; peepholes (input 7) let the gates see the cell."""
-    weights, bias, build = d.weights(2), d.bias(0, 4, 1), d.build
+    weights, bias = d.weights(2), d.bias(0, 4, 1)
     f, g, h = d.activations
     peepholes = d.part(7) if d.node.has(7) else None
     coupled = bool(d.node.attribute("input_forget", 0))
-    one = build.constant(1, d.node.dtype(0))
 
-    def peek(gate: str, cell: str, number: int) -> str:
-        if peepholes is None:
-            return gate
-        return build("Add", gate, build("Mul", d.columns(peepholes, number, 1), cell))
+    def step(build: Builder, x: str, state: tuple[str, ...]) -> tuple[str, ...]:
+        def peek(gate: str, cell: str, number: int) -> str:
+            if peepholes is None:
+                return gate
+            return build("Add", gate, build("Mul", d.columns(build, peepholes, number, 1), cell))
 
-    def step(x: str, state: tuple[str, ...]) -> tuple[str, ...]:
         hidden, cell = state
-        gates = build("Add", x, d.add(build("MatMul", hidden, weights), bias))
-        i = f(peek(d.columns(gates, 0, 1), cell, 0))
-        forget = f(peek(d.columns(gates, 2, 1), cell, 2))
+        gates = build("Add", x, _add(build, build("MatMul", hidden, weights), bias))
+        i = f(build, peek(d.columns(build, gates, 0, 1), cell, 0))
         if coupled:
-            forget = build("Sub", one, i)
+            forget = build("Sub", build.constant(1, d.node.dtype(0)), i)
+        else:
+            forget = f(build, peek(d.columns(build, gates, 2, 1), cell, 2))
         kept = build("Mul", forget, cell)
-        fresh = build("Add", kept, build("Mul", i, g(d.columns(gates, 3, 1))))
-        o = f(peek(d.columns(gates, 1, 1), fresh, 1))
-        return build("Mul", o, h(fresh)), fresh
+        fresh = build("Add", kept, build("Mul", i, g(build, d.columns(build, gates, 3, 1))))
+        o = f(build, peek(d.columns(build, gates, 1, 1), fresh, 1))
+        return build("Mul", o, h(build, fresh)), fresh
 
     return step
 
 
 def _never(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this layer is always unrolled")
+    raise NotSupportedError("this layer is always a loop")
 
 
 X, W, R, B = "float32[3, 2, 4]", "float32[1, {}, 4]", "float32[1, {}, 5]", "float32[1, {}]"
