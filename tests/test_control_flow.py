@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import onnx.numpy_helper
 import onnx.parser
 import onnxruntime
 import pytest
@@ -20,9 +21,12 @@ def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def check(text: str, folder: Path, *runs: dict[str, Any]) -> None:
+def parse(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
+
+
+def check(model: onnx.ModelProto, folder: Path, *runs: dict[str, Any]) -> None:
     """The package computes what onnxruntime does, with one thread, with two, and on the GPU."""
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     webmlc.build(model, folder)
     settings: tuple[tuple[Device, int], ...] = (("wasm", 1), ("wasm", 2), ("webgpu", 1))
@@ -57,7 +61,7 @@ def test_a_condition_of_a_run_chooses_a_branch(tmp_path: Path) -> None:
     runs = [
         {"x": normal(n, 4), "b": normal(4), "c": np.array(c)} for n in (1, 7) for c in (True, False)
     ]
-    check(text, tmp_path, *runs)
+    check(parse(text), tmp_path, *runs)
 
 
 def test_a_long_loop_carries_swaps_and_scans(tmp_path: Path) -> None:
@@ -77,7 +81,9 @@ def test_a_long_loop_carries_swaps_and_scans(tmp_path: Path) -> None:
             }
         >
     }"""
-    check(text, tmp_path, {"x": normal(3), "w": normal(3)}, {"x": normal(40), "w": normal(40)})
+    check(
+        parse(text), tmp_path, {"x": normal(3), "w": normal(3)}, {"x": normal(40), "w": normal(40)}
+    )
 
 
 def test_a_computed_condition_ends_a_loop(tmp_path: Path) -> None:
@@ -95,7 +101,7 @@ def test_a_computed_condition_ends_a_loop(tmp_path: Path) -> None:
             }
         >
     }"""
-    check(text, tmp_path, {"x": normal(5)}, {"x": np.full(9, 0.01, np.float32)})
+    check(parse(text), tmp_path, {"x": normal(5)}, {"x": np.full(9, 0.01, np.float32)})
 
 
 def test_a_scan_of_a_symbolic_length_goes_backwards(tmp_path: Path) -> None:
@@ -110,7 +116,7 @@ def test_a_scan_of_a_symbolic_length_goes_backwards(tmp_path: Path) -> None:
         >(h, x, y)
     }"""
     check(
-        text,
+        parse(text),
         tmp_path,
         *({"h": normal(2), "x": normal(2, t), "y": normal(t, 2)} for t in (1, 5, 90)),
     )
@@ -139,13 +145,35 @@ def test_a_branch_inside_a_loop_inside_a_loop(tmp_path: Path) -> None:
             }
         >(x, w)
     }"""
-    check(text, tmp_path, {"x": normal(6), "w": normal(4)}, {"x": normal(2), "w": normal(70)})
+    check(
+        parse(text), tmp_path, {"x": normal(6), "w": normal(4)}, {"x": normal(2), "w": normal(70)}
+    )
+
+
+@pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrent_layers_run_any_length(tmp_path: Path, op: str, gates: int) -> None:
+    """A symbolic length and batch, both directions, and sequences of their own lengths."""
+    hidden, features = 3, 5
+    layer = f'{op}<hidden_size = {hidden}, direction = "bidirectional">(x, w, r, b, lens)'
+    model = parse(
+        f"""g (float[t, n, {features}] x, int32[n] lens)
+            => (float[t, 2, n, {hidden}] y, float[2, n, {hidden}] h) {{ y, h = {layer} }}"""
+    )
+    rows = gates * hidden
+    weights = {"w": normal(2, rows, features), "r": normal(2, rows, hidden)}
+    weights["b"] = normal(2, 2 * rows)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in weights.items())
+    runs = [
+        {"x": normal(t, len(lens), features), "lens": np.array(lens, np.int32)}
+        for t, lens in ((1, [1]), (4, [2, 4]), (30, [30, 1, 17]))
+    ]
+    check(model, tmp_path, *runs)
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])
 def test_control_flow_is_profiled(tmp_path: Path, device: Device) -> None:
     text = BRANCHES.replace("{\n    y, z", "<int64[1] axis = {1}>{\n    y, z", 1)
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
+    model = parse(text)
     webmlc.build(model, tmp_path, target=device)
     loaded = webmlc.load(tmp_path, device=device)
     times = loaded.profile({"x": normal(2, 4), "b": normal(4), "c": np.array(True)})

@@ -23,6 +23,7 @@ from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.graph.hand_down_constants import hand_down_constants
 from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Module, print_function
 from webmlc.graph.normalise import normalise
@@ -91,6 +92,7 @@ def compile_model(
     module = _seen(watch, "compute in integers", compute_in_integers(module))
     module = _seen(watch, "choose layouts", choose_layouts(module))
     module = _seen(watch, "simplify layouts", simplify_graph(module))
+    module = _seen(watch, "hand down constants", hand_down_constants(module))
 
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)
     shaped = {d: use_winograd(module) if d == "wasm" else module for d in devices}

@@ -11,7 +11,8 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import const
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.compute import Tensor, compute
-from webmlc.graph.evaluate import evaluate, evaluate_function
+from webmlc.graph.evaluate import evaluate
+from webmlc.graph.evaluate_module import evaluate_module
 from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Array
 from webmlc.graph.normalise import normalise
@@ -30,7 +31,7 @@ def draw(op: str, x: Array, output: int = TensorProto.FLOAT, **attributes: Any) 
     opset = helper.make_opsetid("", 22)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
     module = infer_shapes(normalise(read_model(model)))
-    return evaluate_function(module.main, {"x": x})["y"]
+    return evaluate_module(module, {"x": x})["y"]
 
 
 def test_threefry_gives_its_authors_known_answer() -> None:
@@ -78,7 +79,7 @@ def test_training_drops_by_the_ratio() -> None:
     node = helper.make_node("Dropout", ["x", "ratio", "training"], ["y", "mask"])
     graph = helper.make_graph([node], "dropout", inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=8)
-    result = evaluate_function(infer_shapes(normalise(read_model(model))).main, {"x": x})
+    result = evaluate_module(infer_shapes(normalise(read_model(model))), {"x": x})
     assert abs(result["mask"].mean() - 0.75) < 0.01
     np.testing.assert_allclose(result["y"], result["mask"] / 0.75, rtol=1e-6)
 

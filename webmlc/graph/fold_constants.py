@@ -15,6 +15,7 @@ import numpy as np
 
 from webmlc.core.expr import as_int
 from webmlc.graph.evaluate import evaluate_node
+from webmlc.graph.hand_down_constants import hand_down
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops import OPS
 from webmlc.graph.ops.operator import Context, Scope, is_symbolic
@@ -24,8 +25,15 @@ GROWTH = 1 << 16
 
 
 def fold_constants(module: Module, keep: frozenset[str] = frozenset()) -> Module:
-    """Fold every function, but operators that are to `keep`."""
-    functions = {name: fold_function(f, keep) for name, f in module.functions.items()}
+    """Fold `main`, then the functions that it runs, with the constants that it hands down; but not
+    operators that are to `keep`.
+    """
+    functions: dict[str, Function] = {}
+    pending = [module.main]
+    while pending:
+        function, inner = hand_down(fold_function(pending.pop(), keep), module)
+        functions[function.name] = function
+        pending += inner
     return replace(module, functions=functions)
 
 
