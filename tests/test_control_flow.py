@@ -150,6 +150,23 @@ def test_a_branch_inside_a_loop_inside_a_loop(tmp_path: Path) -> None:
     )
 
 
+def test_a_loop_scans_as_often_as_a_value_says(tmp_path: Path) -> None:
+    text = """g (int64 count, bool go, float[2] x) => (float[2] y, float[k, 2] s, float[2] t) {
+        y, s = Loop(count, go, x) <
+            body = b (int64 i, bool c, float[2] p) => (bool d, float[2] q, float[2] o) {
+                d = Identity(c)
+                f = Cast<to = 1>(i)
+                o = Add(p, f)
+                q = Sub(p, x)
+            }
+        >
+        t = ReduceSum<keepdims = 0>(s, axis)
+    }""".replace("{", "<int64[1] axis = {0}> {", 1)
+    counts = [(np.array(n), np.array(go)) for n, go in ((3, True), (0, True), (70, True))]
+    counts.append((np.array(5), np.array(False)))
+    check(parse(text), tmp_path, *({"count": n, "go": go, "x": normal(2)} for n, go in counts))
+
+
 @pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
 def test_recurrent_layers_run_any_length(tmp_path: Path, op: str, gates: int) -> None:
     """A symbolic length and batch, both directions, and sequences of their own lengths."""

@@ -93,7 +93,7 @@ class _Inference:
         self.nodes: list[Node] = []
         self.failed: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
-        self.unknown: list[str] = []
+        self.unknown: list[tuple[str, ...]] = []
         self.bound: dict[str, str] = {}
         shapes = (t.shape for t in function.types.values())
         self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
@@ -121,13 +121,16 @@ class _Inference:
                 self.failed.update(node.outputs)
                 self.unsupported.append(Unsupported(node.name, node.op, str(error)))
                 if isinstance(error, UnknownValueError):
-                    self.unknown.append(self.source_of(error.name))
+                    self.unknown.append(self.sources_of(error.name))
             except UnsupportedError as error:  # what a function inside this one cannot do
                 self.failed.update(node.outputs)
                 self.unsupported += error.nodes
-                self.unknown += error.values if isinstance(error, UnknownShapeError) else ()
+                if isinstance(error, UnknownShapeError):
+                    found = [s for v in error.values for s in self.sources_of(v)]
+                    self.unknown += [tuple(found)] * len(error.nodes)
         if len(self.unknown) == len(self.unsupported) > 0:
-            raise UnknownShapeError(tuple(self.unsupported), tuple(self.unknown))
+            values = dict.fromkeys(value for sources in self.unknown for value in sources)
+            raise UnknownShapeError(tuple(self.unsupported), tuple(values))
         if self.unsupported:
             raise UnsupportedError(tuple(self.unsupported))
         outputs, sequences = self.outputs()
@@ -144,6 +147,8 @@ class _Inference:
         """Have a run read `value`'s elements from memory; False where it holds no few integers."""
         if value in self.bound:
             return value in node.inputs
+        if value in self.bound.values():
+            return False
         type_ = self.types.get(value)
         if not self.binds or value not in node.inputs or type_ is None:
             return False
@@ -174,9 +179,20 @@ class _Inference:
         self.symbols.add(name)
         return name
 
-    def source_of(self, value: str) -> str:
-        """The value that a bind reads, where `value` is a bind's; else itself."""
-        return next((source for source, made in self.bound.items() if made == value), value)
+    def sources_of(self, value: str) -> tuple[str, ...]:
+        """The values of the model that a value is computed from, where an expansion or a bind made
+        it; else itself.
+        """
+        given = {*self.function.inputs, *(o for n in self.function.nodes for o in n.outputs)}
+        makers = {o: node for node in self.nodes for o in node.outputs}
+        pending, found = [value], dict[str, None]()
+        while pending:
+            name = pending.pop()
+            if name in given or name not in makers:
+                found[name] = None
+            else:
+                pending += [i for i in makers[name].inputs if i]
+        return tuple(found)
 
     def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
         """The function's outputs, a value for each tensor of a sequence; and the sequences."""

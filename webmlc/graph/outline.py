@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
+from typing import NoReturn
 
 import numpy as np
 
@@ -91,15 +92,13 @@ class Outline:
         asks = not goes_on(source) or (self.context.has(1) and self.context.value(1) is None)
         trips = self.trips()
         if scanned and (asks or trips is None):
-            given = self.context.has(1) and self.context.value(1) is None
-            deciding = self.context.node.inputs[1 if given else 0]
-            raise UnknownValueError(deciding, "the length of what a loop scans")
+            raise NotSupportedError("the length of what it scans depends on what it computes")
         symbol = Var(f"iteration_{next(self.outlines.numbers)}")
         function, captured = self.body(source, symbol, asks)
         results = [_type(function, o) for o in function.outputs[asks:]]
         for k, known in enumerate(results[: len(initial)]):
             if not _alike(self.context.type(2 + k), known):
-                raise NotSupportedError(f"the type of {initial[k]!r} changes from one iteration on")
+                self.refuse(f"the type of {initial[k]!r} changes from iteration to iteration")
         spots = tuple(islice(places(self.context), scanned))
         types = results[: len(initial)] + [
             _stacked(known, axis, trips)
@@ -117,6 +116,13 @@ class Outline:
             carried=len(initial),
             places=spots,
         )
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Say why a run cannot follow; a build that can unroll the loop may."""
+        if self.context.has(0) and self.context.constant(0) is None:
+            what = f"the number of iterations of a loop ({reason})"
+            raise UnknownValueError(self.context.node.inputs[0], what)
+        raise NotSupportedError(reason)
 
     def trips(self) -> Expr | None:
         """The number of iterations at most; None where there is no limit."""
@@ -140,9 +146,7 @@ class Outline:
         function, captured = self.function(builder, inputs, outputs[not asks :], types)
         for name, known in function.types.items():
             if any(symbol in variables(d) for d in known.shape):
-                raise NotSupportedError(
-                    f"the shape of {name!r} changes from iteration to iteration"
-                )
+                self.refuse(f"the shape of {name!r} changes from iteration to iteration")
         return function, captured
 
     def builder(self, what: str) -> Builder:

@@ -98,9 +98,11 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
     scanned = len(body.outputs) - 1 - len(carried)
     if trips is None or trips * len(body.nodes) > limit or (trips == 0 and scanned):
         if values:
-            deciding = 1 if context.value(0) is not None and context.has(1) else 0
+            deciding = 1 if context.has(1) and context.value(1) is None else 0
             what = "the length of a sequence from a loop"
             raise UnknownValueError(context.node.inputs[deciding], what)
+        if scanned and context.has(0) and context.has(1) and context.value(1) is None:
+            return _without_condition(context, builder) if goes_on(body) else None
         return None
     slices: list[tuple[str, ...]] = []
     for trip in range(trips):
@@ -114,6 +116,15 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
     ]
     wanted = zip((*carried, *stacks), context.node.outputs, strict=True)
     return tuple(value for value, name in wanted if name)
+
+
+def _without_condition(context: Context, builder: Builder) -> tuple[str, ...]:
+    """The loop without its initial condition, all of whose iterations run, or none."""
+    count, condition, *carried = context.node.inputs
+    trips = builder("Where", condition, count, builder.constant(np.int64(0)))
+    outputs, attributes = len(context.node.outputs), dict(context.node.attributes)
+    results = builder.many("Loop", trips, "", *carried, outputs=outputs, **attributes)
+    return tuple(v for v, name in zip(results, context.node.outputs, strict=True) if name)
 
 
 def _trips(context: Context, body: Function) -> int | None:
