@@ -23,7 +23,7 @@ def convolution(channels: int, size: int, attributes: str = "pads = [1,1,1,1]") 
 
 
 def test_a_convolution_is_transforms_around_products() -> None:
-    made = convolution(64, 14)
+    made = convolution(64, 54)
     assert [name for name in operators(made) if name != "View"] == [
         "Transpose",
         "Pad",
@@ -40,11 +40,11 @@ def test_a_convolution_is_transforms_around_products() -> None:
 
 @pytest.mark.parametrize("attributes", ["strides = [2,2]", "dilations = [2,2]"])
 def test_other_windows_stay_direct(attributes) -> None:
-    assert "Conv" in operators(convolution(64, 14, attributes))
+    assert "Conv" in operators(convolution(64, 54, attributes))
 
 
 def test_channels_that_fill_no_vector_stay_direct() -> None:
-    assert "Conv" in operators(convolution(30, 14))
+    assert "Conv" in operators(convolution(62, 54))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
         (64, 64, 56, True),
         (256, 256, 14, True),
         (512, 512, 7, False),  # four tiles of 4x4 for 7x7 outputs, and 37 MB of weights for them
-        (8, 8, 56, False),  # the transforms cost more than the products
+        (16, 64, 55, False),  # saves half a millisecond: not worth its code
     ],
 )
 def test_the_cost_model(channels, outputs, size, expected) -> None:

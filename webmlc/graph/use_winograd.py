@@ -37,8 +37,8 @@ _START_COST = 4
 """Steps of a product's inner loop that beginning and ending one take."""
 _LANES = 4
 """Channels that the transforms take at once."""
-_GAIN = 0.8
-"""Winograd's form is chosen where it takes this share of the direct form's time, or less."""
+SAVED = 30_000_000
+"""Multiply-adds that Winograd's form must save at least: its kernels are about 15 KB of code."""
 
 
 def use_winograd(module: Module) -> Module:
@@ -56,7 +56,7 @@ def is_worthwhile(channels: int, outputs: int, height: int, width: int) -> bool:
     direct = 9 * height * width * channels * outputs
     products = _AREA * (channels + _START_COST) * outputs * max(count, _STREAM_COST)
     transforms = _AREA * count * (channels + outputs) * _TRANSFORM_COST
-    return products + transforms <= _GAIN * direct
+    return direct - (products + transforms) >= SAVED
 
 
 @dataclass(slots=True)
