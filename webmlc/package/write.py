@@ -167,9 +167,7 @@ def without_comments(script: str) -> str:
     inside = False
     for line in script.splitlines(keepends=True):
         text = line.strip()
-        if inside:
-            inside = not text.endswith("*/")
-        elif text.startswith("/**") and (text.endswith("*/") or "*/" not in text):
+        if inside or (text.startswith("/**") and (text.endswith("*/") or "*/" not in text)):
             inside = not text.endswith("*/")
         elif not text.startswith("//"):
             kept.append(line)
