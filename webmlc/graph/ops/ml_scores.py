@@ -1,0 +1,93 @@
+"""What the classifiers and regressors of ai.onnx.ml have in common: labels and score transforms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr, call, select
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.elementwise import same_type
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+from webmlc.graph.ops.shapes import given
+
+DOMAIN = "ai.onnx.ml"
+FLOAT, DOUBLE, INT32, INT64 = 1, 11, 6, 7
+TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+STRINGS = "tensors hold numbers: strings are not supported (export the model with integer labels)"
+
+
+def always_expands(context: Context) -> tuple[TensorType, ...]:
+    """The `infer` of rows that are always written out."""
+    raise NotSupportedError("this operator is always written out")
+
+
+def number_labels(context: Context, name: str = "classlabels_ints") -> list[int]:
+    """The integer class labels; raises where labels are strings."""
+    labels = context.attribute(name)
+    if not labels:
+        raise NotSupportedError(STRINGS)
+    return [int(v) for v in labels]
+
+
+def pick_label(build: Builder, index: str, labels: list[int]) -> str:
+    """The labels at these (int64) indices."""
+    if labels == list(range(len(labels))):
+        return build("Identity", index)
+    return build("Gather", build.constant(np.array(labels, np.int64)), index, axis=0)
+
+
+def as_float(context: Context, build: Builder, index: int = 0) -> tuple[str, DType]:
+    """An input as float32, or as float64 if it is that."""
+    wide = context.dtype(index) is DType.float64
+    value = build("Cast", context.node.inputs[index], to=DOUBLE if wide else FLOAT)
+    return value, DType.float64 if wide else DType.float32
+
+
+def transform(build: Builder, scores: str, kind: str | int) -> str:
+    """Scores [rows][classes] through a `post_transform`."""
+    match kind if isinstance(kind, str) else TRANSFORMS[kind]:
+        case "NONE":
+            return scores
+        case "SOFTMAX":
+            return build("Softmax", scores, axis=-1)
+        case "LOGISTIC":
+            return build("Sigmoid", scores)
+        case "PROBIT":
+            return build("Probit", scores, domain="webmlc")
+        case "SOFTMAX_ZERO":
+            return _softmax_zero(build, scores)
+    raise NotSupportedError(f"post_transform {kind!r}")
+
+
+def _softmax_zero(build: Builder, scores: str) -> str:
+    """Softmax in which a score of 0 stays 0."""
+    axes = build.constant(np.array([-1]))
+    top = build("ReduceMax", scores, axes)
+    exponential = build("Exp", build("Sub", scores, top))
+    zero = build("Less", build("Abs", scores), build.constant(np.float32(1e-7)))
+    small = build("Mul", scores, build("Exp", build("Neg", top)))
+    terms = build("Where", zero, small, exponential)
+    return build("Div", terms, build("ReduceSum", terms, axes))
+
+
+def _probit(context: Context, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """The normal distribution's quantile by Winitzki's formula for the inverse error function."""
+    p = given(inputs, 0)
+
+    def element(*i: Expr) -> Expr:
+        x = p[i] * 2.0 - 1.0
+        log = call("log", (1.0 - x) * (1.0 + x))
+        half = 2.0 / (math.pi * 0.147) + log * 0.5
+        root = call("sqrt", call("sqrt", half * half - log * (1.0 / 0.147)) - half)
+        return select(x < 0.0, -root, root) * math.sqrt(2.0)
+
+    return (compute("probit", p.shape, element),)
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("Probit", same_type, _probit, kind="elementwise", domain="webmlc"),
+)  # fmt: skip

@@ -1,0 +1,294 @@
+"""Tree ensembles of ai.onnx.ml: TreeEnsemble and the older TreeEnsembleClassifier and -Regressor.
+
+A forest becomes tables: of every node its feature, threshold and two children; leaves are their own
+children. `webmlc.TreeLeaf` walks all rows through all trees at once, as many steps as the deepest
+tree has; `webmlc.TreeSum` folds the leaves' weights over the trees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Const, Expr, call, select
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ops.ml_scores import (
+    DOMAIN,
+    FLOAT,
+    always_expands,
+    as_float,
+    number_labels,
+    pick_label,
+    transform,
+)
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+from webmlc.graph.ops.shapes import given
+
+Inputs = tuple[Tensor | None, ...]
+MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
+COMPARE = ("le", "lt", "ge", "gt", "eq", "ne")
+MEMBER = 6
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+COMBINE = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
+DEEPEST = 128
+"""Steps that are written out; deeper trees would make too much code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Interior nodes first, then leaves; `children[2·node + outcome]`, `weights[leaf][target]`."""
+
+    features: Array
+    thresholds: Array
+    modes: Array
+    missing: Array
+    children: Array
+    roots: Array
+    weights: Array
+
+    @property
+    def depth(self) -> int:
+        """Steps from the roots to the deepest leaf."""
+        interior = len(self.features) - len(self.weights)
+        front, depth = {int(r) for r in self.roots if r < interior}, 0
+        while front:
+            depth += 1
+            below = {int(c) for n in front for c in self.children[2 * n : 2 * n + 2]}
+            front = {n for n in below if n < interior}
+            if depth > DEEPEST:
+                raise NotSupportedError(f"trees deeper than {DEEPEST}")
+        return depth
+
+
+def _numbers(context: Context, name: str, dtype: Any = np.int32) -> Array:
+    """A list attribute, or the tensor `<name>_as_tensor` in its place."""
+    tensor = context.attribute(f"{name}_as_tensor")
+    value = context.attribute(name, ()) if tensor is None else tensor
+    return np.asarray(value, dtype).reshape(-1)
+
+
+def _neutral(aggregate: str) -> float:
+    return {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
+
+
+def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> Forest:
+    """A forest of opset 1 or 3; `votes` names its leaves' attributes: `class` or `target`."""
+    trees, ids = _numbers(context, "nodes_treeids"), _numbers(context, "nodes_nodeids")
+    modes = [str(m).removeprefix("BRANCH_") for m in context.attribute("nodes_modes")]
+    leaves = np.array([m == "LEAF" for m in modes])
+    order = np.argsort(leaves, kind="stable")
+    place = {(int(trees[k]), int(ids[k])): p for p, k in enumerate(order)}
+    interior, count = int((~leaves).sum()), len(modes)
+    children = np.repeat(np.arange(count, dtype=np.int32), 2)
+    for outcome, name in enumerate(("nodes_falsenodeids", "nodes_truenodeids")):
+        below = _numbers(context, name)
+        for p, k in enumerate(order[:interior]):
+            children[2 * p + outcome] = place[int(trees[k]), int(below[k])]
+    weights = np.full((count - interior, targets), _neutral(aggregate))
+    votes_of = zip(*(_numbers(context, f"{votes}_{n}") for n in ("treeids", "nodeids", "ids")),
+                   _numbers(context, f"{votes}_weights", np.float64), strict=True)  # fmt: skip
+    for tree, node, target, weight in votes_of:
+        row = weights[place[int(tree), int(node)] - interior]
+        row[target] = weight if np.isinf(row[target]) else row[target] + weight
+    missing = _numbers(context, "nodes_missing_value_tracks_true", bool)
+    pointed = set(children[: 2 * interior].tolist())
+    first = {int(tree): p for p, tree in reversed(list(enumerate(trees[order])))
+             if p not in pointed}  # fmt: skip
+    return Forest(
+        _numbers(context, "nodes_featureids")[order],
+        _numbers(context, "nodes_values", np.float64)[order],
+        np.array([MODES.index(modes[k]) if not leaves[k] else 0 for k in order], np.int32),
+        missing[order] if missing.size else np.zeros(count, bool),
+        children,
+        np.array([first[t] for t in dict.fromkeys(trees.tolist())], np.int32),
+        weights,
+    )
+
+
+def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
+    """A forest of opset 5. A test of membership becomes a chain of tests of equality."""
+    modes = _numbers(context, "nodes_modes").tolist()
+    splits = _numbers(context, "nodes_splits", np.float64).tolist()
+    features = _numbers(context, "nodes_featureids").tolist()
+    missing = _numbers(context, "nodes_missing_value_tracks_true").tolist() or [0] * len(modes)
+    links = [
+        list(zip(_numbers(context, f"nodes_{side}nodeids").tolist(),
+                 _numbers(context, f"nodes_{side}leafs", bool).tolist(), strict=True))
+        for side in ("false", "true")
+    ]  # fmt: skip
+    members = np.split(values := _numbers(context, "membership_values", np.float64),
+                       np.flatnonzero(np.isnan(values)) + 1)  # fmt: skip
+    sets = iter(m[~np.isnan(m)].tolist() for m in members)
+    for node in range(len(modes)):
+        if modes[node] != MEMBER:
+            continue
+        first, *rest = next(sets)
+        modes[node], splits[node], last = COMPARE.index("eq"), first, node
+        for value in rest:
+            modes.append(COMPARE.index("eq"))
+            splits.append(value)
+            features.append(features[node])
+            missing.append(missing[node])
+            links[0].append(links[0][last])
+            links[1].append(links[1][last])
+            links[0][last] = (len(modes) - 1, False)
+            last = len(modes) - 1
+    ids, given_weights = (
+        _numbers(context, "leaf_targetids"), _numbers(context, "leaf_weights", np.float64)
+    )  # fmt: skip
+    interior, leaves = len(modes), len(ids)
+    weights = np.full((leaves, targets), _neutral(aggregate))
+    weights[np.arange(leaves), ids] = given_weights
+    children = np.repeat(np.arange(interior + leaves, dtype=np.int32), 2)
+    for outcome, side in enumerate(links):
+        for node, (below, leaf) in enumerate(side):
+            children[2 * node + outcome] = below + interior if leaf else below
+
+    def padded(values: list[Any], dtype: Any) -> Array:
+        return np.array([*values, *([0] * leaves)], dtype)
+
+    return Forest(
+        padded(features, np.int32), padded(splits, np.float64), padded(modes, np.int32),
+        padded(missing, bool), children, _numbers(context, "tree_roots"), weights,
+    )  # fmt: skip
+
+
+def walk_forest(build: Builder, x: str, dtype: DType, forest: Forest, aggregate: str) -> str:
+    """The folded weights [rows][targets] of the leaves that the rows of `x` come to."""
+    tables = [forest.features, forest.thresholds.astype(dtype.numpy), forest.children, forest.roots]
+    interior = len(forest.features) - len(forest.weights)
+    used = sorted({int(m) for m in forest.modes[:interior]})
+    modes = build.constant(forest.modes.astype(np.int32)) if len(used) > 1 else ""
+    missing = build.constant(forest.missing) if forest.missing.any() else ""
+    leaf = build(
+        "TreeLeaf", x, *map(build.constant, tables), modes, missing, domain="webmlc",
+        modes=tuple(used), depth=forest.depth, interior=interior,
+    )  # fmt: skip
+    weights = build.constant(forest.weights.astype(dtype.numpy))
+    return build("TreeSum", leaf, weights, domain="webmlc", aggregate=aggregate)
+
+
+def _leaf_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.int32, (context.shape(0)[0], context.shape(4)[0])),)
+
+
+def _leaf(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x, features, thresholds, children, roots = (given(inputs, i) for i in range(5))
+    modes, missing = inputs[5], inputs[6]
+    used: tuple[int, ...] = context.attribute("modes")
+
+    def goes_true(row: Expr, node: Expr) -> Expr:
+        value, threshold = x[row, features[node]], thresholds[node]
+        outcome = call(COMPARE[used[-1] if used else 0], value, threshold)
+        for mode in used[:-1]:
+            assert modes is not None
+            this = call("eq", modes[node], Const(mode, DType.int32))
+            outcome = select(this, call(COMPARE[mode], value, threshold), outcome)
+        return outcome if missing is None else outcome | (call("isnan", value) & missing[node])
+
+    depth, interior = int(context.attribute("depth")), int(context.attribute("interior"))
+
+    def element(row: Expr, tree: Expr) -> Expr:
+        node = roots[tree]
+        for _ in range(depth):
+            node = children[node * 2 + goes_true(row, node).astype(INDEX)]
+        return node - interior
+
+    return (compute("leaf", context.outputs[0].shape, element),)
+
+
+def _sum_type(context: Context) -> tuple[TensorType, ...]:
+    leaf, weights = context.type(0), context.type(1)
+    return (TensorType(weights.dtype, (leaf.shape[0], weights.shape[1])),)
+
+
+def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    leaf, weights = given(inputs, 0), given(inputs, 1)
+    aggregate, trees = context.attribute("aggregate"), leaf.shape[1]
+    shape = context.outputs[0].shape
+    total = reduce("trees", shape, (trees,), COMBINE[aggregate],
+                   lambda row, target, tree: weights[leaf[row, tree], target])  # fmt: skip
+
+    def element(*i: Expr) -> Expr:
+        if aggregate == "AVERAGE":
+            return total[i] / trees.astype(weights.dtype)
+        return select(call("isinf", total[i]), Const(0, weights.dtype), total[i])  # no votes
+
+    return (total,) if aggregate == "SUM" else (compute("votes", shape, element),)
+
+
+def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
+    x, dtype = as_float(context, build)
+    aggregate = AGGREGATES[int(context.attribute("aggregate_function", 1))]
+    forest = read_ensemble(context, int(context.attribute("n_targets", 1)), aggregate)
+    scores = walk_forest(build, x, dtype, forest, aggregate)
+    return (transform(build, scores, int(context.attribute("post_transform", 0))),)
+
+
+def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
+    x, dtype = as_float(context, build)
+    aggregate = context.attribute("aggregate_function", "SUM")
+    targets = int(context.attribute("n_targets", 1))
+    scores = walk_forest(build, x, dtype, read_forest(context, "target", targets, aggregate),
+                         aggregate)  # fmt: skip
+    base = _numbers(context, "base_values", np.float64)
+    if base.any():
+        scores = build("Add", scores, build.constant(base, dtype))
+    scores = build("Cast", scores, to=FLOAT)
+    return (transform(build, scores, context.attribute("post_transform", "NONE")),)
+
+
+def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
+    """The top class and all scores. Votes for one of two classes only are scores of the second."""
+    labels = number_labels(context, "classlabels_int64s")
+    x, dtype = as_float(context, build)
+    forest = read_forest(context, "class", len(labels), "SUM")
+    voted = {int(c) for c in _numbers(context, "class_ids")}
+    scores = walk_forest(build, x, dtype, forest, "SUM")
+    base = _numbers(context, "base_values", np.float64)
+    if base.any() and voted != {1}:
+        scores = build(
+            "Add", scores, build.constant(base if len(base) > 1 else [base[0], 0], dtype)
+        )
+    scores = build("Cast", scores, to=FLOAT)
+    kind = context.attribute("post_transform", "NONE")
+    if len(labels) != 2 or len(voted) != 1:
+        index = build("ArgMax", scores, axis=1, keepdims=0)
+        return _wanted(context, pick_label(build, index, labels), transform(build, scores, kind))
+    positive = bool((_numbers(context, "class_weights", np.float64) >= 0).all())
+    score = build("Gather", scores, build.constant(np.int64(voted.pop())), axis=1)
+    limit = build.constant(np.float32(0.5 if positive else 0.0))
+    index = build("Cast", build("Greater", score, limit), to=7)
+    if 0 in {int(c) for c in _numbers(context, "class_ids")}:
+        scores = _both(build, score, kind, positive)
+    else:
+        scores = transform(build, scores, kind)
+    return _wanted(context, pick_label(build, index, labels), scores)
+
+
+def _both(build: Builder, score: str, kind: str, positive: bool) -> str:
+    """The scores of both classes, of the second's."""
+    column = build("Unsqueeze", score, build.constant(np.array([1])))
+    if kind == "LOGISTIC" or not positive:
+        other = build("Neg", column)
+    else:
+        other = build("Sub", build.constant(np.float32(1)), column)
+    both = build("Concat", other, column, axis=1)
+    return build("Sigmoid", both) if kind == "LOGISTIC" else both
+
+
+def _wanted(context: Context, *results: str) -> tuple[str, ...]:
+    return tuple(r for r, name in zip(results, context.node.outputs, strict=False) if name)
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("TreeLeaf", _leaf_type, _leaf, kind="injective", domain="webmlc"),
+    Operator("TreeSum", _sum_type, _sum, kind="reduction", domain="webmlc"),
+    Operator("TreeEnsemble", always_expands, expand=_ensemble, domain=DOMAIN),
+    Operator("TreeEnsembleRegressor", always_expands, expand=_regressor, domain=DOMAIN),
+    Operator("TreeEnsembleClassifier", always_expands, expand=_classifier, domain=DOMAIN),
+)  # fmt: skip
