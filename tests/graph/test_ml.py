@@ -38,7 +38,7 @@ def model(op: str, x: Array, outputs: dict[str, int], **attributes: Any) -> onnx
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def check(proto: onnx.ModelProto, x: Array, folder: Path | None = None) -> None:
+def check(proto: onnx.ModelProto, x: Array, folder: Path | None = None, atol: float = 2e-5) -> None:
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     expected = session.run(None, {"x": x})
     module = infer_shapes(normalise(read_model(proto)))
@@ -50,11 +50,16 @@ def check(proto: onnx.ModelProto, x: Array, folder: Path | None = None) -> None:
         for info, want in zip(proto.graph.output, expected, strict=True):
             got = result[info.name]
             assert (got.dtype, got.shape) == (want.dtype, want.shape)
-            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=atol)
 
 
-def forest(rng: np.random.Generator, votes: str, targets: list[int], trees: int = 3, depth: int = 4,
-           modes: tuple[str, ...] = ("BRANCH_LEQ",), low: float = -1.0) -> dict[str, Any]:  # fmt: skip
+def forest(
+    rng: np.random.Generator,
+    votes: str,
+    targets: list[int],
+    modes: tuple[str, ...] = ("BRANCH_LEQ",),
+    low: float = -1.0,
+) -> dict[str, Any]:
     """Random trees, some branches shorter; each leaf votes for all `targets`."""
     a: dict[str, list[Any]] = {k: [] for k in (
         "nodes_treeids", "nodes_nodeids", "nodes_featureids", "nodes_values", "nodes_modes",
@@ -64,7 +69,7 @@ def forest(rng: np.random.Generator, votes: str, targets: list[int], trees: int 
     def grow(tree: int, level: int) -> int:
         number = sum(1 for t in a["nodes_treeids"] if t == tree)
         place = len(a["nodes_treeids"])
-        leaf = level == depth or (level > 1 and rng.random() < 0.3)
+        leaf = level == 4 or (level > 1 and rng.random() < 0.3)
         for key, value in (
             ("treeids", tree), ("nodeids", number), ("featureids", int(rng.integers(FEATURES))),
             ("values", float(np.round(rng.standard_normal()))), ("truenodeids", 0),
@@ -83,7 +88,7 @@ def forest(rng: np.random.Generator, votes: str, targets: list[int], trees: int 
             a["nodes_falsenodeids"][place] = grow(tree, level + 1)
         return number
 
-    for tree in range(trees):
+    for tree in range(3):
         grow(tree, 0)
     return a
 
@@ -138,3 +143,101 @@ def test_string_labels_are_refused() -> None:
                   classlabels_strings=["a", "b", "c"], **trees)  # fmt: skip
     with pytest.raises(UnsupportedError, match="strings are not supported"):
         infer_shapes(normalise(read_model(proto)))
+
+
+def numbers(rng: np.random.Generator) -> Array:
+    return rng.standard_normal((ROWS, FEATURES)).astype(np.float32)
+
+
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "PROBIT"])
+def test_linear_regressor(transform: str) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.uniform(0, 1, (ROWS, FEATURES)).astype(np.float32)
+    check(
+        model("LinearRegressor", x, FLOAT, targets=2, intercepts=[0.1, 0.05],
+              coefficients=(rng.uniform(0, 0.15, 2 * FEATURES)).tolist(),
+              post_transform=transform), x)  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC"])
+@pytest.mark.parametrize("scores", [1, 2, 3])
+def test_linear_classifier(scores: int, transform: str) -> None:
+    rng = np.random.default_rng(6)
+    x = numbers(rng)
+    check(
+        model("LinearClassifier", x, LABELLED, classlabels_ints=[3, 5, 8][: max(scores, 2)],
+              coefficients=rng.standard_normal(scores * FEATURES).tolist(),
+              intercepts=rng.standard_normal(scores).tolist(), post_transform=transform),
+        x)  # fmt: skip
+
+
+KERNELS = [("LINEAR", [0.0, 0.0, 0.0]), ("POLY", [0.3, 0.5, 3.0]), ("RBF", [0.4, 0.0, 0.0]),
+           ("SIGMOID", [0.2, 0.1, 0.0])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "parameters"), KERNELS)
+@pytest.mark.parametrize("one_class", [0, 1])
+def test_svm_regressor(kernel: str, parameters: list[float], one_class: int) -> None:
+    rng = np.random.default_rng(7)
+    x = numbers(rng)
+    check(
+        model("SVMRegressor", x, FLOAT, kernel_type=kernel, kernel_params=parameters, n_supports=6,
+              coefficients=rng.standard_normal(6).tolist(), rho=[0.3], one_class=one_class,
+              support_vectors=rng.standard_normal(6 * FEATURES).tolist()), x)  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "parameters"), KERNELS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_svm_classifier(kernel: str, parameters: list[float], classes: int) -> None:
+    rng = np.random.default_rng(8)
+    x = numbers(rng)
+    check(
+        model("SVMClassifier", x, LABELLED, kernel_type=kernel, kernel_params=parameters,
+              classlabels_ints=[2, 4, 6][:classes], vectors_per_class=[2, 3, 2][:classes],
+              coefficients=rng.standard_normal((classes - 1) * (7 if classes > 2 else 5)).tolist(),
+              rho=rng.standard_normal(classes * (classes - 1) // 2).tolist(),
+              support_vectors=rng.standard_normal((7 if classes > 2 else 5) * FEATURES).tolist()),
+        x)  # fmt: skip
+
+
+def test_svm_probabilities_of_two_classes() -> None:
+    rng = np.random.default_rng(9)
+    x = numbers(rng)
+    check(
+        model("SVMClassifier", x, LABELLED, kernel_type="RBF", kernel_params=[0.3, 0.0, 0.0],
+              classlabels_ints=[2, 4], vectors_per_class=[2, 3], prob_a=[-1.5], prob_b=[0.2],
+              coefficients=rng.standard_normal(5).tolist(), rho=[0.1],
+              support_vectors=rng.standard_normal(5 * FEATURES).tolist()),
+        x, atol=5e-3)  # fmt: skip  # onnxruntime stops its iteration early
+
+
+@pytest.mark.parametrize(("op", "attributes"), [
+    ("Scaler", {"offset": [0.5], "scale": [2.0]}),
+    ("Scaler", {"offset": [0.1, 0.2, 0.3, 0.4, 0.5], "scale": [1.0, 2.0, 3.0, 4.0, 5.0]}),
+    ("Normalizer", {"norm": "L1"}), ("Normalizer", {"norm": "L2"}), ("Normalizer", {"norm": "MAX"}),
+    ("Binarizer", {"threshold": 0.3}),
+    ("Imputer", {"imputed_value_floats": [9.0], "replaced_value_float": float("nan")}),
+    ("Imputer", {"imputed_value_floats": [1.0, 2.0, 3.0, 4.0, 5.0], "replaced_value_float": 0.5}),
+    ("LabelEncoder", {"keys_floats": [0.5, 1.0, -1.0], "values_floats": [3.0, 4.0, 5.0],
+                      "default_float": 7.0}),
+])  # fmt: skip
+def test_float_features(op: str, attributes: dict[str, Any]) -> None:
+    x = data(np.random.default_rng(10))
+    if op in ("Normalizer", "Binarizer"):
+        x = np.nan_to_num(x, nan=0.25)
+        x[1] = 0
+    check(model(op, x, FLOAT, **attributes), x)
+
+
+@pytest.mark.parametrize(("op", "output", "attributes"), [
+    ("LabelEncoder", TensorProto.INT64, {"keys_int64s": [1, 2, 5], "values_int64s": [10, 20, 50]}),
+    ("LabelEncoder", TensorProto.FLOAT, {"keys_int64s": [3, 4], "values_floats": [0.5, 1.5]}),
+    ("OneHotEncoder", TensorProto.FLOAT, {"cats_int64s": [0, 2, 4]}),
+    ("Imputer", TensorProto.INT64, {"imputed_value_int64s": [8], "replaced_value_int64": 2}),
+])  # fmt: skip
+def test_integer_features(op: str, output: int, attributes: dict[str, Any]) -> None:
+    x = np.random.default_rng(11).integers(0, 6, (ROWS, 1)).astype(np.int64)
+    proto = model(op, x, {"y": output}, **attributes)
+    if op == "OneHotEncoder":
+        proto.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 3
+    check(proto, x)

@@ -1,8 +1,8 @@
 """Tree ensembles of ai.onnx.ml: TreeEnsemble and the older TreeEnsembleClassifier and -Regressor.
 
 A forest becomes tables: of every node its feature, threshold and two children; leaves are their own
-children. `webmlc.TreeLeaf` walks all rows through all trees at once, as many steps as the deepest
-tree has; `webmlc.TreeSum` folds the leaves' weights over the trees.
+children. `webmlc.TreeStep` takes all rows one step down all trees at once: as many steps as the
+deepest tree needs, all of them one kernel. `webmlc.TreeSum` folds the leaves' weights over trees.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ COMPARE = ("le", "lt", "ge", "gt", "eq", "ne")
 MEMBER = 6
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 COMBINE = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
-DEEPEST = 128
-"""Steps that are written out; deeper trees would make too much code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +57,8 @@ class Forest:
             depth += 1
             below = {int(c) for n in front for c in self.children[2 * n : 2 * n + 2]}
             front = {n for n in below if n < interior}
-            if depth > DEEPEST:
-                raise NotSupportedError(f"trees deeper than {DEEPEST}")
+            if depth > interior:
+                raise NotSupportedError("a tree with a cycle")
         return depth
 
 
@@ -159,46 +157,45 @@ def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
 
 def walk_forest(build: Builder, x: str, dtype: DType, forest: Forest, aggregate: str) -> str:
     """The folded weights [rows][targets] of the leaves that the rows of `x` come to."""
-    tables = [forest.features, forest.thresholds.astype(dtype.numpy), forest.children, forest.roots]
     interior = len(forest.features) - len(forest.weights)
-    used = sorted({int(m) for m in forest.modes[:interior]})
-    modes = build.constant(forest.modes.astype(np.int32)) if len(used) > 1 else ""
-    missing = build.constant(forest.missing) if forest.missing.any() else ""
-    leaf = build(
-        "TreeLeaf", x, *map(build.constant, tables), modes, missing, domain="webmlc",
-        modes=tuple(used), depth=forest.depth, interior=interior,
-    )  # fmt: skip
+    used = tuple(sorted({int(m) for m in forest.modes[:interior]}))
+    tables = [
+        build.constant(table)
+        for table in (forest.features, forest.thresholds.astype(dtype.numpy), forest.children)
+    ]
+    if len(used) > 1 or forest.missing.any():
+        tables.append(build.constant(forest.modes) if len(used) > 1 else "")
+        tables.append(build.constant(forest.missing) if forest.missing.any() else "")
+    node = build.constant(forest.roots)
+    for _ in range(max(forest.depth, 1)):
+        node = build("TreeStep", x, node, *tables, domain="webmlc", modes=used)
     weights = build.constant(forest.weights.astype(dtype.numpy))
-    return build("TreeSum", leaf, weights, domain="webmlc", aggregate=aggregate)
+    return build("TreeSum", node, weights, domain="webmlc", aggregate=aggregate, interior=interior)
 
 
-def _leaf_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int32, (context.shape(0)[0], context.shape(4)[0])),)
+def _step_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.int32, (context.shape(0)[0], context.shape(1)[-1])),)
 
 
-def _leaf(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, features, thresholds, children, roots = (given(inputs, i) for i in range(5))
-    modes, missing = inputs[5], inputs[6]
-    used: tuple[int, ...] = context.attribute("modes")
+def _step(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The children that rows go to; the nodes they are at are [row][tree], or the roots [tree]."""
+    x, nodes, features, thresholds, children = (given(inputs, i) for i in range(5))
+    modes, missing = inputs[5:7] if len(inputs) > 5 else (None, None)
+    used: tuple[int, ...] = context.attribute("modes") or (0,)
 
-    def goes_true(row: Expr, node: Expr) -> Expr:
+    def element(row: Expr, tree: Expr) -> Expr:
+        node = nodes[tree] if nodes.rank == 1 else nodes[row, tree]
         value, threshold = x[row, features[node]], thresholds[node]
-        outcome = call(COMPARE[used[-1] if used else 0], value, threshold)
+        outcome = call(COMPARE[used[-1]], value, threshold)
         for mode in used[:-1]:
             assert modes is not None
             this = call("eq", modes[node], Const(mode, DType.int32))
             outcome = select(this, call(COMPARE[mode], value, threshold), outcome)
-        return outcome if missing is None else outcome | (call("isnan", value) & missing[node])
+        if missing is not None:
+            outcome = outcome | (call("isnan", value) & missing[node])
+        return children[node * 2 + outcome.astype(INDEX)]
 
-    depth, interior = int(context.attribute("depth")), int(context.attribute("interior"))
-
-    def element(row: Expr, tree: Expr) -> Expr:
-        node = roots[tree]
-        for _ in range(depth):
-            node = children[node * 2 + goes_true(row, node).astype(INDEX)]
-        return node - interior
-
-    return (compute("leaf", context.outputs[0].shape, element),)
+    return (compute("step", context.outputs[0].shape, element),)
 
 
 def _sum_type(context: Context) -> tuple[TensorType, ...]:
@@ -209,9 +206,13 @@ def _sum_type(context: Context) -> tuple[TensorType, ...]:
 def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     leaf, weights = given(inputs, 0), given(inputs, 1)
     aggregate, trees = context.attribute("aggregate"), leaf.shape[1]
+    interior = int(context.attribute("interior"))
     shape = context.outputs[0].shape
-    total = reduce("trees", shape, (trees,), COMBINE[aggregate],
-                   lambda row, target, tree: weights[leaf[row, tree], target])  # fmt: skip
+
+    def vote(row: Expr, target: Expr, tree: Expr) -> Expr:
+        return weights[leaf[row, tree] - interior, target]
+
+    total = reduce("trees", shape, (trees,), COMBINE[aggregate], vote)
 
     def element(*i: Expr) -> Expr:
         if aggregate == "AVERAGE":
@@ -286,7 +287,7 @@ def _wanted(context: Context, *results: str) -> tuple[str, ...]:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("TreeLeaf", _leaf_type, _leaf, kind="injective", domain="webmlc"),
+    Operator("TreeStep", _step_type, _step, domain="webmlc"),
     Operator("TreeSum", _sum_type, _sum, kind="reduction", domain="webmlc"),
     Operator("TreeEnsemble", always_expands, expand=_ensemble, domain=DOMAIN),
     Operator("TreeEnsembleRegressor", always_expands, expand=_regressor, domain=DOMAIN),

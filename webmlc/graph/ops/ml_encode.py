@@ -1,0 +1,160 @@
+"""Preprocessing of ai.onnx.ml on numbers: scaling, normalising, imputing, encoding of categories.
+
+Strings are refused: tensors hold numbers. ZipMap, which makes a dictionary a row, gives the
+probabilities as they come instead: one column a class, in the order of its class labels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from webmlc.graph.ir import Array
+from webmlc.graph.ops.ml_scores import (
+    DOMAIN,
+    FLOAT,
+    INT64,
+    STRINGS,
+    always_expands,
+    number_labels,
+)
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+
+
+def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
+    """(x - offset) · scale."""
+    x = build("Cast", context.node.inputs[0], to=FLOAT)
+    for op, name in (("Sub", "offset"), ("Mul", "scale")):
+        numbers = context.attribute(name)
+        if numbers:
+            x = build(op, x, build.constant(np.asarray(numbers, np.float32)))
+    return (x,)
+
+
+def _normalizer(context: Context, build: Builder) -> tuple[str, ...]:
+    """Rows by their largest element, sum of absolute values or length; zero rows stay."""
+    x = build("Cast", context.node.inputs[0], to=FLOAT)
+    axes = build.constant(np.array([-1]))
+    kind = context.attribute("norm", "MAX")
+    reduction = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}[kind]
+    norm = build(reduction, x, axes)
+    zero = build("Equal", norm, build.constant(np.float32(0)))
+    return (build("Div", x, build("Where", zero, build.constant(np.float32(1)), norm)),)
+
+
+def _imputer(context: Context, build: Builder) -> tuple[str, ...]:
+    x, dtype = context.node.inputs[0], context.dtype(0)
+    kind = ("imputed_value_floats", "replaced_value_float")
+    if dtype.is_integer:
+        kind = ("imputed_value_int64s", "replaced_value_int64")
+    fresh, old = np.asarray(context.attribute(kind[0])), context.attribute(kind[1], 0)
+    is_nan = dtype.is_float and np.isnan(old)
+    found = build("IsNaN", x) if is_nan else build("Equal", x, build.constant(old, dtype))
+    return (build("Where", found, build.constant(fresh, dtype), x),)
+
+
+def _binarizer(context: Context, build: Builder) -> tuple[str, ...]:
+    threshold = build.constant(context.attribute("threshold", 0.0), context.dtype(0))
+    above = build("Greater", context.node.inputs[0], threshold)
+    one, zero = (build.constant(v, context.dtype(0)) for v in (1, 0))
+    return (build("Where", above, one, zero),)
+
+
+def _feature_vectorizer(context: Context, build: Builder) -> tuple[str, ...]:
+    """All inputs side by side, each [rows][its features]."""
+    parts = []
+    for k, value in enumerate(context.node.inputs):
+        part = build("Cast", value, to=FLOAT)
+        rank = context.rank(k)
+        if rank != 2:
+            shape = build.constant(np.array([1, -1])) if rank < 2 else None
+            part = build("Reshape", part, shape) if shape else build("Flatten", part, axis=1)
+        parts.append(part)
+    return (build("Concat", *parts, axis=1),)
+
+
+def _array_feature_extractor(context: Context, build: Builder) -> tuple[str, ...]:
+    x, indices = context.node.inputs
+    flat = build("Reshape", indices, build.constant(np.array([-1])))
+    if context.rank(0) == 1:
+        x = build("Unsqueeze", x, build.constant(np.array([0])))
+    return (build("Gather", x, flat, axis=-1),)
+
+
+def _zip_map(context: Context, build: Builder) -> tuple[str, ...]:
+    number_labels(context, "classlabels_int64s")
+    return (build("Identity", context.node.inputs[0]),)
+
+
+def _one_hot(context: Context, build: Builder) -> tuple[str, ...]:
+    """A last axis of the categories, 1 where the element is that one."""
+    categories = context.attribute("cats_int64s")
+    if not categories:
+        raise NotSupportedError(STRINGS)
+    whole = build("Cast", context.node.inputs[0], to=INT64)
+    column = build("Unsqueeze", whole, build.constant(np.array([-1])))
+    same = build("Equal", column, build.constant(np.asarray(categories, np.int64)))
+    return (build("Cast", same, to=FLOAT),)
+
+
+def _mapping(context: Context, name: str) -> Array | None:
+    """`keys_*` or `values_*` as an array of numbers."""
+    tensor = context.attribute(f"{name}_tensor")
+    if tensor is not None:
+        found = np.asarray(tensor).reshape(-1)
+        if found.dtype.kind not in "fiub":
+            raise NotSupportedError(STRINGS)
+        return found
+    for kind, dtype in (("floats", np.float32), ("int64s", np.int64)):
+        numbers: Any = context.attribute(f"{name}_{kind}")
+        if numbers is not None:
+            return np.asarray(numbers, dtype)
+    return None
+
+
+def _label_encoder(context: Context, build: Builder) -> tuple[str, ...]:
+    """The value of the last key that equals the element, else the default."""
+    keys, values = _mapping(context, "keys"), _mapping(context, "values")
+    if keys is None or values is None:
+        raise NotSupportedError(STRINGS)
+    default = context.attribute("default_tensor")
+    if default is None:
+        name, usual = ("float", -0.0) if values.dtype.kind == "f" else ("int64", -1)
+        default = context.attribute(f"default_{name}", usual)
+    last = {(k if k == k else "nan"): v for k, v in zip(keys.tolist(), values, strict=True)}
+    keys = np.array([np.nan if k == "nan" else k for k in last], keys.dtype)
+    x = context.node.inputs[0]
+    column = build("Unsqueeze", x, build.constant(np.array([-1])))
+    same = build("Equal", column, build.constant(keys))
+    if keys.dtype.kind == "f" and np.isnan(keys).any():
+        nan = build("And", build("IsNaN", column), build.constant(np.isnan(keys)))
+        same = build("Or", same, nan)
+    axes = build.constant(np.array([-1]))
+    number = build("ArgMax", build("Cast", same, to=6), axis=-1, keepdims=0)
+    table = build.constant(np.asarray(list(last.values()), values.dtype))
+    found = build("ReduceMax", build("Cast", same, to=6), axes, keepdims=0)
+    default = np.asarray(default, values.dtype).reshape(())
+    hit = build("Cast", found, to=9)
+    return (build("Where", hit, build("Gather", table, number, axis=0), build.constant(default)),)
+
+
+def _strings(context: Context, build: Builder) -> tuple[str, ...]:
+    raise NotSupportedError(STRINGS)
+
+
+OPS: tuple[Operator, ...] = tuple(
+    Operator(name, always_expands, expand=meaning, domain=DOMAIN)
+    for name, meaning in (
+        ("ArrayFeatureExtractor", _array_feature_extractor),
+        ("Binarizer", _binarizer),
+        ("CategoryMapper", _strings),
+        ("FeatureVectorizer", _feature_vectorizer),
+        ("Imputer", _imputer),
+        ("LabelEncoder", _label_encoder),
+        ("Normalizer", _normalizer),
+        ("OneHotEncoder", _one_hot),
+        ("Scaler", _scaler),
+        ("ZipMap", _zip_map),
+    )
+)

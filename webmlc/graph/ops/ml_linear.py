@@ -1,0 +1,166 @@
+"""Linear models and support vector machines of ai.onnx.ml, as matrix products.
+
+A kernel of support vectors is a matrix K [rows][vectors]; decisions are products of K with the
+coefficients.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import Array
+from webmlc.graph.ops.ml_scores import (
+    DOMAIN,
+    FLOAT,
+    INT64,
+    always_expands,
+    number_labels,
+    pick_label,
+    transform,
+)
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+
+
+def _floats(context: Context, name: str) -> Array:
+    return np.asarray(context.attribute(name, ()), np.float32).reshape(-1)
+
+
+def _wanted(context: Context, *results: str) -> tuple[str, ...]:
+    return tuple(r for r, name in zip(results, context.node.outputs, strict=False) if name)
+
+
+def _rows(context: Context, build: Builder) -> tuple[str, int]:
+    """The input as float32 [rows][features], and the number of features."""
+    features = as_int(context.shape(0)[-1])
+    if features is None:
+        raise NotSupportedError("the number of features is symbolic")
+    x = build("Cast", context.node.inputs[0], to=FLOAT)
+    if context.rank(0) == 1:
+        x = build("Unsqueeze", x, build.constant(np.array([0])))
+    return x, features
+
+
+def _affine(build: Builder, x: str, weights: Array, bias: Array) -> str:
+    """x · weightsᵀ + bias."""
+    y = build("MatMul", x, build.constant(np.ascontiguousarray(weights.T)))
+    return build("Add", y, build.constant(bias)) if bias.any() else y
+
+
+def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
+    x, features = _rows(context, build)
+    weights = _floats(context, "coefficients").reshape(-1, features)
+    scores = _affine(build, x, weights, _floats(context, "intercepts"))
+    return (transform(build, scores, context.attribute("post_transform", "NONE")),)
+
+
+def _label_of_sign(context: Context, build: Builder, score: str, labels: list[int]) -> str:
+    """The second label where the one score is positive."""
+    sign = build("Greater", score, build.constant(np.float32(0)))
+    return pick_label(build, build("Cast", sign, to=INT64), labels)
+
+
+def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
+    """One score a class; a single score is that of the second of two classes."""
+    labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
+    x, features = _rows(context, build)
+    weights = _floats(context, "coefficients").reshape(-1, features)
+    scores = _affine(build, x, weights, _floats(context, "intercepts"))
+    if len(weights) > 1:
+        index = build("ArgMax", scores, axis=1, keepdims=0)
+        return _wanted(context, pick_label(build, index, labels), transform(build, scores, kind))
+    score = build("Squeeze", scores, build.constant(np.array([1])))
+    label = _label_of_sign(context, build, score, labels)
+    if kind == "LOGISTIC":
+        other = build("Neg", scores)
+    else:
+        other = build("Sub", build.constant(np.float32(1)), scores)
+    both = build("Concat", other, scores, axis=1)
+    return _wanted(context, label, build("Sigmoid", both) if kind == "LOGISTIC" else both)
+
+
+def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
+    """K [rows][vectors] of a kernel function."""
+    gamma, offset, degree = (*_floats(context, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
+    kind = context.attribute("kernel_type", "LINEAR")
+    products = build("MatMul", x, build.constant(np.ascontiguousarray(vectors.T)))
+    if kind == "LINEAR":
+        return products
+
+    def number(value: float) -> str:
+        return build.constant(value, DType.float32)
+
+    if kind == "RBF":  # |x - v|² = |x|² - 2 x·v + |v|²
+        axes = build.constant(np.array([-1]))
+        own = build("ReduceSumSquare", x, axes)
+        squares = build("Add", own, build.constant((vectors**2).sum(axis=1)[None, :]))
+        distance = build("Sub", squares, build("Mul", products, number(2.0)))
+        return build("Exp", build("Mul", distance, number(-gamma)))
+    inner = build("Add", build("Mul", products, number(gamma)), number(offset))
+    if kind == "SIGMOID":
+        return build("Tanh", inner)
+    if kind == "POLY":
+        return build("Pow", inner, number(degree))
+    raise NotSupportedError(f"kernel_type {kind!r}")
+
+
+def _svm_regressor(context: Context, build: Builder) -> tuple[str, ...]:
+    x, features = _rows(context, build)
+    weights, rho = _floats(context, "coefficients"), _floats(context, "rho")
+    if int(context.attribute("n_supports", 0)):
+        vectors = _floats(context, "support_vectors").reshape(-1, features)
+        x = _kernel(context, build, x, vectors)
+    scores = _affine(build, x, weights[None, :], rho[:1])
+    if int(context.attribute("one_class", 0)):
+        inside = build("Greater", scores, build.constant(np.float32(0)))
+        one = build.constant(np.float32(1))
+        return (build("Where", inside, one, build.constant(np.float32(-1))),)
+    return (transform(build, scores, context.attribute("post_transform", "NONE")),)
+
+
+def _svm_classifier(context: Context, build: Builder) -> tuple[str, ...]:
+    """One machine for every pair of classes; the class with the most votes, of equals the first."""
+    labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
+    counts = [int(n) for n in context.attribute("vectors_per_class", ())]
+    if len(counts) != len(labels):
+        raise NotSupportedError("an SVM classifier without support vectors of every class")
+    if kind != "NONE":
+        raise NotSupportedError(f"post_transform {kind!r} of votes")
+    x, features = _rows(context, build)
+    vectors = _floats(context, "support_vectors").reshape(-1, features)
+    coefficients = _floats(context, "coefficients").reshape(len(labels) - 1, -1)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    pairs = list(combinations(range(len(labels)), 2))
+    weights = np.zeros((len(pairs), len(vectors)), np.float32)
+    votes = np.zeros((len(pairs), 2, len(labels)), np.float32)
+    for row, (i, j) in enumerate(pairs):
+        of_i, of_j = (slice(starts[c], starts[c + 1]) for c in (i, j))
+        weights[row, of_i], weights[row, of_j] = coefficients[j - 1, of_i], coefficients[i, of_j]
+        votes[row, 0, i] = votes[row, 1, j] = 1
+    scores = _affine(build, _kernel(context, build, x, vectors), weights, _floats(context, "rho"))
+    first = build("Greater", scores, build.constant(np.float32(0)))
+    share = build("Cast", first, to=FLOAT)
+    total = _affine(build, share, (votes[:, 0] - votes[:, 1]).T, votes[:, 1].sum(axis=0))
+    probability_a, probability_b = _floats(context, "prob_a"), _floats(context, "prob_b")
+    index = build("ArgMax", total, axis=1, keepdims=0)
+    if not probability_a.size:
+        if len(labels) == 2:
+            scores = build("Concat", build("Neg", scores), scores, axis=1)
+        return _wanted(context, pick_label(build, index, labels), scores)
+    if len(labels) > 2:
+        raise NotSupportedError("probabilities of an SVM of more than two classes")
+    exponent = _affine(build, scores, probability_a[:1, None], probability_b[:1])
+    chances = build("Concat", build("Sigmoid", build("Neg", exponent)),
+                    build("Sigmoid", exponent), axis=1)  # fmt: skip
+    return _wanted(context, pick_label(build, index, labels), chances)
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("LinearRegressor", always_expands, expand=_regressor, domain=DOMAIN),
+    Operator("LinearClassifier", always_expands, expand=_classifier, domain=DOMAIN),
+    Operator("SVMRegressor", always_expands, expand=_svm_regressor, domain=DOMAIN),
+    Operator("SVMClassifier", always_expands, expand=_svm_classifier, domain=DOMAIN),
+)  # fmt: skip
