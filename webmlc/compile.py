@@ -139,8 +139,9 @@ def _wasm_modules(
     if not steps:
         return {}
     modules: dict[str, WasmModule] = {}
+    done: dict[LoopFunction, LoopFunction] = {}  # most kernels have one schedule for both variants
     for variant, machine in WASM_MACHINES.items():
-        ready = _compile_kernels(kernels, machine, variant, watch)
+        ready = _compile_kernels(kernels, machine, variant, watch, done)
         modules[variant] = emit_module(ready, steps, variant)
         watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
     return modules
@@ -156,15 +157,19 @@ def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> Shaders:
             name = node.attributes["kernel"]
             kernels[name] = lowered["webgpu"].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
-    shaders = emit_shaders(_compile_kernels(kernels, WEBGPU, "webgpu", watch), constants)
+    shaders = emit_shaders(_compile_kernels(kernels, WEBGPU, "webgpu", watch, {}), constants)
     watch(Stage("webgpu: wgsl", partial(str, shaders.text)))
     return shaders
 
 
 def _compile_kernels(
-    kernels: Mapping[str, LoopFunction], machine: Machine, title: str, watch: Watcher
+    kernels: Mapping[str, LoopFunction],
+    machine: Machine,
+    title: str,
+    watch: Watcher,
+    done: dict[LoopFunction, LoopFunction],
 ) -> dict[str, LoopFunction]:
-    """Schedule and lower every kernel for a machine."""
+    """Schedule and lower every kernel for a machine; `done` keeps what is lowered, by schedule."""
     ready = {}
     for name, kernel in kernels.items():
         named = name_dimensions(kernel)
@@ -175,7 +180,9 @@ def _compile_kernels(
         watch(
             Stage(f"{title}: schedule", partial(loop_text.print_function, schedule.function), name)
         )
-        ready[name] = bind_dimensions(lower(schedule.function, machine), named.values)
+        if schedule.function not in done:
+            done[schedule.function] = lower(schedule.function, machine)
+        ready[name] = bind_dimensions(done[schedule.function], named.values)
         watch(Stage(f"{title}: lowered", partial(loop_text.print_function, ready[name]), name))
     return ready
 
