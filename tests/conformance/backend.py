@@ -68,7 +68,8 @@ class WebmlcRep(BackendRep):
             find_shape_inputs(model)  # what can never be built is said now
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        names = [i.name for i in self.model.graph.input]
+        constants = {tensor.name for tensor in self.model.graph.initializer}
+        names = [i.name for i in self.model.graph.input if i.name not in constants]
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
         known, arrays = unpack(self.model, given)
         model = known
@@ -115,6 +116,9 @@ def unpack(model: ModelProto, given: Mapping[str, Any]) -> tuple[ModelProto, dic
     del result.graph.input[:], result.graph.node[:]
     arrays: dict[str, Array] = {}
     for info in model.graph.input:
+        if info.name not in given:  # old models list their constants here, too
+            result.graph.input.append(info)
+            continue
         value = to_array(given[info.name])
         if info.type.HasField("tensor_type"):
             result.graph.input.append(info)

@@ -170,12 +170,22 @@ def test_truncated(tmp_path: Path, part: float) -> None:
         read_model(path)
 
 
-@pytest.mark.parametrize("version", [6, 99])
+@pytest.mark.parametrize("version", [0, 99])
 def test_opsets_out_of_range(version: int) -> None:
     model = parse(RELU + "{ y = Relu(x) }")
     model.opset_import[0].version = version
-    with pytest.raises(ModelError, match="webmlc reads 7 to 28"):
+    with pytest.raises(ModelError, match="webmlc reads 1 to 28"):
         read_model(model)
+
+
+def test_models_of_before_numpy_broadcasting_are_converted() -> None:
+    text = """<ir_version: 3, opset_import: ["" : 6]>
+        g (float[2, 3] x, float[2] b) => (float[2, 3] y) {
+            y = Add<axis = 0, broadcast = 1>(x, b)
+        }"""
+    module = read_model(onnx.parser.parse_model(text))
+    assert module.opsets[""] == 7
+    assert [node.op for node in module.main.nodes] == ["Unsqueeze", "Add"]
 
 
 def test_a_value_that_nothing_makes() -> None:

@@ -1,6 +1,6 @@
 """An ONNX model becomes a graph module: the only stage that knows `onnx`.
 
-In: a path or an `onnx.ModelProto`, opset 7 to 28. Out: a `Module` whose `main` has the model's
+In: a path or an `onnx.ModelProto`, opset 1 to 28. Out: a `Module` whose `main` has the model's
 nodes as they stand in the file, with initialisers and `Constant` nodes as constants, model-local
 functions inlined and sub-graphs as attributes that are `Function`s.
 
@@ -32,6 +32,7 @@ from onnx import (
     helper,
     inliner,
     numpy_helper,
+    version_converter,
 )
 
 from webmlc.core.dtypes import DType
@@ -41,7 +42,9 @@ from webmlc.frontend.external_data import load_external_data
 from webmlc.frontend.symbols import Symbols
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 
-OLDEST_OPSET, NEWEST_OPSET = 7, 28
+OLDEST_OPSET, NEWEST_OPSET = 1, 28
+NUMPY_BROADCASTING = 7
+"""The opset since which operators broadcast as numpy does: older models are converted to it."""
 
 
 Source = str | Path | ModelProto
@@ -59,6 +62,7 @@ def read_model(source: Source) -> Module:
     model = load_external_data(model, folder)
     _check(model)
     _check_inputs(model.graph)
+    model = _modernise(model)
     if model.functions:
         model = inliner.inline_local_functions(model, convert_version=True)
     model = expand_functions(model)
@@ -81,8 +85,26 @@ def _parse(path: Path) -> ModelProto:
     return model
 
 
+def _versions(model: ModelProto) -> list[int]:
+    """The versions of ONNX's own operators that a model imports."""
+    return [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+
+
+def _modernise(model: ModelProto) -> ModelProto:
+    """Models of before numpy's broadcasting in the form that ONNX's converter gives them."""
+    if all(version >= NUMPY_BROADCASTING for version in _versions(model)):
+        return model
+    try:
+        return version_converter.convert_version(model, NUMPY_BROADCASTING)
+    except RuntimeError as error:
+        message = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"ONNX's version converter cannot modernise the model: {message}"
+        ) from None
+
+
 def _check_opsets(model: ModelProto) -> None:
-    versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
+    versions = _versions(model)
     for version in versions:
         if not OLDEST_OPSET <= version <= NEWEST_OPSET:
             raise ModelError(

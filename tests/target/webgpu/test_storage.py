@@ -158,3 +158,12 @@ def test_small_arithmetic_wraps(dtype: DType) -> None:
     for name in ("add", "sub", "mul"):
         got = _run([x, x[::-1].copy()], lambda a, b, n=name: Call(n, (a, b), dtype))
         np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, x[::-1]))
+
+
+@pytest.mark.parametrize("dtype", [DType.int32, DType.uint32, *LONGS])
+def test_powers_of_integers(dtype: DType) -> None:
+    x, y = np.array([0, 1, 2, 3, 7, 10, 2, 5]), np.array([0, 5, 30, 7, 3, 9, 31, 0])
+    x = np.where(dtype.is_signed & (np.arange(8) % 2 == 1), -x, x).astype(dtype.numpy)
+    y = y.astype(dtype.numpy)
+    got = _run([x, y], lambda a, b: Call("pow", (a, b), dtype))
+    np.testing.assert_array_equal(got, np.power(x, y))

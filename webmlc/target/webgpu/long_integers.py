@@ -40,6 +40,7 @@ OPERATORS: dict[str, dict[Kind, Spelling]] = {
     "sub": _both("subtract_long"),
     "mul": _both("multiply_long"),
     "fma": _both("multiply_add_long", 3),
+    "pow": _both("power_long"),
     "truncdiv": _each("quotient_{kind}"),
     "truncmod": _each("remainder_{kind}"),
     "min": _each("least_{kind}"),
@@ -93,6 +94,21 @@ fn multiply_add_long(a: vec2u, b: vec2u, c: vec2u) -> vec2u {
 }
 """,
         ("add_long", "multiply_long"),
+    ),
+    # Squares for the bits of the exponent, which is not negative.
+    "power_long": Helper(
+        """\
+fn power_long(x: vec2u, y: vec2u) -> vec2u {
+    var result = vec2u(1u, 0u);
+    var square = x;
+    for (var rest = y.x; rest != 0u; rest >>= 1u) {
+        if ((rest & 1u) == 1u) { result = multiply_long(result, square); }
+        square = multiply_long(square, square);
+    }
+    return result;
+}
+""",
+        ("multiply_long",),
     ),
     "negate_long": Helper(
         """\

@@ -64,7 +64,7 @@ _WORDS: dict[str, dict[Kind, Spelling]] = {
     "max": _same(Spelling("max({0}, {1})"), *_NUMBERS),
     # Never `fma`: software adapters call a function to round once; GPUs contract it themselves.
     "fma": _same(Spelling("{0} * {1} + {2}", SUM), *_NUMBERS),
-    "pow": _helper("power", 2),
+    "pow": {**_helper("power", 2), **_same(template("whole_power", 2), *_INTEGERS)},
     "neg": _same(Spelling("-{0}"), "float", "int"),
     "abs": _same(Spelling("abs({0})"), *_NUMBERS),
     "sign": _same(Spelling("sign({0})"), "float", "int"),
@@ -145,6 +145,19 @@ fn remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
 fn floored_remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
     let rest = remainder_{suffix}(a, b);
     return select(rest, rest + b, rest * sign(b) < {T}(0.0));
+}}
+""",
+    # Squares for the bits of the exponent, which is not negative.
+    "whole_power": """\
+fn whole_power_{suffix}(x: {T}, y: {T}) -> {T} {{
+    var result = {T}(1);
+    var square = x;
+    for (var bit = 0u; bit < 31u; bit++) {{
+        let odd = ((y >> {U}(bit)) & {T}(1)) == {T}(1);
+        result = select(result, result * square, odd);
+        square = square * square;
+    }}
+    return result;
 }}
 """,
     # WGSL asks 11 bits of asin and acos, and some drivers give no more.
