@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ PASSES: dict[str, Pass] = {
     "lower_blocks": lower_blocks,
     "compact_buffers": compact_buffers,
     "flatten_buffers": flatten_buffers,
-    "expand_vectors": partial(expand_vectors, types=RELAXED.lane_types),
+    "expand_vectors": expand_vectors,
     "unroll_loops": unroll_loops,
     "scalar_replacement": scalar_replacement,
     "legalise_types": legalise_types,

@@ -149,3 +149,31 @@ def test_small_types_are_in_vectors(dtype: DType) -> None:
     load = "v128.load16x4_u" if dtype.bytes == 2 else "v128.load32_zero"
     assert load in text and "v128.store " in text
     assert "f32.store" not in text
+
+
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
+def test_booleans_are_masks_in_vectors(run_wasm: object, features: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 2, (2, 256)).astype(bool)
+    x = rng.standard_normal(256).astype(np.float32)
+
+    def meaning(p: Expr, q: Expr, v: Expr) -> Expr:
+        return call("select", call("bit_xor", p, v > 0.0), call("bit_not", q), p & q)
+
+    types = (DType.bool, DType.bool, DType.float32, DType.bool)
+    function = elementwise(256, *types, meaning=meaning)
+    text = emit_module({"f": lower(function, WASM_MACHINES["relaxed"])}, [], "relaxed").text
+    assert "v128.store32_lane" in text and "i32.store8" not in text
+    got = run(run_wasm, function, features, a, b, x)
+    np.testing.assert_array_equal(got, np.where(a ^ (x > 0), ~b, a & b))
+
+
+def test_booleans_a_stride_apart_are_masks(run_wasm: object) -> None:
+    shape = (const(256),)
+    source, target = Buffer("X", shape, DType.bool), Buffer("Y", shape, DType.bool)
+    o, i = Var("o"), Var("i")
+    store = Store(target, (i * 32 + o,), ~source[255 - (i * 32 + o),])
+    body = For(o, const(32), For(i, const(8), store, "vectorized"))
+    x = np.random.default_rng(0).integers(0, 2, 256).astype(bool)
+    function = LoopFunction("f", (source, target), 1, (), (), body)
+    np.testing.assert_array_equal(run(run_wasm, function, "relaxed", x), ~x[::-1])

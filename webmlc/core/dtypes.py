@@ -113,9 +113,8 @@ def _bits(dtype: DType) -> int:
     return int(digits[0])
 
 
-LANE_TYPES = frozenset(d for d in DType if d.bits < 64 and d is not DType.bool)
-"""What a vector of 32-bit lanes holds: small types are widened by the load, narrowed by
-the store.
+LANE_TYPES = frozenset(d for d in DType if d.bits < 64)
+"""What a vector of 32-bit lanes holds: small types are widened by the load, narrowed by the store.
 """
 
 

@@ -189,14 +189,14 @@ def _conditions(block: Block) -> list[Expr]:
 
 
 def has_vector_types(block: Block) -> bool:
-    """True where all values are of types that vectors hold (bool only as a condition)."""
+    """True where all values are of types that vectors hold."""
     assert isinstance(block.body, Store)
     if block.body.buffer.dtype not in LANE_TYPES:
         return False
     for node in value_nodes(block.body.value):
         if isinstance(node, Load) and node.dtype not in LANE_TYPES:
             return False
-        if not _is_index(node) and node.dtype not in (*LANE_TYPES, DType.bool):
+        if not _is_index(node) and node.dtype not in LANE_TYPES:
             return False
     return True
 

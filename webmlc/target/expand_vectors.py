@@ -156,7 +156,7 @@ class _Expander:
     def make_vector(self, expr: Expr, start: int) -> Expr:
         if not depends(expr, self.var):
             return Broadcast(expr, VECTOR_LANES)
-        if expr.dtype not in LANE_TYPES and expr.dtype is not DType.bool:
+        if expr.dtype not in LANE_TYPES:
             raise _NotVectorizable
         match expr:
             case Var():
@@ -171,11 +171,7 @@ class _Expander:
                 arms = (self.vector(then, start), self.vector(otherwise, start))
                 if not depends(condition, self.var):
                     return Call("select", (condition, *arms), expr.dtype)
-                known = certain_loads(condition)
-                if compares_indices(condition):
-                    known = frozenset()  # `&` guards what is on its right
-                if not all(load in known or self.is_in_bounds(load) for load in memory_loads(expr)):
-                    raise _NotVectorizable  # a lane that is not chosen may be out of bounds
+                self.check_guarded(expr, condition)
                 return Call("select", (self.vector(condition, start), *arms), expr.dtype)
             case Call(op="pow", args=(_, exponent)) if not _is_quarters(exponent):
                 raise _NotVectorizable  # a general power needs float64
@@ -184,12 +180,21 @@ class _Expander:
             case Call(op="shift_left" | "shift_right", args=(_, by)) if depends(by, self.var):
                 raise _NotVectorizable  # all lanes shift by one amount
             case Call(op=op, args=args, dtype=dtype):
+                if dtype is DType.bool and args[-1].dtype is DType.bool:
+                    self.check_guarded(expr, expr)
                 return Call(op, tuple(self.vector(a, start) for a in args), dtype)
             case Cast(value=value, dtype=dtype):
                 return Cast(self.vector(value, start), dtype)
             case Bitcast(value=value, dtype=dtype):
                 return Bitcast(self.vector(value, start), dtype)
         raise _NotVectorizable
+
+    def check_guarded(self, expr: Expr, condition: Expr) -> None:
+        """Refuse loads that may be out of bounds in a lane where `condition` forbids them."""
+        # `&` guards what is on its right
+        known = frozenset() if compares_indices(condition) else certain_loads(condition)
+        if not all(load in known or self.is_in_bounds(load) for load in memory_loads(expr)):
+            raise _NotVectorizable
 
     def is_in_bounds(self, load: Load) -> bool:
         """True where the load is certainly inside its buffer."""

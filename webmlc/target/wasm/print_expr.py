@@ -184,7 +184,7 @@ class ExprPrinter:
                 for lane in range(1, VECTOR_LANES):
                     where = self.address(buffer, base + stride * lane)
                     text = f"(i32x4.replace_lane {lane} {text} ({load}{where}))"
-                return text
+                return f"(i32x4.neg {text})" if buffer.dtype is DType.bool else text
             case Ramp(base=base, stride=stride):
                 text = f"(v128.load32_zero{self.address(buffer, base)})"
                 for lane in range(1, VECTOR_LANES):
@@ -199,10 +199,12 @@ class ExprPrinter:
         return f"(v128.{verb}32_lane{offset} {lane} {pointer} {vector})"
 
     def store_small(self, buffer: Buffer, base: Expr, value: str) -> str:
-        """Lanes into adjacent small integers: narrowed, then stored as one number."""
+        """Lanes into adjacent small integers: narrowed, then stored as one number; masks as 1."""
         store, narrow = LANE_STORES[buffer.dtype]
         offset, pointer = _split_address(self.address(buffer, base))
         zero = "(v128.const i32x4 0 0 0 0)"
+        if buffer.dtype is DType.bool:
+            value = f"(i32x4.neg {value})"
         if buffer.dtype.bytes == 1:
             value = f"(i16x8.narrow_i32x4_s {value} {zero})"
         return f"({store}{offset} 0 {pointer} ({narrow} {value} {zero}))"

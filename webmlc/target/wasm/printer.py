@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.affine import depends
+from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Const, Expr, Ramp, Var, as_int
 from webmlc.loops.ir import (
@@ -318,6 +319,8 @@ class _KernelPrinter:
                     where = self.expr.address(buffer, base + stride * lane)
                     if buffer.dtype in LANE_STORES:
                         element = f"(i32x4.extract_lane {lane} (local.get $.lanes))"
+                        if buffer.dtype is DType.bool:
+                            element = f"(i32.and {element} (i32.const 1))"
                         self.line(depth, f"({STORES[buffer.dtype]}{where} {element})")
                         continue
                     self.line(depth, self.expr.lane("store", lane, where, "(local.get $.lanes)"))

@@ -122,15 +122,20 @@ LOADS = {
 }
 """How an element is loaded."""
 
+_BYTES = "i32x4.extend_low_i16x8_u (i16x8.extend_low_i8x16_u (v128.load32_zero{}))"
 LANE_LOADS = {
-    DType.uint8: "i32x4.extend_low_i16x8_u (i16x8.extend_low_i8x16_u (v128.load32_zero{}))",
+    DType.bool: f"i32x4.neg ({_BYTES})",
+    DType.uint8: _BYTES,
     DType.int8: "i32x4.extend_low_i16x8_s (i16x8.extend_low_i8x16_s (v128.load32_zero{}))",
     DType.uint16: "v128.load16x4_u{}",
     DType.int16: "v128.load16x4_s{}",
 }
-"""How four adjacent small integers are loaded into 32-bit lanes; `{}` is the address."""
+"""How four adjacent small integers are loaded into 32-bit lanes, booleans as masks; `{}` is the
+address.
+"""
 
 LANE_STORES = {
+    DType.bool: ("v128.store32_lane", "i8x16.narrow_i16x8_u"),
     DType.uint8: ("v128.store32_lane", "i8x16.narrow_i16x8_u"),
     DType.int8: ("v128.store32_lane", "i8x16.narrow_i16x8_s"),
     DType.uint16: ("v128.store64_lane", "i16x8.narrow_i32x4_u"),
