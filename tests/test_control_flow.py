@@ -167,6 +167,30 @@ def test_a_loop_scans_as_often_as_a_value_says(tmp_path: Path) -> None:
     check(parse(text), tmp_path, *({"count": n, "go": go, "x": normal(2)} for n, go in counts))
 
 
+def test_an_equation_of_sizes_that_decides_a_rank_is_taken_to_hold(tmp_path: Path) -> None:
+    """What torch makes of `x.squeeze(1)`; another size gives NaN: no other rank can come out."""
+    text = """g (float[n, m] x) => (float[n] y) {
+        sizes = Shape<start = 1, end = 2>(x)
+        flat = Squeeze(sizes)
+        one = Constant<value_int = 1>()
+        single = Equal(flat, one)
+        y = If(single) <
+            then_branch = t () => (float[n] p) {
+                axis = Constant<value_ints = [1]>()
+                p = Squeeze(x, axis)
+            },
+            else_branch = e () => (float[n, m] q) { q = Identity(x) }
+        >
+    }"""
+    webmlc.build(parse(text), tmp_path)
+    for device in ("wasm", "webgpu"):
+        loaded = webmlc.load(tmp_path, device=device)  # type: ignore[arg-type]
+        x = normal(5, 1)
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], x[:, 0])
+        assert np.isnan(loaded.run({"x": normal(5, 2)})["y"]).all()
+        loaded.dispose()
+
+
 @pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
 def test_recurrent_layers_run_any_length(tmp_path: Path, op: str, gates: int) -> None:
     """A symbolic length and batch, both directions, and sequences of their own lengths."""

@@ -130,9 +130,9 @@ def unpack(model: ModelProto, given: Mapping[str, Any]) -> tuple[ModelProto, dic
             element = helper.np_dtype_to_tensor_dtype(part.dtype)
             result.graph.input.append(helper.make_tensor_value_info(name, element, part.shape))
             arrays[name] = part
-        op = "Optional" if not isinstance(value, list) else "SequenceConstruct"
-        if value == []:
-            op = "SequenceEmpty"
+        op = "Optional"
+        if isinstance(value, list):
+            op = "SequenceConstruct" if value else "SequenceEmpty"
         result.graph.node.append(helper.make_node(op, names, [info.name]))
     result.graph.node.extend(model.graph.node)
     return result, arrays

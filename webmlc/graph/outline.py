@@ -20,10 +20,10 @@ from typing import NoReturn
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, Var, as_expr
+from webmlc.core.expr import Call, Expr, Var, as_expr
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
-from webmlc.graph.ops.control import goes_on, places, splice
+from webmlc.graph.ops.control import ASSUMED, goes_on, places, splice
 from webmlc.graph.ops.operator import (
     Builder,
     Context,
@@ -77,10 +77,27 @@ class Outline:
             functions.append(function)
             captures += captured
         one, other = (tuple(_type(f, o) for o in f.outputs) for f in functions)
-        if any(f.sequences for f in functions) or not all(map(_alike, one, other)):
+        alike = len(one) == len(other) and all(map(_alike, one, other))
+        if any(f.sequences for f in functions) or not alike:
+            branch = self.equation()
+            if branch is not None and all(t.dtype.is_float for t in (*one, *other)):
+                attributes = {**self.context.node.attributes, ASSUMED: branch}
+                return replace(self.context.node, attributes=attributes)
             what = "the condition of an If whose branches give different types or sequences"
             raise UnknownValueError(condition, what)
         return self.call((condition, *captures), functions, one)
+
+    def equation(self) -> str | None:
+        """The branch where the condition, an equation of sizes, holds: a model that squeezes an
+        axis of size 1 goes on with that, and has no use for other sizes.
+        """
+        known = self.context.value(0)
+        match None if known is None else known.reshape(-1)[0]:
+            case Call(op="eq"):
+                return "then_branch"
+            case Call(op="ne"):
+                return "else_branch"
+        return None
 
     def loop(self) -> Node:
         """A Loop: the condition, or "" where the trip count alone decides; the initial values of

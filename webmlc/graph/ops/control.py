@@ -27,6 +27,9 @@ UNROLLED_NODES, UNROLLED_VALUES = 64, 4096
 """Nodes that unrolling a loop may make: what a run could do, and what only a build can (sequences).
 """
 
+ASSUMED = "assumed"
+"""Of an If whose condition is an equation of sizes, and decides ranks: the branch to take."""
+
 CONTROL = frozenset({("webmlc", "If"), ("webmlc", "Loop")})
 """The nodes that run functions of the module."""
 
@@ -40,12 +43,24 @@ def _result_types(context: Context) -> tuple[TensorType, ...]:
 
 
 def _if(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    if ASSUMED in context.node.attributes:
+        return _assumed(context, builder)
     known = context.value(0)
     condition = None if known is None else known.reshape(-1)[0]
     if not isinstance(condition, bool):
         return None
     branch = context.attribute("then_branch" if condition else "else_branch")
     return splice(branch, builder, {})
+
+
+def _assumed(context: Context, builder: Builder) -> tuple[str, ...]:
+    """The branch where an equation of sizes holds; NaN where it does not."""
+    condition, branch = context.node.inputs[0], context.attribute(ASSUMED)
+    if branch == "else_branch":
+        condition = builder("Not", condition)
+    nan = builder.constant(np.float32(np.nan))
+    results = splice(context.attribute(branch), builder, {})
+    return tuple(builder("Where", condition, r, builder("CastLike", nan, r)) for r in results)
 
 
 def splice(function: Function, builder: Builder, given: Mapping[str, str]) -> tuple[str, ...]:
