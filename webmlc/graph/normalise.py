@@ -16,10 +16,20 @@ from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.graph.ops import OPS
 
-TEXT_OPERATORS = frozenset(
-    {"RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml.LabelEncoder"}
-)
-"""Operators whose inputs or outputs are strings."""
+_TEXT = "it works on text, which webmlc does not compile: do it before the model"
+_MAP = "it works on dictionaries, which webmlc does not compile: do it before the model"
+REFUSED: dict[str, str] = {
+    "RegexFullMatch": _TEXT,
+    "StringConcat": _TEXT,
+    "StringNormalizer": _TEXT,
+    "StringSplit": _TEXT,
+    "ai.onnx.ml.CategoryMapper": _TEXT,
+    "ai.onnx.ml.CastMap": _MAP,
+    "ai.onnx.ml.DictVectorizer": _MAP,
+    "ImageDecoder": "image files are decoded by the platform: give the model the pixels",
+    "ai.onnx.preview.training.Gradient": "it stands for a training graph: export the gradient's",
+}
+"""Operators that are none of webmlc's business, and what to do instead."""
 
 
 def normalise(module: Module) -> Module:
@@ -42,9 +52,7 @@ def _function(
         row = OPS.get((node.domain, node.op))
         if row is None or node.domain == "webmlc":
             name = f"{node.domain}.{node.op}" if node.domain else node.op
-            reason = "this operator is not in webmlc's table"
-            if name in TEXT_OPERATORS:
-                reason = "it works on text, which webmlc does not compile: do it before the model"
+            reason = REFUSED.get(name, "this operator is not in webmlc's table")
             missing.append(Unsupported(node.name, name, reason))
             continue
         attributes = {k: _attribute(v, opsets, missing) for k, v in node.attributes.items()}

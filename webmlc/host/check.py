@@ -140,10 +140,15 @@ def run_reference(path: Path, inputs: Mapping[str, Array]) -> tuple[dict[str, Ar
 
 
 def _tensors(names: Sequence[str], results: Any) -> dict[str, Array]:
-    """Results by output name; the elements of a sequence by its name and their position."""
+    """Results by output name; the elements of a sequence by its name and their position.
+
+    ZipMap's dictionaries, one a row, are the table whose columns are their keys.
+    """
     tensors: dict[str, Array] = {}
     for name, result in zip(names, results, strict=True):
-        if isinstance(result, list):
+        if isinstance(result, list) and result and isinstance(result[0], dict):
+            tensors[name] = np.array([list(row.values()) for row in result], np.float32)
+        elif isinstance(result, list):
             tensors |= {f"{name}/{i}": element for i, element in enumerate(result)}
         else:
             tensors[name] = result

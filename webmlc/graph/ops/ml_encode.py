@@ -139,16 +139,11 @@ def _label_encoder(context: Context, build: Builder) -> tuple[str, ...]:
     return (build("Where", hit, build("Gather", table, number, axis=0), build.constant(default)),)
 
 
-def _strings(context: Context, build: Builder) -> tuple[str, ...]:
-    raise NotSupportedError(STRINGS)
-
-
 OPS: tuple[Operator, ...] = tuple(
     Operator(name, always_expands, expand=meaning, domain=DOMAIN)
     for name, meaning in (
         ("ArrayFeatureExtractor", _array_feature_extractor),
         ("Binarizer", _binarizer),
-        ("CategoryMapper", _strings),
         ("FeatureVectorizer", _feature_vectorizer),
         ("Imputer", _imputer),
         ("LabelEncoder", _label_encoder),

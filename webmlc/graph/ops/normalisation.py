@@ -8,12 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import (
+    ELEMENT_TYPES,
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    case,
+)
 from webmlc.graph.ops.pooling import power
 from webmlc.graph.ops.reduction import fold, mean_scale, reduced_shape
 from webmlc.graph.ops.shapes import ZERO, accumulator, aligned, canonical, given
@@ -23,9 +32,38 @@ Index = tuple[Expr, ...]
 
 
 def _batch_type(context: Context) -> tuple[TensorType, ...]:
-    if context.attribute("training_mode", 0) or sum(1 for o in context.node.outputs if o) > 1:
-        raise NotSupportedError("batch statistics (training mode) are not supported")
     return (context.type(0),)
+
+
+def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """In training the batch's own statistics normalise, and move the running ones."""
+    outputs = sum(1 for o in context.node.outputs if o)
+    if not context.attribute("training_mode", 0) and outputs == 1:
+        return None
+    if outputs > 3:
+        raise NotSupportedError("saved statistics of a batch (before opset 14) are not supported")
+    x, scale, bias, *running = context.node.inputs
+    wide = build("Cast", x, to=1) if accumulator(context.dtype(0)) != context.dtype(0) else x
+    axes = build.constant(np.array([0, *range(2, context.rank(0))]))
+    column = build.constant(np.array([-1, *([1] * (context.rank(0) - 2))]))
+    mean = build("ReduceMean", wide, axes)
+    centred = build("Sub", wide, mean)
+    variance = build("ReduceMean", build("Mul", centred, centred), axes)
+    flat = build.constant(np.array([-1]))
+    fresh = [build("Reshape", v, flat) for v in (mean, variance)]
+    own = [build("CastLike", v, r) for v, r in zip(fresh, running, strict=True)]
+    epsilon = context.attribute("epsilon", 1e-5)
+    small = build.constant(epsilon, accumulator(context.dtype(0)))
+    y = build("Div", centred, build("Sqrt", build("Add", variance, small)))
+    for op, value in (("Mul", scale), ("Add", bias)):
+        y = build(op, y, build("CastLike", build("Reshape", value, column), y))
+    momentum = context.attribute("momentum", 0.9)
+    moved = [
+        build("Add", build("Mul", old, build.constant(momentum, context.dtype(3))),
+              build("Mul", new, build.constant(1 - momentum, context.dtype(3))))
+        for old, new in zip(running, own, strict=True)
+    ]  # fmt: skip
+    return (build("CastLike", y, x), *moved)[:outputs]
 
 
 def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -234,7 +272,9 @@ X, C = "float32[2, 4, 3, 5]", "float32[4]"
 VARIANCE = "float32[4] in 0.5..2"
 
 OPS: tuple[Operator, ...] = (
-    Operator("BatchNormalization", _batch_type, _batch_normalisation, kind="broadcast", cases=(
+    Operator("BatchNormalization", _batch_type, _batch_normalisation, _batch_training,
+             kind="broadcast", cases=(
+        case(X, C, C, C, VARIANCE, outputs=3, training_mode=1),
         case(X, C, C, C, VARIANCE), case(X, C, C, C, VARIANCE, epsilon=0.01),
         case("float32[3, 4]", C, C, C, VARIANCE))),
     Operator("LayerNormalization", _layer_type, _layer_normalisation, kind="reduction", cases=(

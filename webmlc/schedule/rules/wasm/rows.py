@@ -161,6 +161,8 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     width = lanes * (4 if size is None or size >= SHORT_ROW else 2)
     if size is not None and size < 2 * width:
         return False
+    if (size is None or size % width) and len(reduce_loops(schedule, update)) > 1:
+        return False  # the rest of each run would be added before the total is initialised
     extent = schedule.extent(last)
     if size is None or size % width:
         schedule.partition(last, extent // width * width)

@@ -1,0 +1,56 @@
+"""The determinant, by elimination with pivoting, written out step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+
+LARGEST = 32
+"""Rows that are eliminated one after the other; more would make too much code."""
+
+
+def _never(context: Context) -> tuple[TensorType, ...]:
+    raise NotSupportedError("this operator is always written out")
+
+
+def _determinant(context: Context, build: Builder) -> tuple[str, ...]:
+    """Each step takes the row with the largest first element out, and that column with it."""
+    size = as_int(context.shape(0)[-1])
+    if size is None or size > LARGEST:
+        raise NotSupportedError(f"a determinant of more than {LARGEST} rows")
+    dtype = context.dtype(0)
+    zero, one, minus = (build.constant(v, dtype) for v in (0, 1, -1))
+    rows, columns = (build.constant(np.array([a])) for a in (-2, -1))
+    first, second = (build.constant(np.array([n])) for n in (0, 1))
+    a, factors = context.node.inputs[0], []
+    for left in range(size, 1, -1):
+        end = build.constant(np.array([left]))
+        column = build("Slice", a, first, second, columns)
+        best = build("ArgMax", build("Abs", column), axis=-2, keepdims=1)
+        numbers = build.constant(np.arange(left)[:, None])
+        chosen = build("Equal", best, numbers)
+        picked = build("ReduceSum", build("Where", chosen, a, zero), rows)
+        top = build("Slice", a, first, second, rows)
+        rest = build("Slice", build("Where", chosen, top, a), second, end, rows)
+        pivot = build("Slice", picked, first, second, columns)
+        stays = build("Equal", best, build.constant(np.int64(0)))
+        factors.append(build("Mul", pivot, build("Where", stays, one, minus)))
+        nought = build("Equal", pivot, zero)
+        safe = build("Where", nought, one, pivot)
+        share = build("Div", build("Slice", rest, first, second, columns), safe)
+        reduced = build("Sub", rest, build("Mul", share, picked))
+        a = build("Slice", reduced, second, end, columns)
+    product = a
+    for factor in factors:
+        product = build("Mul", product, factor)
+    return (build("Squeeze", product, build.constant(np.array([-2, -1]))),)
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("Det", _never, expand=_determinant, cases=(
+        case("float32[3, 3]"), case("float32[2, 4, 4]"), case([[0.0, 2], [3, 1]]),
+        case("float32[2, 1, 1]"))),
+)  # fmt: skip

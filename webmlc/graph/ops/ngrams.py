@@ -1,0 +1,114 @@
+"""TfIdfVectorizer: how often each n-gram of a pool occurs in rows of integers.
+
+One count a length: `webmlc.CountGrams` compares the pool's n-grams of that length with the row from
+every start, at every distance between their items that `max_skip_count` allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Expr, as_int, call, const, minimum, select
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import ONE, ZERO, given
+
+Inputs = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grams:
+    """The pool's n-grams of one length, [grams][length], and the output place of each."""
+
+    items: Array
+    places: Array
+
+
+def _pool(context: Context) -> list[Grams]:
+    """The n-grams of the wanted lengths."""
+    if context.attribute("pool_strings"):
+        raise NotSupportedError("n-grams of strings: tensors hold numbers")
+    pool = np.array(context.attribute("pool_int64s", ()), np.int64)
+    starts = [int(n) for n in context.attribute("ngram_counts")]
+    places = np.array(context.attribute("ngram_indexes"), np.int64)
+    wanted = range(int(context.attribute("min_gram_length")),
+                   int(context.attribute("max_gram_length")) + 1)  # fmt: skip
+    found, before = [], 0
+    for length, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
+        items = pool[start:end].reshape(-1, length)
+        if length in wanted and len(items):
+            found.append(Grams(items, places[before : before + len(items)]))
+        before += len(items)
+    return found
+
+
+def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
+    x, rank = context.node.inputs[0], context.rank(0)
+    size = max(int(i) for i in context.attribute("ngram_indexes")) + 1
+    if rank < 2:
+        x = build("Reshape", x, build.constant(np.array([1, -1])))
+    total = ""
+    for grams in _pool(context):
+        length = grams.items.shape[1]
+        skips = int(context.attribute("max_skip_count")) if length > 1 else 0
+        count = build("CountGrams", x, build.constant(grams.items, context.dtype(0)),
+                      domain="webmlc", skips=skips)  # fmt: skip
+        spread = np.zeros((len(grams.items), size), np.float32)
+        spread[np.arange(len(grams.items)), grams.places] = 1
+        placed = build("MatMul", count, build.constant(spread))
+        total = build("Add", total, placed) if total else placed
+    if not total:
+        raise NotSupportedError("a pool without n-grams of the wanted lengths")
+    weights, mode = context.attribute("weights"), context.attribute("mode")
+    if mode == "IDF":
+        total = build("Min", total, build.constant(np.float32(1)))
+    if mode != "TF" and weights:
+        total = build("Mul", total, build.constant(np.array(weights, np.float32)[:size]))
+    return (total if rank == 2 else build("Reshape", total, build.constant(np.array([size]))),)
+
+
+def _count_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.float32, (context.shape(0)[0], context.shape(1)[0])),)
+
+
+def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """[row][gram]: a fold over starts and distances of whether all items are there."""
+    x, grams = given(inputs, 0), given(inputs, 1)
+    length, size = as_int(grams.shape[1]) or 1, x.shape[1]
+
+    def found(row: Expr, gram: Expr, start: Expr, skip: Expr) -> Expr:
+        inside = start + (skip + 1) * (length - 1) < size
+        for k in range(length):
+            at = minimum(start + (skip + 1) * k, size - 1)
+            inside = inside & call("eq", x[row, at], grams[gram, const(k)])
+        return select(inside, ONE, ZERO)
+
+    extents = (size, const(int(context.attribute("skips")) + 1))
+    shape = context.outputs[0].shape
+    total = reduce("grams", shape, extents, "add", found)
+    return (compute("count", shape, lambda *i: total[i].astype(DType.float32)),)
+
+
+def _never(context: Context) -> tuple[TensorType, ...]:
+    raise NotSupportedError("this operator is always written out")
+
+
+POOL: dict[str, Any] = {
+    "ngram_counts": (0, 4),
+    "ngram_indexes": (0, 1, 2, 3, 4, 5, 6),
+    "pool_int64s": (2, 3, 5, 4, 5, 6, 7, 8, 6, 7),
+    "weights": (0.5, 1, 2, 3, 4, 5, 6),
+}
+X = "int64[2, 12] in 2..8"
+
+OPS: tuple[Operator, ...] = (
+    Operator("CountGrams", _count_type, _count, kind="reduction", domain="webmlc"),
+    Operator("TfIdfVectorizer", _never, expand=_vectorise, cases=tuple(
+        case(x, mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=skips, **POOL)
+        for x, mode, skips in ((X, "TF", 0), (X, "IDF", 2), ("int32[20] in 2..8", "TFIDF", 1)))),
+)  # fmt: skip

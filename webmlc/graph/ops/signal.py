@@ -1,0 +1,218 @@
+"""Signals: DFT and STFT as products with the transform's matrix, and mel filter banks.
+
+A complex signal has its real and imaginary parts on a last axis of 2, so that the transform of a
+signal of length N is one matrix product: [N · parts] · [N · parts][bins · 2].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, as_int, call, select
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ops.operator import (
+    ELEMENT_TYPES,
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    UnknownValueError,
+    case,
+)
+from webmlc.graph.ops.shapes import ZERO, canonical, dimensions, given
+
+Inputs = tuple[Tensor | None, ...]
+
+
+def _always_expands(context: Context) -> tuple[TensorType, ...]:
+    raise NotSupportedError("this operator is always written out")
+
+
+def _number(context: Context, index: int, what: str) -> int:
+    """An input that shapes the code; raises `UnknownValueError` where only a run knows it."""
+    element = context.known(index, what).reshape(-1)[0]
+    if isinstance(element, Expr):
+        raise UnknownValueError(context.node.inputs[index], what)
+    return int(element)
+
+
+def transform_matrix(
+    length: int, given_bins: int, parts: int, *, inverse: bool, onesided: bool
+) -> Array:
+    """The matrix [given · parts][bins · parts out] of a (possibly inverse) Fourier transform.
+
+    `given_bins` of the elements of the signal are there; those missing are zero, or follow from
+    the others where the spectrum of a real signal is one-sided.
+    """
+    sign = 1 if inverse else -1
+    n, k = np.arange(given_bins), np.arange(length)
+    if onesided and not inverse:
+        k = k[: length // 2 + 1]
+    angle = sign * 2 * np.pi * (np.outer(n, k) % length) / length
+    scale = 1.0 / length if inverse else 1.0
+    if onesided and inverse:  # conjugate bins give the same real part again
+        twice = np.where((n == 0) | (2 * n == length), 1.0, 2.0)[:, None] * scale
+        twice[length // 2 + 1 :] = 0
+        return np.stack([np.cos(angle) * twice, -np.sin(angle) * twice], 1).reshape(-1, length)
+    real, imaginary = np.cos(angle) * scale, np.sin(angle) * scale
+    rows = [np.stack([real, imaginary], -1)]
+    if parts == 2:
+        rows.append(np.stack([-imaginary, real], -1))
+    matrix: Array = np.stack(rows[: min(parts, 2)], 1)
+    return matrix.reshape(given_bins * parts, -1)
+
+
+def _dft(context: Context, build: Builder) -> tuple[str, ...]:
+    """The axis last but one, padded or cut, times the matrix, and the axis back in its place."""
+    x, shape = context.node.inputs[0], context.shape(0)
+    rank = len(shape)
+    axis = (context.integers("axis", 2) or (-2,))[0] % rank
+    inverse, onesided = (bool(context.attribute(n, 0)) for n in ("inverse", "onesided"))
+    size, parts = as_int(shape[axis]), as_int(shape[-1])
+    wanted = _number(context, 1, "the length") if context.has(1) else size
+    if size is None or wanted is None or parts is None:
+        raise NotSupportedError("a Fourier transform of symbolic length")
+    if inverse and onesided and not context.has(1):
+        wanted = 2 * (size - 1)
+    order = (*(d for d in range(rank - 1) if d != axis), axis, rank - 1)
+    moved = build("Transpose", x, perm=order) if axis != rank - 2 else x
+    used = min(size, wanted // 2 + 1 if inverse and onesided else wanted)
+    if used != size:
+        limits = (build.constant(np.array([n])) for n in (0, used, rank - 2))
+        moved = build("Slice", moved, *limits)
+    matrix = transform_matrix(wanted, used, parts, inverse=inverse, onesided=onesided)
+    if inverse and onesided and parts == 1:
+        matrix = matrix[::2]
+    flat = build("Reshape", moved, _shape_with(context, build, order, (len(matrix),)))
+    y = build("MatMul", flat, build.constant(np.ascontiguousarray(matrix), context.dtype(0)))
+    out = 1 if inverse and onesided else 2
+    y = build("Reshape", y, _shape_with(context, build, order, (matrix.shape[1] // out, out)))
+    if axis != rank - 2:
+        back = tuple(int(d) for d in np.argsort(order))
+        y = build("Transpose", y, perm=back)
+    return (y,)
+
+
+def _shape_with(
+    context: Context, build: Builder, order: tuple[int, ...], last: tuple[int, ...]
+) -> str:
+    """The shape of all axes but the last two of `order`, then `last`."""
+    kept = build.constant(np.array(order[:-2], np.int64))
+    sizes = build("Gather", build("Shape", context.node.inputs[0]), kept, axis=0)
+    return build("Concat", sizes, build.constant(np.array(last)), axis=0)
+
+
+def _old_axis(node: Node, opset: int) -> Node:
+    """Before opset 20 the axis is an attribute, 1 unless it is given."""
+    return node if opset >= 20 else replace(node, attributes={"axis": 1, **node.attributes})
+
+
+def _stft(context: Context, build: Builder) -> tuple[str, ...]:
+    """Frames of the signal by the window, each through the matrix."""
+    signal, hop = context.node.inputs[0], _number(context, 1, "the step")
+    parts = as_int(context.shape(0)[-1]) if context.rank(0) == 3 else 1
+    length = as_int(context.shape(0)[1])
+    if context.has(3):
+        length = _number(context, 3, "the frames' length")
+    elif context.has(2):
+        length = as_int(context.shape(2)[0])
+    if length is None or parts is None:
+        raise NotSupportedError("frames of symbolic length")
+    if context.rank(0) == 2:
+        signal = build("Unsqueeze", signal, build.constant(np.array([-1])))
+    onesided = bool(context.attribute("onesided", 1))
+    matrix = transform_matrix(length, length, parts, inverse=False, onesided=onesided)
+    frames = build("Frames", signal, domain="webmlc", length=length, step=hop)
+    weights = build.constant(np.ascontiguousarray(matrix), context.dtype(0))
+    if context.has(2):
+        window = build("Unsqueeze", context.node.inputs[2], build.constant(np.array([1])))
+        cube = build("Reshape", weights, build.constant(np.array([length, -1])))
+        weights = build("Mul", cube, window)
+        weights = build("Reshape", weights, build.constant(np.array(matrix.shape)))
+    y = build("MatMul", frames, weights)
+    bins = matrix.shape[1] // 2
+    return (build("Reshape", y, build.constant(np.array([0, 0, bins, 2]))),)
+
+
+def _frames_type(context: Context) -> tuple[TensorType, ...]:
+    batch, size, parts = context.shape(0)
+    length, step = (int(context.attribute(n)) for n in ("length", "step"))
+    count = canonical((size - length) // step + 1)
+    return (TensorType(context.dtype(0), (batch, count, canonical(parts * length))),)
+
+
+def _frames(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """[batch][frame][element · part] of a signal [batch][element][part]."""
+    x, step = given(inputs, 0), int(context.attribute("step"))
+    parts = x.shape[2]
+
+    def element(b: Expr, frame: Expr, i: Expr) -> Expr:
+        return x[b, frame * step + i // parts, i % parts]
+
+    return (compute("frames", context.outputs[0].shape, element),)
+
+
+def _mel_type(context: Context) -> tuple[TensorType, ...]:
+    bins = dimensions(context, 0, "the number of mel bins")[0]
+    length = dimensions(context, 1, "the transform's length")[0]
+    dtype = ELEMENT_TYPES[int(context.attribute("output_datatype", 1))]
+    return (TensorType(dtype, (canonical(length // 2 + 1), bins)),)
+
+
+def _mel(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Triangles between the bins that lie evenly on the mel scale."""
+    rate, low, high = (given(inputs, i) for i in (2, 3, 4))
+    length = dimensions(context, 1, "the transform's length")[0]
+    output = context.outputs[0]
+    wide = DType.float64
+
+    def only(x: Tensor) -> Expr:
+        return x[(ZERO,) * x.rank].astype(wide)
+
+    def mel(hertz: Expr) -> Expr:
+        return call("log", hertz / 700.0 + 1.0) * (2595 / math.log(10))
+
+    def edge(number: Expr) -> Expr:
+        """The spectrum's bin at which triangle `number` begins."""
+        first, last = mel(only(low)), mel(only(high))
+        step = (last - first) / (output.shape[1] + 2).astype(wide)
+        place = number.astype(wide) * step + first
+        hertz = (call("exp", place * (math.log(10) / 2595)) - 1.0) * 700.0
+        return call("floor", hertz * (length + 1).astype(wide) / only(rate))
+
+    def element(bin_: Expr, number: Expr) -> Expr:
+        at = bin_.astype(wide)
+        left, middle, right = (edge(number + k) for k in range(3))
+        rising = (at - left) / call("max", middle - left, Const(1, wide))
+        rising = select(call("eq", left, middle), Const(1, wide), rising)
+        falling = (right - at) / call("max", right - middle, Const(1, wide))
+        climbs = (at >= left) & (at <= middle)
+        falls = (at >= middle) & (at < right)
+        value = select(falls, falling, select(climbs, rising, Const(0, wide)))
+        return value.astype(output.dtype)
+
+    return (compute("mel", output.shape, element),)
+
+
+RATE, LOW, HIGH = np.int64(8192), np.float32(0), np.float32(4096)
+SIGNAL = "float32[2, 10, 1]"
+
+OPS: tuple[Operator, ...] = (
+    Operator("DFT", _always_expands, expand=_dft, normalise=_old_axis, cases=(
+        case(SIGNAL), case(SIGNAL, None, np.int64(0), onesided=1),
+        case("float32[2, 5, 2]", inverse=1),
+        case("float32[2, 6, 2]", None, np.int64(1), inverse=1, onesided=1),
+        case("float32[2, 5, 2]", np.int64(8)), case("float32[2, 5, 2]", np.int64(3)))),
+    Operator("STFT", _always_expands, expand=_stft, cases=(
+        case("float32[2, 32, 1]", np.int64(4), None, np.int64(8)),
+        case("float32[1, 32, 1]", np.int64(8), "float32[16]"),
+        case("float32[1, 32, 2]", np.int64(8), "float32[16]", onesided=0))),
+    Operator("Frames", _frames_type, _frames, kind="injective", domain="webmlc"),
+    Operator("MelWeightMatrix", _mel_type, _mel, kind="injective", cases=(
+        case(np.int64(8), np.int64(16), RATE, LOW, HIGH),)),
+)  # fmt: skip
