@@ -21,6 +21,7 @@ from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
+from webmlc.graph.duplicate_dequantisation import duplicate_dequantisation
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.fuse import FusionLimits, fuse
 from webmlc.graph.hand_down_constants import hand_down_constants
@@ -93,6 +94,8 @@ def compile_model(
     module = _seen(watch, "choose layouts", choose_layouts(module))
     module = _seen(watch, "simplify layouts", simplify_graph(module))
     module = _seen(watch, "hand down constants", hand_down_constants(module))
+
+    module = _seen(watch, "duplicate dequantisation", duplicate_dequantisation(module))
 
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)
     shaped = {d: use_winograd(module) if d == "wasm" else module for d in devices}

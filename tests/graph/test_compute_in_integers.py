@@ -14,9 +14,13 @@ from onnxruntime.quantization import QuantFormat, QuantType
 import webmlc
 from tests.graph.graphs import parsed
 from tests.graph.quantised import SHAPE, quantised_cnn
+from webmlc.core.dtypes import DType
 from webmlc.frontend.read_model import read_model
+from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
+from webmlc.graph.duplicate_dequantisation import duplicate_dequantisation
 from webmlc.graph.fold_constants import fold_constants
+from webmlc.graph.fuse import fuse
 from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Module
 from webmlc.graph.normalise import normalise
@@ -115,3 +119,39 @@ def test_quantised_network_equals_onnxruntime(
     steps = np.abs(actual - expected) / constants[last.input[1]]
     assert steps.max() < 1.01
     assert np.mean(steps < 0.5) >= 0.8
+
+
+def test_a_residual_of_integers_is_added_where_its_convolution_ends(tmp_path: Path) -> None:
+    """The kernel reads and writes bytes: no dequantised map is stored."""
+    made = in_integers(quantised_cnn(tmp_path))
+    fused = fuse(duplicate_dequantisation(simplify_graph(choose_layouts(made))))
+    stored = [fused.main.types[v].dtype for node in fused.main.nodes for v in node.outputs]
+    assert stored.count(DType.float32) == 1  # the network's result
+    (residual,) = [
+        body
+        for node in fused.main.nodes
+        if node.op == "fused"
+        and (body := node.attributes["body"]).name.startswith("dequantize")
+        and "conv" in body.name
+    ]
+    assert [n.op for n in residual.nodes].count("DequantizeLinear") == 2
+
+
+def test_padding_of_quantised_maps_is_their_zero_point(tmp_path: Path) -> None:
+    """Also where a run computes it."""
+    model = parsed("""
+g (float[1,2,5,5] x, int8[3,2,3,3] w) => (int32[1,3,5,5] y) {
+  q, s, zero = DynamicQuantizeLinear(x)
+  y = ConvInteger <pads = [1,1,1,1]> (q, w, zero)
+}
+""")
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-128, 128, (3, 2, 3, 3)).astype(np.int8)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    del model.graph.input[1]
+    onnx.save(model, tmp_path / "model.onnx")
+    x = {"x": rng.standard_normal((1, 2, 5, 5)).astype(np.float32)}
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    webmlc.build(tmp_path / "model.onnx", tmp_path / "package", target="wasm")
+    actual = load(tmp_path / "package", "wasm").run(x)["y"]
+    np.testing.assert_array_equal(actual, session.run(None, x)[0])

@@ -20,6 +20,8 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
+import numpy as np
+
 from webmlc.core.bounds import Interval, Ranges, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call
@@ -214,7 +216,9 @@ class _Simplifier:
             case Var() if (interval := self.ranges.get(node)) is not None and interval.is_point:
                 return {(): int(interval.low)} if interval.low else {}
         children = tuple(self.simplify(child) for child in node.children())
-        return {(node.rebuild(children) if children else node,): 1}
+        atom = node.rebuild(children) if children else node
+        simpler = self.rule(atom)
+        return {(atom,): 1} if simpler is None else self.polynomial(simpler)
 
     def combine(self, node: Expr, parts: list[Polynomial]) -> Polynomial:
         assert isinstance(node, Call)
@@ -494,4 +498,4 @@ def _fold(op: str, args: tuple[Expr, ...], dtype: DType) -> Expr | None:
 def _cast_literal(value: Mapping[str, int] | Number, dtype: DType) -> Expr | None:
     if isinstance(value, float) and (not math.isfinite(value) or not dtype.is_float):
         return None
-    return Const(dtype.numpy.type(value).item(), dtype)
+    return Const(np.asarray(value).astype(dtype.numpy).item(), dtype)

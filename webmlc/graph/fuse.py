@@ -106,6 +106,18 @@ class _Fusion:
                     best = list(grown)
         for node in best:
             self.groups[node] = best
+        self.take_dequantised(best)
+
+    def take_dequantised(self, group: list[Node]) -> None:
+        """Let what follows the anchor read quantised values as they lie in memory."""
+        for node in list(group):
+            for value in node.inputs if kind_of(node) in EPILOGUE else ():
+                maker = self.makers.get(value)
+                if maker is None or maker.op != "DequantizeLinear" or maker in self.groups:
+                    continue
+                if self.live_out([maker, *group]) == self.live_out(group):
+                    group.insert(0, maker)
+                    self.groups[maker] = group
 
     def followers(self, value: str) -> Iterator[Node]:
         """The nodes that depend on `value` within a short distance, in topological order."""

@@ -140,6 +140,25 @@ def move_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | Non
     return _moved(rewriting, node, context, tuple(p.source for p in known), 1)
 
 
+def quantise_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """What joins dequantised parts and is quantised again joins integers: each part is scaled."""
+    joined = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
+    if joined is None or joined.op != "Concat" or joined.domain or node.domain:
+        return None
+    scale = context.constant(1)
+    if scale is None or scale.size != 1 or not rewriting.is_single_use(node.inputs[0]):
+        return None
+    if any(quantised(rewriting, part) is None for part in joined.inputs):
+        return None
+    steps = Steps(rewriting, node)
+    parts = []
+    for part in joined.inputs:
+        requantised = Node("QuantizeLinear", (part, *node.inputs[1:]), node.outputs)
+        same = cancel_pair(rewriting, requantised, rewriting.scope.context(requantised))
+        parts.append(same or steps("QuantizeLinear", part, *node.inputs[1:], **node.attributes))
+    return replace(node, op="Concat", inputs=tuple(parts), attributes=joined.attributes)
+
+
 def _parameters(value: Quantised) -> tuple[float, int, DType]:
     zero = 0 if value.zero is None else int(value.zero.reshape(-1)[0])
     return float(value.scale.reshape(-1)[0]), zero, value.type.dtype
@@ -356,6 +375,7 @@ RULES: tuple[Rule, ...] = (
     cancel_pair,
     move_integers,
     move_parts,
+    quantise_parts,
     multiply_integers,
     average_integers,
     scale_once,

@@ -247,8 +247,6 @@ class _Lowering:
                     small in _HALVES and inner.dtype is DType.float32
                 ):
                     return inner  # what stays in a kernel is not rounded to half precision
-                case Cast(value=Const(value=int() as number), dtype=dtype) if dtype.is_integer:
-                    return Const(int(np.asarray(number).astype(dtype.numpy)), dtype)
             return None
 
         return simplify(rewrite(value, rule))
