@@ -29,6 +29,7 @@ from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Module, print_function
 from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.graph.split_concats import split_concats
 from webmlc.graph.use_winograd import use_winograd
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
@@ -98,7 +99,10 @@ def compile_model(
     module = _seen(watch, "duplicate dequantisation", duplicate_dequantisation(module))
 
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)
-    shaped = {d: use_winograd(module) if d == "wasm" else module for d in devices}
+    shaped = {
+        d: use_winograd(module) if d == "wasm" else split_concats(module, FUSION_LIMITS[d])
+        for d in devices
+    }
     fused = {d: _seen(watch, f"{d}: fuse", fuse(shaped[d], FUSION_LIMITS[d])) for d in devices}
     lowered = {d: _seen(watch, f"{d}: lower", lower_module(m, d)) for d, m in fused.items()}
     if "webgpu" in lowered:
