@@ -10,6 +10,7 @@ step's result can be watched (`on_stage`): that is what `webmlc inspect` prints 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -189,7 +190,8 @@ def _compile_kernels(
         )
         if schedule.function not in done:
             done[schedule.function] = lower(schedule.function, machine)
-        ready[name] = bind_dimensions(done[schedule.function], named.values)
+        lowered = bind_dimensions(done[schedule.function], named.values)
+        ready[name] = replace(lowered, origin=kernel.origin)
         watch(Stage(f"{title}: lowered", partial(loop_text.print_function, ready[name]), name))
     return ready
 

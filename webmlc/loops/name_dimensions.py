@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from webmlc.core.affine import canonical, from_terms, terms
 from webmlc.core.bounds import SYMBOL, bounds
@@ -50,6 +51,7 @@ class NamedDimensions:
     values: tuple[tuple[Var, Expr], ...]
 
 
+@lru_cache(maxsize=1024)
 def name_dimensions(function: LoopFunction) -> NamedDimensions:
     """Name the sizes of `function` that are no polynomials of its symbols."""
     if not function.symbols:

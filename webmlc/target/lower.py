@@ -9,6 +9,8 @@ computes the same.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
@@ -31,8 +33,12 @@ GPU_TYPES = frozenset({DType.float16, DType.bfloat16})
 """Small types that the WebGPU target widens and stores itself: by one call each."""
 
 
+@lru_cache(maxsize=1024)
 def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
-    """The lowered form of `function` for `machine`."""
+    """The lowered form of `function` for `machine`; kept, for `split_kernels` asks first.
+
+    Functions that differ by their `origin` alone are equal: the result's may be the other's.
+    """
     function = lower_blocks(function)
     if machine.name == "webgpu":
         function = merge_guards(function)

@@ -120,7 +120,7 @@ def _transposed(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
         total = canonical(select(total < 0, 0, total)) if as_int(total) is None else total
         total = ZERO if (number := as_int(total)) is not None and number < 0 else total
         half = canonical(total // 2)
-        begins.append(canonical(total - half) if mode == "SAME_LOWER" else half)
+        begins.append(half if mode == "SAME_UPPER" else canonical(total - half))
         sizes.append(canonical(size))
     windows = Windows(inputs, kernel, strides, dilations, tuple(begins), (0,) * rank, False)
     return windows, tuple(sizes)
@@ -183,6 +183,7 @@ OPS: tuple[Operator, ...] = (
         case("float32[1, 2, 4, 5]", "float32[2, 3, 3, 3]"),
         case("float32[1, 2, 4, 5]", "float32[2, 3, 3, 3]", "float32[3]", strides=(2, 2),
              pads=(1,) * 4, output_padding=(1, 1)),
+        case("float32[1, 2, 4, 5]", "float32[2, 3, 3, 3]", strides=(2, 2), output_shape=(8, 10)),
         case("float32[1, 4, 3, 3]", "float32[4, 2, 2, 2]", group=2, strides=(2, 2)),
         case("float32[1, 1, 3]", "float32[1, 2, 3]"))),
 )  # fmt: skip

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, as_int, call, const, select
+from webmlc.core.expr import Const, Expr, call, const, select
 from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.reduction import fold, mean_scale
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, given, product_type
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, given, product_type
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
@@ -21,18 +21,10 @@ Meaning = Callable[[Context, Inputs], tuple[Tensor, ...]]
 
 
 def windows_of(context: Context) -> Windows:
-    """The windows of a pooling node; none is larger than the input (exporters say "all" so)."""
-    windows = Windows.of(
+    """The windows of a pooling node."""
+    return Windows.of(
         context, context.attribute("kernel_shape"), bool(context.attribute("ceil_mode", 0))
     )
-    if not windows.ceil:
-        return windows
-    kernel = list(windows.kernel)
-    for d, dilation in enumerate(windows.dilations):
-        extent = as_int(canonical(windows.inputs[d] + windows.begins[d] + windows.ends[d]))
-        if extent is not None and extent > 0:
-            kernel[d] = min(kernel[d], (extent - 1) // dilation + 1)
-    return replace(windows, kernel=tuple(kernel))
 
 
 def _pool_type(context: Context) -> tuple[TensorType, ...]:

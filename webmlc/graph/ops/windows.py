@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Const, Expr, as_int, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute
@@ -50,7 +50,20 @@ class Windows:
             given = context.attribute("pads") if mode == "NOTSET" else None
             flat: tuple[Expr | int, ...] = tuple(given or (0,) * (2 * rank))
             begins, ends = flat[:rank], flat[rank:]
-        return Windows(inputs, tuple(kernel), strides, dilations, begins, ends, ceil)
+        windows = Windows(inputs, tuple(kernel), strides, dilations, begins, ends, ceil)
+        return windows.clipped() if ceil else windows
+
+    def clipped(self) -> Windows:
+        """The same without the taps that lie behind the padded input in every window.
+
+        Rounding up, a window may be far larger than the input: exporters say "all of it" so.
+        """
+        kernel = list(self.kernel)
+        for d, (size, dilation) in enumerate(zip(self.inputs, self.dilations, strict=True)):
+            extent = as_int(canonical(size + self.begins[d] + self.ends[d]))
+            if extent is not None and extent > 0:
+                kernel[d] = min(kernel[d], (extent - 1) // dilation + 1)
+        return replace(self, kernel=tuple(kernel))
 
     @property
     def rank(self) -> int:

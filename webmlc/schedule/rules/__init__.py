@@ -6,6 +6,8 @@ what was done. Each target has an ordered list of rules; the last one always ans
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
@@ -22,8 +24,16 @@ def schedule_kernel(function: LoopFunction, machine: Machine) -> Schedule:
 def choose_rule(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
     """The name and the schedule of the first rule that applies.
 
-    A rule declines by returning `None`, or by running into a step that a primitive refuses.
+    A rule declines by returning `None`, or by running into a step that a primitive refuses. What
+    asks whether a kernel can be compiled (`split_kernels`) comes before what compiles it: the
+    answer is kept.
     """
+    name, schedule = _choice(function, machine)
+    return name, schedule.copy()
+
+
+@lru_cache(maxsize=1024)
+def _choice(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
     for rule in _rules(machine):
         try:
             schedule = rule(function, machine)
