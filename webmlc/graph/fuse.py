@@ -60,8 +60,10 @@ class _Fusion:
     position: dict[Node, int] = field(default_factory=dict)
     symbolic: dict[str, Node] = field(default_factory=dict)
     bound: BoundSymbols = field(init=False)
+    scope: Scope = field(init=False)
 
     def run(self) -> Function:
+        self.scope = Scope.of(self.function)
         self.users = consumers(self.function)
         self.makers = producers(self.function)
         self.position = {node: p for p, node in enumerate(self.function.nodes)}
@@ -232,13 +234,12 @@ class _Fusion:
         live = self.live_out(members)
         outputs = tuple(o for node in members for o in node.outputs if o in live)
         values = sorted({v for node in ordered for v in (*node.inputs, *node.outputs) if v})
-        scope = Scope.of(self.function)
         body = Function(
             _kernel_name(members),
             inputs,
             outputs,
             ordered,
-            {v: t for v in values if (t := scope.type_of(v)) is not None},
+            {v: t for v in values if (t := self.scope.type_of(v)) is not None},
             {v: a for v in values if (a := self.function.constants.get(v)) is not None},
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
