@@ -226,6 +226,14 @@ def total(*shape: Size, keep: int = 0) -> LoopFunction:
     )
 
 
+def channel_means(batch: Size, channels: Size, *sizes: Size) -> LoopFunction:
+    """Sums over the batch and all sizes: runs that a reduction outside them interrupts."""
+    x = _tensor("X", batch, channels, *sizes)
+    extents = [x.shape[0], *x.shape[2:]]
+    sums = reduce("sum", _sizes(channels), extents, "add", lambda c, b, *i: x[(b, c, *i)])
+    return naive([x], compute("mean", sums.shape, lambda c: sums[c] * 0.5))
+
+
 def add(*shape: Size) -> LoopFunction:
     x, y = _tensor("x", *shape), _tensor("y", *shape)
     return naive([x, y], compute("add", x.shape, lambda *i: x[i] + y[i]))
