@@ -96,7 +96,6 @@ def compile_model(
     module = _seen(watch, "choose layouts", choose_layouts(module))
     module = _seen(watch, "simplify layouts", simplify_graph(module))
     module = _seen(watch, "hand down constants", hand_down_constants(module))
-
     module = _seen(watch, "duplicate dequantisation", duplicate_dequantisation(module))
 
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)

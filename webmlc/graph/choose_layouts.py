@@ -12,7 +12,7 @@ where a layout really meets another (usually at the graph's edge).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,19 +21,17 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import identity
-from webmlc.graph.ir import Array, Function, Module, Node, TensorType
+from webmlc.graph.integer_layouts import centred, less_zero_point, widened, zero_point
+from webmlc.graph.ir import Array, Function, Module, Node
+from webmlc.graph.layout_values import NCHW, NHWC, LayoutValues, keeps_order
 from webmlc.graph.meaning import infer_node, kind_of
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.ops.operator import Scope, array_type
+from webmlc.graph.ops.operator import Scope
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.pack_weights import pack_convolution, pack_depthwise, pack_matrix
 
 LARGEST_BINDING = 128 << 20
 """Bytes that every WebGPU device binds as one buffer (`maxStorageBufferBindingSize`)."""
-NHWC = (0, 2, 3, 1)
-NCHW = (0, 3, 1, 2)
-_INT32 = 6
-"""ONNX's number of int32, as `Cast` has it."""
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _FLOAT = (DType.float32,)
 _WEIGHTS = (DType.int8, DType.int16)
@@ -54,15 +52,8 @@ def choose_layouts(module: Module) -> Module:
 
 
 @dataclass(slots=True)
-class _Layouts:
-    """The function being written, and which values have an NHWC twin."""
-
-    source: Function
-    nodes: list[Node] = field(default_factory=list)
-    types: dict[str, TensorType] = field(default_factory=dict)
-    constants: dict[str, Array] = field(default_factory=dict)
-    nhwc: dict[str, str] = field(default_factory=dict)
-    pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
+class _Layouts(LayoutValues):
+    """The rules, by operator."""
 
     def run(self) -> Function:
         self.types.update(self.source.types)
@@ -101,77 +92,11 @@ class _Layouts:
         else:
             self.nodes.append(replace(node, inputs=inputs))
 
-    # -- values ------------------------------------------------------------------------
-
-    def rank(self, value: str) -> int:
-        return self.types[value].rank if value in self.types else np.ndim(self.constants[value])
-
-    def emit(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        output: str,
-        origin: tuple[str, ...],
-        domain: str = "",
-        **attributes: Any,
-    ) -> str:
-        """Append a node whose output type is inferred."""
-        node = Node(op, tuple(inputs), (output,), attributes, domain, origin)
-        (self.types[output],) = infer_node(node, self.types, self.constants)
-        self.nodes.append(node)
-        return output
-
-    def constant(self, name: str, array: Array) -> str:
-        self.constants[name] = np.asarray(array, order="C")
-        self.types[name] = array_type(array)
-        return name
-
-    def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:
-        if value in self.constants:
-            shape = known.static_shape
-            assert shape is not None
-            return self.constant(output, self.constants[value].reshape(shape))
-        self.types[output] = known
-        self.nodes.append(
-            Node("View", (value,), (output,), {"shape": known.shape}, "webmlc", origin)
-        )
-        return output
-
-    def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:
-        """`value` with its dimensions permuted, as a `View` where only dimensions of size one
-        move.
-        """
-        known = self.types[value]
-        permuted = TensorType(known.dtype, tuple(known.shape[p] for p in permutation))
-        if value in self.constants:
-            return self.constant(output, self.constants[value].transpose(permutation))
-        if _keeps_order(known, permutation):
-            return self.view(value, permuted, output, ())
-        return self.emit("Transpose", (value,), output, (), perm=permutation)
-
-    def as_nhwc(self, value: str) -> str:
-        """The NHWC twin of an NCHW value."""
-        if value not in self.nhwc:
-            self.nhwc[value] = self.transpose(value, f"{value}.nhwc", NHWC)
-        return self.nhwc[value]
-
-    def nchw(self, value: str) -> str:
-        """The value in its own layout, transposing back where so far only its NHWC twin exists."""
-        origin = self.pending.pop(value, None)
-        if origin is not None:
-            self.transpose(self.nhwc[value], value, NCHW)
-        return value
-
-    def define_nhwc(self, value: str, twin: str, origin: tuple[str, ...]) -> None:
-        """Say that `twin` is the NHWC form of `value`, which itself is made only if asked for."""
-        self.nhwc[value] = twin
-        self.pending[value] = origin
-
     # -- operators ---------------------------------------------------------------------
 
     def convolution(self, node: Node) -> bool:
         quantised = node.op == "ConvInteger"
-        weights = self.centred(node, 0) if quantised else self.constants[node.inputs[1]]
+        weights = centred(self, node, 0) if quantised else self.constants[node.inputs[1]]
         windows = None if weights is None else self.windows(node, weights.shape[2:])
         if weights is None or windows is None:
             return False
@@ -180,7 +105,7 @@ class _Layouts:
         packed = pack_depthwise(weights) if depthwise else pack_convolution(weights, groups)
         twin = f"{node.outputs[0]}.nhwc"
         bias = node.inputs[2] if len(node.inputs) > 2 and not quantised else ""
-        zero = self.zero_point(node) if quantised else ""
+        zero = zero_point(self, node) if quantised else ""
         self.emit(
             "DepthwiseConv" if depthwise else "Conv",
             (self.pad(node, windows, zero or 0.0), self.constant(f"{twin}.packed", packed)),
@@ -194,7 +119,7 @@ class _Layouts:
         if bias:
             self.emit("Add", (f"{twin}.sum", self.nchw(bias)), twin, node.origin)
         elif zero:
-            self.less_zero_point(node, zero, weights.sum((1, 2, 3), np.int32), twin)
+            less_zero_point(self, node, zero, weights.sum((1, 2, 3), np.int32), twin)
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
 
@@ -261,10 +186,10 @@ class _Layouts:
         better.
         """
         left, right = node.inputs[:2]
-        quantised = right in self.constants and node.op == "MatMul"  # weights, scaled afterwards
-        if self.types[left].dtype != DType.float32 or (
-            self.types[right].dtype not in ((DType.float32, *_WEIGHTS) if quantised else _FLOAT)
-        ):
+        known = _FLOAT
+        if right in self.constants and node.op == "MatMul":
+            known = (*_FLOAT, *_WEIGHTS)  # which `compute_in_integers` scales afterwards
+        if self.types[left].dtype not in _FLOAT or self.types[right].dtype not in known:
             return False
         if node.op == "Gemm" and (node.attributes.get("transA", 0) or right not in self.constants):
             return False
@@ -302,64 +227,20 @@ class _Layouts:
         if self.rank(left) < 2 or self.rank(right) < 2:
             return False
         if right in self.constants and self.rank(right) == 2:
-            matrix, zero = self.centred(node, 1), self.zero_point(node)
+            matrix, zero = centred(self, node, 1), zero_point(self, node)
             if matrix is None or (zero and self.types[zero].static_shape not in ((), (1,))):
                 return False
             self.constant_product(node, matrix, packed, f"{output}.sum" if zero else output)
             if zero:
-                self.less_zero_point(node, zero, matrix.sum(0, np.int32), output)
+                less_zero_point(self, node, zero, matrix.sum(0, np.int32), output)
             return True
         if not self.is_large(node) or self.types[node.inputs[-1]].rank > 1:
             return False
-        operands = [self.widened(node, slot) for slot in (0, 1)]
+        operands = [widened(self, node, slot) for slot in (0, 1)]
         self.emit("Pack", operands[1:], packed, node.origin, "webmlc")
         columns = self.types[output].shape[-1]
         self.emit("MatMul", (operands[0], packed), output, node.origin, "webmlc", columns=columns)
         return True
-
-    def zero_point(self, node: Node) -> str:
-        """The zero point of the left operand or the map; "" where it is zero."""
-        zero = node.inputs[2] if len(node.inputs) > 2 else ""
-        return "" if zero in self.constants and not self.constants[zero].any() else zero
-
-    def centred(self, node: Node, axis: int) -> Array | None:
-        """The constant weights less their zero point (one, or one along `axis`), as small integers;
-        `None` where it is not constant.
-        """
-        weights = self.constants[node.inputs[1]]
-        zero = node.inputs[3] if len(node.inputs) > 3 else ""
-        if zero and zero not in self.constants:
-            return None
-        shape = [1] * weights.ndim
-        shape[axis] = -1
-        shift = self.constants[zero].astype(np.int32).reshape(shape) if zero else np.int32(0)
-        wide = weights.astype(np.int32) - shift
-        fits = not wide.size or (wide.min() >= -128 and wide.max() <= 127)
-        return wide.astype(np.int8 if fits else np.int16)
-
-    def less_zero_point(self, node: Node, zero: str, sums: Array, output: str) -> None:
-        """`output`, from the products' sum `{output}.sum` of numbers that are not less their zero
-        point: that zero point times the weights' `sums` is subtracted once.
-        """
-        if zero in self.constants:
-            shift = self.constant(f"{output}.shift", -sums * self.constants[zero].astype(np.int32))
-            self.emit("Add", (f"{output}.sum", shift), output, node.origin)
-            return
-        number = self.emit("Cast", (zero,), f"{output}.zero", node.origin, to=_INT32)
-        factors = (number, self.constant(f"{output}.sums", sums))
-        shift = self.emit("Mul", factors, f"{output}.shift", node.origin)
-        self.emit("Sub", (f"{output}.sum", shift), output, node.origin)
-
-    def widened(self, node: Node, slot: int) -> str:
-        """An operand less its zero point, in int32."""
-        name, zero = f"{node.outputs[0]}.{slot}", ""
-        if len(node.inputs) > 2 + slot:
-            zero = node.inputs[2 + slot]
-        wide = self.emit("Cast", (self.nchw(node.inputs[slot]),), name, node.origin, to=_INT32)
-        if not zero:
-            return wide
-        shift = self.emit("Cast", (zero,), f"{name}.zero", node.origin, to=_INT32)
-        return self.emit("Sub", (wide, shift), f"{name}.centred", node.origin)
 
     def constant_product(self, node: Node, matrix: Array, packed: str, product: str) -> None:
         """The product with a constant matrix, in parts where a GPU could not bind it at once."""
@@ -484,10 +365,4 @@ class _Layouts:
             return False
         known = self.types[node.inputs[0]]
         permutation = node.attributes.get("perm", tuple(reversed(range(known.rank))))
-        return _keeps_order(known, tuple(permutation))
-
-
-def _keeps_order(known: TensorType, permutation: tuple[int, ...]) -> bool:
-    """True where permuting moves only dimensions of size one."""
-    kept = [p for p in permutation if as_int(known.shape[p]) != 1]
-    return kept == sorted(kept)
+        return keeps_order(known, tuple(permutation))

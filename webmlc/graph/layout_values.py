@@ -1,0 +1,105 @@
+"""The function that `choose_layouts` writes: its values, and which of them have an NHWC twin.
+
+In: nodes in some layout. Out: nodes, types and constants; a value is transposed where its other
+layout is asked for, once.
+
+    layouts.as_nhwc("x")  ->  "x.nhwc", and the node %x.nhwc = Transpose(%x) where it is new
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import Array, Function, Node, TensorType
+from webmlc.graph.meaning import infer_node
+from webmlc.graph.ops.operator import array_type
+
+NHWC = (0, 2, 3, 1)
+NCHW = (0, 3, 1, 2)
+
+
+@dataclass(slots=True)
+class LayoutValues:
+    """The function being written; `pending` values exist so far as their NHWC twin only."""
+
+    source: Function
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    nhwc: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def rank(self, value: str) -> int:
+        return self.types[value].rank if value in self.types else np.ndim(self.constants[value])
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        origin: tuple[str, ...],
+        domain: str = "",
+        **attributes: Any,
+    ) -> str:
+        """Append a node whose output type is inferred."""
+        node = Node(op, tuple(inputs), (output,), attributes, domain, origin)
+        (self.types[output],) = infer_node(node, self.types, self.constants)
+        self.nodes.append(node)
+        return output
+
+    def constant(self, name: str, array: Array) -> str:
+        self.constants[name] = np.asarray(array, order="C")
+        self.types[name] = array_type(array)
+        return name
+
+    def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:
+        if value in self.constants:
+            shape = known.static_shape
+            assert shape is not None
+            return self.constant(output, self.constants[value].reshape(shape))
+        self.types[output] = known
+        self.nodes.append(
+            Node("View", (value,), (output,), {"shape": known.shape}, "webmlc", origin)
+        )
+        return output
+
+    def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:
+        """`value` with its dimensions permuted, as a `View` where only dimensions of size one
+        move.
+        """
+        known = self.types[value]
+        permuted = TensorType(known.dtype, tuple(known.shape[p] for p in permutation))
+        if value in self.constants:
+            return self.constant(output, self.constants[value].transpose(permutation))
+        if keeps_order(known, permutation):
+            return self.view(value, permuted, output, ())
+        return self.emit("Transpose", (value,), output, (), perm=permutation)
+
+    def as_nhwc(self, value: str) -> str:
+        """The NHWC twin of an NCHW value."""
+        if value not in self.nhwc:
+            self.nhwc[value] = self.transpose(value, f"{value}.nhwc", NHWC)
+        return self.nhwc[value]
+
+    def nchw(self, value: str) -> str:
+        """The value in its own layout, transposing back where so far only its NHWC twin exists."""
+        origin = self.pending.pop(value, None)
+        if origin is not None:
+            self.transpose(self.nhwc[value], value, NCHW)
+        return value
+
+    def define_nhwc(self, value: str, twin: str, origin: tuple[str, ...]) -> None:
+        """Say that `twin` is the NHWC form of `value`, which itself is made only if asked for."""
+        self.nhwc[value] = twin
+        self.pending[value] = origin
+
+
+def keeps_order(known: TensorType, permutation: tuple[int, ...]) -> bool:
+    """True where permuting moves only dimensions of size one."""
+    kept = [p for p in permutation if as_int(known.shape[p]) != 1]
+    return kept == sorted(kept)
