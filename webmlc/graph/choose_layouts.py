@@ -33,7 +33,7 @@ from webmlc.graph.pack_weights import pack_convolution, pack_depthwise, pack_mat
 LARGEST_BINDING = 128 << 20
 """Bytes that every WebGPU device binds as one buffer (`maxStorageBufferBindingSize`)."""
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
-_FLOAT = (DType.float32,)
+_FLOAT: tuple[DType, ...] = (DType.float32,)
 _WEIGHTS = (DType.int8, DType.int16)
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _QUANTISATION = frozenset({"QuantizeLinear", "DequantizeLinear"})
