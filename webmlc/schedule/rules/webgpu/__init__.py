@@ -1,8 +1,8 @@
 """Schedules for WebGPU: ordered rules, each of which answers for the kernels it knows.
 
 The last rule answers for every kernel that one dispatch can compute. A dispatch cannot wait for all
-its workgroups, so a kernel whose threads would need each other's results must be cut in two before
-it gets here (`graph.fuse` does not make such kernels).
+its workgroups, so a kernel whose threads would need each other's results is cut before it gets
+here (`schedule.split_kernels`).
 
     schedule = schedule_kernel(function, WEBGPU)
 """

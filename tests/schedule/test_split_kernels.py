@@ -1,0 +1,80 @@
+"""Kernels that one dispatch cannot compute: cut between blocks, and still the same results."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.graph.graphs import module
+from webmlc.core.machine import WEBGPU
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.graph.ir import Module
+from webmlc.loops.interp import run
+from webmlc.loops.lower_module import lower_module
+from webmlc.loops.verify import verify
+from webmlc.schedule.rules import choose_rule
+from webmlc.schedule.split_kernels import has_rule, split_kernels
+
+CENTRED = """g (float[3,4] x) => (float[3,4] y) {
+    m = ReduceMean<axes = [0, 1], keepdims = 1>(x)
+    y = Sub(x, m)
+}"""
+NORMALISED = """g (float[5,8] x, float[5,8] s, float[5,8] b) => (float[5,8] y) {
+    y = LayerNormalization<axis = 0>(x, s, b)
+}"""
+
+
+def _lowered(text: str) -> Module:
+    return lower_module(fuse(choose_layouts(module(text)), FusionLimits(buffers=8)), "webgpu")
+
+
+def _evaluate(made: Module, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The values of every call, by the interpreter, on what the graph says is passed on."""
+    values = {**values, **made.main.constants}
+    for node in made.main.nodes:
+        if node.op == "View":
+            shape = made.main.type(node.outputs[0]).static_shape
+            values[node.outputs[0]] = values[node.inputs[0]].reshape(shape)
+            continue
+        kernel = made.kernels[node.attributes["kernel"]]
+        verify(kernel)
+        for value in node.outputs:
+            known = made.main.type(value)
+            values[value] = np.zeros(known.static_shape, known.dtype.numpy)
+        names = (*node.inputs, *node.outputs)
+        run(kernel, {b.name: values[n] for b, n in zip(kernel.params, names, strict=True)}, {})
+    return values
+
+
+def test_what_needs_whole_results_is_cut_and_computes_the_same() -> None:
+    whole = _lowered(NORMALISED)
+    assert not has_rule(next(iter(whole.kernels.values())), WEBGPU)
+    cut = split_kernels(whole, WEBGPU, has_rule)
+    names = [node.attributes["kernel"] for node in cut.main.nodes]
+    assert len(names) > 1
+    assert names == [f"layernormalization_part{n}" for n in range(len(names))]
+    for name in names:
+        choose_rule(cut.kernels[name], WEBGPU)
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.random((5, 8), np.float32) for name in "xsb"}
+    want = _evaluate(whole, inputs)["y"]
+    np.testing.assert_allclose(_evaluate(cut, inputs)["y"], want, rtol=1e-6)
+    centred = inputs["x"] - inputs["x"].mean()
+    scaled = centred / np.sqrt((centred**2).mean() + 1e-5) * inputs["s"] + inputs["b"]
+    np.testing.assert_allclose(want, scaled, rtol=1e-4, atol=1e-5)
+
+
+def test_what_one_dispatch_computes_stays_one_kernel() -> None:
+    whole = _lowered(CENTRED)
+    cut = split_kernels(whole, WEBGPU, has_rule)
+    assert [n.attributes["kernel"] for n in cut.main.nodes] == [
+        n.attributes["kernel"] for n in whole.main.nodes
+    ]
+
+
+def test_equal_kernels_are_cut_once() -> None:
+    text = NORMALISED.replace("y = ", "t = ").replace("(x, s, b)\n", "(x, s, b)\n SECOND\n")
+    second = "y = LayerNormalization<axis = 0>(t, s, b)"
+    cut = split_kernels(_lowered(text.replace("SECOND", second)), WEBGPU, has_rule)
+    names = [node.attributes["kernel"] for node in cut.main.nodes]
+    assert len(names) == 2 * len(set(names))
