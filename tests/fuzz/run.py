@@ -26,11 +26,15 @@ from tests.fuzz.graph import FuzzGraph
 from tests.fuzz.worker import Runner
 
 GROUP = 20
-SHRINK_SECONDS = 60
+SHRINK_SECONDS = 30
 
 
 class Wrong(AssertionError):
     """A graph is not computed right."""
+
+
+class Enough(BaseException):
+    """The time for shrinking is over. (hypothesis lets what is no `Exception` through.)"""
 
 
 @dataclass(slots=True)
@@ -45,18 +49,19 @@ class Group:
     _deadline: float | None = None
 
     def test(self, graph: FuzzGraph) -> None:
-        """Raises `Wrong`. While shrinking, what is new after the deadline is left alone."""
+        """Raises `Wrong`; `Enough` where the deadline of shrinking is over."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise Enough
         key = graph.key()
         if key not in self._verdicts:
-            if self._deadline is not None and time.monotonic() > self._deadline:
-                return
             self._verdicts[key] = check_graph(graph, self.runner.device, self.runner.run)
             if self._deadline is None:
                 self.counts[self._verdicts[key].kind] += 1
                 self.operators.update(node.op_type for node in graph.nodes)
         verdict = self._verdicts[key]
         if verdict.is_bug:
-            self.failure = (graph, verdict)
+            if self.failure is None or len(graph.text()) < len(self.failure[0].text()):
+                self.failure = (graph, verdict)
             self._deadline = self._deadline or time.monotonic() + SHRINK_SECONDS
             raise Wrong(verdict.message)
 
@@ -76,7 +81,7 @@ def run_group(
         suppress_health_check=list(HealthCheck),
         print_blob=False,
     )(test)
-    with contextlib.suppress(Wrong):
+    with contextlib.suppress(Wrong, Enough):
         seeded(seed)(test)()
     return group
 
