@@ -4,7 +4,9 @@ their first use.
 Needs: the lowered form, legalised for the target. Guarantees: within a run of stores, equal values
 (loads from memory where no store to that buffer intervenes, broadcasts, operations) used twice or
 more are bound: a scalar by a `Let`, a vector by a vector register stored once. Index expressions
-are left alone (they are addresses), so are literals and what only a `select` arm loads.
+are left alone (they are addresses), so are literals and what only a `select` arm loads; where such
+an arm is long and repeats itself, the store becomes two under a condition, each with values of its
+own.
 
 before                                                   after
     C_0[r] = C_0[r] + T.broadcast(A[k], 4) * B[...]          t[r] = T.broadcast(A[k], 4)
@@ -20,7 +22,7 @@ from functools import lru_cache
 
 from webmlc.core.dtypes import LANE_TYPES
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
-from webmlc.core.rewrite import walk
+from webmlc.core.rewrite import rewrite, walk
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -56,6 +58,7 @@ class _Pass:
     made: list[Buffer] = field(default_factory=list)
 
     def statement(self, stmt: Stmt) -> Stmt:
+        stmt = _split_store(stmt)
         match stmt:
             case Store():
                 return self.run([stmt])
@@ -74,7 +77,7 @@ class _Pass:
         """Handle each maximal run of stores by itself."""
         parts: list[Stmt] = []
         pending: list[Store] = []
-        for stmt in statements:
+        for stmt in map(_split_store, statements):
             if isinstance(stmt, Store):
                 pending.append(stmt)
                 continue
@@ -98,6 +101,7 @@ class _Pass:
 
     def count(self, root: Expr, versions: Versions, counts: Counter[Key]) -> None:
         """Count values; below one that was seen before nothing is counted again."""
+        certain = certain_loads(root)
         stack = [root]
         while stack:
             node = stack.pop()
@@ -106,7 +110,7 @@ class _Pass:
                 counts[key] += 1
                 if counts[key] > 1:
                     continue
-            stack.extend(reversed(operands(node)))
+            stack.extend(reversed(operands(node, certain)))
 
     def is_candidate(self, node: Expr) -> bool:
         """True for a value worth a name: not a literal, variable, register, ramp or broadcast of
@@ -158,6 +162,7 @@ class _Binder:
         first).
         """
         done: dict[Expr, Expr] = {}
+        certain = certain_loads(root)
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
             node, expanded = stack.pop()
@@ -168,7 +173,7 @@ class _Binder:
             if key is not None and key in self.bound:
                 done[node] = self.bound[key]
                 continue
-            below = operands(node)
+            below = operands(node, certain)
             if below and not expanded:
                 stack.append((node, True))
                 stack.extend((child, False) for child in reversed(below))
@@ -192,10 +197,11 @@ class _Binder:
         return read_register(register)
 
 
-def operands(node: Expr) -> tuple[Expr, ...]:
+def operands(node: Expr, certain: frozenset[Load] = frozenset()) -> tuple[Expr, ...]:
     """The values that `node` is computed from.
 
-    No indices, no guarded `select` arm, no amount of a shift (targets want it literal).
+    No indices, no `select` arm that is guarded and loads what is not `certain` to be loaded anyway,
+    no amount of a shift (targets want it literal).
     """
     match node:
         case Load() | Ramp():
@@ -203,8 +209,64 @@ def operands(node: Expr) -> tuple[Expr, ...]:
         case Call(op="shift_left" | "shift_right", args=(value, _)) if node.lanes > 1:
             return (value,)
         case Call(op="select", args=(condition, *arms)):
-            return (condition, *(arm for arm in arms if not is_guarded(arm, condition)))
+            known = certain_loads(condition) | certain
+            return (condition, *(arm for arm in arms if memory_loads(arm) <= known))
     return node.children()
+
+
+def _split_store(stmt: Stmt) -> Stmt:
+    """`A[i] = f(select(c, long, b))` as `if c: A[i] = f(long)` `else: A[i] = f(b)`, where the arm
+    that only `c` allows would be written out many times larger than it is.
+    """
+    if not isinstance(stmt, Store) or stmt.value.lanes > 1:
+        return stmt
+    choice = _long_choice(stmt.value)
+    if choice is None:
+        return stmt
+    condition, then, otherwise = choice.args
+
+    def store(arm: Expr) -> Stmt:
+        value = rewrite(stmt.value, lambda node: arm if node == choice else None)
+        return _split_store(replace(stmt, value=value))
+
+    return If(condition, store(then), store(otherwise))
+
+
+def _long_choice(root: Expr) -> Call | None:
+    """The first `select` under `root` with a long arm that must not be computed before it."""
+    certain = certain_loads(root)
+    pending, seen = [root], {root}
+    while pending:
+        node = pending.pop()
+        match node:
+            case Call(op="select", lanes=1, args=(condition, *arms)):
+                known = certain_loads(condition) | certain
+                guarded = [arm for arm in arms if not memory_loads(arm) <= known]
+                if any(_written_out(arm) > _LONG for arm in guarded):
+                    return node
+        fresh = [child for child in operands(node, certain) if child not in seen]
+        seen.update(fresh)
+        pending += fresh
+    return None
+
+
+_LONG = 1000
+"""Nodes of an expression, shared ones counted as often as they are used, that are too many."""
+
+
+def _written_out(root: Expr) -> int:
+    """How many nodes an expression has when nothing is shared."""
+    sizes: dict[Expr, int] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        missing = [child for child in node.children() if child not in sizes]
+        if missing:
+            stack += missing
+            continue
+        stack.pop()
+        sizes[node] = 1 + sum(sizes[child] for child in node.children())
+    return sizes[root]
 
 
 def is_guarded(arm: Expr, condition: Expr) -> bool:
