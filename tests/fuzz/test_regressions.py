@@ -41,6 +41,10 @@ GRAPHS = {
         g (float[n,2] a, float[2,0] b, float[n,0] c, float[0,3] d) =>
           (float[n,i] x, float[n,j] y, float[k,l] z) {
             g = Gelu (a) x = MatMul (g, b) y = MatMul (c, d) z = Softmax (c) }""",
+    "a power in an arm of a choice builds in no time": """
+        g (float[n,3] x, float[3] e, bool[n,3] c) => (float[n,3] p, float[n,3] w) {
+            a = Abs (x) p = Pow (a, e) b = Add (a, e) q = Pow (b, e) r = Where (c, q, x)
+            w = Neg (r) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",
