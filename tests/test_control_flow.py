@@ -167,6 +167,24 @@ def test_a_loop_scans_as_often_as_a_value_says(tmp_path: Path) -> None:
     check(parse(text), tmp_path, *({"count": n, "go": go, "x": normal(2)} for n, go in counts))
 
 
+def test_a_loop_scans_until_a_computed_condition(tmp_path: Path) -> None:
+    text = """g (float[2] x, int64 most) => (float[2] y, float[k, 2] s, float[k, 2] t) {
+        y, s = Loop(most, , x) <
+            body = b (int64 i, bool c, float[2] p) => (bool d, float[2] q, float[2] o) {
+                limit = Constant<value_float = 50.0>()
+                q = Add(p, p)
+                o = Neg(q)
+                a = Abs(q)
+                m = ReduceMax<keepdims = 0>(a)
+                d = Less(m, limit)
+            }
+        >
+        t = Relu(s)
+    }"""
+    cases = [(normal(2), 100), (normal(2), 3), (np.zeros(2, np.float32), 20), (normal(2), 0)]
+    check(parse(text), tmp_path, *({"x": x, "most": np.array(most)} for x, most in cases))
+
+
 def test_an_equation_of_sizes_that_decides_a_rank_is_taken_to_hold(tmp_path: Path) -> None:
     """What torch makes of `x.squeeze(1)`; another size gives NaN: no other rank can come out."""
     text = """g (float[n, m] x) => (float[n] y) {

@@ -108,8 +108,8 @@ class Outline:
         scanned = len(source.outputs) - 1 - len(initial)
         asks = not goes_on(source) or (self.context.has(1) and self.context.value(1) is None)
         trips = self.trips()
-        if scanned and (asks or trips is None):
-            raise NotSupportedError("the length of what it scans depends on what it computes")
+        if scanned and trips is None:
+            raise NotSupportedError("a loop that scans needs a largest number of iterations")
         symbol = Var(f"iteration_{next(self.outlines.numbers)}")
         function, captured = self.body(source, symbol, asks)
         results = [_type(function, o) for o in function.outputs[asks:]]

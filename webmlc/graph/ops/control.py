@@ -30,6 +30,9 @@ UNROLLED_NODES, UNROLLED_VALUES = 64, 4096
 ASSUMED = "assumed"
 """Of an If whose condition is an equation of sizes, and decides ranks: the branch to take."""
 
+COUNTED = "counted"
+"""Of a Loop that scans until a condition that it computes: it counts its iterations."""
+
 CONTROL = frozenset({("webmlc", "If"), ("webmlc", "Loop")})
 """The nodes that run functions of the module."""
 
@@ -116,9 +119,12 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
             deciding = 1 if context.has(1) and context.value(1) is None else 0
             what = "the length of a sequence from a loop"
             raise UnknownValueError(context.node.inputs[deciding], what)
-        if scanned and context.has(0) and context.has(1) and context.value(1) is None:
-            return _without_condition(context, builder) if goes_on(body) else None
-        return None
+        if not scanned or not context.has(0) or COUNTED in context.node.attributes:
+            return None
+        if not goes_on(body):
+            return _counted(context, builder)
+        unknown = context.has(1) and context.value(1) is None
+        return _without_condition(context, builder) if unknown else None
     slices: list[tuple[str, ...]] = []
     for trip in range(trips):
         given = (builder.constant(np.int64(trip)), builder.constant(np.bool_(True)), *carried)
@@ -130,6 +136,32 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
         for parts, (axis, backward) in zip(zip(*slices, strict=True), places(context), strict=False)
     ]
     wanted = zip((*carried, *stacks), context.node.outputs, strict=True)
+    return tuple(value for value, name in wanted if name)
+
+
+def _counted(context: Context, builder: Builder) -> tuple[str, ...]:
+    """A loop that scans until a condition that it computes, with a count of its iterations: what it
+    scans has room for all that are allowed, and ends after those that there were.
+    """
+    body, node = context.attribute("body"), context.node
+    states = len(node.inputs) - 2
+    inner = Builder(replace(node, outputs=(builder.fresh("counted"),)))
+    count = inner.fresh("count")
+    more = inner("Add", count, inner.constant(np.int64(1)))
+    counting = replace(
+        body,
+        inputs=(*body.inputs, count),
+        outputs=(*body.outputs[: states + 1], more, *body.outputs[states + 1 :]),
+        nodes=(*body.nodes, *inner.nodes),
+        constants={**body.constants, **inner.constants},
+    )
+    attributes = {**node.attributes, "body": counting, COUNTED: 1}
+    zero, outputs = builder.constant(np.int64(0)), len(node.outputs) + 1
+    results = builder.many("Loop", *node.inputs, zero, outputs=outputs, **attributes)
+    end = builder("Unsqueeze", results[states], axes=(0,))
+    start = builder.constant(np.array([0]))
+    scans = [builder("Slice", r, start, end, start) for r in results[states + 1 :]]
+    wanted = zip((*results[:states], *scans), node.outputs, strict=True)
     return tuple(value for value, name in wanted if name)
 
 
