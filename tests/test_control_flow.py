@@ -185,6 +185,26 @@ def test_a_loop_scans_until_a_computed_condition(tmp_path: Path) -> None:
     check(parse(text), tmp_path, *({"x": x, "most": np.array(most)} for x, most in cases))
 
 
+def test_a_loop_in_a_branch_runs_as_often_as_a_value_outside_says(tmp_path: Path) -> None:
+    text = """g (float[2] x, int64 count, bool go) => (float[2] y) {
+        y = If(go) <
+            then_branch = t () => (float[2] p) {
+                p, s = Loop(count, , x) <
+                    body = b (int64 i, bool c, float[2] q) => (bool d, float[2] r, float[2] o) {
+                        d = Identity(c)
+                        r = Add(q, x)
+                        o = Neg(r)
+                    }
+                >
+            },
+            else_branch = e () => (float[2] u) { u = Abs(x) }
+        >
+    }"""
+    counts = [(3, True), (40, True), (5, False)]
+    feeds = [{"x": normal(2), "count": np.array(n), "go": np.array(g)} for n, g in counts]
+    check(parse(text), tmp_path, *feeds)
+
+
 def test_an_equation_of_sizes_that_decides_a_rank_is_taken_to_hold(tmp_path: Path) -> None:
     """What torch makes of `x.squeeze(1)`; another size gives NaN: no other rank can come out."""
     text = """g (float[n, m] x) => (float[n] y) {

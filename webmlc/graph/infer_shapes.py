@@ -38,6 +38,7 @@ from webmlc.graph.evaluate import evaluate_node, read_tensors, stages
 from webmlc.graph.evaluate_symbols import evaluate_symbols
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops import OPS
+from webmlc.graph.ops.control import closed, reads
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     VALUE_LIMIT,
@@ -123,14 +124,18 @@ class _Inference:
                 if isinstance(error, UnknownValueError):
                     self.unknown.append(self.sources_of(error.name))
             except UnsupportedError as error:  # what a function inside this one cannot do
+                values = error.values if isinstance(error, UnknownShapeError) else ()
+                if values and all(self.bind(value, node) for value in values):
+                    pending.append(closed(node, {value: self.bound[value] for value in values}))
+                    continue
                 self.failed.update(node.outputs)
                 self.unsupported += error.nodes
-                if isinstance(error, UnknownShapeError):
-                    found = [s for v in error.values for s in self.sources_of(v)]
-                    self.unknown += [tuple(found)] * len(error.nodes)
+                if values:
+                    deciding = [s for v in values for s in self.sources_of(v)]
+                    self.unknown += [tuple(deciding)] * len(error.nodes)
         if len(self.unknown) == len(self.unsupported) > 0:
-            values = dict.fromkeys(value for sources in self.unknown for value in sources)
-            raise UnknownShapeError(tuple(self.unsupported), tuple(values))
+            sources = dict.fromkeys(value for found in self.unknown for value in found)
+            raise UnknownShapeError(tuple(self.unsupported), tuple(sources))
         if self.unsupported:
             raise UnsupportedError(tuple(self.unsupported))
         outputs, sequences = self.outputs()
@@ -146,11 +151,11 @@ class _Inference:
     def bind(self, value: str, node: Node) -> bool:
         """Have a run read `value`'s elements from memory; False where it holds no few integers."""
         if value in self.bound:
-            return value in node.inputs
+            return reads(node, value)
         if value in self.bound.values():
             return False
         type_ = self.types.get(value)
-        if not self.binds or value not in node.inputs or type_ is None:
+        if not self.binds or not reads(node, value) or type_ is None:
             return False
         if not type_.dtype.is_integer:
             return False

@@ -78,11 +78,11 @@ def splice(function: Function, builder: Builder, given: Mapping[str, str]) -> tu
         inputs = tuple(names.get(i, i) for i in node.inputs)
         outputs = tuple(builder.fresh(o) if o else "" for o in node.outputs)
         names.update(zip(node.outputs, outputs, strict=True))
-        builder.nodes.append(replace(_closed(node, names), inputs=inputs, outputs=outputs))
+        builder.nodes.append(replace(closed(node, names), inputs=inputs, outputs=outputs))
     return tuple(names.get(o, o) for o in function.outputs)
 
 
-def _closed(node: Node, names: Mapping[str, str]) -> Node:
+def closed(node: Node, names: Mapping[str, str]) -> Node:
     """The node; its own sub-graphs read the new names."""
     attributes = {
         key: _renamed(value, names) if isinstance(value, Function) else value
@@ -91,12 +91,20 @@ def _closed(node: Node, names: Mapping[str, str]) -> Node:
     return replace(node, attributes=attributes)
 
 
+def reads(node: Node, value: str) -> bool:
+    """True where a node, or a sub-graph of it, reads a value."""
+    inner = (f for f in node.attributes.values() if isinstance(f, Function))
+    return value in node.inputs or any(
+        value in f.outputs or any(reads(n, value) for n in f.nodes) for f in inner
+    )
+
+
 def _renamed(function: Function, names: Mapping[str, str]) -> Function:
     own = set(function.inputs) | set(function.constants)
     own |= {o for node in function.nodes for o in node.outputs}
     outer = {old: new for old, new in names.items() if old not in own}
     nodes = tuple(
-        replace(_closed(node, outer), inputs=tuple(outer.get(i, i) for i in node.inputs))
+        replace(closed(node, outer), inputs=tuple(outer.get(i, i) for i in node.inputs))
         for node in function.nodes
     )
     outputs = tuple(outer.get(o, o) for o in function.outputs)
