@@ -57,8 +57,8 @@ def name_dimensions(function: LoopFunction) -> NamedDimensions:
     if not function.symbols:
         return NamedDimensions(function, ())
     naming = _Naming(function, set(function.symbols), frozenset(_sizes(function)))
-    body = naming.statements(function.body)
     buffers = {b: naming.buffer(b) for b in (*function.params, *function.allocations)}
+    body = naming.statements(function.body)
     if not naming.values:
         return NamedDimensions(function, ())
     body = replace_buffers(body, {old: new for old, new in buffers.items() if old != new})
