@@ -7,9 +7,10 @@ import pytest
 
 from tests.target.test_small_types import elementwise, run
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, call
+from webmlc.core.expr import Expr, Var, call, const
 from webmlc.core.machine import WEBGPU
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.loops.ir import Buffer, For, LoopFunction, Store
 from webmlc.target.lower import lower
 
 INTEGERS = [d for d in DType if d.is_integer and d.bits >= 8]
@@ -61,6 +62,21 @@ def test_only_divisors_that_may_be_zero_are_guarded() -> None:
 
     assert "select" not in text(lambda x, y: call("truncdiv", x, 7))
     assert "select" in text(lambda x, y: call("truncdiv", x, y))
+
+
+@pytest.mark.parametrize("dtype", [DType.uint8, DType.int16, DType.uint32])
+@pytest.mark.parametrize("op", ["shift_left", "shift_right"])
+def test_all_lanes_shift_by_an_amount_from_memory(run_wasm: object, dtype: DType, op: str) -> None:
+    shape = (const(64),)
+    x, by = Buffer("X", shape, dtype), Buffer("N", (const(1),), dtype)
+    y = Buffer("Y", shape, dtype)
+    o, i = Var("o"), Var("i")
+    store = Store(y, (o * 8 + i,), call(op, x[o * 8 + i], by[0]))
+    body = For(o, const(8), For(i, const(8), store, "vectorized"))
+    given = np.resize(pairs(dtype)[0], 64)
+    amount = np.array([3], dtype.numpy)
+    got = run(run_wasm, LoopFunction("f", (x, by, y), 1, (), (), body), "relaxed", given, amount)
+    np.testing.assert_array_equal(got, SCALAR_OPERATORS[op].meaning(given, amount))
 
 
 @pytest.mark.parametrize("dtype", [DType.int32, DType.int64, DType.uint64, DType.int8])

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Var
 from webmlc.loops.ir import (
     Buffer,
     Let,
@@ -117,6 +117,8 @@ class _Legaliser:
         return node.rebuild(children) if changed else node
 
     def widened(self, value: Expr, dtype: DType) -> Expr:
+        if isinstance(value, Broadcast):  # once, and the amount of a shift stays one scalar
+            return Broadcast(self.widened(value.value, dtype), value.width)
         return decode(value, dtype) if dtype in self.stored else value.astype(DType.int32)
 
     def narrowed(self, value: Expr, dtype: DType) -> Expr:
