@@ -122,6 +122,19 @@ def test_a_scan_of_a_symbolic_length_goes_backwards(tmp_path: Path) -> None:
     )
 
 
+def test_a_state_that_starts_as_a_constant_is_carried(tmp_path: Path) -> None:
+    text = """g (float[t, 2] x) => (float[2] k, float[t, 2] z)
+        <float[2] start = {1, 2}> {
+        k, z = Scan<num_scan_inputs = 1,
+            body = b (float[2] s, float[2] p) => (float[2] r, float[2] o) {
+            r = Add(s, p)
+            o = Mul(r, p)
+        }>(start, x)
+    }"""
+    runs = [{"x": normal(t, 2)} for t in (3, 3, 50)]
+    check(parse(text), tmp_path, *runs)
+
+
 def test_a_branch_inside_a_loop_inside_a_loop(tmp_path: Path) -> None:
     text = """g (float[n] x, float[m] w) => (float[n] y, float[m, n] s) {
         y, s = Scan<num_scan_inputs = 1,

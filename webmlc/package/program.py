@@ -126,15 +126,18 @@ def program_parts(module: Module) -> ProgramParts:
 
 def _made_of_constants(main: Function) -> list[Node]:
     """The kernel calls (and views) of a CPU program that depend on constants and on each other
-    only.
+    only. What a loop starts from is no such value: every iteration writes it again.
     """
     calls = [node for node in main.nodes if node.op == "call_kernel"]
     if any(_device(node) != "wasm" for node in calls):
         return []
     known = set(main.constants)
     early: list[Node] = []
+    states = {v for node in main.nodes if node.op == "Loop" for v in node.outputs}
+    states |= {node.inputs[0] for node in main.nodes if node.op == "Loop"}
     for node in main.nodes:
         fixed = node.op in ("call_kernel", "View") and bool(node.inputs)
+        fixed = fixed and states.isdisjoint(node.outputs)
         if fixed and known.issuperset(node.inputs):
             early.append(node)
             known.update(node.outputs)
