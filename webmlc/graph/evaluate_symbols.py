@@ -1,8 +1,8 @@
 """Tensor expressions over *values known at build time*: shapes and what is computed from them.
 
 In: output tensors of a `compute`, and for its placeholders arrays of numbers and of expressions
-over symbols. Out: such arrays, or None where an element cannot be told. `Shape → Gather → Concat`
-of a symbolic shape becomes a handful of expressions, by the operators' own definition:
+over symbols. Out: such arrays; None stands for an element that cannot be told. `Shape → Gather →
+Concat` of a symbolic shape becomes a handful of expressions, by the operators' own definition:
 
     >>> from webmlc.core.expr import const
     >>> n = Var("n")
@@ -43,7 +43,9 @@ class _UnknownError(Exception):
 def evaluate_symbols(
     outputs: Sequence[Tensor], inputs: Mapping[Tensor, Value]
 ) -> list[Value] | None:
-    """The values of `outputs`, or None where some element is not known."""
+    """The values of `outputs`, None for each element that is not known; None where all that can be
+    said is a type.
+    """
     known = dict(inputs)
     try:
         for stage in stages(outputs):
@@ -59,10 +61,13 @@ def _stage(stage: Tensor, known: Mapping[Tensor, Value]) -> Value:
     sizes = [n for n in shape if n is not None]
     if len(sizes) < len(shape) or math.prod(sizes) > VALUE_LIMIT:
         raise _UnknownError
-    elements = [
-        _element(stage, dict(zip(stage.axes, position, strict=True)), known)
-        for position in np.ndindex(*sizes)
-    ]
+    elements: list[Any] = []
+    for position in np.ndindex(*sizes):
+        try:
+            place = dict(zip(stage.axes, position, strict=True))
+            elements.append(_element(stage, place, known))
+        except _UnknownError:
+            elements.append(None)
     return object_array(elements, sizes)
 
 
@@ -111,7 +116,9 @@ def _value(root: Expr, place: Mapping[Var, Any], known: Mapping[Tensor, Value]) 
 
 
 class _Undefined:
-    """What a read out of bounds gives: fine as long as a select discards it."""
+    """What a read out of bounds, or of an unknown element, gives: fine as long as a select discards
+    it.
+    """
 
 
 _UNDEFINED = _Undefined()
@@ -122,7 +129,8 @@ def _read(known: Mapping[Tensor, Value], tensor: Tensor, indices: Sequence[Any])
     if value is None or not all(isinstance(i, int) for i in indices):
         return _UNDEFINED
     if all(0 <= i < n for i, n in zip(indices, value.shape, strict=True)):
-        return value[tuple(indices)]
+        found = value[tuple(indices)]
+        return _UNDEFINED if found is None else found
     return _UNDEFINED
 
 

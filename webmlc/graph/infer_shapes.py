@@ -95,6 +95,8 @@ class _Inference:
         self.failed: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
         self.unknown: list[tuple[str, ...]] = []
+        self.partial: dict[str, Value] = {}  # None: an element that only a run knows
+        self.taken: set[str] = set()  # the names that expansions gave
         self.bound: dict[str, str] = {}
         shapes = (t.shape for t in function.types.values())
         self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
@@ -152,11 +154,9 @@ class _Inference:
         """Have a run read `value`'s elements from memory; False where it holds no few integers."""
         if value in self.bound:
             return reads(node, value)
-        if value in self.bound.values():
-            return False
         type_ = self.types.get(value)
-        if not self.binds or not reads(node, value) or type_ is None:
-            return False
+        if not self.binds or not reads(node, value) or type_ is None or value in self.values:
+            return False  # a symbol does not tell what only a number could
         if not type_.dtype.is_integer:
             return False
         shape = type_.static_shape
@@ -164,12 +164,17 @@ class _Inference:
             return False
         count = prod(shape)
         stem = re.sub(r"\W", "_", value, flags=re.ASCII)
-        names = [self.symbol(stem if count == 1 else f"{stem}_{i}") for i in range(count)]
-        elements = object_array([Var(name) for name in names], shape)
-        self.bound[value] = f"{value}/bound"
-        reader = bind(
-            elements, dict(enumerate(names)), type_.dtype, value, self.bound[value], node.name
+        known = self.partial.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
+        names = {
+            i: self.symbol(stem if count == 1 else f"{stem}_{i}")
+            for i, element in enumerate(known)
+            if element is None
+        }
+        elements = object_array(
+            [Var(names[i]) if i in names else e for i, e in enumerate(known)], shape
         )
+        self.bound[value] = f"{value}/bound"
+        reader = bind(elements, names, type_.dtype, value, self.bound[value], node.name)
         self.types[self.bound[value]] = type_
         self.values[self.bound[value]] = elements
         self.nodes.append(reader)
@@ -177,8 +182,9 @@ class _Inference:
 
     def symbol(self, text: str) -> str:
         """A name like `text` that no symbol has yet."""
-        name = f"n_{text}" if not text or text[0].isdigit() or iskeyword(text) else text
-        count = 2
+        plain = text.isidentifier() and not iskeyword(text) and text not in ("T", "range")
+        text = text if plain else f"n_{text}"
+        name, count = text, 2
         while name in self.symbols:
             name, count = f"{text}_{count}", count + 1
         self.symbols.add(name)
@@ -241,7 +247,7 @@ class _Inference:
 
     def expand(self, node: Node, row: Operator, context: Context) -> list[Node] | None:
         assert row.expand is not None
-        builder = Builder(node)
+        builder = Builder(node, taken=self.taken)
         results = row.expand(context, builder)
         if results is None:
             return None
@@ -277,13 +283,16 @@ class _Inference:
         for i, tensor in enumerate(tensors):
             if tensor in read:
                 value = context.value(i)
-                if value is None:
-                    return False
-                inputs[tensor] = value
-        values = evaluate_symbols(outputs, inputs)
+                value = self.partial.get(node.inputs[i]) if value is None else value
+                if value is not None:
+                    inputs[tensor] = value
+        values = evaluate_symbols(outputs, inputs) if inputs or not read else None
         if values is None:
             return False
         names = [o for o in node.outputs if o]
+        if any(e is None for value in values for e in value.reshape(-1)):
+            self.partial.update(zip(names, values, strict=True))
+            return False
         if any(isinstance(e, Expr) and e.dtype.is_float for v in values for e in v.reshape(-1)):
             for name, value in zip(names, values, strict=True):
                 self.values[name] = value  # floats of symbols: for the inference that follows only

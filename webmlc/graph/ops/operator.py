@@ -182,7 +182,8 @@ class Context:
 
 @dataclass(slots=True)
 class Builder:
-    """Makes the nodes that an `expand` rewrites its node into; values get names under the node's.
+    """Makes the nodes that an `expand` rewrites its node into; values get names under the node's,
+    and none that is `taken`.
 
     >>> builder = Builder(Node("Celu", ("x",), ("y",)))
     >>> builder("Relu", "x"), builder.constant(np.float32(2))
@@ -192,6 +193,7 @@ class Builder:
     source: Node
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
     _used: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, op: str, *inputs: str, domain: str = "", **attributes: Attribute) -> str:
@@ -217,10 +219,10 @@ class Builder:
         """A name that no other value has."""
         base = f"{next(o for o in self.source.outputs if o)}/{what}"
         name = base
-        while name in self._used:  # a name may itself end in a number
-            self._used[base] += 1
+        while name in self.taken:
+            self._used[base] = self._used.get(base, 0) + 1
             name = f"{base}_{self._used[base]}"
-        self._used[name] = 0
+        self.taken.add(name)
         return name
 
 

@@ -82,9 +82,12 @@ def _sizes(
     """(axis, size, scale) of every listed axis."""
     if context.has(SIZES):
         sizes = [as_expr(n) for n in context.known(SIZES, "the size").reshape(-1).tolist()]
-        return _of_sizes(
-            context.attribute("keep_aspect_ratio_policy", "stretch"), shape, axes, sizes
-        )
+        policy = context.attribute("keep_aspect_ratio_policy", "stretch")
+        crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
+        tables = context.attribute("mode") == "cubic" or context.attribute("antialias", 0)
+        if (policy != "stretch" or crops or tables) and None in map(as_int, sizes):
+            raise UnknownValueError(context.node.inputs[SIZES], "the size")
+        return _of_sizes(policy, shape, axes, sizes)
     if "scales" in context.node.attributes:
         scales: list[Any] = list(context.attribute("scales"))
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from webmlc.core.dtypes import DType
@@ -11,6 +13,7 @@ from webmlc.core.expr import (
     as_expr,
     call,
     const,
+    maximum,
     select,
 )
 from webmlc.graph.compute import Tensor, compute
@@ -20,6 +23,7 @@ from webmlc.graph.ops.operator import (
     BIND,
     ELEMENT_TYPES,
     SYMBOLIC_CONSTANT,
+    Builder,
     Context,
     Operator,
     UnknownValueError,
@@ -73,7 +77,42 @@ def _constant_of_shape(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("fill", y.shape, lambda *_: Const(value, y.dtype)),)
 
 
+def _sizes_type(context: Context) -> tuple[TensorType, ...]:
+    context.known(0, "a size")
+    return (context.type(0),)
+
+
+def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Sizes that are computed during a run, as symbols: whatever is made of them is known."""
+    x = given(inputs, 0)
+    return (compute("sizes", x.shape, lambda *i: x[i]),)
+
+
+def _range_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    """A range that is computed during a run: how many there are is, too."""
+    if context.has(3) or all(context.value(i) is not None for i in range(3)):
+        return None
+    count = builder("RangeCount", *context.node.inputs, domain="webmlc")
+    return (builder("Range", *context.node.inputs, count),)
+
+
+def _range_count_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.int64, ()),)
+
+
+def _range_count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    start, limit, delta = (t[(ZERO,) * t.rank] for t in map(partial(given, inputs), range(3)))
+    if start.dtype.is_float:
+        count = call("ceil", (limit - start) / delta).astype(DType.int64)
+    else:
+        start, limit, delta = (e.astype(DType.int64) for e in (start, limit, delta))
+        count = -((start - limit) // delta)  # rounded up
+    return (compute("count", (), lambda: maximum(count, 0)),)
+
+
 def _range_type(context: Context) -> tuple[TensorType, ...]:
+    if context.has(3):
+        return (TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],)),)
     start, limit, delta = (
         context.known(i, what).reshape(-1)[0]
         for i, what in enumerate(("the start", "the limit", "the step"))
@@ -143,7 +182,9 @@ OPS: tuple[Operator, ...] = (
     Operator("ConstantOfShape", _constant_of_shape_type, _constant_of_shape,
              kind="injective", cases=(
         case([2, 3]), case([2, 3], value=np.array([5], np.int64)))),
-    Operator("Range", _range_type, _range, kind="injective", cases=(
+    Operator("Sizes", _sizes_type, _sizes, domain="webmlc", kind="injective"),
+    Operator("RangeCount", _range_count_type, _range_count, domain="webmlc", kind="injective"),
+    Operator("Range", _range_type, _range, _range_expanded, kind="injective", cases=(
         case(np.int64(1), np.int64(10), np.int64(3)), case(np.int64(5), np.int64(-5), np.int64(-2)),
         case(np.float32(0.5), np.float32(3), np.float32(0.5)))),
     Operator("EyeLike", _eye_like_type, _eye_like, kind="injective", cases=(

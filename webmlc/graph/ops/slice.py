@@ -15,6 +15,7 @@ from webmlc.core.rewrite import variables
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
+    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -25,6 +26,7 @@ from webmlc.graph.ops.shapes import (
     canonical,
     dimensions,
     given,
+    select_among,
 )
 
 Inputs = tuple[Tensor | None, ...]
@@ -57,6 +59,70 @@ def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
         number = number if positive or (known or 0) > 0 else canonical(maximum(number, 0))
         result[axis % len(shape)] = (first, number, step)
     return result
+
+
+def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    """A slice that is computed during a run: where it starts and what it counts is, too."""
+    x, *bounds_ = context.node.inputs
+    if all(context.value(i) is not None for i in (1, 2) if bounds_):
+        return None
+    axes = context.integers("axes", 3) or tuple(range(as_int(context.shape(1)[0]) or 0))
+    axes = tuple(axis % context.rank(0) for axis in axes)
+    steps = context.integers("steps", 4) or (1,) * len(axes)
+    shape = builder("Shape", x)
+    ranges = builder.many(
+        "SliceRange", shape, *bounds_[:2], outputs=2, domain="webmlc", axes=axes, steps=steps
+    )
+    return (builder("Part", x, *ranges, domain="webmlc", axes=axes, steps=steps),)
+
+
+def _slice_range_type(context: Context) -> tuple[TensorType, ...]:
+    return (context.type(1), context.type(1))
+
+
+def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Of each sliced axis, the first element and how many there are."""
+    shape, starts, ends = (given(inputs, i) for i in range(3))
+    pairs = tuple(zip(context.attribute("axes"), context.attribute("steps"), strict=True))
+
+    def place(bound: Tensor, k: int, end: bool) -> Expr:
+        (axis, step), value = pairs[k], bound[k]
+        size = shape[axis].astype(value.dtype)
+        low, high = (0, size) if step > 0 else (-1 if end else 0, size - 1)
+        return minimum(maximum(select(value < 0, value + size, value), low), high)
+
+    firsts, counts = [], []
+    for k, (_, step) in enumerate(pairs):
+        first, last = place(starts, k, False), place(ends, k, True)
+        distance = last - first if step > 0 else first - last
+        firsts.append(first)
+        counts.append(maximum((distance + (abs(step) - 1)) // abs(step), 0))
+    return (
+        compute("first", starts.shape, lambda k: select_among(firsts, k)),
+        compute("count", starts.shape, lambda k: select_among(counts, k)),
+    )
+
+
+def _part_type(context: Context) -> tuple[TensorType, ...]:
+    shape = list(context.shape(0))
+    counts = dimensions(context, 2, "how many there are")
+    dimensions(context, 1, "the first")
+    for axis, count in zip(context.attribute("axes"), counts, strict=True):
+        shape[axis] = count
+    return (TensorType(context.dtype(0), tuple(shape)),)
+
+
+def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """`count` elements of each axis, from `first` on, `step` apart."""
+    x, steps = given(inputs, 0), context.attribute("steps")
+    firsts = dimensions(context, 1, "the first")
+    cuts = dict(zip(context.attribute("axes"), zip(firsts, steps, strict=True), strict=True))
+
+    def element(*i: Expr) -> Expr:
+        along = (cuts.get(d, (ZERO, 1)) for d in range(x.rank))
+        return x[tuple(first + v * step for v, (first, step) in zip(i, along, strict=True))]
+
+    return (compute("slice", context.outputs[0].shape, element),)
 
 
 def _is_natural(expr: Expr) -> bool:
@@ -105,6 +171,19 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
     for place, axis in enumerate(axes):
         result[axis % rank] = (flat[place], flat[len(axes) + place])
     return result
+
+
+def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    """Padding that is computed during a run: what it adds and what it cuts are sizes."""
+    if "pads" in context.node.attributes or context.value(1) is not None:
+        return None
+    x, pads, *rest = context.node.inputs
+    zero = builder.constant(np.int64(0))
+    added, cut = (
+        builder("Sizes", builder("Max", value, zero), domain="webmlc")
+        for value in (pads, builder("Neg", pads))
+    )
+    return (builder("Pad", x, builder("Sub", added, cut), *rest, **context.node.attributes),)
 
 
 def _pad_type(context: Context) -> tuple[TensorType, ...]:
@@ -161,11 +240,13 @@ def _outside(mode: str, at: Expr, size: Expr) -> Expr:
 X = "float32[2, 3, 4]"
 
 OPS: tuple[Operator, ...] = (
-    Operator("Slice", _slice_type, _slice, kind="injective", cases=(
+    Operator("SliceRange", _slice_range_type, _slice_range, domain="webmlc", kind="injective"),
+    Operator("Part", _part_type, _part, domain="webmlc", kind="injective"),
+    Operator("Slice", _slice_type, _slice, _slice_expanded, kind="injective", cases=(
         case(X, [0, 1], [2, 3]), case(X, [-2], [2**62], [1]), case(X, [3], [0], [2], [-1]),
         case(X, [-1], [-100], [2], [-2]), case(X, [0], [4], [2], [3]), case(X, [5], [9], [2]),
         case(X, starts=(1,), ends=(-1,), axes=(2,), opset=9))),
-    Operator("Pad", _pad_type, _pad, kind="injective", cases=(
+    Operator("Pad", _pad_type, _pad, _pad_expanded, kind="injective", cases=(
         case(X, [0, 1, 2, 1, 0, 3]), case(X, [0, 0, 1, 0, 0, 1], np.float32(1.5)),
         case(X, [0, 1, 2, 0, 1, 1], mode="edge"), case(X, [0, 1, 2, 0, 1, 1], mode="reflect"),
         case(X, [0, 1, 2, 0, 1, 1], mode="wrap"), case(X, [0, -1, 0, 0, 0, -2]),

@@ -11,9 +11,10 @@ every kernel that one dispatch can compute.
 
 from __future__ import annotations
 
-from webmlc.core.expr import Var
+from webmlc.core.expr import Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
+from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.webgpu.nests import (
@@ -91,6 +92,9 @@ def _schedule_rows(schedule: Schedule, final: Block, machine: Machine) -> None:
     inner = [n for a in spatial if a.var not in chosen and (n := loop_of(final, a)) is not None]
     producers = producers_of(function, final)
     reduced = loops_along(final, axes_of_kind(final, "reduce"))
+    if reduced and any(as_int(simplify(schedule.extent(loop))) is None for loop in inner):
+        why = "one thread would need registers for a row of unknown length"
+        raise ScheduleError("rows", why, function, final.name)
     if outer:
         schedule.reorder(*outer, *inner, *reduced)
     thread = bind_threads(schedule, outer, machine.workgroup_size)

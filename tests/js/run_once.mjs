@@ -1,0 +1,31 @@
+// A package run by the JavaScript runtime.
+//   argument: the package's folder
+//   in (stdin):   [{ name: { dtype, shape, data: [numbers] } }], an item a run
+//   out (stdout): [{ name: { shape, data: [text] } }], or { error, code } of a run that fails
+
+import { pathToFileURL } from "node:url";
+
+import { arrayOf } from "../../runtime_js/dtypes.js";
+import { load } from "../../runtime_js/webmlc.js";
+
+let input = "";
+for await (const chunk of process.stdin) input += chunk;
+
+const tensor = ({ dtype, shape, data }) => {
+  const convert = dtype.endsWith("64") && dtype !== "float64" ? BigInt : Number;
+  return { dtype, shape, data: arrayOf(dtype).from(data, convert) };
+};
+
+const model = await load(pathToFileURL(`${process.argv[2]}/`), { device: "wasm", threads: 2 });
+const results = [];
+for (const run of JSON.parse(input)) {
+  const feeds = Object.fromEntries(Object.entries(run).map(([name, value]) => [name, tensor(value)]));
+  try {
+    const outputs = Object.entries(await model.run(feeds));
+    results.push(Object.fromEntries(outputs.map(([name, { shape, data }]) => [name, { shape, data: Array.from(data, String) }])));
+  } catch (error) {
+    results.push({ error: error.message, code: error.code });
+  }
+}
+model.dispose();
+process.stdout.write(JSON.stringify(results));

@@ -1,0 +1,243 @@
+"""Shapes that a run decides: sizes computed from data, and outputs as long as data say; built and
+run on both devices, against onnxruntime, and by the JavaScript runtime under Node.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+
+import webmlc
+from webmlc.core.errors import InputError
+from webmlc.package.manifest import Bind
+
+Device = Literal["wasm", "webgpu"]
+SCRIPT = Path(__file__).parent / "js" / "run_once.mjs"
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((5, 7, 3)).astype(np.float32)
+
+
+def parse(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 21]>\n' + text)
+
+
+def check(text: str, folder: Path, *runs: dict[str, Any]) -> None:
+    """One package computes what onnxruntime does in every run, with one thread and two, and on
+    the GPU; a later run may need more memory than an earlier one, or less.
+    """
+    model = parse(text)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    webmlc.build(model, folder)
+    settings: tuple[tuple[Device, int], ...] = (("wasm", 1), ("wasm", 2), ("webgpu", 1))
+    for device, threads in settings:
+        loaded = webmlc.load(folder, device=device, threads=threads)
+        for feeds in runs:
+            actual = loaded.run(feeds)
+            expected = session.run(None, {k: np.asarray(v) for k, v in feeds.items()})
+            for info, want in zip(model.graph.output, expected, strict=True):
+                got = actual[info.name]
+                assert (got.shape, got.dtype) == (want.shape, want.dtype)
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        loaded.dispose()
+
+
+def integers(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def mask(rows: int, columns: int, density: float) -> Any:
+    return RNG.random((rows, columns)) < density
+
+
+SLICE = """g (float[5, 7, 3] x, int64[2] a, int64[2] b) => (float[i, j, k] y) {
+    s = Slice(x, a, b)
+    y = Relu(s)
+}"""
+BACKWARDS = """g (float[5, 7, 3] x, int64[1] a, int64[1] b) => (float[i, j, k] y)
+    <int64[1] axes = {1}, int64[1] steps = {-2}> { y = Slice(x, a, b, axes, steps) }"""
+EXPAND = """g (float[3, 1] x, int64[3] s) => (float[a, b, c] y) {
+    e = Expand(x, s)
+    n = Shape(e)
+    sum = ReduceSum<keepdims = 0>(n)
+    float = Cast<to = 1>(sum)
+    y = Add(e, float)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        (
+            SLICE,
+            [((0, 0), (3, 4)), ((-2, -3), (2**62, -1)), ((4, 4), (2, 2)), ((1, -99), (99, 99))],
+        ),
+        (BACKWARDS, [((6,), (0,)), ((-1,), (-99,)), ((2,), (5,)), ((99,), (1,))]),
+    ],
+)
+def test_slices_that_a_run_places(tmp_path: Path, text: str, runs: Any) -> None:
+    check(text, tmp_path, *({"x": X, "a": integers(*a), "b": integers(*b)} for a, b in runs))
+
+
+def test_a_later_run_needs_more_memory_than_an_earlier_one(tmp_path: Path) -> None:
+    shapes = [(2, 3, 4), (1, 1, 1), (0, 3, 2), (40, 3, 100), (2, 3, 4), (900, 3, 70)]
+    x = RNG.standard_normal((3, 1)).astype(np.float32)
+    check(EXPAND, tmp_path, *({"x": x, "s": integers(*s)} for s in shapes))
+
+
+@pytest.mark.parametrize(
+    ("body", "values"),
+    [
+        ("y = Reshape(x, s)", [(5, 7, 3), (3, -1, 5), (0, 0, -1), (-1, 0, 1)]),
+        ("y = Tile(x, s)", [(1, 2, 3), (2, 0, 1)]),
+        ("y = ConstantOfShape(s)", [(1, 2, 3), (4, 0, 1)]),
+        ("a, b = Split<axis = 1>(x, two)  y = Concat<axis = 0>(a, a)", [(1, 6), (7, 0)]),
+        ("y, i = TopK<axis = 1>(x, one)", [(3,), (7,), (1,)]),
+        ("y = Pad(x, six)", [(0, 1, 2, 3, 4, 5), (-1, 0, 1, 1, 0, -1)]),
+    ],
+)
+def test_sizes_that_a_run_computes(tmp_path: Path, body: str, values: Any) -> None:
+    count = len(values[0])
+    name = {1: "one", 2: "two", 3: "s", 6: "six"}[count]
+    used = "(float[5, 7, 3] x, " if "x" in body.partition("=")[2] else "("
+    text = f"g {used}int64[{count}] {name}) => (float[a, b, c] y) {{ {body} }}"
+    own = {"x": X} if "x," in used else {}
+    check(text, tmp_path, *({**own, name: integers(*v)} for v in values))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "runs"),
+    [
+        ("int64", [(0, 5, 1), (3, -9, -2), (3, 9, -2), (1, 10, 4)]),
+        ("float", [(0.0, 5.0, 1.0), (3.0, -9.0, -2.0), (0.0, 1.0, 0.25)]),
+    ],
+)
+def test_ranges_that_a_run_decides(tmp_path: Path, dtype: str, runs: Any) -> None:
+    text = f"g ({dtype} a, {dtype} b, {dtype} c) => ({dtype}[n] y) {{ y = Range(a, b, c) }}"
+    numpy = np.int64 if dtype == "int64" else np.float32
+    check(text, tmp_path, *({k: numpy(v) for k, v in zip("abc", run, strict=True)} for run in runs))
+
+
+SELECTED = """g (bool[n, m] x, float[n, m] v) => (int64[2, k] y, float[k] z, float s) {
+    y = NonZero(x)
+    t = Transpose(y)
+    g = GatherND(v, t)
+    z = Relu(g)
+    s = ReduceSum<keepdims = 0>(z)
+}"""
+COMPRESSED = """g (bool[n] x, float[n, m] v) => (float[m] u, float[m, m] p, float[k, m] c)
+    <int64[1] axes = {0}> {
+    c = Compress<axis = 0>(v, x)
+    u = ReduceSum<keepdims = 0>(c, axes)
+    t = Transpose(c)
+    p = MatMul(t, c)
+}"""
+MASKS = [
+    mask(3, 4, 0.5),
+    mask(200, 100, 0.3),
+    mask(0, 5, 1.0),
+    mask(64, 64, 2.0),
+    mask(9, 1, -1.0),
+    mask(90, 70, 0.9),
+]
+
+
+def test_what_data_select(tmp_path: Path) -> None:
+    """Nothing at all, too: sums over no elements are 0."""
+    runs = [{"x": m, "v": RNG.standard_normal(m.shape).astype(np.float32)} for m in MASKS]
+    check(SELECTED, tmp_path / "selected", *runs)
+    rows = [{"x": r["x"][:, 0].copy(), "v": r["v"]} for r in runs]
+    check(COMPRESSED, tmp_path / "compressed", *rows)
+
+
+def test_boxes_that_overlap_are_suppressed(tmp_path: Path) -> None:
+    text = """g (float[2, 30, 4] b, float[2, 3, 30] s, int64[1] n, float[1] iou, float[1] least)
+        => (int64[k, 3] y) { y = NonMaxSuppression(b, s, n, iou, least) }"""
+    corners = RNG.random((2, 30, 4)).astype(np.float32)
+    scores = RNG.random((2, 3, 30)).astype(np.float32)
+    runs = [
+        {"b": corners, "s": scores, "n": integers(n), "iou": np.float32([iou]), "least": least}
+        for n, iou, least in [(5, 0.3, np.float32([0.2])), (100, 0.1, np.float32([0.6])),
+                              (2, 0.9, np.float32([2.0]))]
+    ]  # fmt: skip
+    check(text, tmp_path, *runs)
+
+
+def test_binds_that_can_wait_stand_together(tmp_path: Path) -> None:
+    """Both slices need sizes: they are read after one run of steps, not after one each."""
+    model = parse("""g (float[9] x, int64[1] a, int64[1] b) => (float[i] y, float[j] z)
+        <int64[1] zero = {0}> {
+        y = Slice(x, zero, a)
+        z = Slice(x, zero, b)
+    }""")
+    manifest = webmlc.build(model, tmp_path, target="wasm")
+    kinds = [type(s).__name__ for s in manifest.programs["wasm"].segments]
+    assert kinds == ["Run", "Bind", "Bind", "Run"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, -3), "node 'y': with these inputs a size is -3: negative"),
+        ((2, 2**31), "node 'y': with these inputs a size is 2147483648: more than 2147483647"),
+    ],
+)
+def test_impossible_sizes_name_the_node(
+    tmp_path: Path, shape: tuple[int, int], message: str
+) -> None:
+    text = "g (int64[2] s) => (float[a, b] y) { y = ConstantOfShape(s) }"
+    manifest = webmlc.build(parse(text), tmp_path, target="wasm")
+    assert isinstance(manifest.programs["wasm"].segments[0], Bind)
+    loaded = webmlc.load(tmp_path, device="wasm")
+    with pytest.raises(InputError) as caught:
+        loaded.run({"s": integers(*shape)})
+    assert str(caught.value) == message
+    feeds = {"s": {"dtype": "int64", "shape": [2], "data": [str(n) for n in shape]}}
+    assert in_node(tmp_path, [feeds]) == [{"error": message.replace("'", '"'), "code": "input"}]
+
+
+def in_node(folder: Path, runs: list[dict[str, Any]]) -> Any:
+    done = subprocess.run(
+        ["node", str(SCRIPT), str(folder)],
+        input=json.dumps(runs),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_javascript_runtime_binds_during_a_run(tmp_path: Path) -> None:
+    model = parse(SELECTED)
+    webmlc.build(model, tmp_path, target="wasm")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    feeds = [
+        {"x": m, "v": RNG.standard_normal(m.shape).astype(np.float32)} for m in MASKS if m.size
+    ]
+    runs = [
+        {
+            "x": {
+                "dtype": "bool",
+                "shape": f["x"].shape,
+                "data": f["x"].ravel().astype(int).tolist(),
+            },
+            "v": {"dtype": "float32", "shape": f["v"].shape, "data": f["v"].ravel().tolist()},
+        }
+        for f in feeds
+    ]
+    for results, feed in zip(in_node(tmp_path, runs), feeds, strict=True):
+        for info, want in zip(model.graph.output, session.run(None, feed), strict=True):
+            got = results[info.name]
+            assert got["shape"] == list(want.shape)
+            numbers = np.array([float(n) for n in got["data"]]).reshape(want.shape)
+            np.testing.assert_allclose(numbers, want, rtol=1e-4, atol=1e-5)
