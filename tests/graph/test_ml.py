@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import webmlc
 from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.evaluate import evaluate_function
+from webmlc.graph.evaluate_module import evaluate_module
 from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Array
 from webmlc.graph.normalise import normalise
@@ -42,7 +42,7 @@ def check(proto: onnx.ModelProto, x: Array, folder: Path | None = None, atol: fl
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     expected = session.run(None, {"x": x})
     module = infer_shapes(normalise(read_model(proto)))
-    results = [evaluate_function(module.main, {"x": x})]
+    results = [evaluate_module(module, {"x": x})]
     if folder is not None:
         webmlc.build(proto, folder, target="wasm")
         results.append(dict(webmlc.load(folder, device="wasm").run({"x": x})))

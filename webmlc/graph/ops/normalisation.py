@@ -32,6 +32,8 @@ Index = tuple[Expr, ...]
 
 
 def _batch_type(context: Context) -> tuple[TensorType, ...]:
+    if not context.attribute("spatial", 1):
+        raise NotSupportedError("statistics of every element (spatial=0, before opset 9)")
     return (context.type(0),)
 
 

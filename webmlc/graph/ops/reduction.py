@@ -15,7 +15,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, Shape, accumulator, given, product
 
 Inputs = tuple[Tensor | None, ...]
@@ -240,10 +240,7 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """One at the first maximum, zero elsewhere."""
-    x, axes = given(inputs, 0), softmax_axes(context)
-    if len(axes) != 1:
-        raise NotSupportedError("Hardmax over several axes (opset < 13) is not supported")
-    axis = axes[0]
+    x, axis = given(inputs, 0), context.axis(-1)
     found = best_index(x, axis, "max", last=False)
 
     def element(*i: Expr) -> Expr:
@@ -251,6 +248,15 @@ def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return select(here, Const(1, x.dtype), Const(0, x.dtype))
 
     return (compute("hardmax", x.shape, element),)
+
+
+def _coerced_hardmax(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """Several axes are one: flat rows, and the shape again."""
+    x, axes = context.node.inputs[0], softmax_axes(context)
+    if len(axes) == 1:
+        return None
+    rows = build("Hardmax", build("Flatten", x, axis=axes[0]), axis=1)
+    return (build("Reshape", rows, build("Shape", x)),)
 
 
 def _cumulative_type(context: Context) -> tuple[TensorType, ...]:
@@ -316,8 +322,9 @@ OPS: tuple[Operator, ...] = (
              normalise=_coerce_softmax, cases=_SOFTMAX_CASES),
     Operator("LogSoftmax", same_type, _softmax(log=True), kind="reduction",
              normalise=_coerce_softmax, cases=_SOFTMAX_CASES),
-    Operator("Hardmax", same_type, _hardmax, kind="reduction", normalise=_coerce_softmax,
-             cases=(case(X), case(X, axis=1))),
+    Operator("Hardmax", same_type, _hardmax, _coerced_hardmax, kind="reduction",
+             normalise=_coerce_softmax,
+             cases=(case(X), case(X, axis=1), case(X, opset=11))),
     Operator("CumSum", _cumulative_type, _cumulative("add"), kind="reduction", cases=(
         case(X, _AXIS_0), case(X, _AXIS_2, reverse=1), case(X, _AXIS_2, exclusive=1))),
     Operator("CumProd", _cumulative_type, _cumulative("mul"), kind="reduction",
