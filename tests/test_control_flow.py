@@ -218,6 +218,16 @@ def test_a_loop_in_a_branch_runs_as_often_as_a_value_outside_says(tmp_path: Path
     check(parse(text), tmp_path, *feeds)
 
 
+def test_a_layer_starts_every_run_anew(tmp_path: Path) -> None:
+    """The initial state is a constant, which the loop's first copy must bring back each time."""
+    model = parse(
+        "g (float[40, 1, 3] x) => (float[40, 1, 1, 2] y) { y = LSTM<hidden_size = 2>(x, w, r) }"
+    )
+    weights = {"w": normal(1, 8, 3), "r": normal(1, 8, 2)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in weights.items())
+    check(model, tmp_path, {"x": normal(40, 1, 3)}, {"x": normal(40, 1, 3)})
+
+
 def test_an_equation_of_sizes_that_decides_a_rank_is_taken_to_hold(tmp_path: Path) -> None:
     """What torch makes of `x.squeeze(1)`; another size gives NaN: no other rank can come out."""
     text = """g (float[n, m] x) => (float[n] y) {
