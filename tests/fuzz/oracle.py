@@ -56,10 +56,11 @@ EXACT = frozenset(
 """Operators whose result is exact: nothing is nudged. All others round."""
 
 CANCELLING = frozenset(
-    {"Celu", "Elu", "Erf", "Gelu", "GroupNormalization", "InstanceNormalization",
+    {"BiasGelu", "FastGelu", "QuickGelu", "SkipLayerNormalization", "Celu", "Elu", "Erf", "Gelu", "GroupNormalization", "InstanceNormalization",
      "LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "Mish", "Selu", "Shrink",
      "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh", "Asinh", "Acosh", "Atanh", "Sinh", "Log",
-     "Asin", "Acos", "If", "Loop", "Scan", "Sin", "Cos", "Tan", "Atan", "LSTM", "GRU", "RNN"}
+     "Asin", "Acos", "If", "Loop", "Scan", "Sin", "Cos", "Tan", "Atan", "LSTM", "GRU", "RNN",
+     "DFT", "STFT", "BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"}
 )  # fmt: skip
 """Operators whose usual formula subtracts near-equals: their error is absolute, not relative."""
 

@@ -45,6 +45,8 @@ GRAPHS = {
         g (float[n,3] x, float[3] e, bool[n,3] c) => (float[n,3] p, float[n,3] w) {
             a = Abs (x) p = Pow (a, e) b = Add (a, e) q = Pow (b, e) r = Where (c, q, x)
             w = Neg (r) }""",
+    "the negative of a negative": """
+        g (float[2,4] x) => (float[2,4] y) { a = Relu (x) b = Neg (a) y = Sigmoid (b) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

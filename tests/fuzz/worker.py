@@ -46,21 +46,21 @@ class Runner:
     def __init__(self, device: Device, seconds: float) -> None:
         self.device, self.seconds = device, seconds
         self.process: multiprocessing.process.BaseProcess | None = None
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
         self._done = 0
 
     def run(self, graph: FuzzGraph) -> Results:
         """Outputs by configuration and name."""
         if self.process is None or self._done >= GRAPHS_PER_PROCESS:
             self._start()
-        assert self.process is not None and self._connection is not None
+        assert self.process is not None and self.connection is not None
         self._done += 1
         try:
-            self._connection.send((graph.to_model().SerializeToString(), graph.feeds()))
-            if not self._connection.poll(self.seconds):
+            self.connection.send((graph.to_model().SerializeToString(), graph.feeds()))
+            if not self.connection.poll(self.seconds):
                 self.close()
                 return Failure("hang", f"no result after {self.seconds:.0f} s")
-            results: Results = self._connection.recv()
+            results: Results = self.connection.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self.process.join(5)
             code = self.process.exitcode
@@ -70,23 +70,28 @@ class Runner:
 
     def close(self) -> None:
         """End the process."""
-        if self.process is not None and self._connection is not None:
+        if self.process is not None and self.connection is not None:
             self.process.kill()
             self.process.join()
-            self._connection.close()
-        self.process = self._connection = None
+            self.connection.close()
+        self.process = self.connection = None
 
     def _start(self) -> None:
         self.close()
         context = multiprocessing.get_context("spawn")
-        self._connection, other = context.Pipe()
+        self.connection, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other, self.device), daemon=True)
         self.process.start()
         other.close()
+        self.connection.recv()  # ready: starting takes its time, which is no graph's
         self._done = 0
 
 
 def _serve(connection: Connection, device: Device) -> None:
+    import webmlc.compile
+    import webmlc.host.load  # noqa: F401
+
+    connection.send("ready")  # imported before the first graph is timed
     while True:
         try:
             data, feeds = connection.recv()

@@ -268,7 +268,11 @@ def _operands(template: str, level: int, parts: list[Printed]) -> list[str]:
     """Operands with the parentheses they need inside an operator of this precedence."""
     if level == ATOM:
         prefix = template[0] in "-~!"
-        return [f"({text})" if prefix and own < ATOM else text for text, own in parts]
+        minus = template[0] == "-"  # `--` is no WGSL
+        return [
+            f"({text})" if prefix and (own < ATOM or (minus and text[0] == "-")) else text
+            for text, own in parts
+        ]
     if level == LOOSE:  # comparisons take sums; the others only what needs no precedence
         need = SUM if template[4:6].strip() in _COMPARISONS else ATOM
         return [text if own >= need else f"({text})" for text, own in parts]
