@@ -56,7 +56,8 @@ EXACT = frozenset(
 """Operators whose result is exact: nothing is nudged. All others round."""
 
 CANCELLING = frozenset(
-    {"BiasGelu", "FastGelu", "QuickGelu", "SkipLayerNormalization", "Celu", "Elu", "Erf", "Gelu", "GroupNormalization", "InstanceNormalization",
+    {"BiasGelu", "FastGelu", "QuickGelu", "SkipLayerNormalization", "Celu", "Elu",
+     "Erf", "Gelu", "GroupNormalization", "InstanceNormalization",
      "LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "Mish", "Selu", "Shrink",
      "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh", "Asinh", "Acosh", "Atanh", "Sinh", "Log",
      "Asin", "Acos", "If", "Loop", "Scan", "Sin", "Cos", "Tan", "Atan", "LSTM", "GRU", "RNN",
