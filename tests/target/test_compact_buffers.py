@@ -42,3 +42,28 @@ def test_a_row_with_a_remainder_is_one_row() -> None:
     interp.run(function, {"x": x, "y": y}, {"n": 3})
     expected = x * np.where(np.arange(10) < 8, 2, 3).astype(np.float32) + 1
     np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+ELEMENT = """
+@T.kernel
+def element(x: T.Buffer((3, k), "float32"), y: T.Output((3, k), "float32"), k: T.symbol):
+    e = T.alloc_buffer((3, k), "float32", scope="local")
+    for t in T.thread_binding(k * 3, "threadIdx.x"):
+        with T.block("made"):
+            v_i = T.axis.spatial(3, t // k)
+            v_j = T.axis.spatial(k, t % k)
+            e[v_i, v_j] = x[v_i, v_j] * T.float32(2.0)
+        with T.block("used"):
+            v_a = T.axis.spatial(3, t // k)
+            v_b = T.axis.spatial(k, t % k)
+            y[v_a, v_b] = e[v_a, v_b] + T.float32(1.0)
+"""
+
+
+def test_a_thread_s_only_element_needs_no_array() -> None:
+    function = compact_buffers(lower_blocks(parse_function(ELEMENT)))
+    assert [as_int(extent) for extent in function.allocations[0].shape] == [1]
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y = np.empty_like(x)
+    interp.run(function, {"x": x, "y": y}, {"k": 4})
+    np.testing.assert_array_equal(y, x * 2 + 1)

@@ -50,6 +50,9 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
     found = _collect(function)
     for buffer in function.allocations:
         accesses = found.get(buffer, [])
+        if _is_one_element(buffer, accesses, frozenset(function.symbols)):
+            function = _as_one_element(function, buffer)
+            continue
         region = _region(buffer, accesses, frozenset(function.symbols))
         if region is not None:
             function = _rewrite(function, buffer, accesses, region)
@@ -117,6 +120,39 @@ def _collect(function: LoopFunction) -> dict[Buffer, list[_Access]]:
 
     visit(function.body, (), symbol_ranges(function))
     return found
+
+
+def _is_one_element(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) -> bool:
+    """True where each thread sees a single element of its buffer: one index throughout, which only
+    the thread's number decides (perhaps by quotients of symbols, which have no strides).
+    """
+    is_static = all(as_int(size) is not None for size in buffer.shape)
+    if buffer.scope != "local" or not accesses or is_static:
+        return False
+    indices = accesses[0].indices
+    threads = {f.var for f in accesses[0].loops() if f.kind == "thread_binding"}
+    used = {v for index in indices for v in variables(index)}
+    return used <= threads | symbols and all(access.indices == indices for access in accesses)
+
+
+def _as_one_element(function: LoopFunction, buffer: Buffer) -> LoopFunction:
+    new = replace(buffer, shape=(Const(1),))
+
+    def expression(node: Expr) -> Expr | None:
+        match node:
+            case Load(buffer=b) if b == buffer:
+                return Load(new, (Const(0),))
+        return None
+
+    def statement(node: Stmt) -> Stmt | None:
+        match node:
+            case Store(buffer=b, value=value) if b == buffer:
+                return Store(new, (Const(0),), value)
+        return None
+
+    body = map_expressions(function.body, lambda e: rewrite(e, expression))
+    allocations = tuple(new if b == buffer else b for b in function.allocations)
+    return replace(function, body=map_statements(body, statement), allocations=allocations)
 
 
 def _ancestor_depth(accesses: list[_Access]) -> int:
