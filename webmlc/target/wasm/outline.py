@@ -27,18 +27,16 @@ _ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
 
 def worth_outlining(loop: For) -> bool:
     """True where one iteration is much work beside a call."""
-    return operations(loop.body) >= WORTH_A_CALL
-
-
-def operations(stmt: Stmt) -> int:
-    """About how many operations one execution of `stmt` takes."""
-    own = sum(1 for e in expressions(stmt) for _ in walk(e))
-    inside = own + sum(operations(child) for child in child_statements(stmt))
-    match stmt:
-        case For(extent=extent):
-            known = as_int(extent)
-            return inside * (UNKNOWN_EXTENT if known is None else known)
-    return inside
+    total = 0
+    stack: list[tuple[Stmt, int]] = [(loop.body, 1)]
+    while stack and total < WORTH_A_CALL:
+        stmt, times = stack.pop()
+        if isinstance(stmt, For):
+            known = as_int(stmt.extent)
+            times *= UNKNOWN_EXTENT if known is None else known
+        total += times * sum(1 for e in expressions(stmt) for _ in walk(e))
+        stack.extend((child, times) for child in child_statements(stmt))
+    return total >= WORTH_A_CALL
 
 
 def names_taken(lines: list[str]) -> list[str]:
