@@ -145,3 +145,10 @@ def test_narrow_integers_wrap(dtype: DType) -> None:
     x = np.resize(np.array(INTEGERS, np.int32), 63)
     got = _run(63, DType.int32, [x], lambda a: Cast(Cast(a, dtype), DType.int32))
     np.testing.assert_array_equal(got, x.astype(dtype.numpy).astype(np.int32))
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+def test_logarithms_near_one_are_exact_relative_to_their_size(size: int) -> None:
+    x = (1 + np.linspace(-0.3, 0.3, size) ** 5 * 100).astype(np.float32)
+    got = _run(size, DType.float32, [x], lambda a: Call("log", (a,), DType.float32))
+    np.testing.assert_allclose(got, np.log(x.astype(np.float64)), rtol=1e-6, atol=1e-12)

@@ -69,8 +69,9 @@ _WORDS: dict[str, dict[Kind, Spelling]] = {
     "abs": _same(Spelling("abs({0})"), *_NUMBERS),
     "sign": _same(Spelling("sign({0})"), "float", "int"),
     # WGSL's `round` takes ties to even, as numpy's `rint`.
-    **_functions("floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "sin", "cos", "tan"),
+    **_functions("floor", "ceil", "trunc", "round", "sqrt", "exp", "sin", "cos", "tan"),
     **_functions("atan", "asinh", "acosh", "atanh", "cosh"),
+    "log": _helper("natural_log"),
     "asin": _helper("arc_sine"),
     "acos": _helper("arc_cosine"),
     "sinh": _helper("hyperbolic_sine"),
@@ -158,6 +159,15 @@ fn whole_power_{suffix}(x: {T}, y: {T}) -> {T} {{
         square = square * square;
     }}
     return result;
+}}
+""",
+    # Near 1, where WGSL only bounds the absolute error: the series of atanh((x - 1) / (x + 1)).
+    "natural_log": """\
+fn natural_log_{suffix}(x: {T}) -> {T} {{
+    let s = (x - 1.0) / (x + 1.0);
+    let q = s * s;
+    let series = s * (q * (q * (q * 0.28571430 + 0.4) + 0.66666669) + 2.0);
+    return select(log(x), series, abs(x - 1.0) < {T}(0.25));
 }}
 """,
     # WGSL asks 11 bits of asin and acos, and some drivers give no more.
