@@ -183,13 +183,23 @@ def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
         builder("Sizes", builder("Max", value, zero), domain="webmlc")
         for value in (pads, builder("Neg", pads))
     )
-    return (builder("Pad", x, builder("Sub", added, cut), *rest, **context.node.attributes),)
+    axes = context.integers("axes", 3) or tuple(range(context.rank(0)))
+    sizes = builder("Gather", builder("Shape", x), builder.constant(np.array(axes)))
+    for part in builder.many("Split", pads, outputs=2, axis=0, num_outputs=2):
+        sizes = builder("Add", sizes, part)
+    inputs = (x, builder("Sub", added, cut), *rest, *[""] * (2 - len(rest)), sizes)
+    return (builder("Pad", *inputs, **context.node.attributes),)
 
 
 def _pad_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     pairs = zip(x.shape, pads_of(context), strict=True)
-    return (TensorType(x.dtype, tuple(canonical(n + a + b) for n, (a, b) in pairs)),)
+    shape = [canonical(n + a + b) for n, (a, b) in pairs]
+    if context.has(4):  # computed during a run: shorter than what they are made of
+        axes = context.integers("axes", 3) or tuple(range(x.rank))
+        for axis, size in zip(axes, dimensions(context, 4, "the size"), strict=True):
+            shape[axis % x.rank] = size
+    return (TensorType(x.dtype, tuple(shape)),)
 
 
 def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
