@@ -186,6 +186,8 @@ class _Expander:
             case Cast(value=value, dtype=dtype):
                 return Cast(self.vector(value, start), dtype)
             case Bitcast(value=value, dtype=dtype):
+                if dtype.bytes < 4:  # lanes are wider than the bits: small integers wrap instead
+                    return Cast(self.vector(value, start), dtype)
                 return Bitcast(self.vector(value, start), dtype)
         raise _NotVectorizable
 

@@ -257,7 +257,8 @@ def _use(root: Expr, names: dict[Expr, Expr]) -> Expr:
             stack.append((node, True))
             stack.extend((child, False) for child in below)
             continue
-        children = tuple(done.get(child, child) for child in node.children())
+        replaced = {id(child) for child in below}
+        children = tuple(done[c] if id(c) in replaced else c for c in node.children())
         same = all(a is b for a, b in zip(children, node.children(), strict=True))
         done[node] = node if same else node.rebuild(children)
     return done[root]
