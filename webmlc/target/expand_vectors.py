@@ -47,6 +47,9 @@ _INTEGER_LANES = frozenset(
 """Operators that vectors of booleans and of integers have."""
 
 
+_NARROW = frozenset({DType.bool, DType.int8, DType.uint8, DType.int16, DType.uint16})
+
+
 class _NotVectorizable(Exception):
     """The loop has no vector form; it is unrolled instead."""
 
@@ -186,7 +189,7 @@ class _Expander:
             case Cast(value=value, dtype=dtype):
                 return Cast(self.vector(value, start), dtype)
             case Bitcast(value=value, dtype=dtype):
-                if dtype.bytes < 4:  # lanes are wider than the bits: small integers wrap instead
+                if {value.dtype, dtype} <= _NARROW:  # wrapped: their lanes are wider than they are
                     return Cast(self.vector(value, start), dtype)
                 return Bitcast(self.vector(value, start), dtype)
         raise _NotVectorizable
