@@ -241,3 +241,20 @@ def test_the_javascript_runtime_binds_during_a_run(tmp_path: Path) -> None:
             assert got["shape"] == list(want.shape)
             numbers = np.array([float(n) for n in got["data"]]).reshape(want.shape)
             np.testing.assert_allclose(numbers, want, rtol=1e-4, atol=1e-5)
+
+
+def test_constants_spread_to_a_symbolic_size_are_made_in_every_run(tmp_path: Path) -> None:
+    """Its inputs are constants, but its size is the run's."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 3] x) => (float[n, 3] y)
+        <float[3] c = {1, 2, 3}> { s = Shape(x)  e = Expand(c, s)  t = Exp(e)  m = Softmax(t)
+                                   y = Add(x, m) }"""
+    webmlc.build(onnx.parser.parse_model(text), tmp_path, target="wasm")
+    model = webmlc.load(tmp_path, "wasm")
+    row = np.exp(np.array([1, 2, 3], np.float64))
+    row = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+    for n in (2, 5, 1):
+        np.testing.assert_allclose(
+            model.run({"x": np.ones((n, 3), np.float32)})["y"], np.tile(1 + row, (n, 1)), rtol=1e-6
+        )
+    model.dispose()

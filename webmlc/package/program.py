@@ -110,7 +110,7 @@ def program_parts(module: Module) -> ProgramParts:
     the CPU makes of constants alone comes first: it is done once, at load.
     """
     steps = _Steps(module)
-    early = _made_of_constants(module.main)
+    early = _made_of_constants(module)
     derived = {v for node in early for v in node.outputs}
     later = (node for node in module.main.nodes if derived.isdisjoint(node.outputs))
     main = replace(module.main, nodes=(*early, *later))
@@ -124,10 +124,12 @@ def program_parts(module: Module) -> ProgramParts:
     return ProgramParts(buffers, steps.body(), once=once)
 
 
-def _made_of_constants(main: Function) -> list[Node]:
+def _made_of_constants(module: Module) -> list[Node]:
     """The kernel calls (and views) of a CPU program that depend on constants and on each other
-    only. What a loop starts from is no such value: every iteration writes it again.
+    only, not on symbols either. What a loop starts from is no such value: every iteration writes it
+    again.
     """
+    main = module.main
     calls = [node for node in main.nodes if node.op == "call_kernel"]
     if any(_device(node) != "wasm" for node in calls):
         return []
@@ -138,7 +140,8 @@ def _made_of_constants(main: Function) -> list[Node]:
     for node in main.nodes:
         fixed = node.op in ("call_kernel", "View") and bool(node.inputs)
         fixed = fixed and states.isdisjoint(node.outputs)
-        if fixed and known.issuperset(node.inputs):
+        sizes = (d for output in node.outputs for d in main.type(output).shape)
+        if fixed and known.issuperset(node.inputs) and not any(map(variables, sizes)):
             early.append(node)
             known.update(node.outputs)
     return early
