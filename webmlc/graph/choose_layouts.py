@@ -63,9 +63,7 @@ class _Layouts(LayoutValues):
             self.rewrite(node)
         for output in self.source.outputs:
             self.nchw(output)
-        return replace(
-            self.source, nodes=tuple(self.nodes), types=self.types, constants=self.constants
-        )
+        return self.written()
 
     def rewrite(self, node: Node) -> None:
         """Write `node` in the layout that suits it."""

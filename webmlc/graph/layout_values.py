@@ -8,65 +8,22 @@ layout is asked for, once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from webmlc.core.expr import as_int
-from webmlc.graph.ir import Array, Function, Node, TensorType
-from webmlc.graph.meaning import infer_node
-from webmlc.graph.ops.operator import array_type
+from webmlc.graph.function_writer import FunctionWriter
+from webmlc.graph.ir import TensorType
 
 NHWC = (0, 2, 3, 1)
 NCHW = (0, 3, 1, 2)
 
 
 @dataclass(slots=True)
-class LayoutValues:
+class LayoutValues(FunctionWriter):
     """The function being written; `pending` values exist so far as their NHWC twin only."""
 
-    source: Function
-    nodes: list[Node] = field(default_factory=list)
-    types: dict[str, TensorType] = field(default_factory=dict)
-    constants: dict[str, Array] = field(default_factory=dict)
     nhwc: dict[str, str] = field(default_factory=dict)
     pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def rank(self, value: str) -> int:
-        return self.types[value].rank if value in self.types else np.ndim(self.constants[value])
-
-    def emit(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        output: str,
-        origin: tuple[str, ...],
-        domain: str = "",
-        **attributes: Any,
-    ) -> str:
-        """Append a node whose output type is inferred."""
-        node = Node(op, tuple(inputs), (output,), attributes, domain, origin)
-        (self.types[output],) = infer_node(node, self.types, self.constants)
-        self.nodes.append(node)
-        return output
-
-    def constant(self, name: str, array: Array) -> str:
-        self.constants[name] = np.asarray(array, order="C")
-        self.types[name] = array_type(array)
-        return name
-
-    def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:
-        if value in self.constants:
-            shape = known.static_shape
-            assert shape is not None
-            return self.constant(output, self.constants[value].reshape(shape))
-        self.types[output] = known
-        self.nodes.append(
-            Node("View", (value,), (output,), {"shape": known.shape}, "webmlc", origin)
-        )
-        return output
 
     def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:
         """`value` with its dimensions permuted, as a `View` where only dimensions of size one

@@ -10,7 +10,6 @@ runs once, at load, so that the package ships the small form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +18,8 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.core.simplify import simplify
-from webmlc.graph.ir import Array, Function, Module, Node, TensorType, producers
-from webmlc.graph.meaning import infer_node
-from webmlc.graph.ops.operator import array_type
+from webmlc.graph.function_writer import FunctionWriter
+from webmlc.graph.ir import Function, Module, Node, TensorType, producers
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.ops.winograd import PLANES, TILE, tiles
 from webmlc.graph.simplify_graph import remove_dead_code
@@ -60,13 +58,9 @@ def is_worthwhile(channels: int, outputs: int, height: int, width: int) -> bool:
 
 
 @dataclass(slots=True)
-class _Rewrite:
-    """The function being written."""
+class _Rewrite(FunctionWriter):
+    """The function being written, and who makes what its pads may start from."""
 
-    source: Function
-    nodes: list[Node] = field(default_factory=list)
-    types: dict[str, TensorType] = field(default_factory=dict)
-    constants: dict[str, Array] = field(default_factory=dict)
     makers: dict[str, Node] = field(default_factory=dict)
 
     def run(self) -> Function:
@@ -78,9 +72,7 @@ class _Rewrite:
                 self.convolution(node)
             else:
                 self.nodes.append(node)
-        return replace(
-            self.source, nodes=tuple(self.nodes), types=self.types, constants=self.constants
-        )
+        return self.written()
 
     def is_chosen(self, node: Node) -> bool:
         """True for a dense 3x3 convolution of stride 1 over enough channels of a static map."""
@@ -101,17 +93,26 @@ class _Rewrite:
         data, weights = node.inputs
         (result,) = node.outputs
         windows: Windows = node.attributes["windows"]
-        planes = self.emit("WinogradInput", (self.padded(data, windows),), f"{result}.planes", node)
-        matrices = self.emit("WinogradWeights", (weights,), f"{weights}.planes", node)
-        rows = self.flat(planes, 2, 5, node)
-        panels = self.flat(matrices, 2, 2, node)
+        planes = self.make("WinogradInput", (self.padded(data, windows),), f"{result}.planes", node)
+        matrices = self.make("WinogradWeights", (weights,), f"{weights}.planes", node)
+        operands = (self.flat(planes, 2, 5, node), self.flat(matrices, 2, 2, node))
         columns = const(node.attributes["channels"])
-        product = self.emit(
-            "MatMul", (rows, panels), f"{result}.products", node, {"columns": columns}
-        )
-        tiled = (*self.types[planes].shape[:-1], columns)
-        self.view(product, tiled, f"{product}.tiles", node)
-        self.emit("WinogradOutput", (f"{product}.tiles",), result, node, {"sizes": windows.sizes})
+        product = self.make("MatMul", operands, f"{result}.products", node, columns=columns)
+        tiled = TensorType(DType.float32, (*self.types[planes].shape[:-1], columns))
+        tiles_ = self.view(product, tiled, f"{product}.tiles", node.origin)
+        self.make("WinogradOutput", (tiles_,), result, node, sizes=windows.sizes)
+
+    def make(
+        self, op: str, inputs: tuple[str, ...], output: str, node: Node, **attributes: Any
+    ) -> str:
+        """Emit one of our operators, once: convolutions may share a map or weights."""
+        if self.is_new(output):
+            self.emit(op, inputs, output, node.origin, "webmlc", **attributes)
+        return output
+
+    def is_new(self, value: str) -> bool:
+        """True for what is yet to be written, the source's own values included."""
+        return value not in self.types or value in self.source.types
 
     def padded(self, data: str, windows: Windows) -> str:
         """The map, large enough for whole tiles: what already pads it, pads more."""
@@ -131,13 +132,8 @@ class _Rewrite:
         name = f"{data}.{'x'.join(map(str, missing))}"
         if name in self.types:
             return name
-        self.constant(f"{name}.amounts", pads)
-        node = Node("Pad", (source, f"{name}.amounts", value), (name,), {"mode": "constant"})
-        return self.append(node)
-
-    def constant(self, name: str, array: Array) -> None:
-        self.constants[name] = array
-        self.types[name] = array_type(array)
+        amounts = self.constant(f"{name}.amounts", pads)
+        return self.emit("Pad", (source, amounts, value), name, (), mode="constant")
 
     def flat(self, value: str, first: int, last: int, node: Node) -> str:
         """A view with the two dimensions of planes as one, and dimensions `first` to `last - 1`
@@ -148,29 +144,6 @@ class _Rewrite:
         for dimension in shape[first:last]:
             merged = simplify(merged * dimension)
         rows = (merged,) if last > first else ()
-        return self.view(value, (const(_AREA), *rows, *shape[last:]), f"{value}.flat", node)
-
-    def view(self, value: str, shape: tuple[Expr, ...], output: str, node: Node) -> str:
-        self.types[output] = TensorType(DType.float32, shape)
-        self.nodes.append(
-            Node("View", (value,), (output,), {"shape": shape}, "webmlc", node.origin)
-        )
-        return output
-
-    def emit(
-        self,
-        op: str,
-        inputs: tuple[str, ...],
-        output: str,
-        node: Node,
-        attributes: Mapping[str, Any] | None = None,
-    ) -> str:
-        return self.append(Node(op, inputs, (output,), attributes or {}, "webmlc", node.origin))
-
-    def append(self, node: Node) -> str:
-        """Add a node whose output type is inferred, once."""
-        (output,) = node.outputs
-        if output not in self.types or output in self.source.types:
-            (self.types[output],) = infer_node(node, self.types, self.constants)
-            self.nodes.append(node)
-        return output
+        known = TensorType(DType.float32, (const(_AREA), *rows, *shape[last:]))
+        output = f"{value}.flat"
+        return self.view(value, known, output, node.origin) if self.is_new(output) else output

@@ -1,0 +1,71 @@
+"""A function being written: nodes in order, with the types and constants of their values.
+
+In: what a pass emits, one node after the other. Out: the function. The type of what is emitted is
+inferred at once, so that the next step can ask for it.
+
+    >>> writer.emit("Relu", ("x",), "y", ("relu1",))      # appends %y = Relu(%x)
+    'y'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from webmlc.graph.ir import Array, Function, Node, TensorType
+from webmlc.graph.meaning import infer_node
+from webmlc.graph.ops.operator import array_type
+
+
+@dataclass(slots=True)
+class FunctionWriter:
+    """The nodes, types and constants so far of what replaces `source`."""
+
+    source: Function
+    nodes: list[Node] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+
+    def written(self) -> Function:
+        """The function that was written, under the signature of its source."""
+        return replace(
+            self.source, nodes=tuple(self.nodes), types=self.types, constants=self.constants
+        )
+
+    def rank(self, value: str) -> int:
+        return self.types[value].rank if value in self.types else np.ndim(self.constants[value])
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        origin: tuple[str, ...],
+        domain: str = "",
+        **attributes: Any,
+    ) -> str:
+        """Append a node whose output type is inferred."""
+        node = Node(op, tuple(inputs), (output,), attributes, domain, origin)
+        (self.types[output],) = infer_node(node, self.types, self.constants)
+        self.nodes.append(node)
+        return output
+
+    def constant(self, name: str, array: Array) -> str:
+        self.constants[name] = np.asarray(array, order="C")
+        self.types[name] = array_type(array)
+        return name
+
+    def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:
+        """The bytes of `value` under another shape."""
+        if value in self.constants:
+            shape = known.static_shape
+            assert shape is not None
+            return self.constant(output, self.constants[value].reshape(shape))
+        self.types[output] = known
+        self.nodes.append(
+            Node("View", (value,), (output,), {"shape": known.shape}, "webmlc", origin)
+        )
+        return output
