@@ -33,6 +33,7 @@ from webmlc.graph.simplify_graph import simplify_graph
 from webmlc.graph.split_concats import split_concats
 from webmlc.graph.use_winograd import use_winograd
 from webmlc.loops import text as loop_text
+from webmlc.loops.gpu_form import MOST_BINDINGS
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.name_dimensions import name_dimensions
@@ -54,7 +55,7 @@ from webmlc.version import VERSION
 Target = Literal["wasm", "webgpu", "both"]
 FUSION_LIMITS: Mapping[Device, FusionLimits] = {
     "wasm": FusionLimits(),
-    "webgpu": FusionLimits(buffers=8),  # storage buffers that every WebGPU device binds at once
+    "webgpu": FusionLimits(buffers=MOST_BINDINGS),
 }
 
 
@@ -146,9 +147,8 @@ def _wasm_modules(
     if not steps:
         return {}
     modules: dict[str, WasmModule] = {}
-    done: dict[LoopFunction, LoopFunction] = {}  # most kernels have one schedule for both variants
     for variant, machine in WASM_MACHINES.items():
-        ready = _compile_kernels(kernels, machine, variant, watch, done)
+        ready = _compile_kernels(kernels, machine, variant, watch)
         modules[variant] = emit_module(ready, steps, variant)
         watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
     return modules
@@ -164,19 +164,15 @@ def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> Shaders:
             name = node.attributes["kernel"]
             kernels[name] = lowered["webgpu"].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
-    shaders = emit_shaders(_compile_kernels(kernels, WEBGPU, "webgpu", watch, {}), constants)
+    shaders = emit_shaders(_compile_kernels(kernels, WEBGPU, "webgpu", watch), constants)
     watch(Stage("webgpu: wgsl", partial(str, shaders.text)))
     return shaders
 
 
 def _compile_kernels(
-    kernels: Mapping[str, LoopFunction],
-    machine: Machine,
-    title: str,
-    watch: Watcher,
-    done: dict[LoopFunction, LoopFunction],
+    kernels: Mapping[str, LoopFunction], machine: Machine, title: str, watch: Watcher
 ) -> dict[str, LoopFunction]:
-    """Schedule and lower every kernel for a machine; `done` keeps what is lowered, by schedule."""
+    """Schedule and lower every kernel for a machine."""
     ready = {}
     for name, kernel in kernels.items():
         named = name_dimensions(kernel)
@@ -187,9 +183,7 @@ def _compile_kernels(
         watch(
             Stage(f"{title}: schedule", partial(loop_text.print_function, schedule.function), name)
         )
-        if schedule.function not in done:
-            done[schedule.function] = lower(schedule.function, machine)
-        lowered = bind_dimensions(done[schedule.function], named.values)
+        lowered = bind_dimensions(lower(schedule.function, machine), named.values)
         ready[name] = replace(lowered, origin=kernel.origin)
         watch(Stage(f"{title}: lowered", partial(loop_text.print_function, ready[name]), name))
     return ready

@@ -13,14 +13,14 @@ from webmlc.core.dtypes import DType
 from webmlc.core.rewrite import walk
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 
-LARGEST_BINDINGS = 8
-"""Storage buffers of one kernel: the default limit of WebGPU."""
+MOST_BINDINGS = 8
+"""Storage buffers of one kernel that every WebGPU device binds at once."""
 
 
 def gpu_obstacle(function: LoopFunction) -> str | None:
     """Why a kernel cannot run on the GPU; `None` where it can."""
-    if len(function.params) > LARGEST_BINDINGS:
-        return f"{len(function.params)} buffers, of which a kernel can bind {LARGEST_BINDINGS}"
+    if len(function.params) > MOST_BINDINGS:
+        return f"{len(function.params)} buffers, of which a kernel can bind {MOST_BINDINGS}"
     types = {b.dtype for b in (*function.params, *function.allocations)}
     for stmt in walk_statements(function.body):
         types |= {value.dtype for root in expressions(stmt) for value in walk(root)}

@@ -33,27 +33,33 @@ GPU_TYPES = frozenset({DType.float16, DType.bfloat16})
 """Small types that the WebGPU target widens and stores itself: by one call each."""
 
 
-@lru_cache(maxsize=1024)
 def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
-    """The lowered form of `function` for `machine`; kept, for `split_kernels` asks first.
+    """The lowered form of `function` for `machine`; kept, for `split_kernels` asks first, and both
+    WASM variants have one schedule for most kernels.
 
     Functions that differ by their `origin` alone are equal: the result's may be the other's.
     """
+    return _lower(function, machine.name, machine.vector_registers)
+
+
+@lru_cache(maxsize=1024)
+def _lower(function: LoopFunction, target: str, vector_registers: int) -> LoopFunction:
+    """What of a machine lowering depends on, and no more, is its key."""
     function = lower_blocks(function)
-    if machine.name == "webgpu":
+    if target == "webgpu":
         function = merge_guards(function)
     function = compact_buffers(function)
     function = flatten_buffers(function)
     function = expand_vectors(function)
     function = unroll_loops(function)
     function = scalar_replacement(function)
-    function = legalise_types(function, GPU_TYPES if machine.name == "webgpu" else frozenset())
+    function = legalise_types(function, GPU_TYPES if target == "webgpu" else frozenset())
     function = guard_division(function)
-    if machine.name == "wasm":
+    if target == "wasm":
         function = legalise_for_wasm(function)
     function = common_subexpressions(function)
-    function = hoist_invariants(function, machine.vector_registers)
-    if machine.name == "webgpu":
+    function = hoist_invariants(function, vector_registers)
+    if target == "webgpu":
         check_scopes(function)
         function = insert_barriers(function)
     return function
