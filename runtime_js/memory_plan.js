@@ -21,6 +21,7 @@ export const SCRATCH_BASE = 256;
 export const PAGE = 65536;
 const ALIGNMENT = { wasm: 64, webgpu: 256 };
 export const CONSTANT_ALIGNMENT = 256;
+export const GROWTH = 1.5; // memory that must grow again grows by this much at least
 
 /** @param {number} value @param {number} alignment */
 export function align(value, alignment) {

@@ -7,7 +7,7 @@
 // exactly as large as the plan needs; for symbolic shapes a larger one replaces it when it must.
 
 import { InternalError, PackageError, toData } from "./errors.js";
-import { boundSymbols, layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
+import { boundSymbols, GROWTH, layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
 import { loops, neededFiles, tripCount } from "./sizes.js";
 import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./spmd.js";
@@ -27,7 +27,6 @@ import { fetchFile, streamWeights } from "./weights.js";
 
 const MAX_PAGES = 65536;
 const MAX_BINDINGS = 16; // cached plans
-const GROWTH = 1.5; // a memory that must grow again grows by this much at least
 
 export class Leader {
   /**

@@ -2,7 +2,7 @@
 // encoder, one pass, one submission and one readback. The twin of webmlc/host/webgpu.py.
 
 import { AdapterError, DeviceLostError, InternalError } from "./errors.js";
-import { align, boundSymbols, CONSTANT_ALIGNMENT, layout, placeConstants, stages } from "./memory_plan.js";
+import { align, boundSymbols, CONSTANT_ALIGNMENT, GROWTH, layout, placeConstants, stages } from "./memory_plan.js";
 import { evaluate, neededFiles, tripCount } from "./sizes.js";
 import { fetchFile, streamWeights } from "./weights.js";
 
@@ -22,7 +22,6 @@ import { fetchFile, streamWeights } from "./weights.js";
 
 const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
 const MAX_BINDINGS = 16; // cached bindings of symbols
-const GROWTH = 1.5; // an arena that must grow during a run grows by this much at least
 
 /**
  * @param {GPUAdapter} adapter

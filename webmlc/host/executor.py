@@ -20,6 +20,8 @@ Names = Sequence[str]
 T = TypeVar("T")
 CACHED_BINDINGS = 16
 UNLIMITED = (1 << 31) - 1
+GROWTH = 1.5
+"""Memory that must grow during a run grows by this much at least."""
 
 
 @dataclass(frozen=True, slots=True)

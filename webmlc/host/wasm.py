@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from wasmtime import _ffi as ffi
 
 from webmlc.core.errors import InternalError, PackageError, UserError
-from webmlc.host.executor import Array, Cache, Loaded, Names, trip_count
+from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
 from webmlc.package.manifest import Run
 from webmlc.package.memory_plan import (
     PAGE,
@@ -37,8 +37,6 @@ from webmlc.package.memory_plan import (
 
 Function = Callable[[int, int, int, int], None]
 MAX_PAGES = 65536
-GROWTH = 1.5
-"""A memory that must grow during a run grows by this much at least."""
 
 
 @dataclass(frozen=True, slots=True)

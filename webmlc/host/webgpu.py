@@ -17,13 +17,11 @@ import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, InternalError, UserError
 from webmlc.core.rewrite import evaluate
-from webmlc.host.executor import Array, Cache, Loaded, Names, trip_count
+from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
 from webmlc.package.manifest import Control, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
 
 BINDING_MULTIPLE = 16  # kernels may read whole vec4<f32>; slots are 256-aligned
-GROWTH = 1.5
-"""An arena that must grow during a run grows by this much at least."""
 LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 
 
