@@ -11,7 +11,7 @@ import pytest
 
 import webmlc
 from tests.graph.test_rows import make_model
-from webmlc.graph.ops import microsoft_quantised
+from webmlc.graph.ops.microsoft import quantised
 from webmlc.graph.ops.operator import Case
 from webmlc.host.load import load
 from webmlc.package.manifest import Device
@@ -20,7 +20,7 @@ DEVICES: tuple[Device, ...] = ("wasm", "webgpu")
 
 CASES = [
     pytest.param(row.name, case, id=f"{row.name}-{number}")
-    for row in microsoft_quantised.OPS
+    for row in quantised.OPS
     for number, case in enumerate(row.cases)
 ]
 

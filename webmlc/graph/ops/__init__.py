@@ -14,7 +14,6 @@ from webmlc.graph.ops import (
     grid_sample,
     index,
     layout,
-    microsoft_quantised,
     ml_encode,
     ml_linear,
     ml_scores,
@@ -40,7 +39,7 @@ from webmlc.graph.ops import (
     view,
     winograd,
 )
-from webmlc.graph.ops.microsoft import attention, fused
+from webmlc.graph.ops.microsoft import attention, fused, quantised
 from webmlc.graph.ops.microsoft import normalisation as skip_normalisation
 from webmlc.graph.ops.operator import Operator
 
@@ -73,7 +72,7 @@ OPS: dict[tuple[str, str], Operator] = {
         *ml_scores.OPS,
         *ml_tree.OPS,
         *random.OPS,
-        *microsoft_quantised.OPS,
+        *quantised.OPS,
         *determinant.OPS,
         *ngrams.OPS,
         *regions.OPS,

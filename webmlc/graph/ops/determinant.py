@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from webmlc.core.expr import as_int
-from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import (
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    always_expands,
+    case,
+)
 
 LARGEST = 32
 """Rows that are eliminated one after the other; more would make too much code."""
-
-
-def _never(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this operator is always written out")
 
 
 def _determinant(context: Context, build: Builder) -> tuple[str, ...]:
@@ -50,7 +52,7 @@ def _determinant(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("Det", _never, expand=_determinant, cases=(
+    Operator("Det", always_expands, expand=_determinant, cases=(
         case("float32[3, 3]"), case("float32[2, 4, 4]"), case([[0.0, 2], [3, 1]]),
         case("float32[2, 1, 1]"))),
 )  # fmt: skip

@@ -118,10 +118,6 @@ def _scalar(op: str) -> Body:
     return lambda *x: call(op, *x)
 
 
-def _negated(op: str) -> Body:
-    return lambda *x: ~call(op, *x)
-
-
 def _comparison(name: str, op: str, *cases: Case) -> Operator:
     return _binary(name, _scalar(op), *PAIRS, *INTEGERS, *cases, infer=broadcast_bool)
 

@@ -16,10 +16,9 @@ from webmlc.graph.ops.ml_scores import (
     FLOAT,
     INT64,
     STRINGS,
-    always_expands,
     number_labels,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
 
 
 def _scaler(context: Context, build: Builder) -> tuple[str, ...]:

@@ -17,12 +17,11 @@ from webmlc.graph.ops.ml_scores import (
     DOMAIN,
     FLOAT,
     INT64,
-    always_expands,
     number_labels,
     pick_label,
     transform,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
 
 
 def _floats(context: Context, name: str) -> Array:

@@ -9,7 +9,6 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, call, select
 from webmlc.graph.compute import Tensor, compute
-from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
 from webmlc.graph.ops.shapes import given
@@ -18,11 +17,6 @@ DOMAIN = "ai.onnx.ml"
 FLOAT, DOUBLE, INT32, INT64 = 1, 11, 6, 7
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 STRINGS = "tensors hold numbers: strings are not supported (export the model with integer labels)"
-
-
-def always_expands(context: Context) -> tuple[TensorType, ...]:
-    """The `infer` of rows that are always written out."""
-    raise NotSupportedError("this operator is always written out")
 
 
 def number_labels(context: Context, name: str = "classlabels_ints") -> list[int]:

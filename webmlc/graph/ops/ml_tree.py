@@ -19,13 +19,12 @@ from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
     FLOAT,
-    always_expands,
     as_float,
     number_labels,
     pick_label,
     transform,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
 from webmlc.graph.ops.shapes import given
 
 Inputs = tuple[Tensor | None, ...]

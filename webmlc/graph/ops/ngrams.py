@@ -15,7 +15,14 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, call, const, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import (
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    always_expands,
+    case,
+)
 from webmlc.graph.ops.shapes import ONE, ZERO, given
 
 Inputs = tuple[Tensor | None, ...]
@@ -94,10 +101,6 @@ def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("count", shape, lambda *i: total[i].astype(DType.float32)),)
 
 
-def _never(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this operator is always written out")
-
-
 POOL: dict[str, Any] = {
     "ngram_counts": (0, 4),
     "ngram_indexes": (0, 1, 2, 3, 4, 5, 6),
@@ -108,7 +111,7 @@ X = "int64[2, 12] in 2..8"
 
 OPS: tuple[Operator, ...] = (
     Operator("CountGrams", _count_type, _count, kind="reduction", domain="webmlc"),
-    Operator("TfIdfVectorizer", _never, expand=_vectorise, cases=tuple(
+    Operator("TfIdfVectorizer", always_expands, expand=_vectorise, cases=tuple(
         case(x, mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=skips, **POOL)
         for x, mode, skips in ((X, "TF", 0), (X, "IDF", 2), ("int32[20] in 2..8", "TFIDF", 1)))),
 )  # fmt: skip

@@ -307,6 +307,11 @@ class Scope:
         )
 
 
+def always_expands(context: Context) -> tuple[TensorType, ...]:
+    """The `infer` of rows that are always written out."""
+    raise NotSupportedError("this operator is always written out")
+
+
 def array_type(array: Array) -> TensorType:
     """The type of a constant."""
     return TensorType(DType.of(array.dtype), tuple(Const(d) for d in array.shape))

@@ -17,7 +17,6 @@ from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, given, product_type
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
-Meaning = Callable[[Context, Inputs], tuple[Tensor, ...]]
 
 
 def windows_of(context: Context) -> Windows:

@@ -123,7 +123,8 @@ def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("dequantize", x.shape, element),)
 
 
-def _never(context: Context) -> tuple[TensorType, ...]:
+def no_such_form(context: Context) -> tuple[TensorType, ...]:
+    """The `infer` of rows that expand in every form that they support."""
     raise NotSupportedError("this form of a quantised operator")
 
 
@@ -191,14 +192,14 @@ OPS: tuple[Operator, ...] = (
         case("int8[2, 3, 4] in -99..99", np.array([0.5, 1, 2], np.float32), np.zeros(3, np.int8)),
         case("float8_e4m3fn[2, 3] in -4..4", np.float32(0.5)),
         case("int4[2, 3, 4] in -8..7", np.float32(0.5), output_dtype=10))),
-    Operator("QLinearMatMul", _never, expand=_qlinear_matmul, cases=(
+    Operator("QLinearMatMul", no_such_form, expand=_qlinear_matmul, cases=(
         case("uint8[2, 3] in 0..255", np.float32(0.01), np.uint8(113), "uint8[3, 4] in 0..255",
              np.float32(0.02), np.uint8(114), np.float32(0.1), np.uint8(118)),)),
-    Operator("QLinearConv", _never, expand=_qlinear_conv, cases=(
+    Operator("QLinearConv", no_such_form, expand=_qlinear_conv, cases=(
         case("uint8[1, 2, 5, 5] in 0..255", np.float32(0.01), np.uint8(113),
              "uint8[3, 2, 3, 3] in 0..255", np.float32(0.02), np.uint8(114), np.float32(0.1),
              np.uint8(118), pads=(1, 1, 1, 1)),)),
-    Operator("DynamicQuantizeLinear", _never, expand=_dynamic_quantize, cases=(
+    Operator("DynamicQuantizeLinear", no_such_form, expand=_dynamic_quantize, cases=(
         case("float32[3, 4]", outputs=3), case("float32[5] in 1..3", outputs=3),
         case("float32[5] in -3..-1", outputs=3))),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
     Operator,
+    always_expands,
     case,
 )
 from webmlc.graph.ops.shapes import ZERO, Shape
@@ -123,10 +124,6 @@ def _with_key(node: Node, opset: int) -> Node:
     return replace(node, attributes={**node.attributes, "key": random_key(node)})
 
 
-def _multinomial_type(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this operator is always written out")
-
-
 def _multinomial(context: Context, build: Builder) -> tuple[str, ...]:
     """The class of the largest log-probability plus Gumbel noise, for each sample anew."""
     samples = int(context.attribute("sample_size", 1))
@@ -138,10 +135,6 @@ def _multinomial(context: Context, build: Builder) -> tuple[str, ...]:
     noise = build("Neg", build("Log", build("Neg", build("Log", uniform))))
     chosen = build("ArgMax", build("Add", scores, noise), axis=2, keepdims=0)
     return (build("Cast", chosen, to=int(context.attribute("dtype", 6))),)
-
-
-def _dropout_type(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this operator is always written out")
 
 
 def _dropout(context: Context, build: Builder) -> tuple[str, ...]:
@@ -172,7 +165,7 @@ OPS: tuple[Operator, ...] = (
     _row("RandomUniformLike", _uniform),
     _row("RandomNormal", _normal),
     _row("RandomNormalLike", _normal),
-    Operator("Dropout", _dropout_type, expand=_dropout, cases=(
+    Operator("Dropout", always_expands, expand=_dropout, cases=(
         case("float32[2, 3]"), case("float32[2, 3]", outputs=2))),
-    Operator("Multinomial", _multinomial_type, expand=_multinomial, normalise=_with_key),
+    Operator("Multinomial", always_expands, expand=_multinomial, normalise=_with_key),
 )  # fmt: skip

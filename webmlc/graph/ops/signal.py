@@ -22,15 +22,12 @@ from webmlc.graph.ops.operator import (
     NotSupportedError,
     Operator,
     UnknownValueError,
+    always_expands,
     case,
 )
 from webmlc.graph.ops.shapes import ZERO, canonical, dimensions, given
 
 Inputs = tuple[Tensor | None, ...]
-
-
-def _always_expands(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this operator is always written out")
 
 
 def _number(context: Context, index: int, what: str) -> int:
@@ -203,12 +200,12 @@ RATE, LOW, HIGH = np.int64(8192), np.float32(0), np.float32(4096)
 SIGNAL = "float32[2, 10, 1]"
 
 OPS: tuple[Operator, ...] = (
-    Operator("DFT", _always_expands, expand=_dft, normalise=_old_axis, cases=(
+    Operator("DFT", always_expands, expand=_dft, normalise=_old_axis, cases=(
         case(SIGNAL), case(SIGNAL, None, np.int64(0), onesided=1),
         case("float32[2, 5, 2]", inverse=1),
         case("float32[2, 6, 2]", None, np.int64(1), inverse=1, onesided=1),
         case("float32[2, 5, 2]", np.int64(8)), case("float32[2, 5, 2]", np.int64(3)))),
-    Operator("STFT", _always_expands, expand=_stft, cases=(
+    Operator("STFT", always_expands, expand=_stft, cases=(
         case("float32[2, 32, 1]", np.int64(4), None, np.int64(8)),
         case("float32[1, 32, 1]", np.int64(8), "float32[16]"),
         case("float32[1, 32, 2]", np.int64(8), "float32[16]", onesided=0))),

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
 
 DOMAIN = "ai.onnx.preview.training"
 Update = Callable[["_Step", str, str, tuple[str, ...]], tuple[str, ...]]
@@ -109,9 +108,6 @@ def _momentum(step: _Step, x: str, gradient: str, state: tuple[str, ...]) -> tup
 
 
 def _row(name: str, update: Update, states: int) -> Operator:
-    def infer(context: Context) -> tuple[TensorType, ...]:
-        raise NotSupportedError("this operator is always written out")
-
     def expand(context: Context, builder: Builder) -> tuple[str, ...]:
         values = context.node.inputs[2:]
         count = len(values) // (2 + states)
@@ -124,7 +120,7 @@ def _row(name: str, update: Update, states: int) -> Operator:
             results.append(update(step, x, gradient, tuple(state)))
         return tuple(part[k] for k in range(1 + states) for part in results)
 
-    return Operator(name, infer, expand=expand, domain=DOMAIN)
+    return Operator(name, always_expands, expand=expand, domain=DOMAIN)
 
 
 OPS: tuple[Operator, ...] = (

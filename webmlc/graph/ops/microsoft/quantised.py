@@ -18,15 +18,11 @@ from webmlc.graph.compute import Tensor, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.quantise import number_of, requantise
+from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
 from webmlc.graph.ops.shapes import canonical, given
 
 MICROSOFT = "com.microsoft"
 Expansion = Callable[[Context, Builder], tuple[str, ...]]
-
-
-def _never(context: Context) -> tuple[TensorType, ...]:
-    raise NotSupportedError("this form of a quantised operator")
 
 
 def _input(context: Context, index: int) -> str:
@@ -239,7 +235,7 @@ def _block_matmul(context: Context, inputs: Sequence[Tensor | None]) -> tuple[Te
 
 
 def _row(name: str, expand: Expansion, *cases: Case) -> Operator:
-    return Operator(name, _never, expand=expand, domain=MICROSOFT, cases=cases)
+    return Operator(name, no_such_form, expand=expand, domain=MICROSOFT, cases=cases)
 
 
 S, T, U = np.float32(0.02), np.float32(0.03), np.float32(0.05)
