@@ -21,6 +21,7 @@ export const SCRATCH_BASE = 256;
 export const PAGE = 65536;
 const ALIGNMENT = { wasm: 64, webgpu: 256 };
 export const CONSTANT_ALIGNMENT = 256;
+const ROUNDS = 32; // orders that are tried for a smaller arena
 export const GROWTH = 1.5; // memory that must grow again grows by this much at least
 
 /** @param {number} value @param {number} alignment */
@@ -38,35 +39,79 @@ export function boundSymbols(program) {
   return program.segments.flatMap((s) => ("bind" in s ? s.symbols : []));
 }
 
+/** @typedef {[bytes: number, first: number, last: number, group: number]} Interval */
+
 /**
- * Offsets for intervals `[bytes, first, last, group]` such that no two that are alive together overlap.
- * @param {[number, number, number, number][]} intervals
+ * Offsets for intervals such that no two that are alive together overlap.
+ * @param {Interval[]} intervals
  * @param {number} alignment
  * @returns {{ offsets: number[], total: number }}
  */
 export function place(intervals, alignment) {
-  const order = intervals
-    .map((_, i) => i)
-    .sort((i, j) => intervals[i][3] - intervals[j][3] || intervals[j][0] - intervals[i][0] || i - j);
   const sizes = intervals.map(([bytes]) => align(Math.max(bytes, 1), alignment));
-  const offsets = intervals.map(() => 0);
-  /** @type {number[]} */
-  const placed = []; // by ascending offset
+  /** @type {Map<number, number>} */
+  let offsets = new Map();
   let total = 0;
+  const groups = [...new Set(intervals.map((interval) => interval[3]))].sort((a, b) => a - b);
+  for (const group of groups) {
+    const order = [...intervals.keys()].filter((i) => intervals[i][3] === group);
+    const floor = Math.max(total, largestLiveSet(intervals, sizes, [...offsets.keys(), ...order]));
+    order.sort((i, j) => intervals[j][0] - intervals[i][0] || i - j);
+    let best = offsets;
+    let least = -1;
+    for (let round = 0; round < ROUNDS; round++) {
+      const trial = firstFit(intervals, sizes, order, offsets);
+      const ends = order.map((i) => (trial.get(i) ?? 0) + sizes[i]);
+      const end = Math.max(total, ...ends);
+      if (least < 0 || end < least) [best, least] = [trial, end];
+      if (least <= floor) break;
+      order.unshift(...order.splice(ends.indexOf(Math.max(...ends)), 1));
+    }
+    [offsets, total] = [best, least];
+  }
+  return { offsets: intervals.map((_, i) => offsets.get(i) ?? 0), total };
+}
+
+/**
+ * Bytes that some step needs at once, so that no placement of `members` takes less.
+ * @param {Interval[]} intervals @param {number[]} sizes @param {number[]} members
+ */
+function largestLiveSet(intervals, sizes, members) {
+  /** @type {Map<number, number>} */
+  const changes = new Map();
+  for (const i of members) {
+    const [, first, last] = intervals[i];
+    changes.set(first, (changes.get(first) ?? 0) + sizes[i]);
+    changes.set(last + 1, (changes.get(last + 1) ?? 0) - sizes[i]);
+  }
+  let live = 0;
+  let largest = 0;
+  for (const [, change] of [...changes].sort(([a], [b]) => a - b)) largest = Math.max(largest, (live += change));
+  return largest;
+}
+
+/**
+ * Offsets of `fixed`, and of those in `order`, each at the lowest that the ones before it leave.
+ * @param {Interval[]} intervals @param {number[]} sizes @param {number[]} order @param {Map<number, number>} fixed
+ * @returns {Map<number, number>}
+ */
+function firstFit(intervals, sizes, order, fixed) {
+  const offsets = new Map(fixed);
+  const offset = (/** @type {number} */ i) => offsets.get(i) ?? 0;
+  const placed = [...offsets.keys()].sort((i, j) => offset(i) - offset(j) || i - j);
   for (const i of order) {
     const [, first, last] = intervals[i];
-    let offset = 0;
+    let own = 0;
     for (const j of placed) {
       if (intervals[j][2] < first || last < intervals[j][1]) continue;
-      if (offsets[j] >= offset + sizes[i]) break;
-      offset = Math.max(offset, offsets[j] + sizes[j]);
+      if (offset(j) >= own + sizes[i]) break;
+      own = Math.max(own, offset(j) + sizes[j]);
     }
-    offsets[i] = offset;
-    total = Math.max(total, offset + sizes[i]);
-    const at = placed.findIndex((j) => offsets[j] > offset);
+    offsets.set(i, own);
+    const at = placed.findIndex((j) => offset(j) > own);
     placed.splice(at < 0 ? placed.length : at, 0, i);
   }
-  return { offsets, total };
+  return offsets;
 }
 
 /** True of a buffer that holds the same bytes in every run. @param {Buffer} buffer */

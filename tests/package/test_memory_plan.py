@@ -54,6 +54,20 @@ def test_a_residual_network_stays_at_its_largest_live_set() -> None:
     assert place(cases, 64).total <= 1.05 * live
 
 
+def test_another_order_is_tried_where_largest_first_leaves_a_gap() -> None:
+    # Largest first: the third lies above the second, and the last does not fit between it and the
+    # first.
+    cases = [Interval(256, 0, 2), Interval(320, 4, 5), Interval(256, 2, 4), Interval(192, 2, 3)]
+    assert place(cases, 64).total == 704 == 256 + 256 + 192
+
+
+@given(intervals(), intervals())
+def test_what_is_placed_later_moves_nothing(known: list[Interval], later: list[Interval]) -> None:
+    bound = [Interval(i.bytes, i.first, i.last, group=1) for i in later]
+    both = place([*bound, *known], 64)
+    assert both.offsets[len(bound) :] == place(known, 64).offsets
+
+
 def test_the_layout_of_a_program(tmp_path: Path) -> None:
     manifest = scaled(tmp_path)
     plan = layout(manifest, "wasm", "wasm", {"n": 100}, threads=2)
