@@ -5,8 +5,8 @@ In: a program, the value of each symbol, a device. Out: byte offsets of the acti
 device's arena, and for wasm the addresses of everything in memory. Buffers whose lifetimes do not
 meet share bytes: largest first, each at the lowest offset that fits (Pisarchyk and Lee, "Efficient
 Memory Management for Deep Neural Net Inference", 2020, greedy by size). Where that takes more than
-the largest set of buffers that are alive at once, the one that ends highest is placed first instead,
-for some rounds; the smallest arena is kept.
+what is alive at once somewhere, the buffer that ends highest is placed first instead, for some
+rounds; the smallest arena is kept.
 
     >>> place([Interval(100, 0, 1), Interval(100, 1, 2), Interval(60, 2, 3)], 64)
     Placement(offsets=(0, 128, 0), total=256)
