@@ -1,7 +1,9 @@
 // Threads that run one program: how the leader wakes its helpers and how a helper waits.
 //
-// A helper spins briefly, then sleeps on shared control words: no message is posted per run. One command brings it back
-// to its event loop, where a message waits with a new memory.
+// Between runs a helper spins briefly, then sleeps on shared control words: no message is posted per run. Within a run
+// threads spin for longer, as in the module's barriers: one that sleeps and wakes often looks idle to the operating system,
+// which then runs all of them on one core. One command brings a helper back to its event loop, where a message waits with
+// a new memory.
 
 import { toData } from "./errors.js";
 
@@ -16,7 +18,8 @@ const LAST = 3;
 const DONE = 4; // helpers that have finished the command
 const RUN = 1;
 const NEW_MEMORY = 2;
-const SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
+const IDLE_SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
+const BUSY_SPINS = 1 << 20; // some milliseconds: more than another thread's time slice
 
 /** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleRun} */
 export function instantiate(module, memory) {
@@ -31,7 +34,7 @@ export function help({ tid, threads, module, memory, control, seen, port }) {
   try {
     const run = instantiate(module, memory);
     for (;;) {
-      waitForChange(control, GENERATION, seen);
+      waitForChange(control, GENERATION, seen, IDLE_SPINS);
       seen++;
       const what = Atomics.load(control, COMMAND);
       if (what === RUN) run(Atomics.load(control, FIRST), Atomics.load(control, LAST), tid, threads);
@@ -82,11 +85,11 @@ function command(control, what) {
 
 /** @param {Int32Array} control @param {number} helpers */
 function waitForHelpers(control, helpers) {
-  for (let done = 0; done < helpers; done = Atomics.load(control, DONE)) waitForChange(control, DONE, done);
+  for (let done = 0; done < helpers; done = Atomics.load(control, DONE)) waitForChange(control, DONE, done, BUSY_SPINS);
 }
 
-/** @param {Int32Array} control @param {number} word @param {number} seen */
-function waitForChange(control, word, seen) {
-  for (let i = 0; i < SPINS; i++) if (Atomics.load(control, word) !== seen) return;
+/** @param {Int32Array} control @param {number} word @param {number} seen @param {number} spins before it sleeps */
+function waitForChange(control, word, seen, spins) {
+  for (let i = 0; i < spins; i++) if (Atomics.load(control, word) !== seen) return;
   while (Atomics.load(control, word) === seen) Atomics.wait(control, word, seen);
 }

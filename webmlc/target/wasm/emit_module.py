@@ -32,9 +32,10 @@ Features = Literal["relaxed", "simd128"]
 SLOTS = 1024
 """Where the slot table starts."""
 
-_SPINS = 2000
-"""Turns of the spin before a thread sleeps: longer than the skew of two threads that are both
-awake.
+_SPINS = 1 << 24
+"""Turns of the spin before a thread sleeps in a barrier: some milliseconds, more than another
+thread's time slice. Threads that sleep at every barrier look idle to the operating system, which
+then runs all of them on one core.
 """
 
 
