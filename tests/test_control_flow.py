@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx.numpy_helper
-import onnx.parser
-import onnxruntime
 import pytest
 
 import webmlc
+from tests.against_onnxruntime import Device, check, parse
 
-Device = Literal["wasm", "webgpu"]
 RNG = np.random.default_rng(0)
 
 
 def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
-
-
-def parse(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
-
-
-def check(model: onnx.ModelProto, folder: Path, *runs: dict[str, Any]) -> None:
-    """The package computes what onnxruntime does, with one thread, with two, and on the GPU."""
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    webmlc.build(model, folder)
-    settings: tuple[tuple[Device, int], ...] = (("wasm", 1), ("wasm", 2), ("webgpu", 1))
-    for device, threads in settings:
-        loaded = webmlc.load(folder, device=device, threads=threads)
-        for feeds in runs:
-            actual = loaded.run(feeds)
-            expected = session.run(None, feeds)
-            for info, want in zip(model.graph.output, expected, strict=True):
-                np.testing.assert_allclose(actual[info.name], want, rtol=1e-4, atol=1e-5)
-        loaded.dispose()
 
 
 BRANCHES = """g (float[n, 4] x, float[4] b, bool c) => (float[n, 4] y, float[n] z) {

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx.parser
@@ -15,39 +15,13 @@ import onnxruntime
 import pytest
 
 import webmlc
+from tests.against_onnxruntime import check, parse
 from webmlc.core.errors import InputError
 from webmlc.package.manifest import Bind
 
-Device = Literal["wasm", "webgpu"]
 SCRIPT = Path(__file__).parent / "js" / "run_once.mjs"
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 7, 3)).astype(np.float32)
-
-
-def parse(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 21]>\n' + text)
-
-
-def check(text: str, folder: Path, *runs: dict[str, Any]) -> None:
-    """One package computes what onnxruntime does in every run, with one thread and two, and on
-    the GPU; a later run may need more memory than an earlier one, or less.
-    """
-    model = parse(text)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    webmlc.build(model, folder)
-    settings: tuple[tuple[Device, int], ...] = (("wasm", 1), ("wasm", 2), ("webgpu", 1))
-    for device, threads in settings:
-        loaded = webmlc.load(folder, device=device, threads=threads)
-        for feeds in runs:
-            actual = loaded.run(feeds)
-            expected = session.run(None, {k: np.asarray(v) for k, v in feeds.items()})
-            for info, want in zip(model.graph.output, expected, strict=True):
-                got = actual[info.name]
-                assert (got.shape, got.dtype) == (want.shape, want.dtype)
-                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-        loaded.dispose()
 
 
 def integers(*values: int) -> Any:
@@ -84,13 +58,13 @@ EXPAND = """g (float[3, 1] x, int64[3] s) => (float[a, b, c] y) {
     ],
 )
 def test_slices_that_a_run_places(tmp_path: Path, text: str, runs: Any) -> None:
-    check(text, tmp_path, *({"x": X, "a": integers(*a), "b": integers(*b)} for a, b in runs))
+    check(parse(text), tmp_path, *({"x": X, "a": integers(*a), "b": integers(*b)} for a, b in runs))
 
 
 def test_a_later_run_needs_more_memory_than_an_earlier_one(tmp_path: Path) -> None:
     shapes = [(2, 3, 4), (1, 1, 1), (0, 3, 2), (40, 3, 100), (2, 3, 4), (900, 3, 70)]
     x = RNG.standard_normal((3, 1)).astype(np.float32)
-    check(EXPAND, tmp_path, *({"x": x, "s": integers(*s)} for s in shapes))
+    check(parse(EXPAND), tmp_path, *({"x": x, "s": integers(*s)} for s in shapes))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +84,7 @@ def test_sizes_that_a_run_computes(tmp_path: Path, body: str, values: Any) -> No
     used = "(float[5, 7, 3] x, " if "x" in body.partition("=")[2] else "("
     text = f"g {used}int64[{count}] {name}) => (float[a, b, c] y) {{ {body} }}"
     own = {"x": X} if "x," in used else {}
-    check(text, tmp_path, *({**own, name: integers(*v)} for v in values))
+    check(parse(text), tmp_path, *({**own, name: integers(*v)} for v in values))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +97,8 @@ def test_sizes_that_a_run_computes(tmp_path: Path, body: str, values: Any) -> No
 def test_ranges_that_a_run_decides(tmp_path: Path, dtype: str, runs: Any) -> None:
     text = f"g ({dtype} a, {dtype} b, {dtype} c) => ({dtype}[n] y) {{ y = Range(a, b, c) }}"
     numpy = np.int64 if dtype == "int64" else np.float32
-    check(text, tmp_path, *({k: numpy(v) for k, v in zip("abc", run, strict=True)} for run in runs))
+    feeds = ({k: numpy(v) for k, v in zip("abc", run, strict=True)} for run in runs)
+    check(parse(text), tmp_path, *feeds)
 
 
 SELECTED = """g (bool[n, m] x, float[n, m] v) => (int64[2, k] y, float[k] z, float s) {
@@ -153,9 +128,9 @@ MASKS = [
 def test_what_data_select(tmp_path: Path) -> None:
     """Nothing at all, too: sums over no elements are 0."""
     runs = [{"x": m, "v": RNG.standard_normal(m.shape).astype(np.float32)} for m in MASKS]
-    check(SELECTED, tmp_path / "selected", *runs)
+    check(parse(SELECTED), tmp_path / "selected", *runs)
     rows = [{"x": r["x"][:, 0].copy(), "v": r["v"]} for r in runs]
-    check(COMPRESSED, tmp_path / "compressed", *rows)
+    check(parse(COMPRESSED), tmp_path / "compressed", *rows)
 
 
 def test_boxes_that_overlap_are_suppressed(tmp_path: Path) -> None:
@@ -168,7 +143,7 @@ def test_boxes_that_overlap_are_suppressed(tmp_path: Path) -> None:
         for n, iou, least in [(5, 0.3, np.float32([0.2])), (100, 0.1, np.float32([0.6])),
                               (2, 0.9, np.float32([2.0]))]
     ]  # fmt: skip
-    check(text, tmp_path, *runs)
+    check(parse(text), tmp_path, *runs)
 
 
 def test_binds_that_can_wait_stand_together(tmp_path: Path) -> None:

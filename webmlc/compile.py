@@ -100,16 +100,7 @@ def compile_model(
     module = _seen(watch, "duplicate dequantisation", duplicate_dequantisation(module))
 
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)
-    shaped = {
-        d: use_winograd(module) if d == "wasm" else split_concats(module, FUSION_LIMITS[d])
-        for d in devices
-    }
-    fused = {d: _seen(watch, f"{d}: fuse", fuse(shaped[d], FUSION_LIMITS[d])) for d in devices}
-    lowered = {d: _seen(watch, f"{d}: lower", lower_module(m, d)) for d, m in fused.items()}
-    if "webgpu" in lowered:
-        cut = split_kernels(lowered["webgpu"], WEBGPU, has_rule)
-        lowered["webgpu"] = _seen(watch, "webgpu: split kernels", cut)
-    lowered = {d: split_kernels(m, RELAXED, fits_scratch) for d, m in lowered.items()}
+    lowered = {d: _kernels_of(module, d, watch) for d in devices}
     described = signature(module.main)
     programs = {d: program_parts(m) for d, m in lowered.items()}
 
@@ -128,6 +119,23 @@ def compile_model(
         shaders=shaders.text if shaders.entries else None,
         texts={f"model.{v}.wat": m.text for v, m in modules.items()} if emit_text else {},
     )
+
+
+def _kernels_of(module: Module, device: Device, watch: Watcher) -> Module:
+    """The stages that know the device: convolutions in the form that suits it, nodes fused, and a
+    loop function for each kernel that has a schedule there.
+    """
+    limits = FUSION_LIMITS[device]
+    if device == "wasm":
+        module = _seen(watch, "wasm: use winograd", use_winograd(module))
+    else:
+        module = _seen(watch, "webgpu: split concats", split_concats(module, limits))
+    module = _seen(watch, f"{device}: fuse", fuse(module, limits))
+    module = _seen(watch, f"{device}: lower", lower_module(module, device))
+    if device == "webgpu":
+        module = _seen(watch, "webgpu: split kernels", split_kernels(module, WEBGPU, has_rule))
+    cut = split_kernels(module, RELAXED, fits_scratch)
+    return _seen(watch, f"{device}: split for scratch", cut)
 
 
 def _wasm_modules(
