@@ -43,6 +43,22 @@ def test_maps_are_transposed_only_at_the_edges() -> None:
     assert {n.domain for n in made.main.nodes if n.op == "Conv"} == {"webmlc"}
 
 
+def test_sound_runs_with_channels_last() -> None:
+    text = f"""
+    g (float[1,8,12] x) => (float[1,6,8] y)
+    <{zeros("w", 8, 8, 3)}, {zeros("v", 8, 8, 3)}> {{
+      a = Conv <pads = [1,1]> (x, w)
+      b = Erf(a)
+      c = Conv <pads = [1,1], strides = [2]> (b, v)
+      y = Transpose <perm = [0,2,1]> (c)
+    }}
+    """
+    made = simplify_graph(choose_layouts(module(text)))
+    assert operators(made) == "Transpose Pad Conv Erf Pad Conv".split()
+    shapes = [made.main.type(node.outputs[0]).static_shape for node in made.main.nodes]
+    assert shapes[2:] == [(1, 12, 8), (1, 12, 8), (1, 13, 8), (1, 6, 8)]
+
+
 def test_epilogues_join_their_contraction() -> None:
     assert groups(module(RESIDUAL)) == [
         "transpose_pad",

@@ -1,10 +1,10 @@
 """Layouts: feature maps become NHWC, weights are packed for vector loads.
 
 In: an inferred function of ONNX operators (NCHW). Out: the same meaning, where convolutions and
-pools are the `webmlc` operators of `ops/layout.py` over NHWC maps, and constant matrix operands are
-packed `[N/8][K][8]`. One pass: every value may have an NHWC twin, made on demand; elementwise
-operators, Concat, Pad and the like follow the layout of their inputs, so transposes remain only
-where a layout really meets another (usually at the graph's edge).
+pools are the `webmlc` operators of `ops/layout.py` over NHWC maps of any rank, and constant matrix
+operands are packed `[N/8][K][8]`. One pass: every value may have an NHWC twin, made on demand;
+elementwise operators, Concat, Pad and the like follow the layout of their inputs, so transposes
+remain only where a layout really meets another (usually at the graph's edge).
 
     %y = Conv(%x, %w)  ->  %x.nhwc = Transpose(%x); %y.nhwc = webmlc.Conv(%x.nhwc, %w.packed)
 """
@@ -23,7 +23,12 @@ from webmlc.core.simplify import simplify
 from webmlc.graph.compute import identity
 from webmlc.graph.integer_layouts import centred, less_zero_point, widened, zero_point
 from webmlc.graph.ir import Array, Function, Module, Node
-from webmlc.graph.layout_values import NCHW, NHWC, LayoutValues, keeps_order
+from webmlc.graph.layout_values import (
+    LayoutValues,
+    channels_first,
+    channels_last,
+    keeps_order,
+)
 from webmlc.graph.meaning import infer_node, kind_of
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Scope
@@ -33,6 +38,8 @@ from webmlc.graph.pack_weights import pack_convolution, pack_depthwise, pack_mat
 LARGEST_BINDING = 128 << 20
 """Bytes that every WebGPU device binds as one buffer (`maxStorageBufferBindingSize`)."""
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+_MAPS = range(3, 6)
+"""Ranks of maps: one to three spatial dimensions between batch and channels."""
 _FLOAT: tuple[DType, ...] = (DType.float32,)
 _WEIGHTS = (DType.int8, DType.int16)
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
@@ -68,7 +75,7 @@ class _Layouts(LayoutValues):
     def rewrite(self, node: Node) -> None:
         """Write `node` in the layout that suits it."""
         key = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op}"
-        maps = self.rank(node.inputs[0]) == 4 if node.inputs and node.inputs[0] else False
+        maps = bool(node.inputs and node.inputs[0]) and self.rank(node.inputs[0]) in _MAPS
         match key:
             case "Conv" | "ConvInteger":
                 written = maps and node.inputs[1] in self.constants and self.convolution(node)
@@ -117,7 +124,8 @@ class _Layouts(LayoutValues):
         if bias:
             self.emit("Add", (f"{twin}.sum", self.nchw(bias)), twin, node.origin)
         elif zero:
-            less_zero_point(self, node, zero, weights.sum((1, 2, 3), np.int32), twin)
+            sums = weights.sum(tuple(range(1, weights.ndim)), np.int32)
+            less_zero_point(self, node, zero, sums, twin)
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
 
@@ -150,7 +158,8 @@ class _Layouts(LayoutValues):
     def global_pool(self, node: Node) -> bool:
         data = self.as_nhwc(node.inputs[0])
         twin = f"{node.outputs[0]}.nhwc"
-        axes = self.constant(f"{twin}.axes", np.array([1, 2], np.int64))
+        spatial = np.arange(1, self.rank(data) - 1, dtype=np.int64)
+        axes = self.constant(f"{twin}.axes", spatial)
         self.emit(_GLOBAL_POOLS[node.op], (data, axes), twin, node.origin, keepdims=1)
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
@@ -283,29 +292,32 @@ class _Layouts(LayoutValues):
         """
         attributes: Mapping[str, Any] = node.attributes
         inputs: list[str] | None = None
-        if any(self.types[o].rank != 4 for o in node.outputs if o):
+        ranks = {self.types[o].rank for o in node.outputs if o}
+        rank = max(ranks)
+        if len(ranks) > 1 or rank not in _MAPS:
             return False
+        last, moved = channels_last(rank), channels_first(rank)
         if key in _QUANTISATION and any(i and self.rank(i) > 1 for i in node.inputs[1:]):
             return False
         if key in _QUANTISATION:
             inputs = [self.as_nhwc(node.inputs[0]), *node.inputs[1:]]
             axis = int(attributes.get("axis", 1))
-            attributes = {**attributes, "axis": NCHW[axis]}
+            attributes = {**attributes, "axis": moved[axis]}
         elif kind_of(node) in ("elementwise", "broadcast"):
-            inputs = self.broadcast_inputs(node)
-        elif key == "Concat" and all(self.rank(i) == 4 for i in node.inputs):
+            inputs = self.broadcast_inputs(node, rank)
+        elif key == "Concat" and all(self.rank(i) == rank for i in node.inputs):
             inputs = [self.as_nhwc(i) for i in node.inputs]
-            attributes = {**attributes, "axis": NCHW[attributes["axis"]]}
+            attributes = {**attributes, "axis": moved[attributes["axis"]]}
         elif key == "Pad" and len(node.inputs) < 4 and node.inputs[1] in self.constants:
-            amounts = self.constants[node.inputs[1]].reshape(2, 4)[:, list(NHWC)].reshape(-1)
-            moved = self.constant(f"{node.outputs[0]}.amounts", amounts)
-            inputs = [self.as_nhwc(node.inputs[0]), moved, *node.inputs[2:]]
+            amounts = self.constants[node.inputs[1]].reshape(2, rank)[:, list(last)].reshape(-1)
+            name = self.constant(f"{node.outputs[0]}.amounts", amounts)
+            inputs = [self.as_nhwc(node.inputs[0]), name, *node.inputs[2:]]
         elif key == "Resize" and self.resize_inputs(node) is not None:
             inputs = self.resize_inputs(node)
         elif key in _REDUCTIONS and attributes.get("keepdims", 1) and len(node.inputs) > 1:
             axes = self.constants.get(node.inputs[1])
             if axes is not None and axes.size:
-                moved_axes = np.array([NCHW[a] for a in axes.tolist()], np.int64)
+                moved_axes = np.array([moved[a] for a in axes.tolist()], np.int64)
                 name = self.constant(f"{node.outputs[0]}.axes", np.sort(moved_axes))
                 inputs = [self.as_nhwc(node.inputs[0]), name]
         if inputs is None:
@@ -321,19 +333,20 @@ class _Layouts(LayoutValues):
         self.nodes.append(written)
         return True
 
-    def broadcast_inputs(self, node: Node) -> list[str] | None:
+    def broadcast_inputs(self, node: Node, rank: int) -> list[str] | None:
         """The inputs of an elementwise operator in NHWC, constants rearranged; `None` where one
         cannot follow.
         """
         inputs = []
         for value in node.inputs:
             array = self.constants.get(value)
-            if not value or (array is not None and array.size == 1 and array.ndim <= 4):
+            if not value or (array is not None and array.size == 1 and array.ndim <= rank):
                 inputs.append(value)
             elif array is not None:
-                wide = array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(NHWC)
-                inputs.append(self.constant(f"{value}.nhwc", wide))
-            elif self.rank(value) == 4:
+                wide = array.reshape((1,) * (rank - array.ndim) + array.shape)
+                moved = wide.transpose(channels_last(rank))
+                inputs.append(self.constant(f"{value}.nhwc{rank}", moved))
+            elif self.rank(value) == rank:
                 inputs.append(self.as_nhwc(value))
             elif self.rank(value) == 0:
                 inputs.append(value)
@@ -346,11 +359,11 @@ class _Layouts(LayoutValues):
         extra = [i for i in node.inputs[1:] if i]
         if node.attributes.get("axes") is not None or any(i not in self.constants for i in extra):
             return None
-        inputs = [self.as_nhwc(node.inputs[0])]
+        inputs, order = [self.as_nhwc(node.inputs[0])], channels_last(self.rank(node.inputs[0]))
         for slot, value in enumerate(node.inputs[1:]):
             array = self.constants[value] if value else np.zeros(0)
-            if array.size == 4 and slot:
-                inputs.append(self.constant(f"{value}.nhwc", array[list(NHWC)]))
+            if array.size == len(order) and slot:
+                inputs.append(self.constant(f"{value}.nhwc", array[list(order)]))
             elif array.size == 0:
                 inputs.append(value)
             else:

@@ -1,7 +1,7 @@
 """The function that `choose_layouts` writes: its values, and which of them have an NHWC twin.
 
 In: nodes in some layout. Out: nodes, types and constants; a value is transposed where its other
-layout is asked for, once.
+layout is asked for, once. NHWC stands for channels last, in maps of any rank (sound is NWC).
 
     layouts.as_nhwc("x")  ->  "x.nhwc", and the node %x.nhwc = Transpose(%x) where it is new
 """
@@ -14,8 +14,15 @@ from webmlc.core.expr import as_int
 from webmlc.graph.function_writer import FunctionWriter
 from webmlc.graph.ir import TensorType
 
-NHWC = (0, 2, 3, 1)
-NCHW = (0, 3, 1, 2)
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The permutation that makes NHWC of NCHW."""
+    return (0, *range(2, rank), 1)
+
+
+def channels_first(rank: int) -> tuple[int, ...]:
+    """The permutation that makes NCHW of NHWC."""
+    return (0, rank - 1, *range(1, rank - 1))
 
 
 @dataclass(slots=True)
@@ -40,14 +47,16 @@ class LayoutValues(FunctionWriter):
     def as_nhwc(self, value: str) -> str:
         """The NHWC twin of an NCHW value."""
         if value not in self.nhwc:
-            self.nhwc[value] = self.transpose(value, f"{value}.nhwc", NHWC)
+            order = channels_last(self.types[value].rank)
+            self.nhwc[value] = self.transpose(value, f"{value}.nhwc", order)
         return self.nhwc[value]
 
     def nchw(self, value: str) -> str:
         """The value in its own layout, transposing back where so far only its NHWC twin exists."""
         origin = self.pending.pop(value, None)
         if origin is not None:
-            self.transpose(self.nhwc[value], value, NCHW)
+            twin = self.nhwc[value]
+            self.transpose(twin, value, channels_first(self.types[twin].rank))
         return value
 
     def define_nhwc(self, value: str, twin: str, origin: tuple[str, ...]) -> None:

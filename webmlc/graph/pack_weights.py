@@ -23,18 +23,19 @@ def pack_matrix(matrix: Array) -> Array:
 
 
 def pack_convolution(weights: Array, groups: int) -> Array:
-    """`[O, I, KH, KW]` as `[O/8, KH, KW, I, 8]`, per group (`[groups, ...]`) where there are
+    """`[O, I, *kernel]` as `[O/8, *kernel, I, 8]`, per group (`[groups, ...]`) where there are
     several; zero-padded.
     """
-    outputs, inputs, height, width = weights.shape
+    outputs, inputs, *kernel = weights.shape
     per_group = outputs // groups
     panels = -(-per_group // PACK)
-    padded = np.zeros((groups, panels * PACK, inputs, height, width), weights.dtype)
-    padded[:, :per_group] = weights.reshape(groups, per_group, inputs, height, width)
-    packed = padded.reshape(groups, panels, PACK, inputs, height, width).transpose(0, 1, 4, 5, 3, 2)
+    padded = np.zeros((groups, panels * PACK, inputs, *kernel), weights.dtype)
+    padded[:, :per_group] = weights.reshape(groups, per_group, inputs, *kernel)
+    split = padded.reshape(groups, panels, PACK, inputs, *kernel)
+    packed = split.transpose(0, 1, *range(4, split.ndim), 3, 2)
     return packed if groups > 1 else packed[0]
 
 
 def pack_depthwise(weights: Array) -> Array:
-    """`[C, 1, KH, KW]` as `[KH, KW, C]`: the channels of one tap are contiguous."""
-    return weights[:, 0].transpose(1, 2, 0)
+    """`[C, 1, *kernel]` as `[*kernel, C]`: the channels of one tap are contiguous."""
+    return np.moveaxis(weights[:, 0], 0, -1)

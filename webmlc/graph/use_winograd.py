@@ -79,9 +79,9 @@ class _Rewrite(FunctionWriter):
         if (node.domain, node.op) != ("webmlc", "Conv") or node.attributes["groups"] != 1:
             return False
         windows: Windows = node.attributes["windows"]
-        height, width = (as_int(size) for size in windows.sizes)
         if (windows.kernel, windows.strides, windows.dilations) != ((3, 3), (1, 1), (1, 1)):
             return False
+        height, width = (as_int(size) for size in windows.sizes)
         weights = self.constants.get(node.inputs[1])
         if weights is None or weights.dtype != np.float32 or height is None or width is None:
             return False

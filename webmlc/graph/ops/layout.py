@@ -1,8 +1,9 @@
 """The operators that `choose_layouts` makes (domain `webmlc`): NHWC feature maps, packed weights,
 views.
 
-Maps are already padded, so that every window lies inside (attribute `windows`: a `Windows` record);
-weights are `[O/8][KH][KW][I][8]` (matrices `[N/8][K][8]`), zero-padded to whole panels of eight,
+Maps have one to three spatial dimensions and are already padded, so that every window lies inside
+(attribute `windows`: a `Windows` record); weights are `[O/8][KH][KW][I][8]` (or as many taps as
+there are dimensions; matrices `[N/8][K][8]`), zero-padded to whole panels of eight,
 which is what a vector load wants on the CPU and two `vec4` loads on the GPU. Products of quantised
 maps (int8, uint8) are summed in int32; quantised weights of a float map are converted as they are
 read.
@@ -58,51 +59,53 @@ def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     inputs = weights.shape[-2]
     per_group = int(context.attribute("channels")) // groups
 
-    def element(n: Expr, y: Expr, x: Expr, o: Expr, ky: Expr, kx: Expr, i: Expr) -> Expr:
-        row, column = windows.positions((y, x), (ky, kx))
+    def element(n: Expr, *axes: Expr) -> Expr:
+        place, (o, *taps, i) = axes[: windows.rank], axes[windows.rank :]
+        position = windows.positions(place, taps)
         if groups == 1:
-            weight = weights[o // PACK, ky, kx, i, o % PACK]
-            return _product(data[n, row, column, i], weight)
+            return _product(data[(n, *position, i)], weights[(o // PACK, *taps, i, o % PACK)])
         group, within = o // per_group, o % per_group
-        weight = weights[group, within // PACK, ky, kx, i, within % PACK]
-        return _product(data[n, row, column, group * inputs + i], weight)
+        weight = weights[(group, within // PACK, *taps, i, within % PACK)]
+        return _product(data[(n, *position, group * inputs + i)], weight)
 
     extents = (*map(const, windows.kernel), inputs)
     return (reduce("conv", context.outputs[0].shape, extents, "add", element),)
 
 
 def _infer_depthwise(context: Context) -> tuple[TensorType, ...]:
-    return _map_type(context, product_type(context.dtype(0)), context.shape(0)[3])
+    return _map_type(context, product_type(context.dtype(0)), context.shape(0)[-1])
 
 
 def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     data, weights = _tensor(tensors, 0), _tensor(tensors, 1)
     windows: Windows = context.attribute("windows")
 
-    def element(n: Expr, y: Expr, x: Expr, c: Expr, ky: Expr, kx: Expr) -> Expr:
-        place = (n, *windows.positions((y, x), (ky, kx)), c)
-        return _product(data[place], weights[ky, kx, c])
+    def element(n: Expr, *axes: Expr) -> Expr:
+        place, (c, *taps) = axes[: windows.rank], axes[windows.rank :]
+        value = data[(n, *windows.positions(place, taps), c)]
+        return _product(value, weights[(*taps, c)])
 
-    return (reduce("depthwise", context.outputs[0].shape, weights.shape[:2], "add", element),)
+    return (reduce("depthwise", context.outputs[0].shape, weights.shape[:-1], "add", element),)
 
 
 # -- pooling ---------------------------------------------------------------------------
 
 
 def _infer_max_pool(context: Context) -> tuple[TensorType, ...]:
-    return _map_type(context, context.dtype(0), context.shape(0)[3])
+    return _map_type(context, context.dtype(0), context.shape(0)[-1])
 
 
 def _infer_average_pool(context: Context) -> tuple[TensorType, ...]:
-    return _map_type(context, mean_type(context.dtype(0)), context.shape(0)[3])
+    return _map_type(context, mean_type(context.dtype(0)), context.shape(0)[-1])
 
 
 def _pool(context: Context, tensors: Tensors, combine: str, dtype: DType) -> Tensor:
     data = _tensor(tensors, 0)
     windows: Windows = context.attribute("windows")
 
-    def element(n: Expr, y: Expr, x: Expr, c: Expr, ky: Expr, kx: Expr) -> Expr:
-        return data[(n, *windows.positions((y, x), (ky, kx)), c)].astype(dtype)
+    def element(n: Expr, *axes: Expr) -> Expr:
+        place, (c, *taps) = axes[: windows.rank], axes[windows.rank :]
+        return data[(n, *windows.positions(place, taps), c)].astype(dtype)
 
     extents = tuple(map(const, windows.kernel))
     return reduce("pool", context.outputs[0].shape, extents, combine, element)
@@ -117,8 +120,8 @@ def _average_pool(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     dtype = context.outputs[0].dtype
     mean = window_mean(context.attribute("windows"), bool(context.attribute("count_include_pad")))
 
-    def element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        return mean(total[n, y, x, c].astype(dtype), (y, x))
+    def element(*axes: Expr) -> Expr:
+        return mean(total[axes].astype(dtype), axes[1:-1])
 
     return (compute("average", total.shape, element),)
 
