@@ -17,6 +17,7 @@ from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import evaluate, substitute, variables, walk
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import (
     Axis,
@@ -313,17 +314,21 @@ def operations(function: LoopFunction) -> int:
     return total
 
 
-_DEAR = frozenset({"exp", "log", "erf", "pow", "tanh", "sin", "cos", "tan", "asin", "acos", "atan",
-                   "sinh", "cosh", "asinh", "acosh", "atanh"})  # fmt: skip
+DEAR = 16
+"""Cost of an operator that takes a polynomial."""
+
+
+def is_dear(block: Block) -> bool:
+    """True where an element of a block takes a polynomial."""
+    nodes = (node for e in expressions(block.body) for node in walk(e))
+    return any(isinstance(n, Call) and SCALAR_OPERATORS[n.op].cost >= DEAR for n in nodes)
 
 
 def _cost(node: Expr) -> int:
     """Roughly the instructions of one node; index arithmetic is free."""
     match node:
-        case Call(op=op) if op in _DEAR:
-            return 15
-        case Call() if node.dtype != INDEX and node.dtype is not DType.bool:
-            return 1
+        case Call(op=op) if node.dtype != INDEX and node.dtype is not DType.bool:
+            return SCALAR_OPERATORS[op].cost
         case Load():
             return 1
     return 0

@@ -85,6 +85,16 @@ def matmul(m: Size, n: Size, k: int, epilogue: bool = True) -> LoopFunction:
     return naive([a, b, c], z)
 
 
+def matmul_sigmoid(m: Size, n: Size, k: int) -> LoopFunction:
+    """An epilogue that takes a polynomial."""
+    a, b = _tensor("a", m, k), _tensor("b", (as_expr(n) + 7) // 8, k, 8)
+    shape = _sizes(m, n)
+    y = reduce("matmul", shape, _sizes(k), "add", lambda i, j, r: a[i, r] * b[j // 8, r, j % 8])
+    one = _f32(1)
+    z = compute("sigmoid", shape, lambda i, j: one / (one + call("exp", -y[i, j])))
+    return naive([a, b], z)
+
+
 def attention_scores(heads: int, m: Size, n: Size, k: int) -> LoopFunction:
     """Both operands from run time, the right one row-major; scaled."""
     a, b = _tensor("a", heads, m, k), _tensor("b", heads, k, n)

@@ -34,6 +34,11 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matmul, no epilogue": ("contraction", k.matmul(13, 20, 4, epilogue=False), {}),
     "matmul, symbolic rows": ("contraction", k.matmul(S, 40, 4), {"s": 7}),
     "matmul, one symbolic row": ("contraction", k.matmul(S, 40, 4), {"s": 1}),
+    **{
+        f"matmul {m}x{n}, sigmoid": ("contraction", k.matmul_sigmoid(m, n, 5), {})
+        for m, n in ((1, 45), (2, 32), (13, 27), (7, 8))
+    },
+    "matmul, symbolic rows, sigmoid": ("contraction", k.matmul_sigmoid(S, 40, 4), {"s": 7}),
     "attention": ("contraction", k.attention_scores(2, 7, 16, 8), {}),
     "attention, symbolic": ("contraction", k.attention_scores(2, S, S, 8), {"s": 11}),
     "transposed matmul": ("rows", k.transposed_matmul(5, 3, 40), {}),
@@ -160,6 +165,14 @@ def test_the_micro_kernel_is_the_hand_written_one() -> None:
     assert loop.count("i32.add") == 2
     assert "i32.mul" not in loop
     assert "offset=9600" in loop
+
+
+def test_a_dear_epilogue_is_no_part_of_the_unrolled_tile() -> None:
+    """One polynomial for the two vectors of a row, not for each of the tile's 12."""
+    lowered = lower(choose_rule(k.matmul_sigmoid(12, 16, 480), RELAXED)[1].function, RELAXED)
+    text = emit_module({"kernel": lowered}, [Step("kernel", (0, 1, 2))], "relaxed").text
+    assert text.count("f32x4.div") == 2
+    assert text.count("f32x4.nearest") == 2
 
 
 def test_without_relaxed_instructions_the_tile_is_smaller() -> None:

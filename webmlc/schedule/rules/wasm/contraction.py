@@ -25,9 +25,10 @@ from webmlc.schedule.rules.wasm.nests import (
     Nest,
     accumulate_locally,
     axis_loops,
-    blocks_under,
+    compute_results_at,
     extent_of,
     innermost,
+    nest_under,
     product,
 )
 from webmlc.schedule.rules.wasm.tile import (
@@ -167,7 +168,7 @@ class _Tiling:
         if plan.walk_outermost:
             outer, walk = [*outer, *walk], []
         schedule.reorder(*outer, *rows, *walk, column)
-        schedule.compute_at(nest.update, column)
+        compute_results_at(schedule, nest, column)
         self.fuse_reduction(nest.update)
         if rows:
             row = schedule.fuse(*rows) if len(rows) > 1 else rows[0]
@@ -200,7 +201,7 @@ class _Tiling:
             return
         parts = cover_rows(plan.row_extent, self.machine)
         first, *rest = partition_into(schedule, row, parts)
-        tails = [Nest(*blocks_under(schedule, loop)) for loop in rest]
+        tails = [nest_under(schedule, loop) for loop in rest]
         outer, inner = schedule.split(first, [None, plan.block_rows])
         self.columns(nest, inner, walks, outer)
         for tail, loop in zip(tails, rest, strict=True):
@@ -218,7 +219,7 @@ class _Tiling:
         if row is not None:
             schedule.reorder(column, *loops[loops.index(row) : -1])
         for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
-            part = Nest(*blocks_under(schedule, loop)) if loop != column else nest
+            part = nest_under(schedule, loop) if loop != column else nest
             self.column_part(part, loop, width, heights, walks, row is not None)
 
     def column_part(
@@ -244,7 +245,7 @@ class _Tiling:
             return
         row, walk = inside[0], inside[1 : 1 + walks]
         for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
-            part = Nest(*blocks_under(schedule, each)) if each != row else nest
+            part = nest_under(schedule, each) if each != row else nest
             names = schedule.loops(part.result)
             below = names[names.index(each) + 1 :]
             self.row_part(part, each, height, below[: len(walk)], below[len(walk) :])

@@ -11,17 +11,27 @@ from dataclasses import dataclass
 
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.loops.ir import Block, Buffer, LoopFunction, Store, blocks, loads, stores
-from webmlc.schedule.analysis import fold_of
+from webmlc.schedule.analysis import fold_of, is_dear
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import outer_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A reduction and the block that writes its results on: its epilogue, or a plain copy."""
+    """A reduction and the block that writes its results on: its epilogue, or a plain copy.
+
+    Where that epilogue is dear, the block `copy` first takes the results out of registers, so that
+    the epilogue may run in a loop over them.
+    """
 
     update: str
     result: str
+    copy: str | None = None
+
+    @property
+    def unrolled(self) -> tuple[str, ...]:
+        """The blocks whose tile lives in registers."""
+        return (self.update, self.copy or self.result)
 
 
 def written_buffer(block: Block) -> Buffer | None:
@@ -79,7 +89,21 @@ def accumulate_locally(schedule: Schedule, update: str) -> Nest:
     if epilogue is None:
         return Nest(update, schedule.cache_write(update, "local"))
     schedule.set_scope(update, "local")
-    return Nest(update, epilogue.name)
+    copy = schedule.cache_write(update, "local") if is_dear(epilogue) else None
+    return Nest(update, epilogue.name, copy)
+
+
+def compute_results_at(schedule: Schedule, nest: Nest, loop: str) -> None:
+    """Compute what the nest's result block reads under its loop."""
+    if nest.copy is not None:
+        schedule.compute_at(nest.copy, loop)
+    schedule.compute_at(nest.update, loop)
+
+
+def nest_under(schedule: Schedule, loop: str) -> Nest:
+    """The nest whose blocks alone stand under a loop: part of one that was partitioned."""
+    update, *copies, result = blocks_under(schedule, loop)
+    return Nest(update, result, *copies)
 
 
 def axis_loops(schedule: Schedule, block: str) -> list[str | None]:

@@ -131,28 +131,34 @@ def make_tile(
     if reduced:
         if tile:
             schedule.reorder(*reduced, *tile)
-        blocks = [schedule.decompose_reduction(nest.update, reduced[0]), nest.update, nest.result]
+        blocks = [schedule.decompose_reduction(nest.update, reduced[0]), *nest.unrolled]
     else:
-        blocks = [nest.update, nest.result]
+        blocks = [*nest.unrolled]
     for block in blocks:
         loops = schedule.loops(block)[-len(tile) :] if tile else []
         if columns is not None:
             vectorize_columns(schedule, block, loops[-1], machine)
         if rows is not None:
             schedule.unroll(loops[0])
+    if nest.copy is not None and columns is not None:
+        loop = schedule.loops(nest.result)[-1]
+        vectorize_columns(schedule, nest.result, loop, machine, unroll=rows is not None)
 
 
-def vectorize_columns(schedule: Schedule, block: str, loop: str, machine: Machine) -> None:
-    """Make whole vectors of a tile's columns where there are any, else unrolled scalars."""
+def vectorize_columns(
+    schedule: Schedule, block: str, loop: str, machine: Machine, unroll: bool = True
+) -> None:
+    """Make whole vectors of a tile's columns where there are any, else scalars; and unroll them."""
     size, lanes = extent_of(schedule, loop), machine.lanes
-    if size is None or size % lanes or not is_vectorizable(schedule.function, block, loop, lanes):
-        schedule.unroll(loop)
-    elif size == lanes:
-        schedule.vectorize(loop)
-    else:
-        vectors, lane = schedule.split(loop, [None, lanes])
-        schedule.unroll(vectors)
+    is_whole = size is not None and size % lanes == 0
+    if is_whole and is_vectorizable(schedule.function, block, loop, lanes):
+        if size == lanes:
+            schedule.vectorize(loop)
+            return
+        loop, lane = schedule.split(loop, [None, lanes])
         schedule.vectorize(lane)
+    if unroll:
+        schedule.unroll(loop)
 
 
 def reduce_loops(schedule: Schedule, block: str) -> list[str]:

@@ -17,8 +17,9 @@ from webmlc.schedule.rules.wasm.nests import (
     Nest,
     accumulate_locally,
     axis_loops,
-    blocks_under,
+    compute_results_at,
     extent_of,
+    nest_under,
 )
 from webmlc.schedule.rules.wasm.tile import (
     Part,
@@ -57,7 +58,7 @@ def schedule_window(schedule: Schedule, update: str, machine: Machine, fixed: in
     inner = schedule.loops(nest.result)[fixed:]
     if column != inner[-1]:
         schedule.reorder(*[loop for loop in inner if loop != column], column)
-    schedule.compute_at(update, column)
+    compute_results_at(schedule, nest, column)
     row = named[live[-2]] if len(live) > 1 else None
     taps = _taps(schedule, update)
     is_small = taps is not None and taps <= UNROLLED_TAPS
@@ -94,7 +95,7 @@ class _Tiles:
             return
         heights = _cover_pixels(schedule.extent(row))
         for loop, height in zip(partition_into(schedule, row, heights), heights, strict=True):
-            part = nest if loop == row else Nest(*blocks_under(schedule, loop))
+            part = nest if loop == row else nest_under(schedule, loop)
             column = schedule.loops(part.result)[-1]
             _, pixel = split_off(schedule, loop, height.size)
             if pixel is not None:
@@ -107,7 +108,7 @@ class _Tiles:
         widest = (machine.narrow_tile if pixel is None else machine.tile).columns
         widths = cover_columns(schedule.extent(column), widest, machine)
         for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
-            part = nest if loop == column else Nest(*blocks_under(schedule, loop))
+            part = nest if loop == column else nest_under(schedule, loop)
             names = schedule.loops(part.result)
             inner = names[names.index(loop) + 1] if pixel is not None else None
             _, lane = split_off(schedule, loop, width.size)
