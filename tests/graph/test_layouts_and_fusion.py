@@ -54,7 +54,7 @@ def test_sound_runs_with_channels_last() -> None:
     }}
     """
     made = simplify_graph(choose_layouts(module(text)))
-    assert operators(made) == "Transpose Pad Conv Erf Pad Conv".split()
+    assert operators(made) == ["Transpose", "Pad", "Conv", "Erf", "Pad", "Conv"]
     shapes = [made.main.type(node.outputs[0]).static_shape for node in made.main.nodes]
     assert shapes[2:] == [(1, 12, 8), (1, 12, 8), (1, 13, 8), (1, 6, 8)]
 
@@ -147,3 +147,15 @@ def test_weights_are_packed_in_panels_of_eight() -> None:
     grouped = pack_convolution(weights, 2)
     assert grouped.shape == (2, 1, 2, 1, 3, 8)
     assert grouped[1, 0, 1, 0, 2, 1] == weights[3, 2, 1, 0]
+
+
+def test_a_transposed_convolution_is_an_ordinary_one_with_its_epilogue() -> None:
+    text = f"""
+    g (float[1,8,4,4] x) => (float[1,1,8,8] y)
+    <{zeros("w", 8, 1, 2, 2)}, {zeros("b", 1)}> {{
+      a = ConvTranspose <strides = [2,2]> (x, w, b)
+      y = Sigmoid(a)
+    }}
+    """
+    found = [name for name in groups(module(text)) if name != "View"]
+    assert found == ["transpose", "conv_sigmoid", "transpose"]

@@ -11,7 +11,7 @@ remain only where a layout really meets another (usually at the graph's edge).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,13 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
-from webmlc.core.simplify import simplify
 from webmlc.graph.compute import identity
+from webmlc.graph.convolution_layouts import (
+    convolution,
+    padded,
+    transposed_convolution,
+    windows_of,
+)
 from webmlc.graph.integer_layouts import centred, less_zero_point, widened, zero_point
 from webmlc.graph.ir import Array, Function, Module, Node
 from webmlc.graph.layout_values import (
@@ -31,9 +36,7 @@ from webmlc.graph.layout_values import (
 )
 from webmlc.graph.meaning import infer_node, kind_of
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.ops.operator import Scope
-from webmlc.graph.ops.windows import Windows
-from webmlc.graph.pack_weights import pack_convolution, pack_depthwise, pack_matrix
+from webmlc.graph.pack_weights import pack_matrix
 
 LARGEST_BINDING = 128 << 20
 """Bytes that every WebGPU device binds as one buffer (`maxStorageBufferBindingSize`)."""
@@ -78,7 +81,9 @@ class _Layouts(LayoutValues):
         maps = bool(node.inputs and node.inputs[0]) and self.rank(node.inputs[0]) in _MAPS
         match key:
             case "Conv" | "ConvInteger":
-                written = maps and node.inputs[1] in self.constants and self.convolution(node)
+                written = maps and convolution(self, node)
+            case "ConvTranspose":
+                written = maps and transposed_convolution(self, node)
             case "MaxPool" | "AveragePool":
                 written = maps and self.pool(node)
             case "GlobalAveragePool" | "GlobalMaxPool":
@@ -99,39 +104,9 @@ class _Layouts(LayoutValues):
 
     # -- operators ---------------------------------------------------------------------
 
-    def convolution(self, node: Node) -> bool:
-        quantised = node.op == "ConvInteger"
-        weights = centred(self, node, 0) if quantised else self.constants[node.inputs[1]]
-        windows = None if weights is None else self.windows(node, weights.shape[2:])
-        if weights is None or windows is None:
-            return False
-        groups = int(node.attributes.get("group", 1))
-        depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
-        packed = pack_depthwise(weights) if depthwise else pack_convolution(weights, groups)
-        twin = f"{node.outputs[0]}.nhwc"
-        bias = node.inputs[2] if len(node.inputs) > 2 and not quantised else ""
-        zero = zero_point(self, node) if quantised else ""
-        self.emit(
-            "DepthwiseConv" if depthwise else "Conv",
-            (self.pad(node, windows, zero or 0.0), self.constant(f"{twin}.packed", packed)),
-            f"{twin}.sum" if bias or zero else twin,
-            node.origin,
-            "webmlc",
-            channels=weights.shape[0],
-            groups=groups,
-            windows=windows,
-        )
-        if bias:
-            self.emit("Add", (f"{twin}.sum", self.nchw(bias)), twin, node.origin)
-        elif zero:
-            sums = weights.sum(tuple(range(1, weights.ndim)), np.int32)
-            less_zero_point(self, node, zero, sums, twin)
-        self.define_nhwc(node.outputs[0], twin, node.origin)
-        return True
-
     def pool(self, node: Node) -> bool:
         kernel = tuple(node.attributes["kernel_shape"])
-        windows = self.windows(node, kernel, bool(node.attributes.get("ceil_mode", 0)))
+        windows = windows_of(self, node, kernel, bool(node.attributes.get("ceil_mode", 0)))
         if windows is None or len([o for o in node.outputs if o]) > 1:
             return False
         dtype = self.types[node.inputs[0]].dtype
@@ -139,7 +114,7 @@ class _Layouts(LayoutValues):
         twin = f"{node.outputs[0]}.nhwc"
         self.emit(
             node.op,
-            (self.pad(node, windows, fill),),
+            (padded(self, node, windows, fill),),
             twin,
             node.origin,
             "webmlc",
@@ -149,12 +124,6 @@ class _Layouts(LayoutValues):
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
 
-    def windows(self, node: Node, kernel: Sequence[int], ceil: bool = False) -> Windows | None:
-        """The node's windows; `None` where the padding before the map depends on symbols."""
-        context = Scope(self.types, self.constants, {}).context(node)
-        windows = Windows.of(context, kernel, ceil)
-        return windows if all(as_int(b) is not None for b in windows.begins) else None
-
     def global_pool(self, node: Node) -> bool:
         data = self.as_nhwc(node.inputs[0])
         twin = f"{node.outputs[0]}.nhwc"
@@ -163,30 +132,6 @@ class _Layouts(LayoutValues):
         self.emit(_GLOBAL_POOLS[node.op], (data, axes), twin, node.origin, keepdims=1)
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
-
-    def pad(self, node: Node, windows: Windows, fill: float | str) -> str:
-        """The node's map in NHWC, padded (with a number or a value) so that every window lies
-        inside.
-        """
-        data = self.as_nhwc(node.inputs[0])
-        begins, ends = [as_int(b) or 0 for b in windows.begins], []
-        for d, (reach, size) in enumerate(zip(windows.reaches, windows.inputs, strict=True)):
-            missing = as_int(simplify(reach - size - begins[d]))
-            if missing is None:  # of a symbolic map: what is declared, and what rounding up adds
-                declared = as_int(windows.ends[d])
-                assert declared is not None, node.name
-                missing = declared + (windows.strides[d] - 1 if windows.ceil else 0)
-            ends.append(max(missing, 0))
-        if not any((*begins, *ends)):
-            return data
-        name = f"{node.outputs[0]}.pad"
-        dtype = self.types[data].dtype
-        pads = np.array([0, *begins, 0, 0, *ends, 0], np.int64)
-        amounts = self.constant(f"{name}.amounts", pads)
-        value = fill if isinstance(fill, str) else f"{name}.value"
-        if not isinstance(fill, str):
-            self.constant(value, np.array(fill, dtype.numpy))
-        return self.emit("Pad", (data, amounts, value), name, node.origin, mode="constant")
 
     def matmul(self, node: Node) -> bool:
         """Pack the right operand of a matrix product; False where the plain operator serves

@@ -12,6 +12,7 @@ import numpy as np
 
 from webmlc.core.expr import as_int
 from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.meaning import kind_of
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ONE, ZERO, same
 from webmlc.graph.ops.slice import pads_of, slices
@@ -21,6 +22,7 @@ from webmlc.graph.rewriting import Rewriting, Rule
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 SINGLE = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
+MAPS = ("elementwise", "broadcast")
 COMMUTATIVE = frozenset({"Add", "Mul"})
 
 
@@ -119,6 +121,43 @@ def simplify_transpose(rewriting: Rewriting, node: Node, context: Context) -> No
     if moved == sorted(moved):
         return replace(node, op="Reshape", attributes={"shape": context.outputs[0].shape})
     return None
+
+
+def hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """What maps the elements of a rearranged product comes before the rearrangement: there it joins
+    the product's kernel.
+    """
+    if node.domain or kind_of(node) not in MAPS or len(context.outputs) != 1:
+        return None
+    read = [i for i in node.inputs if i and not _is_number(rewriting.constants.get(i))]
+    if len(read) != 1 or not _same_type(rewriting.scope.type_of(read[0]), context.outputs[0]):
+        return None
+    value, moves = read[0], list[Node]()
+    while rewriting.is_single_use(value) and (maker := rewriting.producer(value)) is not None:
+        if not _rearranges(maker):
+            break
+        moves.insert(0, maker)
+        value = maker.inputs[0]
+    maker = rewriting.producer(value)
+    if not moves or maker is None or not rewriting.is_single_use(value):
+        return None
+    if kind_of(maker) not in (*MAPS, "contraction"):
+        return None
+    steps = [replace(node, inputs=tuple(value if i == read[0] else i for i in node.inputs)), *moves]
+    for before, step in zip((maker, *moves[:-1]), steps[:-1], strict=True):
+        output = rewriting.fresh(node, "hoisted")
+        rewriting.types[output] = rewriting.types[before.outputs[0]]
+        inputs = step.inputs if step is steps[0] else (value,)
+        value = rewriting.emit(replace(step, inputs=inputs, outputs=(output,)))
+    return replace(moves[-1], inputs=(value,), outputs=node.outputs)
+
+
+def _rearranges(node: Node) -> bool:
+    return (node.domain, node.op) in (("", "Reshape"), ("", "Transpose"), ("webmlc", "View"))
+
+
+def _is_number(array: Array | None) -> bool:
+    return array is not None and array.ndim == 0
 
 
 def split_batch_normalisation(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
@@ -305,6 +344,7 @@ RULES: tuple[Rule, ...] = (
     drop_neutral,
     canonical_view,
     simplify_transpose,
+    hoist_elementwise,
     split_batch_normalisation,
     fold_into_weights,
     merge_constants,

@@ -93,7 +93,7 @@ def _conv_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (convolve(context, x, weights, DType.int32),)
 
 
-def _transposed(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
+def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
     """The windows of the convolution that this one transposes, and the output's spatial sizes."""
     kernel, inputs = kernel_of(context), context.shape(0)[2:]
     rank = len(inputs)
@@ -127,7 +127,7 @@ def _transposed(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
 
 
 def _transpose_type(context: Context) -> tuple[TensorType, ...]:
-    _, sizes = _transposed(context)
+    _, sizes = transposed_windows(context)
     channels = canonical(context.shape(1)[1] * int(context.attribute("group", 1)))
     return (TensorType(context.dtype(0), (context.shape(0)[0], channels, *sizes)),)
 
@@ -135,7 +135,7 @@ def _transpose_type(context: Context) -> tuple[TensorType, ...]:
 def _conv_transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """As a gather: output `y` takes tap `k` from input `(y + begin - k·dilation) / stride`."""
     x, weights = given(inputs, 0), given(inputs, 1)
-    windows, _ = _transposed(context)
+    windows, _ = transposed_windows(context)
     groups, rank = int(context.attribute("group", 1)), windows.rank
     wide = accumulator(x.dtype)
     per_group_out, per_group_in = weights.shape[1], canonical(x.shape[1] // groups)

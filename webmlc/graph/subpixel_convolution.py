@@ -1,0 +1,84 @@
+"""Transposed convolution as an ordinary one: sub-pixel convolution.
+
+In: the weights and windows of a transposed convolution with strides (sy, sx). Out: weights of a
+convolution of stride 1 that makes the sy·sx pixels ("phases") between two of its inputs as
+channels, which are then interleaved. Every output is a sum over the taps that reach it; no tap is
+tested:
+
+    ConvTranspose of 2x2, strides 2, 16 -> 1 channels  ->  Conv of 1x1, 16 -> 4, interleaved
+
+Output `s·q + r` takes tap `k` from input `q + (r + begin - k·dilation) / s`, where that divides:
+the phase `r` fixes the taps, `q` slides. Source: W. Shi et al., "Is the deconvolution layer the
+same as a convolutional layer?" (2016).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.simplify import simplify
+from webmlc.graph.ir import Array
+from webmlc.graph.ops.windows import Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Subpixels:
+    """A convolution, in `windows` of stride 1, whose channels are phases: `weights` is
+    `[groups · sy · sx · O, I, KH, KW]`.
+    """
+
+    weights: Array
+    windows: Windows
+    strides: tuple[int, ...]
+
+    @property
+    def phases(self) -> int:
+        """Outputs that one input's place has."""
+        return math.prod(self.strides)
+
+    @staticmethod
+    def of(weights: Array, windows: Windows, sizes: tuple[Expr, ...], groups: int) -> Subpixels:
+        """Of the transposed convolution by `weights`, `[groups · I, O, KH, KW]`, into maps of
+        `sizes`.
+        """
+        rank, strides = windows.rank, windows.strides
+        places = [_places(windows, d) for d in range(rank)]
+        lows = [min(0, *found.values()) for found in places]
+        kernel = [
+            max(0, *found.values()) - low + 1 for found, low in zip(places, lows, strict=True)
+        ]
+        inputs, outputs = weights.shape[0] // groups, weights.shape[1]
+        source: Any = weights.reshape(groups, inputs, outputs, *weights.shape[2:]).swapaxes(1, 2)
+        result: Any = np.zeros((groups, *strides, outputs, inputs, *kernel), weights.dtype)
+        for found in itertools.product(*(p.items() for p in places)):
+            phases = [phase for (phase, _), _ in found]
+            taps = [tap for (_, tap), _ in found]
+            at = [place - low for (_, place), low in zip(found, lows, strict=True)]
+            result[(slice(None), *phases, ..., *at)] = source[(..., *taps)]
+        steps = [simplify((size + (s - 1)) // s) for size, s in zip(sizes, strides, strict=True)]
+        ends = [
+            simplify(step + (k - 1 + low) - size)
+            for step, k, low, size in zip(steps, kernel, lows, windows.inputs, strict=True)
+        ]
+        ones = (1,) * rank
+        begins = tuple(Const(-low) for low in lows)
+        moved = Windows(windows.inputs, tuple(kernel), ones, ones, begins, tuple(ends), False)
+        return Subpixels(result.reshape(-1, inputs, *kernel), moved, strides)
+
+
+def _places(windows: Windows, d: int) -> dict[tuple[int, int], int]:
+    """By (phase, tap), for the taps that reach it: the input, counted from where the phase lies."""
+    begin, stride = as_int(windows.begins[d]), windows.strides[d]
+    assert begin is not None
+    moved = {
+        (phase, tap): phase + begin - tap * windows.dilations[d]
+        for phase in range(stride)
+        for tap in range(windows.kernel[d])
+    }
+    return {key: at // stride for key, at in moved.items() if at % stride == 0}
