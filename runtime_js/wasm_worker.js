@@ -3,9 +3,15 @@
 //   in:  { id, type: "load" | "execute" | "profile", ... } from wasm_device.js
 //   out: { id, result } or { id, error }, and { bytes } while downloading
 
+// One level of imports, as in webmlc.js.
+import "./dtypes.js";
 import { toData } from "./errors.js";
+import "./memory_plan.js";
 import { canShareMemory, parentPort } from "./platform.js";
+import "./sizes.js";
+import "./spmd.js";
 import { Leader } from "./wasm_leader.js";
+import "./weights.js";
 
 const parent = parentPort();
 /** @type {Leader} */

@@ -3,6 +3,7 @@
 // One level of imports: all files are requested at once, after a single round trip.
 import "./dtypes.js";
 import "./manifest.js";
+import "./memory_plan.js";
 import "./platform.js";
 import "./wasm_device.js";
 import "./sizes.js";
