@@ -72,12 +72,18 @@ export class Leader {
 
   /** Compile the module, instantiate it here and in every helper. @param {Load} load @param {(bytes: number) => void} onBytes */
   async #compile({ manifest, module: path, ports }, onBytes) {
+    const started = ports.map(() => this.#openHelper());
+    for (const helper of started) helper.catch(() => {}); // reported where it is awaited
     const code = await fetchFile(this.base, manifest, path, onBytes);
     this.module = await WebAssembly.compile(code).catch((error) => {
       throw new PackageError(`${path}: is no valid WebAssembly module here (${error.message})`);
     });
     this.run = instantiate(this.module, this.memory);
-    await Promise.all(ports.map((port, i) => this.#startHelper(i + 1, port)));
+    const { threads, module, memory, control } = this;
+    for (const [i, port] of ports.entries()) {
+      this.helpers[i].post({ tid: i + 1, threads, module, memory, control, seen: 0, port }, [port]);
+    }
+    await Promise.all(started);
   }
 
   /** Make the derived buffers from the constants. */
@@ -189,18 +195,15 @@ export class Leader {
     await Promise.all(downloads);
   }
 
-  /** @param {number} tid @param {MessagePort} port where the helper reports a failure */
-  #startHelper(tid, port) {
-    const { threads, module, memory, control } = this;
+  /** A helper's worker, which comes up while the module is on its way; resolves when the helper has it. */
+  #openHelper() {
     const url = new URL("./wasm_helper.js", import.meta.url);
     const helper = openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
     this.helpers.push(helper);
-    const started = new Promise((resolve, reject) => {
+    return new Promise((resolve, reject) => {
       helper.listen(resolve);
       helper.onError((message) => reject(new InternalError(`a thread of the model failed: ${message}`)));
     });
-    helper.post({ tid, threads, module, memory, control, seen: 0, port }, [port]);
-    return started;
   }
 }
 
