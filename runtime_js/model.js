@@ -6,7 +6,7 @@ import { bind, bindFromMemory, fetchManifest, shapeOf } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { canShareMemory, isNode } from "./platform.js";
 import { neededFiles } from "./sizes.js";
-import { WasmDevice } from "./wasm_device.js";
+import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Executor} Executor */
@@ -16,7 +16,7 @@ import { WasmDevice } from "./wasm_device.js";
 /** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
-/** @typedef {{ device: Device, deviceReason: string, threads: number, threadsReason: string }} Choice */
+/** @typedef {{ device: Device, deviceReason: string, threads: number, threadsReason: string, variant?: "relaxed" | "simd128" | null }} Choice */
 
 const MAX_DEFAULT_THREADS = 8;
 
@@ -26,9 +26,12 @@ const MAX_DEFAULT_THREADS = 8;
  * @param {LoadOptions} [options]
  * @returns {Promise<Model>}
  */
-export async function load(url, { device = "auto", threads, onProgress } = {}) {
+export async function load(url, { device = "auto", threads, variant, onProgress } = {}) {
   if (!["auto", "wasm", "webgpu"].includes(device)) {
     throw new InputError(`device is ${JSON.stringify(device)}, expected "auto", "wasm" or "webgpu"`);
+  }
+  if (variant !== undefined && !["relaxed", "simd128"].includes(variant)) {
+    throw new InputError(`variant is ${JSON.stringify(variant)}, expected "relaxed" or "simd128"`);
   }
   const base = new URL(url, globalThis.location?.href ?? import.meta.url);
   if (!base.pathname.endsWith("/")) base.pathname += "/";
@@ -37,7 +40,7 @@ export async function load(url, { device = "auto", threads, onProgress } = {}) {
   try {
     const manifest = await fetchManifest(base);
     const { own, reason, adapter } = await chooseDevice(manifest, device);
-    const choice = { device: own, deviceReason: reason, ...chooseThreads(threads) };
+    const choice = { device: own, deviceReason: reason, ...chooseThreads(threads), variant };
     return await open(base, manifest, choice, adapter, wasm, onProgress);
   } catch (error) {
     wasm?.dispose();
@@ -57,7 +60,11 @@ async function open(base, manifest, choice, adapter, started, onProgress) {
   const own = choice.device;
   const program = /** @type {Program} */ (manifest.programs[own]);
   const uses = usedDevices(manifest, own);
-  const progress = { loaded: 0, total: downloadBytes(manifest, program) };
+  const modules = (uses.has("wasm") && program.modules) || {};
+  const variant = chooseVariant(modules, choice.variant);
+  const module = variant ? modules[variant] : "";
+  const download = downloadBytes(manifest, program, module);
+  const progress = { loaded: 0, total: download };
   const onBytes = (/** @type {number} */ bytes) => {
     progress.loaded += bytes;
     onProgress?.({ ...progress });
@@ -69,7 +76,7 @@ async function open(base, manifest, choice, adapter, started, onProgress) {
   const tasks = [];
   if (wasm) {
     devices.wasm = wasm;
-    tasks.push(wasm.load(base, manifest, own, choice.threads, onBytes));
+    tasks.push(wasm.load(base, manifest, own, choice.threads, module, onBytes));
   }
   if (uses.has("webgpu")) {
     const load = async () => {
@@ -85,7 +92,7 @@ async function open(base, manifest, choice, adapter, started, onProgress) {
     for (const item of Object.values(devices)) item.dispose();
     throw error;
   }
-  return new Model(manifest, choice, devices);
+  return new Model(manifest, { ...choice, variant }, devices, download);
 }
 
 export class Model {
@@ -96,8 +103,13 @@ export class Model {
   #queue = Promise.resolve();
   #disposed = false;
 
-  /** @param {Manifest} manifest @param {Choice} choice @param {Partial<Record<Device, Executor>>} devices */
-  constructor(manifest, choice, devices) {
+  /**
+   * @param {Manifest} manifest
+   * @param {Choice} choice
+   * @param {Partial<Record<Device, Executor>>} devices
+   * @param {number} download bytes, besides the runtime
+   */
+  constructor(manifest, choice, devices, download) {
     const program = /** @type {Program} */ (manifest.programs[choice.device]);
     const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
     this.#manifest = manifest;
@@ -109,10 +121,10 @@ export class Model {
     this.sequences = manifest.sequences ?? {};
     this.device = choice.device;
     this.deviceReason = choice.deviceReason;
-    this.variant = devices.wasm instanceof WasmDevice ? devices.wasm.variant : null;
+    this.variant = choice.variant ?? null;
     this.threads = choice.threads;
     this.threadsReason = choice.threadsReason;
-    this.resources = { weights, arena, memory, largestBinding, features, download: downloadBytes(manifest, program) };
+    this.resources = { weights, arena, memory, largestBinding, features, download };
   }
 
   /**
@@ -253,10 +265,9 @@ function usedDevices(manifest, own) {
   return manifest.outputs.some((o) => constants.has(o.buffer)) || !uses.size ? uses.add(own) : uses;
 }
 
-/** Bytes that running `program` downloads besides the runtime. @param {Manifest} manifest @param {Program} program */
-function downloadBytes(manifest, program) {
+/** Bytes that running `program` with a module downloads besides the runtime. @param {Manifest} manifest @param {Program} program @param {string} module */
+function downloadBytes(manifest, program, module) {
   const weights = neededFiles(manifest, program).reduce((sum, file) => sum + file.bytes, 0);
-  const module = program.modules && program.steps.some((s) => s.device === "wasm") ? Object.values(program.modules)[0] : undefined;
   const paths = [module, program.shaders].filter((path) => path !== undefined);
   return paths.reduce((sum, path) => sum + (manifest.files[path]?.bytes ?? 0), weights);
 }

@@ -11,6 +11,7 @@ import { canShareMemory, openWorker } from "./platform.js";
 /** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @typedef {"relaxed" | "simd128"} Variant */
 
 // (module (func (param v128 v128 v128) (result v128) (f32x4.relaxed_madd (local.get 0) (local.get 1) (local.get 2))))
 const RELAXED_PROBE = new Uint8Array([
@@ -19,12 +20,17 @@ const RELAXED_PROBE = new Uint8Array([
 ]);
 
 /**
- * The variant of the module to run: relaxed SIMD where the engine accepts it, else plain SIMD.
+ * The variant of the module to run: the wanted one, or relaxed SIMD where the engine accepts it, else plain SIMD. Null for a
+ * program without steps: it has no module; its outputs are inputs or constants.
  * @param {Record<string, string>} modules
- * @returns {"relaxed" | "simd128"}
+ * @param {Variant | null} [wanted]
+ * @returns {Variant | null}
  */
-function chooseVariant(modules) {
-  const variant = modules.relaxed && WebAssembly.validate(RELAXED_PROBE) ? "relaxed" : "simd128";
+export function chooseVariant(modules, wanted) {
+  if (!Object.keys(modules).length) return null;
+  const relaxed = wanted !== "simd128" && modules.relaxed && WebAssembly.validate(RELAXED_PROBE);
+  const variant = relaxed ? "relaxed" : "simd128";
+  if (wanted && variant !== wanted) throw new PackageError(`this engine cannot run the package's ${wanted} module`);
   if (!modules[variant]) throw new PackageError("the package has no WebAssembly module that this engine can run");
   return variant;
 }
@@ -44,8 +50,6 @@ export class WasmDevice {
     /** @type {Error | null} */
     this.failure = null;
     this.onBytes = (/** @type {number} */ _bytes) => {};
-    /** @type {"relaxed" | "simd128" | null} */
-    this.variant = null;
     this.worker.onError((message) => this.#fail(new InternalError(`the model's worker failed: ${message}`)));
     this.worker.listen(({ id, result, error, bytes }) => {
       if (bytes !== undefined) return this.onBytes(bytes);
@@ -62,14 +66,11 @@ export class WasmDevice {
    * @param {Manifest} manifest
    * @param {Device} own
    * @param {number} threads
+   * @param {string} module its path; empty where there is none
    * @param {(bytes: number) => void} onBytes
    */
-  async load(base, manifest, own, threads, onBytes) {
+  async load(base, manifest, own, threads, module, onBytes) {
     this.onBytes = onBytes;
-    const modules = manifest.programs[own]?.modules ?? {};
-    // A program without steps has no module: its outputs are inputs or constants.
-    this.variant = Object.keys(modules).length ? chooseVariant(modules) : null;
-    const module = this.variant ? modules[this.variant] : "";
     const ports = Array.from({ length: threads - 1 }, () => {
       const { port1, port2 } = new MessageChannel();
       port1.onmessage = ({ data }) => this.#fail(fromData(data));

@@ -46,6 +46,8 @@ export interface LoadOptions {
   device?: "auto" | "wasm" | "webgpu";
   /** Threads of the CPU; by default as many as the machine has cores, up to 8. One where the page is not cross-origin isolated. */
   threads?: number;
+  /** The WebAssembly module; by default "relaxed" where the engine has relaxed SIMD, else "simd128". */
+  variant?: "relaxed" | "simd128";
   onProgress?: (progress: { loaded: number; total: number }) => void;
 }
 

@@ -12,10 +12,11 @@ from tests.packages import expected, fixed, mixed, scaled
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 
-RUN = """async ({ device, threads, sizes }) => {
+RUN = """async ({ device, threads, variant, sizes }) => {
   const { load } = await import("/scaled/webmlc.js");
   const seen = [];
-  const model = await load("/PACKAGE/", { device, threads, onProgress: (p) => seen.push(p) });
+  const onProgress = (p) => seen.push(p);
+  const model = await load("/PACKAGE/", { device, threads, variant, onProgress });
   const outputs = [];
   for (const n of sizes) {
     const data = Float32Array.from({ length: 4 * n }, (_, i) => Math.sin(i + n));
@@ -24,9 +25,9 @@ RUN = """async ({ device, threads, sizes }) => {
   }
   const x = { dtype: "float32", shape: [1, 4], data: new Float32Array(4) };
   const steps = await model.profile({ x });
-  const { device: chosen, threads: count, threadsReason, resources, variant } = model;
+  const { device: chosen, threads: count, threadsReason, resources, variant: runs } = model;
   model.dispose();
-  return { outputs, chosen, count, threadsReason, resources, variant, seen, steps };
+  return { outputs, chosen, count, threadsReason, resources, variant: runs, seen, steps };
 }"""
 SIZES = [3, 1, 8, 1000, 3, 0]
 
@@ -41,8 +42,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run_page(package: str, device: str, threads: int | None = None) -> Page:
-    arg = {"device": device, "threads": threads, "sizes": SIZES}
+def run_page(
+    package: str, device: str, threads: int | None = None, variant: str | None = None
+) -> Page:
+    arg = {"device": device, "threads": threads, "variant": variant, "sizes": SIZES}
     arg = {key: value for key, value in arg.items() if value is not None}
     return Page("/", RUN.replace("PACKAGE", package), arg=arg)
 
@@ -74,11 +77,14 @@ def test_every_device_computes_the_same(site: Path) -> None:
         run_page("mixed", "webgpu", 1),
         run_page("mixed", "webgpu", 2),
         run_page("scaled", "auto"),
+        run_page("scaled", "wasm", 2, "simd128"),
     )
     values = [check(report) for report in reports]
-    assert [v["chosen"] for v in values] == ["wasm", "wasm", "webgpu", "webgpu", "webgpu", "wasm"]
+    assert [v["chosen"] for v in values[:4]] == ["wasm", "wasm", "webgpu", "webgpu"]
+    assert [v["chosen"] for v in values[4:]] == ["webgpu", "wasm", "wasm"]
     assert [v["count"] for v in values[:2]] == [1, 2]
     assert [v["variant"] for v in values[:4]] == ["relaxed", "relaxed", None, "relaxed"]
+    assert values[-1]["variant"] == "simd128"
     fetched = {r["path"] for r in reports[0].requests}
     assert "/scaled/model.relaxed.wasm" in fetched
     assert not fetched & {"/scaled/model.simd128.wasm", "/scaled/kernels.wgsl"}
@@ -202,6 +208,20 @@ def test_broken_packages_are_named(site: Path) -> None:
         assert (name, code_) == ("PackageError", "package")
         assert expected_parts[page.arg["url"][1:]] in message
         assert report.errors == []
+
+
+def test_a_variant_that_cannot_run_is_refused(site: Path) -> None:
+    manifest = broken(site, "plain") / "manifest.json"
+    plain = json.loads(manifest.read_text())
+    del plain["programs"]["wasm"]["modules"]["relaxed"]
+    manifest.write_text(json.dumps(plain))
+    absent, unknown = open_pages(
+        {"/": site},
+        load_page("/plain", device="wasm", variant="relaxed"),
+        load_page("/plain", device="wasm", variant="avx"),
+    )
+    assert absent.value[:2] == ["PackageError", "package"] and "relaxed" in absent.value[2]
+    assert unknown.value[:2] == ["InputError", "input"] and "avx" in unknown.value[2]
 
 
 def test_a_missing_adapter_is_an_adapter_error(site: Path) -> None:
