@@ -115,6 +115,18 @@ def test_inspect_shows_every_stage_in_order(webmlc) -> None:  # type: ignore[no-
     assert "T.block" in result.out and "f32x4.relaxed_madd" in result.out
 
 
+def test_inspect_says_what_each_step_moves(webmlc) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("inspect", DIGITS, "--stage", "work", "--dim", "batch=3")
+    both = webmlc(*arguments).out
+    assert "wasm: work" in both and "webgpu: work" in both
+    rows = [line.split() for line in both.splitlines() if ": " in line and line[0] == " "]
+    figures = [[int(text.replace(",", "")) for text in row[:3]] for row in rows]
+    assert len(rows) > 4
+    assert all(0 < least <= moved for _, moved, least in figures)
+    once = webmlc(*arguments[:-1], "batch=1").out
+    assert both != once
+
+
 def test_ops_lists_operators(webmlc) -> None:  # type: ignore[no-untyped-def]
     rows = json.loads(webmlc("ops", "--json").out)
     assert {"Conv", "MatMul", "Softmax"} <= {row["operator"] for row in rows}

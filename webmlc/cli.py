@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -197,9 +198,13 @@ def inspect(
     ] = [],  # noqa: B006
     kernel: Annotated[str | None, typer.Option(help="Only this kernel's stages.")] = None,
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
+    dim: Dimensions = [],  # noqa: B006
 ) -> None:
-    """Print every stage of the pipeline, numbered, from the graph to the emitted text."""
+    """Print every stage of the pipeline, numbered, from the graph to the emitted text; then what
+    each step computes, and the bytes it moves beside the least (with the sizes of --dim).
+    """
     from webmlc.compile import compile_model
+    from webmlc.package.step_work import print_work, step_work
 
     numbers: dict[str, int] = {}
 
@@ -211,7 +216,11 @@ def inspect(
             print(f"── {number:02} {one.title}{suffix} ".ljust(100, "─"))
             print(one.text())
 
-    compile_model(model, target.value, on_stage=show)
+    parts = compile_model(model, target.value, on_stage=show)
+    sizes = _dimensions(dim)
+    for device in parts.programs:
+        steps = [s for s in step_work(parts, device, sizes) if kernel in (None, s.kernel)]
+        show(Stage(f"{device}: work", partial(print_work, steps), kernel))
 
 
 @app.command()

@@ -44,6 +44,7 @@ from webmlc.package.write import Parts, ProgramParts, write_package
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.schedule.split_kernels import has_rule, split_kernels
 from webmlc.target.bind_dimensions import bind_dimensions
+from webmlc.target.kernel_work import Kernel
 from webmlc.target.lower import lower
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import Module as WasmModule
@@ -104,8 +105,8 @@ def compile_model(
     described = signature(module.main)
     programs = {d: program_parts(m) for d, m in lowered.items()}
 
-    modules = _wasm_modules(lowered, programs, described, watch)
-    shaders = _shaders(lowered, watch)
+    modules, cpu_kernels = _wasm_modules(lowered, programs, described, watch)
+    shaders, gpu_kernels = _shaders(lowered, watch)
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
@@ -118,6 +119,7 @@ def compile_model(
         modules={variant: assemble(m.text) for variant, m in modules.items()},
         shaders=shaders.text if shaders.entries else None,
         texts={f"model.{v}.wat": m.text for v, m in modules.items()} if emit_text else {},
+        kernels={d: cpu_kernels[d] | (gpu_kernels if d == "webgpu" else {}) for d in devices},
     )
 
 
@@ -143,8 +145,11 @@ def _wasm_modules(
     programs: Mapping[Device, ProgramParts],
     described: Signature,
     watch: Watcher,
-) -> dict[str, WasmModule]:
-    """Both feature variants of the one module that holds every CPU kernel of every program."""
+) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
+    """Both feature variants of the one module that holds every CPU kernel of every program; and
+    the relaxed one's kernels by program.
+    """
+    made: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
     calls = module_calls(programs, described)
     steps = [Step(call.kernel, call.slots, call.control) for call in calls]
     kernels = {
@@ -153,17 +158,22 @@ def _wasm_modules(
         if call.control is None
     }
     if not steps:
-        return {}
+        return {}, made
     modules: dict[str, WasmModule] = {}
     for variant, machine in WASM_MACHINES.items():
         ready = _compile_kernels(kernels, machine, variant, watch)
         modules[variant] = emit_module(ready, steps, variant)
         watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
-    return modules
+        if machine is RELAXED:
+            for call in calls:
+                if call.control is None:
+                    kernel = Kernel(kernels[call.kernel], ready[call.kernel])
+                    made[call.program][call.source] = kernel
+    return modules, made
 
 
-def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> Shaders:
-    """Every shader of the webgpu program, in one text."""
+def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> tuple[Shaders, dict[str, Kernel]]:
+    """Every shader of the webgpu program, in one text; and the kernels by their entry points."""
     kernels: dict[str, LoopFunction] = {}
     constants: dict[str, frozenset[str]] = {}
     functions = lowered["webgpu"].functions.values() if "webgpu" in lowered else ()
@@ -172,9 +182,11 @@ def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> Shaders:
             name = node.attributes["kernel"]
             kernels[name] = lowered["webgpu"].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
-    shaders = emit_shaders(_compile_kernels(kernels, WEBGPU, "webgpu", watch), constants)
+    ready = _compile_kernels(kernels, WEBGPU, "webgpu", watch)
+    shaders = emit_shaders(ready, constants)
     watch(Stage("webgpu: wgsl", partial(str, shaders.text)))
-    return shaders
+    made = {shaders.entries[n].name: Kernel(kernels[n], ready[n]) for n in kernels}
+    return shaders, made
 
 
 def _compile_kernels(

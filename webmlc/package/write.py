@@ -41,6 +41,7 @@ from webmlc.package.transfers import segments_of
 from webmlc.package.weights import SHARD_BYTES, write_weights
 
 if TYPE_CHECKING:
+    from webmlc.target.kernel_work import Kernel
     from webmlc.target.wasm.emit_module import Module as WasmModule
     from webmlc.target.webgpu.emit_shaders import Shaders
 
@@ -93,6 +94,7 @@ class Parts:
     `constants` by tensor name, as `Buffer.tensor` names them; `modules` by variant (`"relaxed"`,
     `"simd128"`), as binaries: their steps are the wasm program's, then the webgpu program's wasm
     steps; `shaders` as WGSL; `texts` further files (`"model.relaxed.wat"`) that no host reads.
+    `kernels`, by device and name, are not written: they say what each step does.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Parts:
     shaders: str | None = None
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
 
 
 def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Manifest:

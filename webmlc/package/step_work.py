@@ -1,0 +1,48 @@
+"""The work of every step of a program: what `webmlc inspect` prints, and what a benchmark divides
+by milliseconds.
+
+In: a compiled model (`Parts`), a device, and the sizes of symbolic dimensions. Out: `StepWork`s in
+the order of the program's steps, which is that of a profile.
+
+    for step in step_work(compile_model("model.onnx"), "wasm", {"batch": 1}): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from webmlc.package.manifest import Device
+from webmlc.package.write import Parts
+from webmlc.target.kernel_work import KernelWork, kernel_work
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """A step's kernel, the ONNX nodes it computes, and its work."""
+
+    kernel: str
+    origin: tuple[str, ...]
+    work: KernelWork
+
+
+def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[StepWork, ...]:
+    """The work of the steps; one that calls no kernel does none."""
+    kernels = parts.kernels[device]
+    works = {name: kernel_work(kernel, sizes) for name, kernel in kernels.items()}
+    none = KernelWork(0, 0, 0)
+    return tuple(
+        StepWork(step.kernel, step.origin, works.get(step.kernel, none))
+        for step in parts.programs[device].steps
+    )
+
+
+def print_work(steps: Sequence[StepWork]) -> str:
+    """A line per step: operations, bytes moved, the least, and how many times the least."""
+    lines = [f"{'flops':>15} {'bytes moved':>15} {'least':>13} {'times':>7}  kernel"]
+    for step in steps:
+        work = step.work
+        times = f"{work.moved / work.least:.1f}" if work.least else ""
+        figures = f"{work.flops:15,} {work.moved:15,} {work.least:13,} {times:>7}"
+        lines.append(f"{figures}  {step.kernel}: {', '.join(step.origin)}")
+    return "\n".join(lines)
