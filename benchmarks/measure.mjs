@@ -1,12 +1,15 @@
 // Time engines side by side in one Chromium.
 //
-//   in (stdin):   { mounts, runs, warmup, loads, groups: [{ model, device, threads, engines: [...] }] }
-//   out (stdout): [{ model, device, threads, engine, latencies, first, error, version, bytes, weights } | { ..., failure }]
+//   in (stdin):   { mounts, runs, warmup, loads, profiles, flops, groups: [{ model, device, threads, engines: [{ engine, variant? }] }] }
+//   out (stdout): { browser, limits: { model: GFLOPS }, rows: [{ model, device, threads, engine, variant, latencies, first, load, error,
+//                 version, bytes, weights, memory, profile? } | { ..., failure }] }
 //   stderr:       one line per group, while it works
 //
 // The engines of a group take turns, one run each, so that what else the machine does falls on all alike; each has
-// a page of its own. Groups never overlap: an engine's idle threads may spin.
+// a page of its own. Groups never overlap: an engine's idle threads may spin. `memory` is the most that the page's
+// process, of which nothing else is part, has had in RAM at once (on Linux).
 
+import { readFile } from "node:fs/promises";
 import { startBrowser, startServer } from "../tests/browser/chromium.mjs";
 
 const PAUSE_MS = 30; // lets the threads of the engine before fall asleep
@@ -15,7 +18,23 @@ const LOAD_LIMIT_MS = 180_000;
 const WEIGHTS = /\.(safetensors|onnx)$|\/constants-\d+\.bin$/;
 const SCAFFOLDING = /^\/bench\/|\/data\.json$|\/(inputs|outputs)-\d+\.bin$/;
 
-async function openPage(browser, server, group, engine) {
+/** The operating system's numbers of the processes that hold pages. */
+async function renderers(browser) {
+  const session = await browser.newBrowserCDPSession();
+  const { processInfo } = await session.send("SystemInfo.getProcessInfo");
+  await session.detach();
+  return processInfo.filter(({ type }) => type === "renderer").map(({ id }) => id);
+}
+
+/** Bytes at a process's peak; null where the system does not say. */
+async function peakMemory(pid) {
+  const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
+  const peak = /^VmHWM:\s+(\d+) kB/m.exec(status);
+  return peak && Number(peak[1]) * 1024;
+}
+
+async function openPage(browser, server, group, { engine, variant }) {
+  const others = new Set(await renderers(browser));
   const context = await browser.newContext();
   const page = await context.newPage();
   page.setDefaultTimeout(LOAD_LIMIT_MS);
@@ -23,16 +42,18 @@ async function openPage(browser, server, group, engine) {
   page.on("console", (message) => heard.push(message.text()));
   page.on("pageerror", (error) => heard.push(String(error)));
   const firstRequest = server.requests.length;
-  const query = new URLSearchParams({ engine, model: group.model, device: group.device, threads: String(group.threads) });
+  const { model, device, threads } = group;
+  const query = new URLSearchParams({ engine, model, device, threads: String(threads), ...(variant && { variant }) });
   try {
     await page.goto(`${server.origin}/bench/index.html?${query}`);
     const facts = await page.evaluate(async () => {
-      const { first, error, version } = await globalThis.bench;
-      return { first, error, version };
+      const { load, first, error, version } = await globalThis.bench;
+      return { load, first, error, version };
     });
     const sent = server.requests.slice(firstRequest).filter(({ path }) => !SCAFFOLDING.test(path));
     const sum = (requests) => requests.reduce((total, { bytes }) => total + bytes, 0);
-    return { context, page, ...facts, bytes: sum(sent), weights: sum(sent.filter(({ path }) => WEIGHTS.test(path))) };
+    const processes = (await renderers(browser)).filter((pid) => !others.has(pid));
+    return { context, page, processes, ...facts, bytes: sum(sent), weights: sum(sent.filter(({ path }) => WEIGHTS.test(path))) };
   } catch (error) {
     await context.close();
     throw new Error([String(error?.message ?? error).split("\n")[0], ...heard.slice(-3)].join(" | "));
@@ -42,25 +63,34 @@ async function openPage(browser, server, group, engine) {
 /** Load an engine `loads` times in fresh contexts; the last page stays open. */
 async function openEngine(browser, server, group, engine, loads) {
   const first = [];
+  const load = [];
   let opened;
   for (let i = 0; i < loads; i++) {
     await opened?.context.close();
     opened = await openPage(browser, server, group, engine);
     first.push(opened.first);
+    load.push(opened.load);
   }
-  return { ...opened, first };
+  return { ...opened, first, load };
+}
+
+/** Milliseconds of every step, one list per profile. */
+async function profile(page, times) {
+  const profiles = [];
+  for (let i = 0; i < times; i++) profiles.push(await page.evaluate(async () => (await globalThis.bench).profile()));
+  return profiles[0].map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: profiles.map((p) => p[i].milliseconds) }));
 }
 
 async function measureGroup(browser, server, job, group) {
   const rows = [];
   const pages = [];
   for (const engine of group.engines) {
-    const row = { model: group.model, device: group.device, threads: group.threads, engine };
+    const row = { model: group.model, device: group.device, threads: group.threads, ...engine };
     rows.push(row);
     try {
-      const { context, page, ...facts } = await openEngine(browser, server, group, engine, job.loads);
+      const { context, page, processes, ...facts } = await openEngine(browser, server, group, engine, job.loads);
       Object.assign(row, facts, { latencies: [] });
-      pages.push({ row, page, context });
+      pages.push({ row, page, context, processes });
     } catch (error) {
       row.failure = error.message;
     }
@@ -77,8 +107,21 @@ async function measureGroup(browser, server, job, group) {
       }
     }
   }
-  for (const { context } of pages) await context.close();
+  for (const { row, page, context, processes } of pages) {
+    if (!row.failure && group.device === "wasm") row.memory = Math.max(...(await Promise.all(processes.map(peakMemory)))) || null;
+    if (!row.failure && row.variant === "relaxed" && group.threads === 1) row.profile = await profile(page, job.profiles);
+    await context.close();
+  }
   return rows;
+}
+
+async function measureLimit(browser, server, flops) {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(`${server.origin}/bench/limit.html`);
+  const limit = await page.evaluate(async (n) => (await import("/bench/fma_limit.js")).measureLimit(n), flops);
+  await context.close();
+  return limit;
 }
 
 async function main() {
@@ -90,11 +133,14 @@ async function main() {
   const browser = await startBrowser();
   try {
     const rows = [];
+    const limits = {};
     for (const group of job.groups) {
-      console.error(`measuring ${group.model} on ${group.device}, ${group.threads} thread(s): ${group.engines.join(", ")}`);
+      const names = group.engines.map(({ engine, variant }) => (variant ? `${engine} ${variant}` : engine));
+      console.error(`measuring ${group.model} on ${group.device}, ${group.threads} thread(s): ${names.join(", ")}`);
+      limits[group.model] = Math.max(limits[group.model] ?? 0, await measureLimit(browser, server, job.flops));
       rows.push(...(await measureGroup(browser, server, job, group)));
     }
-    process.stdout.write(JSON.stringify(rows));
+    process.stdout.write(JSON.stringify({ browser: browser.version(), limits, rows }));
   } finally {
     await browser.close();
     await server.close();

@@ -1,55 +1,75 @@
 """The models that are measured, each made ready as a folder that every engine can read.
 
-In: a name of `NAMED`, or the path of an ONNX file.
+In: a name of `named()`, or the path of an ONNX file.
 Out: `build/benchmarks/<model>/`: `model.onnx`; `package/`, built by webmlc; random inputs and the
-outputs that native onnxruntime gives for them, raw, with `data.json` that names them.
+outputs that native onnxruntime gives for them, raw, with `data.json` that names them; and
+`ready.json`, what the compiler knows about the package: a `Ready`.
 
     prepare("squeezenet", Path("build/benchmarks"), "both", {})
 """
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+from direct_flops import direct_flops
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-import webmlc
+from webmlc.compile import Target, compile_model
+from webmlc.package.step_work import step_work
+from webmlc.package.write import write_package
 
 ROOT = Path(__file__).parents[1]
-MATERIALISE = ROOT.parent / "shared" / "models" / "materialise.py"
+SHARED = ROOT.parent / "shared" / "models"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 SIZE = 1024
 QUIET = 3  # onnxruntime: errors only
+READY = "ready.json"
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A model's folder, and what its table row says beside the times."""
+    """A model's folder, and what is known before it runs.
+
+    `steps`, by device: flops, bytes moved and least bytes of every step of the package's program,
+    in order. `convolutions`: flops of the ONNX nodes that convolve, computed directly.
+    """
 
     name: str
-    folder: Path
     build_seconds: float
     tfjs: bool
+    steps: Mapping[str, list[tuple[int, int, int]]]
+    convolutions: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How to get a named model, and whether software GPUs are fast enough to measure it."""
+    """How to get a model; sizes of symbolic dimensions, by name or, without one, as
+    `<input>_<axis>`; ranges of integer inputs; whether software GPUs are fast enough for it, and
+    whether it counts where many models are judged together.
+    """
 
     make: Callable[[], onnx.ModelProto]
+    dims: Mapping[str, int] = field(default_factory=dict)
+    integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     gpu: bool = True
     tfjs: bool = False
+    judged: bool = False
 
 
 def matmul(constant: bool) -> onnx.ModelProto:
@@ -70,48 +90,99 @@ def matmul(constant: bool) -> onnx.ModelProto:
     return model
 
 
-def light(name: str) -> onnx.ModelProto:
-    """A real architecture of the onnx package, given seeded random weights."""
-    if not MATERIALISE.is_file():
+def materialised(path: Path) -> onnx.ModelProto:
+    """A real architecture that comes without weights, given seeded random ones."""
+    script = SHARED / "materialise.py"
+    if not script.is_file():
         raise FileNotFoundError(
-            f"light_{name} comes without weights; the script that makes them is not there: "
+            f"{path.name} comes without weights; the script that makes them is not there: "
             "shared/models/materialise.py beside the project's folder"
         )
-    spec = importlib.util.spec_from_file_location("materialise", MATERIALISE)
+    spec = importlib.util.spec_from_file_location("materialise", script)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    model: onnx.ModelProto = module.materialise(onnx.load(LIGHT / f"light_{name}.onnx"))
+    model: onnx.ModelProto = module.materialise(onnx.load(path))
     return model
 
 
-NAMED: Mapping[str, Source] = {
-    "matmul": Source(lambda: matmul(constant=True), tfjs=True),
-    "matmul_dynamic": Source(lambda: matmul(constant=False), tfjs=True),
-    "resnet50": Source(lambda: light("resnet50"), gpu=False),
-    "squeezenet": Source(lambda: light("squeezenet")),
-    "densenet121": Source(lambda: light("densenet121"), gpu=False),
-    "shufflenet": Source(lambda: light("shufflenet")),
+INPUTS: Mapping[str, dict[str, Any]] = {
+    "minilm_l6": {
+        "dims": {"sequence": 128},
+        "integers": {"input_ids": (0, 30522), "attention_mask": (1, 2)},
+    },
+    "llama_15m": {  # one token after 64
+        "dims": {"past": 64, "total": 65},
+        "integers": {
+            "input_ids": (0, 32000),
+            "attention_mask": (1, 2),
+            "position_ids": (64, 65),
+        },
+    },
+    "ppocrv3_det": {"dims": {"p2o.DynamicDimension.1": 640, "p2o.DynamicDimension.2": 640}},
+    "silero_vad_v6": {"dims": {"input_1": 576}, "integers": {"sr": (16000, 16001)}},
+    "magika_standard_v3_3": {"integers": {"bytes": (0, 256)}},
 }
+"""What the sizes and integers of a model's inputs are, where they are not 1, and 0 or 1."""
+
+SMALL = frozenset({"squeezenet", "shufflenet"})
+"""The light models that a software GPU runs in seconds."""
+
+
+def named() -> dict[str, Source]:
+    """Every model that has a name: the matrix products, the light models of the onnx package, and,
+    where `shared/models` is there, those of its index that are marked for benchmarks.
+    """
+    sources = {
+        "matmul": Source(lambda: matmul(constant=True), tfjs=True),
+        "matmul_dynamic": Source(lambda: matmul(constant=False), tfjs=True),
+    }
+    for path in sorted(LIGHT.glob("light_*.onnx")):
+        name = path.stem.removeprefix("light_")
+        sources[name] = Source(partial(materialised, path), gpu=name in SMALL, judged=True)
+    for path in indexed():
+        make = materialised if path.parent.name == "light" else onnx.load
+        known = INPUTS.get(path.stem, {})
+        judged = path.stem not in TWINS
+        sources[path.stem] = Source(partial(make, path), gpu=False, judged=judged, **known)
+    return sources
+
+
+def indexed() -> list[Path]:
+    """The files of `shared/models/INDEX.md` that are marked **bench**, and the two of one network,
+    in floats and quantised.
+    """
+    index = SHARED / "INDEX.md"
+    if not index.is_file():
+        return []
+    rows = re.findall(r"^\| (\S+\.onnx) \|([^|]*)\|", index.read_text("utf-8"), re.MULTILINE)
+    files = [file for file, sets in rows if "**bench**" in sets]
+    return [SHARED / file for file in (*files, *(f"real/{name}.onnx" for name in TWINS))]
+
+
+TWINS = ("micro_kws_fp32", "micro_kws_qdq")
+"""One network twice: in floats, and quantised (QDQ)."""
 
 
 def source_of(model: str) -> Source:
     """The row of a named model, or one that reads the file."""
-    if model in NAMED:
-        return NAMED[model]
+    if (source := named().get(model)) is not None:
+        return source
     if not Path(model).is_file():
-        raise FileNotFoundError(f"no file {model}, and no model of that name: {', '.join(NAMED)}")
-    return Source(lambda: onnx.load(model))
+        raise FileNotFoundError(f"no file {model}, and no model of that name: {', '.join(named())}")
+    return Source(lambda: onnx.load(model), **INPUTS.get(Path(model).stem, {}))
 
 
-def random_inputs(session: onnxruntime.InferenceSession, dims: Mapping[str, int]) -> Arrays:
-    """Seeded: normal floats, integers 0 and 1; symbolic dimensions from `dims`, else 1."""
+def random_inputs(session: onnxruntime.InferenceSession, source: Source) -> Arrays:
+    """Seeded: normal floats, integers 0 and 1 or as the source says."""
     rng = np.random.default_rng(0)
     arrays = {}
     for given in session.get_inputs():
-        shape = [d if isinstance(d, int) else dims.get(d, 1) for d in given.shape]
+        names = (d or f"{given.name}_{axis}" for axis, d in enumerate(given.shape))
+        shape = [d if isinstance(d, int) else source.dims.get(d, 1) for d in names]
         dtype = np.dtype(given.type.removeprefix("tensor(").rstrip(")").replace("float", "float32"))
-        values = rng.normal(size=shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        low, high = source.integers.get(given.name, (0, 2))
+        values = rng.normal(size=shape) if dtype.kind == "f" else rng.integers(low, high, shape)
         arrays[given.name] = np.asarray(values, dtype)
     return arrays
 
@@ -126,18 +197,25 @@ def write_arrays(folder: Path, side: str, arrays: Arrays) -> list[dict[str, Any]
     return listed
 
 
-def prepare(model: str, out: Path, target: str, dims: Mapping[str, int]) -> Ready:
+def read_arrays(folder: Path, side: str) -> Arrays:
+    """The arrays that `write_arrays` wrote for this side."""
+    listed = json.loads((folder / "data.json").read_text())[side]
+    return {
+        e["name"]: np.frombuffer((folder / e["file"]).read_bytes(), e["dtype"]).reshape(e["shape"])
+        for e in listed
+    }
+
+
+def prepare(model: str, out: Path, target: Target, dims: Mapping[str, int]) -> Ready:
     """Make the model's folder. Raises FileNotFoundError when the model is not to be had."""
     source = source_of(model)
-    name = model if model in NAMED else Path(model).stem
-    folder = out / name
+    folder = out / name_of(model)
     folder.mkdir(parents=True, exist_ok=True)
     proto = source.make()
     onnx.save(proto, folder / "model.onnx")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = QUIET
-    session = onnxruntime.InferenceSession(folder / "model.onnx", options)
-    inputs = random_inputs(session, dims)
+    session = open_session(folder, threads=0)
+    sizes = {**source.dims, **dims}
+    inputs = random_inputs(session, Source(source.make, sizes, source.integers))
     names = [output.name for output in session.get_outputs()]
     outputs = dict(zip(names, session.run(names, dict(inputs)), strict=True))
     data = {
@@ -149,5 +227,51 @@ def prepare(model: str, out: Path, target: str, dims: Mapping[str, int]) -> Read
         data["constants"] = write_arrays(folder, "constants", constants)
     (folder / "data.json").write_text(json.dumps(data))
     begin = time.perf_counter()
-    webmlc.build(folder / "model.onnx", folder / "package", target=target)
-    return Ready(name, folder, time.perf_counter() - begin, source.tfjs)
+    parts = compile_model(folder / "model.onnx", target)
+    write_package(folder / "package", parts)
+    seconds = time.perf_counter() - begin
+    symbols = {s.name: inputs[s.input].shape[s.axis] for s in parts.symbols}
+    steps = {
+        device: [(w.flops, w.moved, w.least) for w in (s.work for s in found)]
+        for device in parts.programs
+        for found in (step_work(parts, device, symbols),)
+    }
+    shapes = {name: array.shape for name, array in inputs.items()}
+    made = Ready(name_of(model), seconds, source.tfjs, steps, direct_flops(proto, shapes))
+    (folder / READY).write_text(json.dumps(asdict(made)))
+    return made
+
+
+def reuse(model: str, out: Path) -> Ready:
+    """What `prepare` made before. Raises FileNotFoundError where it did not."""
+    path = out / name_of(model) / READY
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there: it was never built")
+    return Ready(**json.loads(path.read_text()))
+
+
+def name_of(model: str) -> str:
+    """The name of a model's folder."""
+    return Path(model).stem if model.endswith(".onnx") else model
+
+
+def open_session(folder: Path, threads: int) -> onnxruntime.InferenceSession:
+    """Native onnxruntime on the folder's model; 0 threads: as many as it likes."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    return onnxruntime.InferenceSession(
+        folder / "model.onnx", options, providers=["CPUExecutionProvider"]
+    )
+
+
+def native_latencies(folder: Path, runs: int, warmup: int) -> list[float]:
+    """Milliseconds of each run of native onnxruntime with one thread."""
+    session = open_session(folder, threads=1)
+    inputs = dict(read_arrays(folder, "inputs"))
+    times = []
+    for _ in range(warmup + runs):
+        begin = time.perf_counter()
+        session.run(None, inputs)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return times[warmup:]

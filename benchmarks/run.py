@@ -1,36 +1,43 @@
 """Measure webmlc against ONNX Runtime Web and TF.js, in the same Chromium, in the same run.
 
 In: models (named or files), devices, thread counts.
-Out: one table, and the same figures as JSON. Latency is the median of the runs; the ratio is the
-peer's latency over webmlc's, so more is better; the error is the largest difference from native
-onnxruntime relative to the largest output; "first" is the time from navigation to the first
-result, with a cold cache over the loopback interface.
+Out: a table, what is demanded of the figures and whether it holds, and the figures as JSON, with a
+chart beside it. Latency is the median of the runs; the ratio is the peer's latency over webmlc's,
+so more is better; the error is the largest difference from native onnxruntime relative to the
+largest output; "load" is what the engine takes to be ready to run, "first" the time from navigation
+to the first result, with a cold cache over the loopback interface; "native" is onnxruntime outside
+the browser, with one thread.
 
-    python benchmarks/run.py --models matmul,squeezenet --device wasm --threads 1 --json out.json
+    python benchmarks/run.py --models matmul,squeezenet --threads 1 --json results.json
+
+A run of all models takes an hour. `--reuse` measures what an earlier run has built: a slice of the
+models at a time gives the same JSON, whose entries are replaced model by model.
 """
 
+from __future__ import annotations
+
 import json
-import os
-import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
-import onnx
 import typer
-from models import NAMED, ROOT, Ready, prepare, source_of
+from chart import chart
+from fma_limit import FLOPS, module
+from judge import judge
+from models import ROOT, Ready, named, native_latencies, prepare, reuse, source_of
+from results import Entry, Row, entry_of, header, merge, row_of
 from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
 MODULES = ROOT / "node_modules"
 OUT = ROOT / "build" / "benchmarks"
-DEFAULT_MODELS = "matmul,squeezenet,resnet50"
-
-Row = dict[str, Any]
+PROFILES = 5
+WEBMLC = [{"engine": "webmlc", "variant": variant} for variant in ("relaxed", "simd128")]
 
 
 def groups_of(ready: Ready, gpu: bool, devices: Sequence[str], threads: Sequence[int]) -> list[Row]:
@@ -38,16 +45,18 @@ def groups_of(ready: Ready, gpu: bool, devices: Sequence[str], threads: Sequence
     groups = []
     base = {"model": f"/models/{ready.name}/"}
     if "wasm" in devices:
-        engines = ["webmlc", "onnxruntime", *(["tfjs"] if ready.tfjs else [])]
+        peers = ["onnxruntime", *(["tfjs"] if ready.tfjs else [])]
+        engines = [*WEBMLC, *({"engine": peer} for peer in peers)]
         groups += [{**base, "device": "wasm", "threads": n, "engines": engines} for n in threads]
     if "webgpu" in devices and gpu:
-        engines = ["webmlc", "onnxruntime"]
+        engines = [{"engine": "webmlc"}, {"engine": "onnxruntime"}]
         groups.append({**base, "device": "webgpu", "threads": 1, "engines": engines})
     return groups
 
 
-def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> list[Row]:
+def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> dict[str, Any]:
     """Run `measure.mjs`; its progress goes to stderr."""
+    (OUT / "fma_limit.wasm").write_bytes(module())
     mounts = {
         "/bench/": HERE / "page",
         "/models/": OUT,
@@ -65,6 +74,8 @@ def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> list[R
         "runs": runs,
         "warmup": warmup,
         "loads": loads,
+        "profiles": min(runs, PROFILES),
+        "flops": FLOPS,
         "groups": list(groups),
     }
     done = subprocess.run(
@@ -74,66 +85,84 @@ def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> list[R
         text=True,
         check=True,
     )
-    rows: list[Row] = json.loads(done.stdout)
-    return rows
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
 
 
-def summarise(rows: Sequence[Row]) -> list[Row]:
-    """Medians, and each peer's latency as a multiple of webmlc's in the same group."""
-    summary = []
-    for row in rows:
-        done: Row = {**row, "model": row["model"].removeprefix("/models/").rstrip("/")}
-        if "failure" not in row:
-            done["latency_ms"] = median(row["latencies"])
-            done["first_ms"] = median(row["first"])
-        summary.append(done)
-    ours = {
-        (row["model"], row["device"], row["threads"]): row["latency_ms"]
-        for row in summary
-        if row["engine"] == "webmlc" and "latency_ms" in row
-    }
-    for row in summary:
-        own = ours.get((row["model"], row["device"], row["threads"]))
-        if own is not None and "latency_ms" in row:
-            row["ratio"] = row["latency_ms"] / own
-    return summary
-
-
-def print_table(console: Console, rows: Sequence[Row], runs: int) -> None:
+def print_table(console: Console, entries: Mapping[str, Entry], runs: int) -> None:
+    """A row per engine; ratios are against webmlc's own row (of relaxed SIMD on the CPU)."""
     table = Table(title=f"medians of {runs} runs", caption="ratio: latency over webmlc's")
     for heading in ("model", "device", "engine"):
         table.add_column(heading)
-    for heading in ("ms", "ratio", "error", "KB", "of it weights", "first, ms"):
+    for heading in ("ms", "ratio", "error", "KB", "of it weights", "MB", "load, ms", "first, ms"):
         table.add_column(heading, justify="right")
-    group = None
-    for row in rows:
-        if group not in (None, (row["model"], row["device"], row["threads"])):
-            table.add_section()
-        group = (row["model"], row["device"], row["threads"])
-        device = row["device"] + (f" ×{row['threads']}" if row["device"] == "wasm" else "")
-        head = (row["model"], device, f"{row['engine']} {row.get('version', '')}".strip())
-        if "failure" in row:
-            table.add_row(*head, "failed", style="red")
-            continue
-        ratio = f"{row['ratio']:.2f}" if "ratio" in row else ""
-        sizes = (f"{row['bytes'] / 1e3:,.0f}", f"{row['weights'] / 1e3:,.0f}")
-        figures = (f"{row['latency_ms']:.2f}", ratio, f"{row['error']:.0e}")
-        table.add_row(*head, *figures, *sizes, f"{row['first_ms']:.0f}")
+    failures = []
+    for name, entry in entries.items():
+        for row in entry["rows"]:
+            device = row["device"] + (f" ×{row['threads']}" if row["device"] == "wasm" else "")
+            engine = [row["engine"], row.get("variant", ""), row.get("version", "")]
+            head = (name, device, " ".join(filter(None, engine)))
+            if "failure" in row:
+                table.add_row(*head, "failed", style="red")
+                failures.append(f"{', '.join(head)}: {row['failure']}")
+                continue
+            variant = "relaxed" if row["device"] == "wasm" else None
+            own = row_of(entry, "webmlc", row["threads"], variant, row["device"])
+            ratio = f"{row['ms'] / own['ms']:.2f}" if own else ""
+            memory = f"{row['memory'] / 1e6:.0f}" if row["memory"] else ""
+            sizes = (f"{row['download'] / 1e3:,.0f}", f"{row['weights'] / 1e3:,.0f}", memory)
+            times = (f"{row['load_ms']}", f"{row['first_ms']}")
+            table.add_row(*head, f"{row['ms']:.3f}", ratio, f"{row['error']:.0e}", *sizes, *times)
+        table.add_row(name, "native ×1", "onnxruntime", f"{entry['native_ms']:.3f}")
+        table.add_section()
     console.print(table)
-    for row in rows:
-        if "failure" in row:
-            console.print(f"{row['model']}, {row['device']}, {row['engine']}: {row['failure']}")
+    for failure in failures:
+        console.print(failure, markup=False)
+
+
+def print_kernels(console: Console, entries: Mapping[str, Entry], count: int) -> None:
+    """The steps that take longest, each with the ONNX nodes it computes."""
+    for name, entry in entries.items():
+        table = Table(title=f"{name}: limit {entry['limit_gflops']} GFLOPS", title_justify="left")
+        for heading in ("ms", "GFLOPS", "of limit", "KB moved", "KB least"):
+            table.add_column(heading, justify="right")
+        table.add_column("kernel", no_wrap=True)
+        for step in entry.get("kernels", ())[:count]:
+            sizes = (f"{step[key] / 1e3:,.0f}" for key in ("bytes_moved", "bytes_least"))
+            figures = (f"{step['ms']:.3f}", f"{step['gflops']}", f"{step['share']:.0%}", *sizes)
+            table.add_row(*figures, f"{step['kernel']}: {', '.join(step['nodes'])}")
+        if together := entry.get("convolutions"):
+            figures = (f"{together['ms']:.2f}", f"{together['gflops']}", f"{together['share']:.0%}")
+            table.add_row(*figures, "", "", "all convolutions, counted directly")
+        console.print(table)
+
+
+def print_verdicts(console: Console, results: Mapping[str, Any]) -> None:
+    """What is demanded, and whether it holds."""
+    table = Table(title="demanded", title_justify="left")
+    for heading in ("", "demand", "found"):
+        table.add_column(heading)
+    for verdict in judge(dict(results)):
+        mark = "[green]yes[/]" if verdict.holds else "[red]no[/]"
+        table.add_row(mark, verdict.demand, verdict.found)
+    console.print(table)
 
 
 def main(
-    models: Annotated[str, typer.Option(help=f"Of {', '.join(NAMED)}, or files")] = DEFAULT_MODELS,
-    device: Annotated[str, typer.Option(help="wasm, webgpu or both")] = "wasm,webgpu",
+    models: Annotated[str, typer.Option(help="Names, files, or all: every model with a name")] = (
+        "all"
+    ),
+    device: Annotated[str, typer.Option(help="wasm, webgpu or both: wasm,webgpu")] = "wasm",
     threads: Annotated[str, typer.Option(help="Numbers of threads on the CPU")] = "1,2",
     dims: Annotated[str, typer.Option(help="Symbolic dimensions: name=size,…; else 1")] = "",
     runs: Annotated[int, typer.Option(help="Timed runs of each engine", min=1)] = 15,
     warmup: Annotated[int, typer.Option(help="Runs before those", min=0)] = 4,
     loads: Annotated[int, typer.Option(help="Fresh loads of each page", min=1)] = 3,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Where to write JSON")] = None,
+    kernels: Annotated[int, typer.Option(help="How many steps of each model to list")] = 0,
+    again: Annotated[bool, typer.Option("--reuse", help="Measure what was built before")] = False,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Figures to add to; a chart is drawn beside it")
+    ] = None,
 ) -> None:
     """Measure webmlc against its peers in one Chromium."""
     console = Console(stderr=True)
@@ -142,25 +171,36 @@ def main(
     sizes = {name: int(size) for name, _, size in (d.partition("=") for d in dims.split(",") if d)}
     target = "both" if len(devices) > 1 else devices[0]
     groups: list[Row] = []
-    builds: dict[str, float] = {}
-    for model in models.split(","):
+    ready: dict[str, tuple[Ready, bool]] = {}
+    for model in named() if models == "all" else models.split(","):
         try:
             with console.status(f"building {model}"):
-                ready = prepare(model, OUT, target, sizes)
+                made = reuse(model, OUT) if again else prepare(model, OUT, target, sizes)
         except FileNotFoundError as error:
             console.print(f"{model} is left out: {error}")
             continue
-        builds[ready.name] = ready.build_seconds
+        source = source_of(model)
+        ready[made.name] = (made, source.judged)
         # A big model takes minutes on a software GPU: measured there only when asked for alone.
-        gpu = source_of(model).gpu or devices == ["webgpu"]
-        groups += groups_of(ready, gpu, devices, counts)
-    rows = summarise(measure(groups, runs, warmup, loads)) if groups else []
-    print_table(Console(width=max(120, console.width)), rows, runs)
+        groups += groups_of(made, source.gpu or devices == ["webgpu"], devices, counts)
+    if not groups:
+        sys.exit(1)
+    measured = measure(groups, runs, warmup, loads)
+    entries = {}
+    for name, (made, judged) in ready.items():
+        rows = [row for row in measured["rows"] if row["model"] == f"/models/{name}/"]
+        limit = measured["limits"][f"/models/{name}/"]
+        native = median(native_latencies(OUT / name, runs, warmup))
+        entries[name] = entry_of(made, rows, limit, native, runs, judged)
+    results = merge(json_path, header(measured["browser"]), entries)
     if json_path is not None:
-        machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-        report = {"machine": machine, "runs": runs, "build_seconds": builds, "rows": rows}
-        json_path.write_text(json.dumps({**report, "onnx": onnx.__version__}, indent=1) + "\n")
-    if not rows or any("failure" in row for row in rows):
+        json_path.with_suffix(".svg").write_text(chart(results), "utf-8")
+    wide = Console(width=max(150, console.width))
+    print_table(wide, entries, runs)
+    if kernels:
+        print_kernels(wide, entries, kernels)
+    print_verdicts(wide, results)
+    if any("failure" in row for row in measured["rows"]):
         sys.exit(1)
 
 

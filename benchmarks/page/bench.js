@@ -1,7 +1,7 @@
 // One engine with one model, ready to be timed.
 //
-//   in:  ?engine=webmlc|onnxruntime|tfjs & model=<folder> & device=wasm|webgpu & threads=<n>
-//   out: globalThis.bench = { first, error, version, run }, once the first result is there
+//   in:  ?engine=webmlc|onnxruntime|tfjs & model=<folder> & device=wasm|webgpu & threads=<n> [& variant=relaxed|simd128]
+//   out: globalThis.bench = { load, first, error, version, run, profile }, once the first result is there
 //
 // The model's folder holds model.onnx, package/ (webmlc's), and data.json, which names raw little-endian files
 // of inputs and of the outputs that native onnxruntime gives for them.
@@ -10,8 +10,8 @@ import { fetchData } from "./data.js";
 
 /**
  * @typedef {{ dtype: string, shape: number[], data: any }} Tensor
- * @typedef {{ version: string, run: (inputs: Record<string, Tensor>) => Promise<Record<string, ArrayLike<number | bigint>>> }} Engine
- * @typedef {{ model: string, device: "wasm" | "webgpu", threads: number }} Options
+ * @typedef {{ version: string, run: (inputs: Record<string, Tensor>) => Promise<Record<string, ArrayLike<number | bigint>>>, profile?: (inputs: Record<string, Tensor>) => Promise<any[]> }} Engine
+ * @typedef {{ model: string, device: "wasm" | "webgpu", threads: number, variant?: "relaxed" | "simd128" }} Options
  */
 
 /** Largest difference of all outputs, relative to each output's largest magnitude. */
@@ -37,10 +37,13 @@ async function start() {
   const model = query.get("model") ?? "";
   const device = /** @type {"wasm" | "webgpu"} */ (query.get("device"));
   const threads = Number(query.get("threads"));
+  const variant = query.get("variant") ?? undefined;
   const inputs = await fetchData(model, "inputs");
   const { create } = await import(`./engines/${query.get("engine")}.js`);
+  const loading = performance.now();
   /** @type {Engine} */
-  const engine = await create({ model, device, threads });
+  const engine = await create({ model, device, threads, variant });
+  const load = performance.now() - loading;
   const outputs = await engine.run(inputs);
   const first = performance.now(); // since navigation began
   const error = relativeError(outputs, await fetchData(model, "outputs"));
@@ -50,7 +53,7 @@ async function start() {
     await engine.run(inputs);
     return performance.now() - begin;
   }
-  return { first, error, version: engine.version, run };
+  return { load, first, error, version: engine.version, run, profile: () => engine.profile?.(inputs) };
 }
 
 /** @type {any} */ (globalThis).bench = start();

@@ -1,0 +1,36 @@
+"""The machine's limit: a WebAssembly loop of fused multiply-adds on registers alone.
+
+In: nothing. Out: a module whose `run(n)` does `FLOPS * n` operations.
+
+    path.write_bytes(module())
+"""
+
+from __future__ import annotations
+
+from webmlc.target.wasm.assemble import assemble
+
+ACCUMULATORS = (
+    12  # independent, more than latency times throughput; with two operands, 14 registers
+)
+FLOPS = ACCUMULATORS * 4 * 2
+"""Operations of one turn of the loop."""
+
+
+def module() -> bytes:
+    """The binary. The sum is returned, or an optimiser might remove what made it."""
+    names = [f"$c{i}" for i in range(ACCUMULATORS)]
+    steps = "\n".join(
+        f"(local.set {c} (f32x4.relaxed_madd (local.get $a) (local.get $b) (local.get {c})))"
+        for c in names
+    )
+    total = f"(local.get {names[0]})"
+    for c in names[1:]:
+        total = f"(f32x4.add {total} (local.get {c}))"
+    return assemble(f"""(module (func (export "run") (param $n i32) (result f32)
+      (local $a v128) (local $b v128) {" ".join(f"(local {c} v128)" for c in names)}
+      (local.set $a (f32x4.splat (f32.convert_i32_s (local.get $n))))
+      (local.set $b (f32x4.splat (f32.const 1e-9)))
+      (loop $turns
+        {steps}
+        (br_if $turns (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+      (f32x4.extract_lane 0 {total})))""")

@@ -1,0 +1,124 @@
+"""What is demanded of the figures, and whether it holds.
+
+In: results (`results.merge`). Out: a `Verdict` for every demand that the results can answer.
+
+    for verdict in judge(results): print(verdict.demand, verdict.found, verdict.holds)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import geometric_mean
+
+from results import Entry, Results, ratio, row_of
+
+THREADS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A demand, the figure found (and where, if of one model), and whether it is met."""
+
+    demand: str
+    found: str
+    holds: bool
+
+
+def judge(results: Results) -> list[Verdict]:
+    """All verdicts, in the order of the demands."""
+    models: dict[str, Entry] = results["models"]
+    return [
+        *_ratios(models),
+        *_shares(models),
+        *_scaling(models),
+        *_quantised(models),
+        *_resources(models),
+    ]
+
+
+def _at_least(demand: str, found: float, least: float, where: str = "") -> Verdict:
+    return Verdict(f"{demand} ≥ {least:g}", f"{found:.2f}{where}", found >= least)
+
+
+def _ratios(models: dict[str, Entry]) -> Iterator[Verdict]:
+    """Latency of ONNX Runtime Web over webmlc's."""
+    for variant, threads, mean, lowest in (
+        ("relaxed", 1, 3.0, 1.5),
+        ("simd128", 1, 1.8, None),
+        ("relaxed", 2, 3.0, 1.5),
+    ):
+        found = {
+            name: value
+            for name, entry in models.items()
+            if entry["judged"] and (value := ratio(entry, threads, variant)) is not None
+        }
+        if not found:
+            continue
+        what = f"{variant}, {threads} thread(s): times ONNX Runtime Web"
+        count = f" ({len(found)} models)"
+        yield _at_least(f"{what}, geometric mean", geometric_mean(found.values()), mean, count)
+        if lowest is not None:
+            worst = min(found, key=lambda name: found[name])
+            yield _at_least(f"{what}, lowest", found[worst], lowest, f" ({worst})")
+        if (variant, threads) == ("relaxed", 1):
+            for name, least in (("resnet18", 4.0), ("vgg19", 4.0), ("resnet50", 2.5)):
+                if name in found:
+                    yield _at_least(f"{what}, {name}", found[name], least)
+
+
+def _shares(models: dict[str, Entry]) -> Iterator[Verdict]:
+    """GFLOPS over the measured limit."""
+    if "matmul" in models and models["matmul"].get("kernels"):
+        share = models["matmul"]["kernels"][0]["share"]
+        yield _at_least("MatMul 1024³, share of the limit", share, 0.9)
+    if "resnet50" in models and models["resnet50"].get("convolutions"):
+        share = models["resnet50"]["convolutions"]["share"]
+        yield _at_least("ResNet-50's convolutions together, share of the limit", share, 0.85)
+
+
+def _scaling(models: dict[str, Entry]) -> Iterator[Verdict]:
+    """One thread's latency over that of two."""
+    for name in ("resnet50", "minilm_l6"):
+        if name in models:
+            one, two = (row_of(models[name], "webmlc", n, "relaxed") for n in THREADS)
+            if one and two:
+                yield _at_least(f"{name}: two threads over one", one["ms"] / two["ms"], 1.75)
+
+
+def _quantised(models: dict[str, Entry]) -> Iterator[Verdict]:
+    """Quantised models: against ONNX Runtime Web, and against our own in floats."""
+    for name in ("maui_test_model", "micro_kws_qdq"):
+        if name in models and (found := ratio(models[name], 1)) is not None:
+            yield _at_least(f"{name} (quantised): times ONNX Runtime Web", found, 1.5)
+    twins = [models.get(name) for name in ("micro_kws_fp32", "micro_kws_qdq")]
+    rows = [row_of(entry, "webmlc", 1, "relaxed") if entry else None for entry in twins]
+    if rows[0] and rows[1]:
+        found = rows[0]["ms"] / rows[1]["ms"]
+        yield _at_least("micro_kws: floats over quantised", found, 1.0)
+
+
+def _resources(models: dict[str, Entry]) -> Iterator[Verdict]:
+    """Time to the first result, downloads and memory, each where it is worst."""
+    measures: tuple[tuple[str, str, float, Callable[[dict, dict], float | None]], ...] = (  # type: ignore[type-arg]
+        ("navigation to first result over ONNX Runtime Web's", "", 0.5, _of("first_ms")),
+        ("download besides weights", " KB", 300, lambda a, _: (a["download"] - a["weights"]) / 1e3),
+        ("peak memory over ONNX Runtime Web's", "", 1.0, _of("memory")),
+    )
+    for what, unit, most, measure in measures:
+        worst, where = -math.inf, ""
+        for name, entry in models.items():
+            for threads in THREADS:
+                own = row_of(entry, "webmlc", threads, "relaxed")
+                peer = row_of(entry, "onnxruntime", threads)
+                value = measure(own, peer) if own and peer else None
+                if value is not None and value > worst:
+                    worst, where = value, f"{name}, {threads} thread(s)"
+        if where:
+            found = f"{worst:.2f}{unit} ({where})"
+            yield Verdict(f"{what}, highest ≤ {most:g}{unit}", found, worst <= most)
+
+
+def _of(key: str) -> Callable[[dict, dict], float | None]:  # type: ignore[type-arg]
+    return lambda a, b: a[key] / b[key] if a[key] and b[key] else None
