@@ -41,8 +41,9 @@ from webmlc.loops.verify import verify
 from webmlc.package.manifest import Device, Manifest
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
+from webmlc.schedule.factor_reductions import factor_reductions
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.schedule.split_kernels import has_rule, split_kernels
+from webmlc.schedule.split_kernels import fits_dispatch, split_kernels
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.kernel_work import Kernel
 from webmlc.target.lower import lower
@@ -135,7 +136,9 @@ def _kernels_of(module: Module, device: Device, watch: Watcher) -> Module:
     module = _seen(watch, f"{device}: fuse", fuse(module, limits))
     module = _seen(watch, f"{device}: lower", lower_module(module, device))
     if device == "webgpu":
-        module = _seen(watch, "webgpu: split kernels", split_kernels(module, WEBGPU, has_rule))
+        factored = factor_reductions(module, WEBGPU)
+        module = _seen(watch, "webgpu: factor reductions", factored)
+        module = _seen(watch, "webgpu: split kernels", split_kernels(module, WEBGPU, fits_dispatch))
     cut = split_kernels(module, RELAXED, fits_scratch)
     return _seen(watch, f"{device}: split for scratch", cut)
 

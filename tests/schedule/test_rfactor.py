@@ -93,6 +93,23 @@ def test_under_split_spatial_loops_the_result_follows_inside() -> None:
     assert_same(SUM, schedule)
 
 
+def test_a_symbol_in_a_quotient_is_no_loop() -> None:
+    program = parse_function("""\
+@T.kernel
+def total(A: T.Buffer((s, s), "float32"), Y: T.Output((), "float32"), s: T.symbol):
+    for i, j in T.grid(s, s):
+        with T.block("Y"):
+            vi, vj = T.axis.remap("RR", [i, j])
+            with T.init():
+                Y[()] = 0.0
+            Y[()] = Y[()] + A[vi, vj]
+""")
+    schedule = Schedule(program)
+    _, lane = schedule.split(schedule.fuse("i", "j"), [None, 4])
+    schedule.rfactor(lane, -1)
+    assert_same(program, schedule, {"s": 5})
+
+
 def test_refusals() -> None:
     schedule = Schedule(SUM)
     with pytest.raises(ScheduleError) as error:

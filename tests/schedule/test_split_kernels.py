@@ -13,7 +13,7 @@ from webmlc.loops.interp import run
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.verify import verify
 from webmlc.schedule.rules import choose_rule
-from webmlc.schedule.split_kernels import has_rule, split_kernels
+from webmlc.schedule.split_kernels import fits_dispatch, split_kernels
 
 CENTRED = """g (float[3,4] x) => (float[3,4] y) {
     m = ReduceMean<axes = [0, 1], keepdims = 1>(x)
@@ -48,8 +48,8 @@ def _evaluate(made: Module, values: dict[str, np.ndarray]) -> dict[str, np.ndarr
 
 def test_what_needs_whole_results_is_cut_and_computes_the_same() -> None:
     whole = _lowered(NORMALISED)
-    assert not has_rule(next(iter(whole.kernels.values())), WEBGPU)
-    cut = split_kernels(whole, WEBGPU, has_rule)
+    assert not fits_dispatch(next(iter(whole.kernels.values())), WEBGPU)
+    cut = split_kernels(whole, WEBGPU, fits_dispatch)
     names = [node.attributes["kernel"] for node in cut.main.nodes]
     assert len(names) > 1
     assert names == [f"layernormalization_part{n}" for n in range(len(names))]
@@ -66,7 +66,7 @@ def test_what_needs_whole_results_is_cut_and_computes_the_same() -> None:
 
 def test_what_one_dispatch_computes_stays_one_kernel() -> None:
     whole = _lowered(CENTRED)
-    cut = split_kernels(whole, WEBGPU, has_rule)
+    cut = split_kernels(whole, WEBGPU, fits_dispatch)
     assert [n.attributes["kernel"] for n in cut.main.nodes] == [
         n.attributes["kernel"] for n in whole.main.nodes
     ]
@@ -75,6 +75,6 @@ def test_what_one_dispatch_computes_stays_one_kernel() -> None:
 def test_equal_kernels_are_cut_once() -> None:
     text = NORMALISED.replace("y = ", "t = ").replace("(x, s, b)\n", "(x, s, b)\n SECOND\n")
     second = "y = LayerNormalization<axis = 0>(t, s, b)"
-    cut = split_kernels(_lowered(text.replace("SECOND", second)), WEBGPU, has_rule)
+    cut = split_kernels(_lowered(text.replace("SECOND", second)), WEBGPU, fits_dispatch)
     names = [node.attributes["kernel"] for node in cut.main.nodes]
     assert len(names) == 2 * len(set(names))

@@ -52,6 +52,10 @@ BODIES = {
         "    T.barrier()\n"
         "    R[t] = S[3 - t]",
     ),
+    "before loops that only read": (
+        "S[t] = A[0, t]\nfor k in range(4):\n    R[t] = R[t] + S[k]",
+        "S[t] = A[0, t]\nT.barrier()\nfor k in range(4):\n    R[t] = R[t] + S[k]",
+    ),
     "before a condition, not in it": (
         "S[t] = A[0, t]\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
         "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",

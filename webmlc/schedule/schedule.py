@@ -99,6 +99,10 @@ class Schedule:
         """Give each statement of a loop a loop of its own; returns them."""
         return list(self.apply("fission", loop))
 
+    def add_unit_loop(self, block: str) -> str:
+        """Put a loop of one iteration around a block; returns it."""
+        return str(self.apply("add_unit_loop", block))
+
     def unroll(self, loop: str) -> None:
         """Write the body of a loop once for each iteration."""
         self.apply("unroll", loop)

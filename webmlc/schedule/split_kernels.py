@@ -23,6 +23,7 @@ from webmlc.loops.ir import (
     LoopFunction,
     Seq,
     Stmt,
+    blocks,
     expressions,
     loads,
     seq,
@@ -35,13 +36,29 @@ from webmlc.schedule.rules import choose_rule
 Test = Callable[[LoopFunction, Machine], bool]
 
 
-def has_rule(function: LoopFunction, machine: Machine) -> bool:
-    """True where some rule schedules the kernel."""
+def fits_dispatch(function: LoopFunction, machine: Machine) -> bool:
+    """True where one dispatch computes the kernel: some rule schedules it, and no reduction folds
+    the results of another, which are many workgroups' work (`factor_reductions`).
+    """
+    if _folds_results(function):
+        return False
     try:
         choose_rule(name_dimensions(function).function, machine)
     except InternalError:
         return False
     return True
+
+
+def _folds_results(function: LoopFunction) -> bool:
+    folds = [b for b in blocks(function.body) if any(a.kind == "reduce" for a in b.axes)]
+    makers = {store.buffer.name: fold for fold in folds for store in stores(fold.body)}
+    for fold in folds:
+        reduced = {axis.var for axis in fold.axes if axis.kind == "reduce"}
+        for load in loads(fold.body):
+            used = {var for index in load.indices for var in variables(index)}
+            if makers.get(load.buffer.name, fold) is not fold and used & reduced:
+                return True
+    return False
 
 
 def split_kernels(module: Module, machine: Machine, passes: Test) -> Module:

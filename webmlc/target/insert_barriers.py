@@ -95,13 +95,18 @@ def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pendi
                 ordered.append(first)
             return seq(*ordered), before
         case For(thread=str() as thread) if thread in threads:
-            return _whole(stmt, before, threads)
+            return _whole(stmt, before, _accesses(stmt, threads))
         case For(thread=str() as thread, body=body):
-            inner, after = _order(body, before, {**threads, thread: stmt.var})
+            inside = {**threads, thread: stmt.var}
+            accesses = _accesses(body, inside)
+            if not accesses.conflicts(accesses):
+                return _whole(stmt, before, accesses)
+            inner, after = _order(body, before, inside)
             return replace(stmt, body=inner), after
         case For(body=body):
-            if not _accesses(body, threads).reads:
-                return _whole(stmt, before, threads)  # its iterations fill different elements
+            accesses = _accesses(body, threads)
+            if not accesses.reads or not accesses.conflicts(accesses):
+                return _whole(stmt, before, accesses)  # no iteration waits for another
             # The end of one iteration comes before the start of the next.
             _, once = _order(body, before, threads)
             inner, after = _order(body, before | once, threads)
@@ -111,12 +116,11 @@ def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pendi
             return replace(stmt, body=inner), after
         case Barrier():
             return stmt, _NOTHING
-    return _whole(stmt, before, threads)
+    return _whole(stmt, before, _accesses(stmt, threads))
 
 
-def _whole(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pending]:
+def _whole(stmt: Stmt, before: _Pending, accesses: _Pending) -> tuple[Stmt, _Pending]:
     """A barrier before `stmt` if it must wait; none inside (control flow there may diverge)."""
-    accesses = _accesses(stmt, threads)
     if before.conflicts(accesses):
         return seq(Barrier(), stmt), accesses
     return stmt, before | accesses

@@ -228,12 +228,18 @@ def layer_norm(batch: Size, rows: Size, width: int) -> LoopFunction:
     return naive([x, scale, shift], compute("norm", x.shape, normal))
 
 
-def total(*shape: Size, keep: int = 0) -> LoopFunction:
+def total(*shape: Size, keep: int = 0, combine: str = "add") -> LoopFunction:
     """The sum over all axes but the first `keep`."""
     x = _tensor("x", *shape)
-    return naive(
-        [x], reduce("sum", _sizes(*shape[:keep]), _sizes(*shape[keep:]), "add", lambda *i: x[i])
-    )
+    rows, reduced = _sizes(*shape[:keep]), _sizes(*shape[keep:])
+    return naive([x], reduce("sum", rows, reduced, combine, lambda *i: x[i]))
+
+
+def column_sums(rows: Size, columns: Size) -> LoopFunction:
+    """Sums of neighbouring columns, halved."""
+    x = _tensor("x", rows, columns)
+    sums = reduce("sum", _sizes(columns), _sizes(rows), "add", lambda c, r: x[r, c])
+    return naive([x], compute("mean", sums.shape, lambda c: sums[c] * _f32(0.5)))
 
 
 def channel_means(batch: Size, channels: Size, *sizes: Size) -> LoopFunction:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from webmlc.schedule.primitives.add_unit_loop import add_unit_loop
 from webmlc.schedule.primitives.bind import bind
 from webmlc.schedule.primitives.blockize import blockize
 from webmlc.schedule.primitives.cache_read import cache_read
@@ -34,6 +35,7 @@ from webmlc.schedule.primitives.vectorize import vectorize
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     primitive.__name__: primitive
     for primitive in (
+        add_unit_loop,
         bind,
         blockize,
         cache_read,

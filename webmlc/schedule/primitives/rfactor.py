@@ -119,7 +119,7 @@ def _check_loops(function: LoopFunction, path: Path, block: Block, target: For) 
     """Refuse unless every loop runs along one kind of axis, and the target along the reduction."""
     along = {"spatial": set[Var](), "reduce": set[Var]()}
     for axis, binding in zip(block.axes, block.bindings, strict=True):
-        along[axis.kind] |= variables(binding)
+        along[axis.kind] |= variables(binding) - set(function.symbols)
     name = target.var.name
     if target.var not in along["reduce"] or target.var in along["spatial"]:
         reason = f"loop {name!r} does not run along the reduction of block {block.name!r} alone"
@@ -153,7 +153,7 @@ def _factored(
     bindings: list[Expr] = []
     for axis, binding in zip(block.axes, block.bindings, strict=True):
         if axis.kind == "reduce":
-            reduced |= variables(binding)
+            reduced |= variables(binding) - set(function.symbols)
             values[axis.var] = binding
         else:
             axes.append(Axis(Var(fresh(axis.var.name, taken)), axis.extent, "spatial"))

@@ -15,11 +15,12 @@ from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules.webgpu.contraction import contraction
 from webmlc.schedule.rules.webgpu.pointwise import pointwise
+from webmlc.schedule.rules.webgpu.reduction import reduction
 from webmlc.schedule.rules.webgpu.rows import rows
 from webmlc.schedule.rules.webgpu.window import window
 from webmlc.schedule.schedule import Schedule
 
 Rule = Callable[[LoopFunction, Machine], Schedule | None]
 
-RULES: tuple[Rule, ...] = (pointwise, contraction, window, rows)
+RULES: tuple[Rule, ...] = (pointwise, contraction, reduction, window, rows)
 """In order: the first that answers makes the schedule."""

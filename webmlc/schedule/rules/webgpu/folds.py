@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
-from webmlc.schedule.rules.webgpu.nests import axes_of_kind, loops_along
+from webmlc.schedule.rules.webgpu.nests import axes_of_kind, loops_along, result_axes
 from webmlc.schedule.schedule import Schedule
 
 TileKind = Literal["unrolled", "vectorized"]
@@ -54,7 +54,7 @@ def attach_epilogue(schedule: Schedule, fold: str) -> tuple[list[str], list[str]
     reads another element than the one that is ready.
     """
     block = schedule.block(fold)
-    spatial = loops_along(block, axes_of_kind(block, "spatial"))
+    spatial = loops_along(block, result_axes(block))
     reduced = loops_along(block, axes_of_kind(block, "reduce"))
     schedule.reorder(*spatial, *reduced)
     followers = [name for name in schedule.blocks() if name != fold]

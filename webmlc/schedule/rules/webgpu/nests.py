@@ -32,6 +32,16 @@ def axes_of_kind(block: Block, kind: str) -> tuple[Axis, ...]:
     return tuple(axis for axis in block.axes if axis.kind == kind)
 
 
+def result_axes(block: Block) -> tuple[Axis, ...]:
+    """The spatial axes of a block, in the order in which they index its result, if they do by
+    themselves.
+    """
+    axes = {axis.var: axis for axis in axes_of_kind(block, "spatial")}
+    indices = (index for store in stores(block.body) for index in store.indices)
+    order = [axes[index] for index in indices if isinstance(index, Var) and index in axes]
+    return tuple(order) if len(order) == len(axes) else tuple(axes.values())
+
+
 def extent_of(loops: Sequence[Expr]) -> int | None:
     """The product of extents, where all are literals."""
     total = 1

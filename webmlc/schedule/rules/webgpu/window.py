@@ -19,6 +19,7 @@ from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
     bind_threads,
     extent_of,
+    result_axes,
     unroll_factor,
 )
 from webmlc.schedule.rules.webgpu.pointwise import lane_steps
@@ -33,7 +34,7 @@ def window(function: LoopFunction, machine: Machine) -> Schedule | None:
     fold = only_fold(function)
     if fold is None or not axes_of_kind(fold, "spatial"):
         return None
-    axes = axes_of_kind(fold, "spatial")
+    axes = result_axes(fold)
     is_vector = isinstance(fold.body, Store) and has_vector_types(fold)
     steps = lane_steps(fold, axes[-1].var, machine.lanes) if is_vector else None
     schedule = Schedule(function)

@@ -1,0 +1,109 @@
+"""Reductions too long for one dispatch: in parts, side by side, and then the parts' results."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.graph.graphs import module
+from tests.schedule.checks import body_text
+from webmlc.core.expr import Expr
+from webmlc.core.machine import WEBGPU
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.loops.interp import run
+from webmlc.loops.ir import LoopFunction
+from webmlc.loops.lower_module import lower_module
+from webmlc.loops.verify import verify
+from webmlc.schedule.factor_reductions import factor_kernel, factor_reductions
+from webmlc.schedule.split_kernels import fits_dispatch, split_kernels
+
+_spec = importlib.util.spec_from_file_location(
+    "kernels", Path(__file__).parent / "rules/kernels.py"
+)
+assert _spec is not None and _spec.loader is not None
+k = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(k)
+S: Expr = k.S
+
+
+def test_parts_side_by_side_then_their_results() -> None:
+    factored = factor_kernel(k.column_sums(1100, 4), WEBGPU)
+    assert (
+        body_text(factored)
+        == """\
+for sum_r0_0, sum_0, sum_r0_1 in T.grid(8, 4, 138):
+    with T.block("sum_rf"):
+        v_sum_0_1, vsum_r0_0, vsum_r0_1 = T.axis.remap("SSR", [sum_0, sum_r0_0, sum_r0_1])
+        with T.init():
+            sum_rf[vsum_r0_0, v_sum_0_1] = T.float32(0.0)
+        sum_rf[vsum_r0_0, v_sum_0_1] = sum_rf[vsum_r0_0, v_sum_0_1] + T.select(\
+vsum_r0_0 * 138 + vsum_r0_1 < 1100, x[vsum_r0_0 * 138 + vsum_r0_1, v_sum_0_1], T.float32(0.0))
+for sum_0_2, sum_r0_0_1 in T.grid(4, 8):
+    with T.block("sum"):
+        v_sum_0_2, vsum_r0_0_1 = T.axis.remap("SR", [sum_0_2, sum_r0_0_1])
+        with T.init():
+            sum[v_sum_0_2] = T.float32(0.0)
+        sum[v_sum_0_2] = sum[v_sum_0_2] + sum_rf[vsum_r0_0_1, v_sum_0_2]
+for mean_0 in range(4):
+    with T.block("mean"):
+        v_mean_0 = T.axis.remap("S", [mean_0])
+        out0[v_mean_0] = sum[v_mean_0] * T.float32(0.5)"""
+    )
+    assert not fits_dispatch(factored, WEBGPU)
+
+
+FACTORED: dict[str, tuple[LoopFunction, dict[str, int]]] = {
+    "columns": (k.column_sums(1500, 8), {}),
+    "columns, symbolic": (k.column_sums(S, 8), {"s": 150}),
+    "columns, fewer than parts": (k.column_sums(S, 8), {"s": 3}),
+    "channels": (k.global_average(50, 4), {}),
+    "channels, symbolic": (k.global_average(S, 8), {"s": 9}),
+    "a row": (k.total(260, 260), {}),
+    "largest of a row": (k.total(1, 66_000, keep=1, combine="max"), {}),
+    "softmax over channels": (k.softmax(1, 1100, 3, axis=1), {}),
+}
+WHOLE: dict[str, LoopFunction] = {
+    "short columns": k.column_sums(900, 8),
+    "columns that fill the GPU": k.column_sums(1500, 40_000),
+    "a row that a workgroup folds": k.total(2, 60_000, keep=1),
+    "a symbolic row": k.total(2, S, keep=1),
+    "no reduction": k.add(4, 5000),
+}
+
+
+@pytest.mark.parametrize("case", FACTORED.values(), ids=FACTORED)
+def test_long_reductions_of_few_results_keep_them(
+    case: tuple[LoopFunction, dict[str, int]],
+) -> None:
+    function, symbols = case
+    factored = factor_kernel(function, WEBGPU)
+    verify(factored)
+    assert not fits_dispatch(factored, WEBGPU)
+    data = k.arguments(function, symbols)
+    run(factored, data, symbols)
+    (want,) = k.outputs_of(function, symbols)
+    np.testing.assert_allclose(data[function.params[-1].name], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("function", WHOLE.values(), ids=WHOLE)
+def test_others_stay_whole(function: LoopFunction) -> None:
+    assert factor_kernel(function, WEBGPU) is function
+
+
+def test_each_part_is_a_dispatch_of_its_own() -> None:
+    text = """g (float[1,2,300,400] x) => (float[1,2,300,400] y) {
+        m = ReduceMean<axes = [2, 3], keepdims = 1>(x)
+        y = Sub(x, m)
+    }"""
+    fused = fuse(choose_layouts(module(text)), FusionLimits(buffers=8))
+    lowered = lower_module(fused, "webgpu")
+    cut = split_kernels(factor_reductions(lowered, WEBGPU), WEBGPU, fits_dispatch)
+    names = [node.attributes["kernel"] for node in cut.main.nodes]
+    assert len(names) == len(lowered.main.nodes) + 1
+    parts = cut.kernels[names[0]].params[-1]
+    assert [str(size) for size in parts.shape] == ["1", "2", "1", "1", "14"]
+    assert all(fits_dispatch(cut.kernels[name], WEBGPU) for name in names)

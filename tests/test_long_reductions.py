@@ -1,0 +1,69 @@
+"""Statistics over many elements on the GPU, in models whose sizes a run decides: one package, built
+once, against numpy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import webmlc
+
+RNG = np.random.default_rng(0)
+NORMALISED = """agraph (float[n, 4, h, w] x) => (float[n, 4, h, w] y, float[4] top) {
+    mean = ReduceMean <keepdims = 1> (x, axes)
+    centred = Sub (x, mean)
+    squares = Mul (centred, centred)
+    variance = ReduceMean <keepdims = 1> (squares, axes)
+    deviation = Sqrt (variance)
+    y = Div (centred, deviation)
+    top = ReduceMax <keepdims = 0> (x, others)
+}"""
+ROWS = """agraph (float[n, w] x) => (float[n, w] y, float all) {
+    y = Softmax <axis = 1> (x)
+    all = ReduceSum <keepdims = 0> (x)
+}"""
+
+
+def _package(text: str, folder: Path) -> webmlc.Model:
+    """The model on the GPU, all of it."""
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 18]>\n' + text)
+    for name, axes in (("axes", [2, 3]), ("others", [0, 2, 3])):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(axes), name))
+    manifest = webmlc.build(model, folder, target="webgpu")
+    assert {step.device for step in manifest.programs["webgpu"].steps} == {"webgpu"}
+    return webmlc.load(folder, device="webgpu")
+
+
+@pytest.fixture(scope="module")
+def normalised(tmp_path_factory: pytest.TempPathFactory) -> webmlc.Model:
+    return _package(NORMALISED, tmp_path_factory.mktemp("normalised"))
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> webmlc.Model:
+    return _package(ROWS, tmp_path_factory.mktemp("rows"))
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 1, 1), (2, 4, 3, 5), (1, 4, 65, 33), (1, 4, 540, 540)])
+def test_statistics_of_channels(normalised: webmlc.Model, shape: tuple[int, ...]) -> None:
+    x = RNG.standard_normal(shape).astype(np.float32) + 50
+    result = normalised.run({"x": x})
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean((2, 3), keepdims=True)
+    with np.errstate(invalid="ignore"):
+        want = centred / np.sqrt((centred**2).mean((2, 3), keepdims=True))
+    np.testing.assert_allclose(result["y"], want, rtol=1e-3, atol=2e-4)
+    np.testing.assert_array_equal(result["top"], x.max((0, 2, 3)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 64), (2, 65), (1, 100_003)])
+def test_statistics_of_rows(rows: webmlc.Model, shape: tuple[int, ...]) -> None:
+    x = RNG.standard_normal(shape).astype(np.float32)
+    result = rows.run({"x": x})
+    wide = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    np.testing.assert_allclose(result["y"], wide / wide.sum(1, keepdims=True), rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(result["all"], x.sum(dtype=np.float64), rtol=1e-3, atol=1e-2)

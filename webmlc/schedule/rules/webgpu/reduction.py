@@ -1,0 +1,142 @@
+"""Long reductions for few rows: softmax, normalisations, sums along one axis or along all.
+
+A workgroup computes a row of the last block. For each reduction that the row needs, every thread
+folds each 64th element by itself; what the threads have goes through workgroup memory, where a tree
+of radix 8 folds it. Then the threads share out the elements of the row.
+
+    m[i] = max(x[i, :]); y[i, :] = x[i, :] - m[i]
+    ->  for i (workgroups):  for t in 64 threads: p[t] = max(x[i, t::64])
+                             for u in 8 threads: q[u] = max(p[u::8])
+                             m = max(q)                                       in every thread
+                             for t in 64 threads: y[i, t::64] = x[i, t::64] - m
+"""
+
+from __future__ import annotations
+
+from webmlc.core.expr import Const, as_int
+from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Block, LoopFunction, blocks, loads
+from webmlc.schedule.analysis import axis_ranges, flat_index, stride
+from webmlc.schedule.rules.webgpu.nests import (
+    axes_of_kind,
+    extent_of,
+    fuse_all,
+    loop_of,
+    reads,
+    result_axes,
+    written,
+)
+from webmlc.schedule.rules.webgpu.rows import clear_first, inline_stages, producers_of, row_axes
+from webmlc.schedule.schedule import Schedule
+
+SHORT = 256
+"""Elements that a thread folds as fast by itself as a workgroup whose threads wait for another."""
+ENOUGH_THREADS = 8192
+"""Threads that fill a GPU."""
+_RADIX = 8
+
+
+def reduction(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """Answers where all blocks lead to one last block, of few rows, through long reductions."""
+    schedule = Schedule(function)
+    function = inline_stages(schedule)
+    folds = [b for b in blocks(function.body) if axes_of_kind(b, "reduce")]
+    if not any(map(is_long, folds)) or any(map(has_adjacent_results, folds)):
+        return None
+    made = written(function)
+    outputs = {b.name for b in function.params[len(function.params) - function.outputs :]}
+    if any(set(made) & outputs & reads(b) for b in blocks(function.body)):
+        return None  # an output that others read has to stay whole
+    last = schedule.blocks()[-1]
+    if axes_of_kind(schedule.block(last), "reduce"):
+        last = schedule.cache_write(last, "local")
+    final = schedule.block(last)
+    producers = [block.name for block in producers_of(schedule.function, final)]
+    if {last, *producers} != set(schedule.blocks()):
+        return None
+    rows = row_axes(schedule.function, final)
+    spatial = axes_of_kind(final, "spatial")
+    count = extent_of([axis.extent for axis in spatial if axis.var in rows])
+    if count is not None and count >= ENOUGH_THREADS:
+        return None
+    outer = [n for a in spatial if a.var in rows and (n := loop_of(final, a)) is not None]
+    inner = [n for a in spatial if a.var not in rows and (n := loop_of(final, a)) is not None]
+    unit = schedule.add_unit_loop(last)
+    schedule.reorder(unit, *outer, *inner)
+    group = fuse_all(schedule, [unit, *outer])
+    assert group is not None
+    for name in producers:
+        schedule.compute_at(name, group)
+        schedule.set_scope(name, "local")
+    _share_out(schedule, last, inner, machine.workgroup_size)
+    for name in producers:
+        _fold_together(schedule, name, machine.workgroup_size)
+    schedule.bind(group, "blockIdx.x")
+    return schedule
+
+
+def is_long(fold: Block) -> bool:
+    """True for a reduction of many elements, or of a symbolic number."""
+    extent = extent_of([axis.extent for axis in axes_of_kind(fold, "reduce")])
+    return extent is None or extent >= SHORT
+
+
+def has_adjacent_results(fold: Block) -> bool:
+    """True where neighbouring results are folded from neighbouring elements: threads that have a
+    result each read memory in order.
+    """
+    reduced = {axis.var for axis in axes_of_kind(fold, "reduce")}
+    axes = [a for a in result_axes(fold) if as_int(simplify(a.extent)) != 1]
+    if not axes:
+        return False
+    ranges = axis_ranges(fold)
+    indices = [flat_index(load.buffer, load.indices) for load in loads(fold.body)]
+    folded = [index for index in indices if variables(index) & reduced]
+    return any(stride(index, axes[-1].var, ranges) == Const(1) for index in folded)
+
+
+def _share_out(schedule: Schedule, block: str, loops: list[str], size: int) -> None:
+    """Give the elements of a row to the threads of its workgroup in turn."""
+    if not loops:
+        schedule.bind(schedule.add_unit_loop(block), "threadIdx.x")
+        return
+    row = fuse_all(schedule, loops)
+    assert row is not None
+    turn, thread = schedule.split(row, [None, min(size, as_int(schedule.extent(row)) or size)])
+    schedule.reorder(thread, turn)
+    schedule.bind(thread, "threadIdx.x")
+
+
+def _fold_together(schedule: Schedule, fold: str, size: int) -> None:
+    """Let the threads of a workgroup fold together: each for itself, then a tree, level by level;
+    every thread has the result.
+    """
+    block = schedule.block(fold)
+    reduced = {
+        v.name
+        for a, b in zip(block.axes, block.bindings, strict=True)
+        if a.kind == "reduce"
+        for v in variables(b)
+    }
+    loop = fuse_all(schedule, [n for n in schedule.loops(fold) if n in reduced])
+    assert loop is not None
+    while (as_int(schedule.extent(loop)) or size) > _RADIX:
+        _, part = schedule.split(loop, [None, size])
+        partial = schedule.rfactor(part, -1)
+        _fold_apart(schedule, partial, part)
+        loop = schedule.loops(fold)[-1]
+        size = max(1, size // _RADIX)
+    clear_first(schedule, fold)
+
+
+def _fold_apart(schedule: Schedule, partial: str, part: str) -> None:
+    """Each thread, an iteration of `part`, folds in a register and puts that where all see it."""
+    loops = schedule.loops(partial)
+    schedule.reorder(part, loops[loops.index(part) - 1])
+    copy = schedule.cache_write(partial, "local")
+    schedule.reverse_compute_at(copy, part)
+    schedule.set_scope(copy, "shared")
+    clear_first(schedule, partial)
+    schedule.bind(part, "threadIdx.x")
