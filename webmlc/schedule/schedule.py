@@ -135,6 +135,10 @@ class Schedule:
         """Put the temporary that a block writes into `scope`."""
         self.apply("set_scope", block, scope)
 
+    def split_dimension(self, block: str, dimension: int, size: int) -> None:
+        """Split a dimension of the temporary that a block writes, and the block axes along it."""
+        self.apply("split_dimension", block, dimension, size)
+
     def compute_at(self, block: str, loop: str) -> None:
         """Move a producer under a loop of its consumer."""
         self.apply("compute_at", block, loop)

@@ -48,6 +48,9 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "conv 1x1": ("contraction", k.convolution(14, 3, 4, 40, 1), {}),
     "conv 1x1, symbolic batch": ("contraction", k.convolution(3, 3, 4, 8, 1, batch=S), {"s": 2}),
     "conv 3x3, symbolic size": ("contraction", k.convolution(S, S, 3, 8, 3), {"s": 8}),
+    "conv in groups": ("contraction", k.grouped_convolution(5, 3, 4, 16), {}),
+    "conv in groups, odd channels": ("contraction", k.grouped_convolution(5, 2, 3, 10), {}),
+    "conv in groups of few channels": ("contraction", k.grouped_convolution(5, 2, 3, 3), {}),
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
     "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
@@ -165,6 +168,14 @@ def test_the_micro_kernel_is_the_hand_written_one() -> None:
     assert loop.count("i32.add") == 2
     assert "i32.mul" not in loop
     assert "offset=9600" in loop
+
+
+def test_groups_run_in_the_same_micro_kernel() -> None:
+    loop = _inner_loop(k.grouped_convolution(6, 2, 20, 10), RELAXED, "relaxed")
+    assert loop.count("f32x4.relaxed_madd") == 12
+    assert loop.count("v128.load32_splat") == 6
+    assert loop.count("v128.load ") == 2
+    assert "i32.mul" not in loop
 
 
 def test_a_dear_epilogue_is_no_part_of_the_unrolled_tile() -> None:

@@ -28,6 +28,7 @@ from webmlc.schedule.primitives.reverse_compute_inline import reverse_compute_in
 from webmlc.schedule.primitives.rfactor import rfactor
 from webmlc.schedule.primitives.set_scope import set_scope
 from webmlc.schedule.primitives.split import split
+from webmlc.schedule.primitives.split_dimension import split_dimension
 from webmlc.schedule.primitives.tensorize import tensorize
 from webmlc.schedule.primitives.unroll import unroll
 from webmlc.schedule.primitives.vectorize import vectorize
@@ -53,6 +54,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
         rfactor,
         set_scope,
         split,
+        split_dimension,
         tensorize,
         unroll,
         vectorize,

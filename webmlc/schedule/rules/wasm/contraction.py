@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
+from webmlc.core.rewrite import rewrite, variables
 from webmlc.loops.ir import Axis, Block
 from webmlc.schedule.analysis import (
     Contraction,
@@ -67,14 +68,52 @@ class Plan:
 
 def schedule_contraction(schedule: Schedule, update: str, machine: Machine) -> bool:
     """Schedule the contraction `update` with its epilogue; False where this rule does not apply."""
+    nest: Nest | None = None
+    found = contraction_of(schedule.block(update))
+    if found is not None and not found.columns and (size := _group_size(found)) is not None:
+        nest = accumulate_locally(schedule, update)
+        _split_groups(schedule, nest, found.batch[-1], size)
+        found = contraction_of(schedule.block(update))
     block = schedule.block(update)
-    found = contraction_of(block)
     if found is None or not found.columns or not _has_lanes(block, found, machine):
         return False
-    nest = accumulate_locally(schedule, update)
+    nest = nest or accumulate_locally(schedule, update)
     plan = _plan(schedule, block, schedule.block(nest.result), found, machine)
     _Tiling(schedule, plan, machine).run(nest)
     return True
+
+
+def _group_size(found: Contraction) -> int | None:
+    """Output channels of a group: the last axis is one of channels, whose group the left operand
+    is of; `None` for another contraction.
+    """
+    if not found.batch:
+        return None
+    channel = found.batch[-1].var
+    sizes: set[int | None] = set()
+
+    def group(node: Expr) -> Expr | None:
+        match node:
+            case Call(op="floordiv", args=(Var() as var, Const() as size)) if var == channel:
+                sizes.add(as_int(size))
+                return Const(0)
+        return None
+
+    if any(channel in variables(rewrite(index, group)) for index in found.left.indices):
+        return None
+    extent, size = as_int(found.batch[-1].extent), next(iter(sizes))
+    return size if len(sizes) == 1 and size and extent and extent % size == 0 else None
+
+
+def _split_groups(schedule: Schedule, nest: Nest, channel: Axis, size: int) -> None:
+    """Give groups and the channels of a group an axis and a loop each."""
+    spatial = [axis for axis in schedule.block(nest.update).axes if axis.kind == "spatial"]
+    position = spatial.index(channel)
+    loops = [axis_loops(schedule, block)[position] for block in (nest.update, nest.result)]
+    schedule.split_dimension(nest.update, position, size)
+    for loop in loops:
+        assert loop is not None
+        schedule.split(loop, [None, size])
 
 
 def _has_lanes(block: Block, found: Contraction, machine: Machine) -> bool:
