@@ -7,7 +7,7 @@ import pytest
 from tests.graph.graphs import module, zeros
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.ir import Module
-from webmlc.graph.use_winograd import is_worthwhile, use_winograd
+from webmlc.graph.use_winograd import Layer, use_winograd, worthwhile
 
 
 def operators(made: Module) -> list[str]:
@@ -52,9 +52,16 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
     [
         (64, 64, 56, True),
         (256, 256, 14, True),
+        (16, 64, 55, True),
         (512, 512, 7, False),  # four tiles of 4x4 for 7x7 outputs, and 37 MB of weights for them
-        (16, 64, 55, False),  # saves half a millisecond: not worth its code
+        (128, 32, 14, False),  # saves too little for its code
     ],
 )
 def test_the_cost_model(channels, outputs, size, expected) -> None:
-    assert is_worthwhile(channels, outputs, size, size) is expected
+    layer = Layer(channels, outputs, size, size)
+    assert worthwhile([layer]) == ({layer} if expected else set())
+
+
+def test_layers_of_one_shape_share_their_code() -> None:
+    layer = Layer(128, 32, 14, 14)
+    assert worthwhile([layer] * 24) == {layer}

@@ -10,6 +10,8 @@ runs once, at load, so that the package ships the small form.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,8 +37,10 @@ _START_COST = 4
 """Steps of a product's inner loop that beginning and ending one take."""
 _LANES = 4
 """Channels that the transforms take at once."""
-SAVED = 30_000_000
-"""Multiply-adds that Winograd's form must save at least: its kernels are about 15 KB of code."""
+SAVED = 8_000_000
+"""Multiply-adds that Winograd's form must save at least in the layers of one shape, which share
+their kernels: these are about 20 KB of code.
+"""
 
 
 def use_winograd(module: Module) -> Module:
@@ -48,13 +52,31 @@ def use_winograd(module: Module) -> Module:
     return replace(module, functions={**module.functions, "main": main})
 
 
-def is_worthwhile(channels: int, outputs: int, height: int, width: int) -> bool:
-    """True where the transforms and 36 products are faster than nine taps, by a model of both."""
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The sizes of a convolution of one image. Layers of equal sizes share their kernels."""
+
+    channels: int
+    outputs: int
+    height: int
+    width: int
+
+
+def saved(layer: Layer) -> int:
+    """Multiply-adds that the transforms and 36 products save of nine taps, by a model of both."""
+    channels, outputs = layer.channels, layer.outputs
+    height, width = layer.height, layer.width
     count = (as_int(tiles(const(height))) or 1) * (as_int(tiles(const(width))) or 1)
     direct = 9 * height * width * channels * outputs
     products = _AREA * (channels + _START_COST) * outputs * max(count, _STREAM_COST)
     transforms = _AREA * count * (channels + outputs) * _TRANSFORM_COST
-    return direct - (products + transforms) >= SAVED
+    return direct - (products + transforms)
+
+
+def worthwhile(layers: Iterable[Layer]) -> frozenset[Layer]:
+    """Those that, as often as they occur, save more than their kernels cost."""
+    counts = Counter(layers)
+    return frozenset(layer for layer, count in counts.items() if saved(layer) * count >= SAVED)
 
 
 @dataclass(slots=True)
@@ -67,27 +89,29 @@ class _Rewrite(FunctionWriter):
         self.types.update(self.source.types)
         self.constants.update(self.source.constants)
         self.makers = producers(self.source)
+        layers = {node.outputs: self.layer(node) for node in self.source.nodes}
+        chosen = worthwhile(layer for layer in layers.values() if layer is not None)
         for node in self.source.nodes:
-            if self.is_chosen(node):
+            if layers[node.outputs] in chosen:
                 self.convolution(node)
             else:
                 self.nodes.append(node)
         return self.written()
 
-    def is_chosen(self, node: Node) -> bool:
-        """True for a dense 3x3 convolution of stride 1 over enough channels of a static map."""
+    def layer(self, node: Node) -> Layer | None:
+        """The sizes of a dense 3x3 convolution of stride 1 of a static map, else `None`."""
         if (node.domain, node.op) != ("webmlc", "Conv") or node.attributes["groups"] != 1:
-            return False
+            return None
         windows: Windows = node.attributes["windows"]
         if (windows.kernel, windows.strides, windows.dilations) != ((3, 3), (1, 1), (1, 1)):
-            return False
+            return None
         height, width = (as_int(size) for size in windows.sizes)
         weights = self.constants.get(node.inputs[1])
         if weights is None or weights.dtype != np.float32 or height is None or width is None:
-            return False
+            return None
         channels, outputs = weights.shape[-2], int(node.attributes["channels"])
         whole = channels % _LANES == 0 and outputs % weights.shape[-1] == 0
-        return whole and is_worthwhile(channels, outputs, height, width)
+        return Layer(channels, outputs, height, width) if whole else None
 
     def convolution(self, node: Node) -> None:
         data, weights = node.inputs
