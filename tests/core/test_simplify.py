@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds, iterations
-from webmlc.core.expr import Const, Expr, Var, call, maximum, minimum
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Broadcast, Const, Expr, Var, call, maximum, minimum, select
 from webmlc.core.rewrite import evaluate
 from webmlc.core.simplify import divides, prove, prove_equal, simplify
 
@@ -40,6 +41,13 @@ RANGES = {i: Interval(0, 7), j: Interval(0, 3), n: SYMBOL, m: SYMBOL}
 )
 def test_golden(expr: Expr, text: str) -> None:
     assert str(simplify(expr, RANGES)) == text
+
+
+def test_a_decided_choice_of_vectors_is_the_chosen_arm() -> None:
+    arms = tuple(Broadcast(Var(name, DType.float32), 4) for name in "ab")
+    for chosen, arm in enumerate(arms):
+        choice = select(call("eq", i - i, Const(chosen)), *arms)
+        assert simplify(choice, RANGES) == arm
 
 
 def test_proofs() -> None:

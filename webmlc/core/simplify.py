@@ -101,14 +101,14 @@ class _Simplifier:
         match node:
             case Var() if (known := self.ranges.get(node)) is not None and known.is_point:
                 return Const(int(known.low), node.dtype)
-            case Call() if node.lanes > 1:
-                return None
-            case Call(dtype=dtype) if dtype == INDEX and _is_arithmetic(node):
-                return self.to_expr(self.polynomial(node))
             case Call(op="select", args=(Const(value=value), then, otherwise)):
                 return then if value else otherwise
             case Call(op="select", args=(_, then, otherwise)) if then == otherwise:
                 return then
+            case Call() if node.lanes > 1:
+                return None
+            case Call(dtype=dtype) if dtype == INDEX and _is_arithmetic(node):
+                return self.to_expr(self.polynomial(node))
             case Call(op="lt" | "le" | "gt" | "ge" | "eq" | "ne", args=(a, b)) if a.dtype == INDEX:
                 return self.compare(node.op, a, b)
             case Call(op="bit_and" | "bit_or", args=(a, b), dtype=DType.bool):
