@@ -11,8 +11,8 @@ from xml.sax.saxutils import escape
 
 from results import Results, ratio
 
-WIDTH, LEFT, RIGHT, TOP = 760, 150, 44, 58
-BAR, GAP = 8, 7  # of a thread's bar, and between models
+WIDTH, LEFT, RIGHT, TOP = 760, 190, 44, 58
+BAR, GAP = 10, 6  # of a thread's bar, and between models
 STEP = 2 * BAR + GAP
 STYLE = """
  text { font: 12px system-ui, sans-serif; fill: #1f2328 }
@@ -52,7 +52,9 @@ def chart(results: Results) -> str:
     ]
     for i, (name, pair) in enumerate(ordered):
         y = TOP + i * STEP
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>')
+        parts.append(
+            f'<text x="{LEFT - 8}" y="{y + BAR + 4}" text-anchor="end">{escape(name)}</text>'
+        )
         for j, value in enumerate(pair):
             if value is not None:
                 parts += _bar(value, LEFT, y + j * BAR, scale, ("one", "two")[j])
@@ -75,6 +77,6 @@ def _grid(most: int, scale: float, height: int) -> list[str]:
 def _bar(value: float, x: int, y: int, scale: float, kind: str) -> list[str]:
     width = value * scale
     return [
-        f'<rect class="{kind}" x="{x}" y="{y}" width="{width:.1f}" height="{BAR - 1}"/>',
+        f'<rect class="bar {kind}" x="{x}" y="{y}" width="{width:.1f}" height="{BAR - 1}"/>',
         f'<text class="small" x="{x + width + 4:.1f}" y="{y + BAR - 1}">{value:.1f}</text>',
     ]
