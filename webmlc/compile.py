@@ -32,6 +32,7 @@ from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
 from webmlc.graph.split_concats import split_concats
 from webmlc.graph.use_winograd import use_winograd
+from webmlc.graph.widen_halves import widen_halves
 from webmlc.loops import text as loop_text
 from webmlc.loops.gpu_form import MOST_BINDINGS
 from webmlc.loops.ir import LoopFunction
@@ -97,6 +98,7 @@ def compile_model(
     module = _seen(watch, "simplify", simplify_graph(module))
     module = _seen(watch, "compute in integers", compute_in_integers(module))
     module = _seen(watch, "choose layouts", choose_layouts(module))
+    module = _seen(watch, "widen halves", widen_halves(module))
     module = _seen(watch, "simplify layouts", simplify_graph(module))
     module = _seen(watch, "hand down constants", hand_down_constants(module))
     module = _seen(watch, "duplicate dequantisation", duplicate_dequantisation(module))
