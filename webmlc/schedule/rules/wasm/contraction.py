@@ -175,15 +175,17 @@ def _can_join(
 
 
 def _block_rows(size: int, reduced: int, machine: Machine) -> int | None:
-    """Rows (whole tiles) of a block that fits half of the second-level cache; `None` where
-    everything fits.
+    """Rows (whole tiles) of a block that fits the second-level cache beside a panel; `None` where
+    everything fits: each block reads the right operand anew.
     """
-    if size * reduced * 4 <= machine.l2_bytes // 2:
+    row_bytes = reduced * 4
+    available = machine.l2_bytes - machine.tile.columns * row_bytes
+    if size * row_bytes <= available:
         return None
     tile = cover_rows(Const(size), machine)[0]
     tiles = as_int(tile.count)
     assert tiles is not None
-    most = max(1, machine.l2_bytes // 2 // (reduced * 4 * tile.size))
+    most = max(1, available // (row_bytes * tile.size))
     fitting = [d for d in range(1, tiles + 1) if tiles % d == 0 and d <= most]
     return fitting[-1] * tile.size if fitting[-1] < tiles and fitting[-1] * 4 >= most else None
 
