@@ -31,6 +31,7 @@ from webmlc.graph.ir import Module, print_function
 from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
 from webmlc.graph.split_concats import split_concats
+from webmlc.graph.use_attention import use_attention
 from webmlc.graph.use_winograd import use_winograd
 from webmlc.graph.widen_halves import widen_halves
 from webmlc.loops import text as loop_text
@@ -133,6 +134,7 @@ def _kernels_of(module: Module, device: Device, watch: Watcher) -> Module:
     limits = FUSION_LIMITS[device]
     if device == "wasm":
         module = _seen(watch, "wasm: use winograd", use_winograd(module))
+        module = _seen(watch, "wasm: use attention", use_attention(module))
     else:
         module = _seen(watch, "webgpu: split concats", split_concats(module, limits))
     module = _seen(watch, f"{device}: fuse", fuse(module, limits))

@@ -15,6 +15,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Var, as_expr, call, const, maximum
 from webmlc.core.rewrite import evaluate
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
+from webmlc.graph.ops.attention import attention as attention_of
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run
 from webmlc.loops.ir import Buffer, LoopFunction, seq
@@ -208,6 +209,15 @@ def softmax(*shape: Size, axis: int = -1) -> LoopFunction:
     e = compute("exp", x.shape, lambda *i: call("exp", x[i] - top[without(i)]))
     total = reduce("sum", rows, extent, "add", lambda *i: e[at(i[:-1], i[-1])])
     return naive([x], compute("softmax", x.shape, lambda *i: e[i] / total[without(i)]))
+
+
+def attention(heads: int, m: int, n: int, d: int, *, masked: bool = False) -> LoopFunction:
+    """Both products and the softmax between them, scaled and masked or neither."""
+    q, v = _tensor("q", heads, m, 5), _tensor("v", heads, (d + 7) // 8, n, 8)
+    k = _tensor("k", heads, (n + 7) // 8, 5, 8)
+    mask = _tensor("mask", n) if masked else None
+    result = attention_of(_sizes(heads, m, d), q, k, v, mask, 0.5 if masked else 1)
+    return naive([q, k, v, *([] if mask is None else [mask])], result)
 
 
 def layer_norm(batch: Size, rows: Size, width: int) -> LoopFunction:

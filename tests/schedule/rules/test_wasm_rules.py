@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from webmlc.core.expr import const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.loops.ir import For, LoopFunction, Seq, walk_statements
 from webmlc.loops.verify import verify
@@ -39,8 +40,12 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         for m, n in ((1, 45), (2, 32), (13, 27), (7, 8))
     },
     "matmul, symbolic rows, sigmoid": ("contraction", k.matmul_sigmoid(S, 40, 4), {"s": 7}),
-    "attention": ("contraction", k.attention_scores(2, 7, 16, 8), {}),
-    "attention, symbolic": ("contraction", k.attention_scores(2, S, S, 8), {"s": 11}),
+    "scores": ("contraction", k.attention_scores(2, 7, 16, 8), {}),
+    "scores, symbolic": ("contraction", k.attention_scores(2, S, S, 8), {"s": 11}),
+    "attention": ("attention", k.attention(2, 24, 40, 8), {}),
+    "attention, odd keys": ("attention", k.attention(2, 14, 43, 12), {}),
+    "attention, masked": ("attention", k.attention(2, 18, 37, 20, masked=True), {}),
+    "attention, few rows": ("rows", k.attention(2, 3, 37, 8), {}),
     "transposed matmul": ("rows", k.transposed_matmul(5, 3, 40), {}),
     "conv 3x3": ("contraction", k.convolution(7, 7, 3, 16, 3), {}),
     "conv 3x3, odd channels": ("contraction", k.convolution(7, 14, 3, 13, 3), {}),
@@ -184,6 +189,13 @@ def test_a_dear_epilogue_is_no_part_of_the_unrolled_tile() -> None:
     text = emit_module({"kernel": lowered}, [Step("kernel", (0, 1, 2))], "relaxed").text
     assert text.count("f32x4.div") == 2
     assert text.count("f32x4.nearest") == 2
+
+
+def test_scores_of_a_few_rows_exist_at_once() -> None:
+    function = lower(choose_rule(k.attention(2, 1500, 300, 8), RELAXED)[1].function, RELAXED)
+    sizes = {b.name: b.shape for b in function.allocations}
+    rows = 60  # whole tiles; they divide 1500; the two buffers take 256 KB at most
+    assert sizes["scores"] == sizes["exponential"] == (const(rows * 300),)
 
 
 def test_without_relaxed_instructions_the_tile_is_smaller() -> None:

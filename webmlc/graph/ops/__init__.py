@@ -5,6 +5,7 @@
 """
 
 from webmlc.graph.ops import (
+    attention,
     cast,
     contract,
     control,
@@ -39,7 +40,8 @@ from webmlc.graph.ops import (
     view,
     winograd,
 )
-from webmlc.graph.ops.microsoft import attention, fused, quantised
+from webmlc.graph.ops.microsoft import attention as fused_attention
+from webmlc.graph.ops.microsoft import fused, quantised
 from webmlc.graph.ops.microsoft import normalisation as skip_normalisation
 from webmlc.graph.ops.operator import Operator
 
@@ -80,8 +82,9 @@ OPS: dict[tuple[str, str], Operator] = {
         *training.OPS,
         *layout.OPS,
         *winograd.OPS,
+        *attention.OPS,
         *fused.OPS,
         *skip_normalisation.OPS,
-        *attention.OPS,
+        *fused_attention.OPS,
     )
 }

@@ -136,6 +136,11 @@ def _infer_matmul(context: Context) -> tuple[TensorType, ...]:
 
 def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     left, right = _tensor(tensors, 0), _tensor(tensors, 1)
+    return (packed_product("matmul", context.outputs[0].shape, left, right),)
+
+
+def packed_product(name: str, shape: tuple[Expr, ...], left: Tensor, right: Tensor) -> Tensor:
+    """The product of `left` and the packed `right`, which may have batch dimensions."""
     batch = right.rank - 3
 
     def element(*axes: Expr) -> Expr:
@@ -143,7 +148,7 @@ def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         shared = rows[:batch]
         return _product(left[(*rows, k)], right[(*shared, column // PACK, k, column % PACK)])
 
-    return (reduce("matmul", context.outputs[0].shape, (left.shape[-1],), "add", element),)
+    return reduce(name, shape, (left.shape[-1],), "add", element)
 
 
 def _infer_pack(context: Context) -> tuple[TensorType, ...]:

@@ -9,10 +9,18 @@ from collections.abc import Callable
 
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.rules.wasm.kernel import contraction, rows, scalar, stages, transform, window
+from webmlc.schedule.rules.wasm.kernel import (
+    attention,
+    contraction,
+    rows,
+    scalar,
+    stages,
+    transform,
+    window,
+)
 from webmlc.schedule.schedule import Schedule
 
 Rule = Callable[[LoopFunction, Machine], Schedule | None]
 
-RULES: tuple[Rule, ...] = (contraction, window, transform, rows, stages, scalar)
+RULES: tuple[Rule, ...] = (contraction, window, transform, attention, rows, stages, scalar)
 """In order of preference; `scalar` always answers."""

@@ -8,7 +8,7 @@ blocks of the left one in the second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
@@ -66,8 +66,11 @@ class Plan:
     walk_outermost: bool
 
 
-def schedule_contraction(schedule: Schedule, update: str, machine: Machine) -> bool:
-    """Schedule the contraction `update` with its epilogue; False where this rule does not apply."""
+def schedule_contraction(schedule: Schedule, update: str, machine: Machine, fixed: int = 0) -> bool:
+    """Schedule the contraction `update` with its epilogue; False where this rule does not apply.
+
+    The outermost `fixed` loops around it are not its own: they choose the block of rows.
+    """
     nest: Nest | None = None
     found = contraction_of(schedule.block(update))
     if found is not None and not found.columns and (size := _group_size(found)) is not None:
@@ -79,7 +82,8 @@ def schedule_contraction(schedule: Schedule, update: str, machine: Machine) -> b
         return False
     nest = nest or accumulate_locally(schedule, update)
     plan = _plan(schedule, block, schedule.block(nest.result), found, machine)
-    _Tiling(schedule, plan, machine).run(nest)
+    plan = replace(plan, block_rows=None) if fixed else plan
+    _Tiling(schedule, plan, machine, fixed).run(nest)
     return True
 
 
@@ -197,10 +201,11 @@ class _Tiling:
     schedule: Schedule
     plan: Plan
     machine: Machine
+    fixed: int
 
     def run(self, nest: Nest) -> None:
         schedule, plan = self.schedule, self.plan
-        loops = axis_loops(schedule, nest.result)
+        loops = axis_loops(schedule, nest.result, self.fixed)
         named = {position: loop for position, loop in enumerate(loops) if loop is not None}
         walk = [named[p] for p in plan.walk if p in named]
         rows = [named[p] for p in plan.rows if p in named]

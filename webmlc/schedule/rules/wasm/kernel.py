@@ -8,6 +8,7 @@ from __future__ import annotations
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import fold_of, operations
+from webmlc.schedule.rules.wasm.attention import schedule_attention
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.nests import epilogue_of
 from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stages
@@ -41,6 +42,12 @@ def transform(function: LoopFunction, machine: Machine) -> Schedule | None:
     """Small linear transforms of tiles."""
     schedule = Schedule(function)
     return _shared(schedule, machine) if schedule_transform(schedule, machine) else None
+
+
+def attention(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """Two products with a softmax between them."""
+    schedule = Schedule(function)
+    return _shared(schedule, machine) if schedule_attention(schedule, machine) else None
 
 
 def rows(function: LoopFunction, machine: Machine) -> Schedule | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import Expr, Var, as_int
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Block, Buffer, LoopFunction, Store, blocks, loads, stores
-from webmlc.schedule.analysis import fold_of, is_dear
+from webmlc.schedule.analysis import fold_of, is_dear, stride
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import outer_blocks
 
@@ -106,17 +107,16 @@ def nest_under(schedule: Schedule, loop: str) -> Nest:
     return Nest(update, result, *copies)
 
 
-def axis_loops(schedule: Schedule, block: str) -> list[str | None]:
-    """The loop along each axis of a block; `None` where an axis has one value, or no loop of its
-    own.
+def axis_loops(schedule: Schedule, block: str, fixed: int = 0) -> list[str | None]:
+    """The loop along each axis of a block, under the outermost `fixed` loops that are not its own;
+    `None` where an axis has one value, or no loop of its own.
     """
+    shared = set(schedule.loops(block)[:fixed])
     result: list[str | None] = []
     for binding in schedule.block(block).bindings:
-        match binding:
-            case Var(name=name):
-                result.append(name)
-            case _:
-                result.append(None)
+        own = [v for v in variables(binding) if v.name not in shared]
+        along = len(own) == 1 and stride(binding, own[0], {}) == Const(1)
+        result.append(own[0].name if along and (binding == own[0] or fixed) else None)
     return result
 
 

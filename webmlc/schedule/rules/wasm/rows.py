@@ -54,7 +54,7 @@ def schedule_stages(schedule: Schedule, machine: Machine, fixed: int = 0) -> Sch
         for fuse in (True, False):
             trial = schedule.copy()
             try:
-                _schedule_stage(trial, name, machine, fixed, fuse)
+                schedule_stage(trial, name, machine, fixed, fuse)
             except ScheduleError:
                 continue
             schedule = trial
@@ -62,9 +62,10 @@ def schedule_stages(schedule: Schedule, machine: Machine, fixed: int = 0) -> Sch
     return schedule
 
 
-def _schedule_stage(
-    schedule: Schedule, block: str, machine: Machine, fixed: int, fuse: bool
+def schedule_stage(
+    schedule: Schedule, block: str, machine: Machine, fixed: int, fuse: bool = True
 ) -> None:
+    """Schedule one stage under `fixed` loops; `fuse`: make one loop of those that step evenly."""
     if fold_of(schedule.block(block)) is None:
         schedule_pointwise(schedule, block, machine, fixed, fuse)
     elif not schedule_fold(schedule, block, machine):

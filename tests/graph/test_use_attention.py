@@ -1,0 +1,63 @@
+"""Attention as one operator: where it is recognised, and where it is left as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.graph.graphs import module
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.ir import Module
+from webmlc.graph.use_attention import use_attention
+
+PLAIN = "p = Softmax <axis = -1> (s)"
+SCALED = "m = Mul(s, c) a = Add(bias, m) p = Softmax <axis = -1> (a)"
+
+
+def attention(middle: str, queries: int = 600, output: str = "y") -> Module:
+    text = f"""
+    g (float[2,{queries},8] q, float[2,8,500] k, float[2,500,8] v, float[1,500] bias)
+      => (float[a,b,d] {output})
+    <float c = {{0.5}}> {{ s = MatMul(q, k) {middle} y = MatMul(p, v) }}
+    """
+    return use_attention(choose_layouts(module(text)))
+
+
+def operators(made: Module) -> list[str]:
+    return [node.op for node in made.main.nodes]
+
+
+@pytest.mark.parametrize("middle", [PLAIN, SCALED])
+def test_products_around_a_softmax_are_one_operator(middle: str) -> None:
+    assert operators(attention(middle)) == ["Pack", "Pack", "Attention"]
+
+
+def test_scale_and_bias_are_taken_in() -> None:
+    node = attention(SCALED).main.nodes[-1]
+    assert node.inputs == ("q", "s.packed", "y.packed", "bias")
+    assert node.attributes["scale"] == 0.5
+
+
+def test_division_scales_too() -> None:
+    node = attention("m = Div(s, c) p = Softmax <axis = -1> (m)").main.nodes[-1]
+    assert node.attributes["scale"] == 2
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        "m = Div(c, s) p = Softmax <axis = -1> (m)",
+        "p = Softmax <axis = 1> (s)",
+        "m = Relu(s) p = Softmax <axis = -1> (m)",
+    ],
+)
+def test_other_forms_stay(middle: str) -> None:
+    assert "Attention" not in operators(attention(middle))
+
+
+def test_scores_that_somebody_else_reads_stay() -> None:
+    assert "Softmax" in operators(attention(PLAIN, output="p, float[a,b,d] y"))
+
+
+@pytest.mark.parametrize("queries", [100, 601])
+def test_few_scores_and_rows_that_divide_badly_stay(queries: int) -> None:
+    assert "Softmax" in operators(attention(PLAIN, queries))
