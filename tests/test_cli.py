@@ -87,6 +87,13 @@ def test_check_passes_and_says_against_what(webmlc) -> None:  # type: ignore[no-
     assert found["outputs"][0]["relative"] < 1e-4
 
 
+def test_check_takes_inputs(webmlc, package: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (port,) = json.loads((package / "manifest.json").read_text())["inputs"]
+    np.savez(tmp_path / "in.npz", **{port["name"]: np.ones((2, 1, 8, 8), np.float32)})
+    found = json.loads(webmlc("check", DIGITS, "--inputs", tmp_path / "in.npz", "--json").out)
+    assert found["passed"] and found["outputs"][0]["shape"] == [2, 10]
+
+
 def test_check_names_the_first_node_that_differs(webmlc, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     from webmlc.core.scalar_operators import SCALAR_OPERATORS
     from webmlc.graph.ops import OPS

@@ -64,6 +64,9 @@ Dimensions = Annotated[
     typer.Option("--dim", help="Size of a symbolic dimension, as NAME=SIZE. Default: 1 each."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
+Inputs = Annotated[
+    Path | None, typer.Option(help="A .npz file of inputs; those it does not hold are random.")
+]
 
 
 @app.command()
@@ -98,9 +101,7 @@ def build(
 @app.command()
 def run(
     package: PackageOrModel,
-    inputs: Annotated[
-        Path | None, typer.Option(help="A .npz file of inputs [default: random ones].")
-    ] = None,
+    inputs: Inputs = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Write outputs as .npz.")] = None,
     device: Device = DeviceChoice.wasm,
     threads: Threads = 1,
@@ -128,6 +129,7 @@ def check(
     model: Model,
     device: Device = DeviceChoice.wasm,
     threads: Threads = 1,
+    inputs: Inputs = None,
     dim: Dimensions = [],  # noqa: B006
     seed: Seed = 0,
     tolerance: Annotated[
@@ -135,13 +137,17 @@ def check(
     ] = 1e-3,
     as_json: AsJson = False,
 ) -> None:
-    """Compare with onnxruntime (or onnx.reference) on random inputs; exit 1 on a mismatch."""
+    """Compare with onnxruntime (or onnx.reference), by default on random inputs; exit 1 on a
+    mismatch.
+    """
     from webmlc.host.check import check_model
 
     with _progress(f"Checking {model.name}", quiet=as_json) as advance:
         build_package = _build_for(device, advance)
         sizes = _dimensions(dim)
-        result = check_model(model, build_package, device.value, threads, sizes, seed, tolerance)
+        result = check_model(
+            model, build_package, device.value, threads, sizes, seed, tolerance, inputs
+        )
     first = result.first_difference
     if as_json:
         found = {"passed": result.passed, "outputs": result.rows(), "first difference": first}

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from webmlc.core.errors import WebmlcError
 from webmlc.host.load import load
 from webmlc.host.quantisation_step import quantisation_steps
-from webmlc.host.try_model import Build, random_inputs
+from webmlc.host.try_model import Build, read_inputs
 
 Array = NDArray[Any]
 WITHIN_ONE_STEP = 0.999
@@ -93,8 +93,11 @@ def check_model(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     tolerance: float = 1e-3,
+    given: Path | None = None,
 ) -> CheckResult:
-    """Run the model both ways on the same random inputs and compare every output.
+    """Run the model both ways on the same inputs and compare every output.
+
+    `given` is a `.npz` file of inputs; those that it does not hold are random.
 
     `tolerance` is relative to the largest expected element of the output; integers and booleans
     must be equal. Of a quantised output `WITHIN_ONE_STEP` of the elements may be one step of its
@@ -106,7 +109,7 @@ def check_model(
         package = Path(scratch) / "package"
         build(path, package)
         model = load(package, device, threads)
-        inputs = random_inputs(model.inputs, sizes or {}, seed)
+        inputs = read_inputs(model, given, sizes or {}, seed)
         actual = model.run(inputs)
         model.dispose()
     expected, reference = run_reference(path, inputs)

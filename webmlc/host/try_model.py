@@ -81,14 +81,15 @@ def _size(dimension: Expr, sizes: Mapping[str, int]) -> int:
 def read_inputs(
     model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
-    """The arrays of a `.npz` file, or random ones."""
-    if path is None:
-        return random_inputs(model.inputs, sizes, seed)
-    try:
-        with np.load(path) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable .npz file of named arrays") from error
+    """The arrays of a `.npz` file; random ones for inputs that it does not hold."""
+    stored: dict[str, Array] = {}
+    if path is not None:
+        try:
+            with np.load(path) as file:
+                stored = {name: file[name] for name in file.files}
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: not a readable .npz file of named arrays") from error
+    return random_inputs(model.inputs, sizes, seed) | stored
 
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
