@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from webmlc.core.expr import const
+from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.loops.ir import For, LoopFunction, Seq, walk_statements
 from webmlc.loops.verify import verify
@@ -211,3 +211,10 @@ def test_neighbouring_pixels_of_a_depthwise_tile_share_their_loads() -> None:
     vectors = 2  # of channels
     assert text.count("f32x4.relaxed_madd") == vectors * 36
     assert text.count("v128.load") <= vectors * (18 + 9 + 1)
+
+
+def test_a_symbolic_batch_is_no_part_of_tiles_that_an_image_fills() -> None:
+    """The batch with its panels of columns is one loop; an image's tiles are counted at build."""
+    function = choose_rule(k.convolution(28, 28, 4, 32, 1, batch=S), RELAXED)[1].function
+    loops = [s for s in walk_statements(function.body) if isinstance(s, For)]
+    assert {str(loop.extent) for loop in loops if as_int(loop.extent) is None} == {"s * 4"}

@@ -139,11 +139,16 @@ def _plan(
     positions = {axis.var: position for position, axis in enumerate(spatial)}
     column = found.columns[-1]
     rows: list[Axis] = []
+    batch: Axis | None = None
     for axis in reversed([axis for axis in found.rows if as_int(axis.extent) != 1]):
         if rows and not _can_join(axis, rows[0], positions, update, result):
             break
+        if as_int(axis.extent) is None and _fill_tiles(rows, machine):
+            batch = axis
+            break
         rows.insert(0, axis)
-    walk = [axis for axis in found.rows if axis not in rows and as_int(axis.extent) != 1]
+    others = [axis for axis in found.rows if axis not in (*rows, batch)]
+    walk = [axis for axis in others if as_int(axis.extent) != 1]
     outer = [axis for axis in spatial if axis not in (*rows, *walk, column)]
     reduced = product([axis.extent for axis in found.reduced])
     size = product([axis.extent for axis in rows])
@@ -166,6 +171,14 @@ def _plan(
         block_rows,
         bool(walk) and small_right and many,
     )
+
+
+def _fill_tiles(rows: list[Axis], machine: Machine) -> bool:
+    """True where the rows fill tiles without a symbolic axis (a batch) joined to them, which would
+    make tiles that only a run can count.
+    """
+    size = product([axis.extent for axis in rows])
+    return bool(rows) and size is not None and size >= machine.tile.rows
 
 
 def _can_join(
