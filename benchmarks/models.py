@@ -44,7 +44,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A model's folder, and what is known before it runs.
+    """A model's folder, and what is known before it runs. `build_seconds` are the processor's.
 
     `steps`, by device: flops, bytes moved and least bytes of every step of the package's program,
     in order. `convolutions`: flops of the ONNX nodes that convolve, computed directly.
@@ -226,10 +226,10 @@ def prepare(model: str, out: Path, target: Target, dims: Mapping[str, int]) -> R
         constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
         data["constants"] = write_arrays(folder, "constants", constants)
     (folder / "data.json").write_text(json.dumps(data))
-    begin = time.perf_counter()
+    begin = time.process_time()
     parts = compile_model(folder / "model.onnx", target)
     write_package(folder / "package", parts)
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     symbols = {s.name: inputs[s.input].shape[s.axis] for s in parts.symbols}
     steps = {
         device: [(w.flops, w.moved, w.least) for w in (s.work for s in found)]
