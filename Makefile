@@ -1,10 +1,11 @@
 # make demo    build the digits model and classify held-out digits on the CPU and on the GPU
 # make test    everything that CI checks: lint, types, tests (GPU and browser included)
-# make bench   measure against ONNX Runtime Web and TF.js in one Chromium (minutes)
+# make bench   measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
 # make clean   remove what the commands above made
 SHELL := /bin/bash -euo pipefail
 PYTHON ?= python3
 VENV := .venv
+ARGS ?= --json benchmarks/results.json
 BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)

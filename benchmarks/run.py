@@ -10,8 +10,8 @@ the browser, with one thread.
 
     python benchmarks/run.py --models matmul,squeezenet --threads 1 --json results.json
 
-A run of all models takes an hour. `--reuse` measures what an earlier run has built: a slice of the
-models at a time gives the same JSON, whose entries are replaced model by model.
+A run of all models takes half an hour. `--reuse` measures what an earlier run has built: a slice of
+the models at a time gives the same JSON, whose entries are replaced model by model.
 """
 
 from __future__ import annotations

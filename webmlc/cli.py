@@ -210,7 +210,7 @@ def inspect(
     each step computes, and the bytes it moves beside the least (with the sizes of --dim).
     """
     from webmlc.compile import compile_model
-    from webmlc.package.step_work import print_work, step_work
+    from webmlc.package.step_work import print_work
 
     numbers: dict[str, int] = {}
 
@@ -225,8 +225,7 @@ def inspect(
     parts = compile_model(model, target.value, on_stage=show)
     sizes = _dimensions(dim)
     for device in parts.programs:
-        steps = [s for s in step_work(parts, device, sizes) if kernel in (None, s.kernel)]
-        show(Stage(f"{device}: work", partial(print_work, steps), kernel))
+        show(Stage(f"{device}: work", partial(print_work, parts, device, sizes, kernel), kernel))
 
 
 @app.command()

@@ -9,7 +9,7 @@ the order of the program's steps, which is that of a profile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from webmlc.package.manifest import Device
@@ -37,10 +37,16 @@ def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[S
     )
 
 
-def print_work(steps: Sequence[StepWork]) -> str:
-    """A line per step: operations, bytes moved, the least, and how many times the least."""
+def print_work(
+    parts: Parts, device: Device, sizes: Mapping[str, int], kernel: str | None = None
+) -> str:
+    """A line per step (of one kernel, if named): operations, bytes moved, the least, and how many
+    times the least.
+    """
     lines = [f"{'flops':>15} {'bytes moved':>15} {'least':>13} {'times':>7}  kernel"]
-    for step in steps:
+    for step in step_work(parts, device, sizes):
+        if kernel not in (None, step.kernel):
+            continue
         work = step.work
         times = f"{work.moved / work.least:.1f}" if work.least else ""
         figures = f"{work.flops:15,} {work.moved:15,} {work.least:13,} {times:>7}"
