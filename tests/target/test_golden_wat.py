@@ -71,3 +71,9 @@ def test_modules_are_reproducible() -> None:
     first = emit_module({"gemm": lower(gemm(12, 16, 5), RELAXED)}, steps, "relaxed")
     second = emit_module({"gemm": lower(gemm(12, 16, 5), RELAXED)}, steps, "relaxed")
     assert first == second
+
+
+def test_exponentials_round_by_addition() -> None:
+    text, _ = print_function(lower(PROGRAMS["softmax"], RELAXED), "softmax", "relaxed")
+    assert "trunc_sat" not in text
+    assert "nearest" not in text

@@ -101,6 +101,8 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """ln 2 in two parts, the first with few bits, so that n·LN2_HIGH is exact."""
 _HALF_PI = (1.5703125, 4.837512969970703e-4, 7.549789948768648e-8)
 """π/2 in three parts, as `LN2_HIGH`."""
+_ROUNDING = 1.5 * 2**23
+"""Added to a number below 2^22, it rounds it to an integer, which the low bits of the sum are."""
 _SMALLEST_NORMAL = 1.1754943508222875e-38
 
 
@@ -143,9 +145,10 @@ def copy_sign(magnitude: Expr, sign: Expr) -> Expr:
 def exp(x: Expr) -> Expr:
     """e^x: 0 below the smallest normal, infinity past the largest."""
     low, high = literal(-87.33654, x), literal(88.72283, x)
-    n = call("round", x * literal(1 / math.log(2), x))
+    biased = fma(x, literal(1 / math.log(2), x), literal(_ROUNDING, x))
+    n = biased - literal(_ROUNDING, x)
     r = fma(n, literal(-LN2_LOW, x), fma(n, literal(-LN2_HIGH, x), x))
-    exponent = _shift_left(Cast(n, DType.int32), 23)
+    exponent = _shift_left(_bits(biased), 23)
     scaled = Bitcast(_bits(polynomial(r, EXP)) + exponent, DType.float32)
     small = select(call("lt", x, low), literal(0.0, x), scaled)
     return select(call("gt", x, high), literal(math.inf, x), small)

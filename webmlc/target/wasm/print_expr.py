@@ -160,6 +160,8 @@ class ExprPrinter:
                     return f"(f32x4.pmax {b} {a})"
                 if (then, otherwise) == (x, y):
                     return f"(f32x4.pmin {b} {a})"
+        if condition.lanes > 1 and _is_zero(then):
+            return f"(v128.andnot {b} {c})"
         if condition.lanes > 1:
             return f"(v128.bitselect {a} {b} {c})"
         if is_guarded(then, condition) or is_guarded(otherwise, condition):
@@ -244,6 +246,14 @@ def _split_address(where: str) -> tuple[str, str]:
     """` offset=n (pointer)` -> (` offset=n`, `(pointer)`)."""
     position = where.index("(")
     return where[:position].rstrip(), where[position:]
+
+
+def _is_zero(expr: Expr) -> bool:
+    """True for a vector whose bits are all zero."""
+    match expr:
+        case Broadcast(value=Const(value=value)):
+            return value == 0 and math.copysign(1, value) > 0
+    return False
 
 
 def spell(expr: Const) -> str:
