@@ -16,7 +16,7 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 /** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
-/** @typedef {{ device: Device, deviceReason: string, threads: number, threadsReason: string, variant?: "relaxed" | "simd128" | null }} Choice */
+/** @typedef {{ device: Device, deviceReason: string, threads: number, threadsReason: string, variant?: import("./wasm_device.js").Variant | null }} Choice */
 
 const MAX_DEFAULT_THREADS = 8;
 
@@ -30,8 +30,8 @@ export async function load(url, { device = "auto", threads, variant, onProgress 
   if (!["auto", "wasm", "webgpu"].includes(device)) {
     throw new InputError(`device is ${JSON.stringify(device)}, expected "auto", "wasm" or "webgpu"`);
   }
-  if (variant !== undefined && !["relaxed", "simd128"].includes(variant)) {
-    throw new InputError(`variant is ${JSON.stringify(variant)}, expected "relaxed" or "simd128"`);
+  if (variant !== undefined && !["dot", "relaxed", "simd128"].includes(variant)) {
+    throw new InputError(`variant is ${JSON.stringify(variant)}, expected "dot", "relaxed" or "simd128"`);
   }
   const base = new URL(url, globalThis.location?.href ?? import.meta.url);
   if (!base.pathname.endsWith("/")) base.pathname += "/";

@@ -11,7 +11,7 @@ import { canShareMemory, openWorker } from "./platform.js";
 /** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
-/** @typedef {"relaxed" | "simd128"} Variant */
+/** @typedef {"dot" | "relaxed" | "simd128"} Variant */
 
 // (module (func (param v128 v128 v128) (result v128) (f32x4.relaxed_madd (local.get 0) (local.get 1) (local.get 2))))
 const RELAXED_PROBE = new Uint8Array([
@@ -19,8 +19,28 @@ const RELAXED_PROBE = new Uint8Array([
   253, 133, 2, 11,
 ]);
 
+// (module (func (export "f") (result i32) (i32x4.extract_lane 0 (i32x4.relaxed_dot_i8x16_i7x16_add_s
+//   (i8x16.splat (i32.const -128)) (i8x16.splat (i32.const 255)) (v128.const i32x4 0 0 0 0)))))
+const DOT_PROBE = new Uint8Array([
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 127, 3, 2, 1, 0, 7, 5, 1, 1, 102, 0, 0, 10, 38, 1, 36, 0, 65, 128, 127, 253,
+  15, 65, 255, 1, 253, 15, 253, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 253, 147, 2, 253, 27, 0, 11,
+]);
+
+/** True where relaxed dot products take all eight bits of the second operand as unsigned, and add without saturating. */
+function hasExactDot() {
+  const { f } = /** @type {{ f: () => number }} */ (new WebAssembly.Instance(new WebAssembly.Module(DOT_PROBE)).exports);
+  return f() === 4 * -128 * 255;
+}
+
+/** @type {Record<Variant, () => boolean>} The variants, the fastest first, and whether this engine runs them. */
+const VARIANTS = {
+  dot: () => VARIANTS.relaxed() && hasExactDot(),
+  relaxed: () => WebAssembly.validate(RELAXED_PROBE),
+  simd128: () => true,
+};
+
 /**
- * The variant of the module to run: the wanted one, or relaxed SIMD where the engine accepts it, else plain SIMD. Null for a
+ * The variant of the module to run: the wanted one, or the fastest that the package has and the engine runs. Null for a
  * program without steps: it has no module; its outputs are inputs or constants.
  * @param {Record<string, string>} modules
  * @param {Variant | null} [wanted]
@@ -28,11 +48,11 @@ const RELAXED_PROBE = new Uint8Array([
  */
 export function chooseVariant(modules, wanted) {
   if (!Object.keys(modules).length) return null;
-  const relaxed = wanted !== "simd128" && modules.relaxed && WebAssembly.validate(RELAXED_PROBE);
-  const variant = relaxed ? "relaxed" : "simd128";
-  if (wanted && variant !== wanted) throw new PackageError(`this engine cannot run the package's ${wanted} module`);
-  if (!modules[variant]) throw new PackageError("the package has no WebAssembly module that this engine can run");
-  return variant;
+  const names = wanted ? [wanted] : /** @type {Variant[]} */ (Object.keys(VARIANTS));
+  const variant = names.find((name) => modules[name] && VARIANTS[name]());
+  if (variant) return variant;
+  if (wanted) throw new PackageError(`this engine cannot run the package's ${wanted} module`);
+  throw new PackageError("the package has no WebAssembly module that this engine can run");
 }
 
 export class WasmDevice {

@@ -46,8 +46,8 @@ export interface LoadOptions {
   device?: "auto" | "wasm" | "webgpu";
   /** Threads of the CPU; by default as many as the machine has cores, up to 8. One where the page is not cross-origin isolated. */
   threads?: number;
-  /** The WebAssembly module; by default "relaxed" where the engine has relaxed SIMD, else "simd128". */
-  variant?: "relaxed" | "simd128";
+  /** The WebAssembly module; by default the fastest that the package has and the engine runs. */
+  variant?: "dot" | "relaxed" | "simd128";
   onProgress?: (progress: { loaded: number; total: number }) => void;
 }
 
@@ -59,8 +59,8 @@ export interface Model {
   readonly sequences: Record<string, readonly string[] | null>;
   readonly device: "wasm" | "webgpu";
   readonly deviceReason: string;
-  /** The WebAssembly module that runs: "relaxed" uses relaxed SIMD, "simd128" does without; null where none runs. */
-  readonly variant: "relaxed" | "simd128" | null;
+  /** The WebAssembly module that runs: "relaxed" uses relaxed SIMD, "dot" its products of bytes, too, "simd128" neither; null where none runs. */
+  readonly variant: "dot" | "relaxed" | "simd128" | null;
   readonly threads: number;
   readonly threadsReason: string;
   /** Exact bytes, as stated when the package was built; null where they depend on symbols. */

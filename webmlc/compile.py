@@ -32,6 +32,7 @@ from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
 from webmlc.graph.split_concats import split_concats
 from webmlc.graph.use_attention import use_attention
+from webmlc.graph.use_byte_products import use_byte_products
 from webmlc.graph.use_winograd import use_winograd
 from webmlc.graph.widen_halves import widen_halves
 from webmlc.loops import text as loop_text
@@ -43,6 +44,7 @@ from webmlc.loops.verify import verify
 from webmlc.package.manifest import Device, Manifest
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
+from webmlc.schedule.analysis import multiplies_bytes
 from webmlc.schedule.factor_reductions import factor_reductions
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.schedule.split_kernels import fits_dispatch, split_kernels
@@ -119,7 +121,12 @@ def compile_model(
         outputs=described.outputs,
         sequences=described.sequences,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
-        constants={n: a for f in module.functions.values() for n, a in f.constants.items()},
+        constants={
+            n: a
+            for m in lowered.values()
+            for f in m.functions.values()
+            for n, a in f.constants.items()
+        },
         modules={variant: assemble(m.text) for variant, m in modules.items()},
         shaders=shaders.text if shaders.entries else None,
         texts={f"model.{v}.wat": m.text for v, m in modules.items()} if emit_text else {},
@@ -135,6 +142,7 @@ def _kernels_of(module: Module, device: Device, watch: Watcher) -> Module:
     if device == "wasm":
         module = _seen(watch, "wasm: use winograd", use_winograd(module))
         module = _seen(watch, "wasm: use attention", use_attention(module))
+        module = _seen(watch, "wasm: use byte products", use_byte_products(module))
     else:
         module = _seen(watch, "webgpu: split concats", split_concats(module, limits))
     module = _seen(watch, f"{device}: fuse", fuse(module, limits))
@@ -153,8 +161,9 @@ def _wasm_modules(
     described: Signature,
     watch: Watcher,
 ) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
-    """Both feature variants of the one module that holds every CPU kernel of every program; and
-    the relaxed one's kernels by program.
+    """The feature variants of the one module that holds every CPU kernel of every program (`dot`
+    only where a kernel has dot products of bytes, which are all that sets it apart); and the
+    relaxed one's kernels by program.
     """
     made: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
     calls = module_calls(programs, described)
@@ -167,8 +176,13 @@ def _wasm_modules(
     if not steps:
         return {}, made
     modules: dict[str, WasmModule] = {}
+    dots = {name: kernel for name, kernel in kernels.items() if multiplies_bytes(kernel)}
+    rest = {name: kernel for name, kernel in kernels.items() if name not in dots}
     for variant, machine in WASM_MACHINES.items():
-        ready = _compile_kernels(kernels, machine, variant, watch)
+        if variant == "dot" and not dots:
+            continue
+        others = _compile_kernels(rest, RELAXED if variant == "dot" else machine, variant, watch)
+        ready = others | _compile_kernels(dots, machine, variant, watch)
         modules[variant] = emit_module(ready, steps, variant)
         watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
         if machine is RELAXED:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,32 @@ def test_remainders_of_floats_are_exact(run_wasm: object, dtype: DType, op: str)
     np.testing.assert_array_equal(got, want)
     zeros = (want == 0) & (np.isfinite(second) | (op == "floormod"))
     np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]))
+
+
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
+@pytest.mark.parametrize("op", ["dot_u8_i8", "dot_i16", "even_i8", "odd_i8"])
+def test_words_of_small_integers(run_wasm: object, op: str, features: str) -> None:
+    """At the ends of every byte's range, and anywhere; products of bytes as scalars, too."""
+    row = SCALAR_OPERATORS[op]
+    words = np.random.default_rng(2).integers(-(2**31), 2**31, (2, 4096), np.int32)
+    ends = np.array([0, 1, 127, 128, 255], np.uint8)
+    words[:, :625] = np.stack(np.meshgrid(*[ends] * 4), -1).reshape(-1, 4).view(np.int32)[:, 0]
+    words[1, :625] = words[1, :625][::-1]
+    inputs = words[: row.arity]
+    types = (DType.int32,) * (row.arity + 1)
+    function = elementwise(inputs.shape[1], *types, meaning=lambda *x: call(op, *x))
+    want = row.meaning(*inputs)
+    np.testing.assert_array_equal(run(run_wasm, function, features, *inputs), want)
+    if op == "dot_u8_i8":
+        assert isinstance(function.body, For) and isinstance(function.body.body, For)
+        inner = replace(function.body.body, kind="serial")
+        serial = replace(function, body=replace(function.body, body=inner))
+        np.testing.assert_array_equal(run(run_wasm, serial, features, *inputs), want)
+
+
+def test_the_meaning_of_products_of_bytes() -> None:
+    a, b = np.array([200, 3, 255, 0], np.uint8), np.array([-128, 127, 1, -7], np.int8)
+    got = SCALAR_OPERATORS["dot_u8_i8"].meaning(a.view(np.int32), b.view(np.int32))
+    assert got.item() == int(a.astype(int) @ b.astype(int))
+    halves = SCALAR_OPERATORS["even_i8"].meaning(b.view(np.int32)).view(np.int16)
+    assert halves.tolist() == [-128, 1]

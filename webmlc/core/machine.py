@@ -10,11 +10,11 @@ machines:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 MachineName = Literal["wasm", "webgpu"]
-WasmVariant = Literal["relaxed", "simd128"]
+WasmVariant = Literal["dot", "relaxed", "simd128"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Tile:
 class Machine:
     """What the compiler assumes of one target.
 
-    `features` says which instructions may be emitted ("relaxed": FMA and relaxed dot products);
+    `features` says which instructions may be emitted ("relaxed": FMA; "dot": a relaxed dot
+    product of unsigned and signed bytes that is exact);
     `lanes` is the width of a vector of 32-bit elements; `vector_registers` how many of them the
     engine allocates without spilling; `tile` the register tile of contractions, `narrow_tile` that
     of one or two rows; `l1_bytes` and `l2_bytes` the caches to block for; `parallel_operations` the
@@ -77,8 +78,15 @@ SIMD128 = Machine(
 )
 """WebAssembly with baseline SIMD, for engines that reject relaxed opcodes."""
 
-WASM_MACHINES: dict[WasmVariant, Machine] = {"relaxed": RELAXED, "simd128": SIMD128}
-"""The two modules of a package, by the feature name in their file names."""
+DOT = replace(RELAXED, features=RELAXED.features | {"dot"})
+"""Relaxed SIMD where `i32x4.relaxed_dot_i8x16_i7x16_add_s` is exact for a second operand of all
+eight bits, taken as unsigned (x86 with VNNI). The specification leaves that open: hosts try it out.
+"""
+
+WASM_MACHINES: dict[WasmVariant, Machine] = {"dot": DOT, "relaxed": RELAXED, "simd128": SIMD128}
+"""The modules of a package, by the feature name in their file names; `dot` where there is anything
+to gain.
+"""
 
 WEBGPU = Machine(
     name="webgpu",

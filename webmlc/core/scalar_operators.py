@@ -65,6 +65,27 @@ def _pow(a: Any, b: Any) -> Any:
     return np.where((exponent < 0) & (np.abs(base) != 1), 0, power).astype(base.dtype)[()]
 
 
+def _signed_byte(word: Any, position: int) -> Any:
+    return np.asarray(word, np.int32) << (24 - 8 * position) >> 24
+
+
+def _dot_u8_i8(a: Any, b: Any) -> Any:
+    total = np.zeros(np.broadcast(a, b).shape, np.int32)
+    for n in range(4):
+        total += (np.asarray(a, np.int32) >> 8 * n & 255) * _signed_byte(b, n)
+    return total[()]
+
+
+def _dot_i16(a: Any, b: Any) -> Any:
+    x, y = np.asarray(a, np.int32), np.asarray(b, np.int32)
+    return ((x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16))[()]
+
+
+def _halves(word: Any, position: int) -> Any:
+    low, high = (_signed_byte(word, position + half) for half in (0, 2))
+    return (low & 0xFFFF | high << 16)[()]
+
+
 _ROWS = (
     ScalarOperator("add", 2, np.add, symbol="+", identity=0, commutative=True),
     ScalarOperator("sub", 2, np.subtract, symbol="-"),
@@ -116,9 +137,17 @@ _ROWS = (
     ScalarOperator("gt", 2, np.greater, "bool", ">"),
     ScalarOperator("ge", 2, np.greater_equal, "bool", ">="),
     ScalarOperator("select", 3, np.where),
+    ScalarOperator("dot_u8_i8", 2, _dot_u8_i8, cost=8),
+    ScalarOperator("dot_i16", 2, _dot_i16, cost=4),
+    ScalarOperator("even_i8", 1, lambda word: _halves(word, 0)),
+    ScalarOperator("odd_i8", 1, lambda word: _halves(word, 1)),
 )
 
 SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 """Every scalar operator by name. `select(condition, then, otherwise)`; `fma(a, b, c)` is a·b + c,
 rounded once or twice; booleans combine with `bit_and`, `bit_or`, `bit_xor`, `bit_not`.
+
+Four work on int32 words of small integers, the first in the lowest bits: `dot_u8_i8(a, b)` is the
+sum of the products of four unsigned bytes of `a` and signed ones of `b`, `dot_i16(a, b)` that of
+two signed halves; `even_i8` and `odd_i8` are bytes 0 and 2, or 1 and 3, as signed halves.
 """

@@ -59,13 +59,16 @@ class FunctionWriter:
         return name
 
     def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:
-        """The bytes of `value` under another shape."""
+        """The bytes of `value` under another shape, perhaps of another type."""
         if value in self.constants:
             shape = known.static_shape
             assert shape is not None
-            return self.constant(output, self.constants[value].reshape(shape))
+            return self.constant(
+                output, self.constants[value].view(known.dtype.numpy).reshape(shape)
+            )
+        attributes: dict[str, Any] = {"shape": known.shape}
+        if known.dtype != self.types[value].dtype:
+            attributes["dtype"] = known.dtype
         self.types[output] = known
-        self.nodes.append(
-            Node("View", (value,), (output,), {"shape": known.shape}, "webmlc", origin)
-        )
+        self.nodes.append(Node("View", (value,), (output,), attributes, "webmlc", origin))
         return output

@@ -28,7 +28,7 @@ from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights
 
 Array = NDArray[Any]
-Features = Literal["relaxed", "simd128"]
+Features = Literal["dot", "relaxed", "simd128"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A fold by addition of a product. Axes by what they index, outermost first.
+    """A fold by addition of a product of numbers, or of words of bytes. Axes by what they index,
+    outermost first.
 
     `rows` occur in the left operand only, `columns` in the right one only (the last is contiguous
     in memory), `batch` in both; `reduced` are the reduction axes. Every spatial axis occurs in the
@@ -234,7 +235,7 @@ def contraction_of(block: Block) -> Contraction | None:
     """
     fold = fold_of(block)
     match fold:
-        case Fold(combine="add", value=Call(op="mul", args=(a, b))):
+        case Fold(combine="add", value=Call(op="mul" | "dot_u8_i8", args=(a, b))):
             left, right = _operand(a), _operand(b)
         case _:
             return None
@@ -253,6 +254,13 @@ def contraction_of(block: Block) -> Contraction | None:
         tuple(a for a in spatial if a.var in in_right and a.var in in_left),
         _reduce_axes(block),
     )
+
+
+def multiplies_bytes(function: LoopFunction) -> bool:
+    """True where a function has dot products of words of bytes."""
+    roots = (e for stmt in stores(function.body) for e in expressions(stmt))
+    nodes = (node for root in roots for node in value_nodes(root))
+    return any(isinstance(node, Call) and node.op == "dot_u8_i8" for node in nodes)
 
 
 def _operand(value: Expr) -> Load | None:

@@ -39,11 +39,13 @@ def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
 
     Functions that differ by their `origin` alone are equal: the result's may be the other's.
     """
-    return _lower(function, machine.name, machine.vector_registers)
+    return _lower(function, machine.name, machine.vector_registers, "dot" in machine.features)
 
 
 @lru_cache(maxsize=1024)
-def _lower(function: LoopFunction, target: str, vector_registers: int) -> LoopFunction:
+def _lower(
+    function: LoopFunction, target: str, vector_registers: int, has_dot: bool
+) -> LoopFunction:
     """What of a machine lowering depends on, and no more, is its key."""
     function = lower_blocks(function)
     if target == "webgpu":
@@ -56,7 +58,7 @@ def _lower(function: LoopFunction, target: str, vector_registers: int) -> LoopFu
     function = legalise_types(function, GPU_TYPES if target == "webgpu" else frozenset())
     function = guard_division(function)
     if target == "wasm":
-        function = legalise_for_wasm(function)
+        function = legalise_for_wasm(function, has_dot)
     function = common_subexpressions(function)
     function = hoist_invariants(function, vector_registers)
     if target == "webgpu":

@@ -6,13 +6,16 @@ Maps have one to three spatial dimensions and are already padded, so that every 
 there are dimensions; matrices `[N/8][K][8]`), zero-padded to whole panels of eight,
 which is what a vector load wants on the CPU and two `vec4` loads on the GPU. Products of quantised
 maps (int8, uint8) are summed in int32; quantised weights of a float map are converted as they are
-read.
+read. Attribute `bytes` (of `Conv` and `MatMul`): maps and weights are int32 words of four of their
+channels; it names the map's own type, whose signed numbers count from their lowest one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, as_expr, const, minimum, select
+from webmlc.core.expr import Const, Expr, as_expr, call, const, minimum, select
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
@@ -23,6 +26,9 @@ from webmlc.graph.ops.windows import Windows
 
 PACK = 8
 """Columns of a panel of packed weights."""
+BYTES_PER_WORD = 4
+_SIGN_BITS = 0x80808080 - (1 << 32)
+"""A word's bytes: signed ones less their lowest value are unsigned ones."""
 
 Tensors = tuple[Tensor | None, ...]
 
@@ -46,8 +52,11 @@ def _infer_convolution(context: Context) -> tuple[TensorType, ...]:
     return _map_type(context, dtype, const(context.attribute("channels")))
 
 
-def _product(left: Expr, right: Expr) -> Expr:
-    """One term of a contraction, in the type of its sum."""
+def _product(left: Expr, right: Expr, bytes_: str = "") -> Expr:
+    """One term of a contraction, in the type of its sum; of words of `bytes_`, if any."""
+    if bytes_:
+        unsigned = left if bytes_ == "uint8" else call("bit_xor", left, _SIGN_BITS)
+        return call("dot_u8_i8", unsigned, right)
     wide = product_type(left.dtype)
     return left.astype(wide) * right.astype(wide)
 
@@ -58,15 +67,17 @@ def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     windows: Windows = context.attribute("windows")
     inputs = weights.shape[-2]
     per_group = int(context.attribute("channels")) // groups
+    bytes_ = context.attribute("bytes", "")
 
     def element(n: Expr, *axes: Expr) -> Expr:
         place, (o, *taps, i) = axes[: windows.rank], axes[windows.rank :]
         position = windows.positions(place, taps)
         if groups == 1:
-            return _product(data[(n, *position, i)], weights[(o // PACK, *taps, i, o % PACK)])
+            weight = weights[(o // PACK, *taps, i, o % PACK)]
+            return _product(data[(n, *position, i)], weight, bytes_)
         group, within = o // per_group, o % per_group
         weight = weights[(group, within // PACK, *taps, i, within % PACK)]
-        return _product(data[(n, *position, group * inputs + i)], weight)
+        return _product(data[(n, *position, group * inputs + i)], weight, bytes_)
 
     extents = (*map(const, windows.kernel), inputs)
     return (reduce("conv", context.outputs[0].shape, extents, "add", element),)
@@ -136,17 +147,21 @@ def _infer_matmul(context: Context) -> tuple[TensorType, ...]:
 
 def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     left, right = _tensor(tensors, 0), _tensor(tensors, 1)
-    return (packed_product("matmul", context.outputs[0].shape, left, right),)
+    bytes_ = context.attribute("bytes", "")
+    return (packed_product("matmul", context.outputs[0].shape, left, right, bytes_),)
 
 
-def packed_product(name: str, shape: tuple[Expr, ...], left: Tensor, right: Tensor) -> Tensor:
+def packed_product(
+    name: str, shape: tuple[Expr, ...], left: Tensor, right: Tensor, bytes_: str = ""
+) -> Tensor:
     """The product of `left` and the packed `right`, which may have batch dimensions."""
     batch = right.rank - 3
 
     def element(*axes: Expr) -> Expr:
         *rows, column, k = axes
         shared = rows[:batch]
-        return _product(left[(*rows, k)], right[(*shared, column // PACK, k, column % PACK)])
+        weight = right[(*shared, column // PACK, k, column % PACK)]
+        return _product(left[(*rows, k)], weight, bytes_)
 
     return reduce(name, shape, (left.shape[-1],), "add", element)
 
@@ -172,26 +187,67 @@ def _pack(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     return (compute("pack", context.outputs[0].shape, element),)
 
 
+def _infer_pack_bytes(context: Context) -> tuple[TensorType, ...]:
+    *outer, channels, lanes = context.shape(0)
+    words = simplify((channels + (BYTES_PER_WORD - 1)) // BYTES_PER_WORD)
+    return (TensorType(DType.int32, (*outer, words, lanes)),)
+
+
+def _pack_bytes(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    """Packed weights with four channels of one lane in a word; zeros where there are none left."""
+    weights = _tensor(tensors, 0)
+    channels = weights.shape[-2]
+
+    def element(*axes: Expr) -> Expr:
+        *outer, word, lane = axes
+
+        def byte(n: int) -> Expr:
+            channel = word * BYTES_PER_WORD + n
+            if simplify(channels % BYTES_PER_WORD) == Const(0):
+                return weights[(*outer, channel, lane)].astype(DType.int32)
+            value = weights[(*outer, minimum(channel, channels - 1), lane)].astype(DType.int32)
+            return select(channel < channels, value, const(0))
+
+        return _word([byte(n) for n in range(BYTES_PER_WORD)])
+
+    return (compute("pack_bytes", context.outputs[0].shape, element),)
+
+
+def _word(bytes_: Sequence[Expr]) -> Expr:
+    """Four int32 bytes, the first the lowest."""
+    word: Expr = const(0)
+    for n, byte in enumerate(bytes_):
+        word = word | call("shift_left", byte & 255, 8 * n)
+    return word
+
+
 # -- views -----------------------------------------------------------------------------
 
 
 def _infer_view(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), context.attribute("shape")),)
+    dtype: DType = context.attribute("dtype", context.dtype(0))
+    return (TensorType(dtype, context.attribute("shape")),)
 
 
 def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     data = _tensor(tensors, 0)
     shape = context.outputs[0].shape
 
-    def element(*axes: Expr) -> Expr:
-        flat: Expr = const(0)
-        for axis, extent in zip(axes, shape, strict=True):
-            flat = flat * extent + axis
+    def at(flat: Expr) -> Expr:
         indices: list[Expr] = []
         for extent in reversed(data.shape):
             indices.append(flat % extent)
             flat = flat // extent
         return data[tuple(reversed(indices))]
+
+    def element(*axes: Expr) -> Expr:
+        flat: Expr = const(0)
+        for axis, extent in zip(axes, shape, strict=True):
+            flat = flat * extent + axis
+        if context.outputs[0].dtype == data.dtype:
+            return at(flat)
+        places = (flat * BYTES_PER_WORD + n for n in range(BYTES_PER_WORD))
+        return _word([at(place).astype(DType.int32) for place in places])
 
     return (compute("view", shape, element),)
 
@@ -203,5 +259,6 @@ OPS: tuple[Operator, ...] = (
     Operator("AveragePool", _infer_average_pool, _average_pool, kind="reduction", domain="webmlc"),
     Operator("MatMul", _infer_matmul, _matmul, kind="contraction", domain="webmlc"),
     Operator("Pack", _infer_pack, _pack, kind="injective", domain="webmlc"),
+    Operator("PackBytes", _infer_pack_bytes, _pack_bytes, domain="webmlc"),
     Operator("View", _infer_view, _view, domain="webmlc"),
 )

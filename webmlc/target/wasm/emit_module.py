@@ -27,7 +27,7 @@ from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import print_kernel
 from webmlc.target.wasm.reduce_strength import reduce_strength
 
-Features = Literal["relaxed", "simd128"]
+Features = Literal["dot", "relaxed", "simd128"]
 
 SLOTS = 1024
 """Where the slot table starts."""
@@ -72,7 +72,7 @@ class Module:
 def emit_module(
     kernels: Mapping[str, LoopFunction], steps: Sequence[Step], features: Features
 ) -> Module:
-    """The module of `kernels`; relaxed instructions only where `features` is "relaxed"."""
+    """The module of `kernels`; no relaxed instructions where `features` is "simd128"."""
     functions: list[str] = []
     scratch = 0
     for name, kernel in kernels.items():
@@ -93,7 +93,7 @@ def emit_module(
 def print_function(kernel: LoopFunction, name: str, features: Features) -> tuple[str, int]:
     """One kernel's WAT, under its origin as comment, and its scratch bytes."""
     reduced = legalise_division(reduce_strength(kernel))
-    text, scratch = print_kernel(reduced, name, features == "relaxed")
+    text, scratch = print_kernel(reduced, name, features != "simd128")
     comment = "".join(f";; {origin}\n" for origin in kernel.origin)
     return comment + text, scratch
 

@@ -10,6 +10,7 @@ before                                             after
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
     T.max(x, 0.0)               (vectors)              T.select(x < 0.0, 0.0, x)    `f32x4.pmax`
     T.isnan(x)                                         x != x
+    T.dot_u8_i8(a, b)                                  T.dot_i16 of the even and the odd bytes
 """
 
 from __future__ import annotations
@@ -28,9 +29,18 @@ from webmlc.target.wasm import approximations, float64
 _MOST_MULTIPLIED = 16
 
 
-def legalise(function: LoopFunction) -> LoopFunction:
-    """Rewrite every expression of `function`."""
-    return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, _rule)))
+def legalise(function: LoopFunction, has_dot: bool = False) -> LoopFunction:
+    """Rewrite every expression of `function`; vectors of dot products stay where the machine
+    `has_dot`.
+    """
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Call(op="dot_u8_i8", args=(a, b)) if node.lanes == 1 or not has_dot:
+                return _dot(a, b)
+        return _rule(node)
+
+    return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, rule)))
 
 
 def _rule(node: Expr) -> Expr | None:
@@ -92,6 +102,21 @@ def _contract(node: Expr) -> Expr | None:
         case Call(op="min" | "max" as op, args=(a, b), dtype=DType.float32) if node.lanes > 1:
             return _limit(op, a, b)
     return None
+
+
+def _dot(a: Expr, b: Expr) -> Expr:
+    """The dot product of unsigned and signed bytes: as halves of words, or byte by byte."""
+    if a.lanes == 1:
+        terms = []
+        for n in range(4):
+            unsigned = call("shift_right", a, 8 * n) & 255
+            signed = call("shift_right", call("shift_left", b, 24 - 8 * n), 24)
+            terms.append(unsigned * signed)
+        return terms[0] + terms[1] + (terms[2] + terms[3])
+    mask = literal(0x00FF00FF, a)
+    even, odd = a & mask, call("shift_right", a, literal(8, a)) & mask
+    products = (call("dot_i16", even, call("even_i8", b)), call("dot_i16", odd, call("odd_i8", b)))
+    return call("add", *products)
 
 
 def _limit(op: str, a: Expr, b: Expr) -> Expr | None:

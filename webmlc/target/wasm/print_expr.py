@@ -22,6 +22,7 @@ from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.wasm.table import (
+    HALVES,
     LANE_LOADS,
     LANE_SHIFTS,
     LANE_STORES,
@@ -132,6 +133,15 @@ class ExprPrinter:
                 return f"({kind}.add {z} ({kind}.mul {x} {y}))"
             case Call(op="shift_left" | "shift_right" as op, args=(a, Broadcast(value=amount))):
                 return f"({LANE_SHIFTS[op, kind]} {self.value(a)} {self.value(amount)})"
+            case Call(
+                op="add",
+                args=(Call(op="dot_u8_i8", args=(a, b)), c)
+                | (c, Call(op="dot_u8_i8", args=(a, b))),
+            ):
+                x, y, z = self.value(a), self.value(b), self.value(c)
+                return f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {y} {x} {z})"
+            case Call(op="even_i8" | "odd_i8" as op, args=(a,)) if lanes > 1:
+                return HALVES[op].format(self.value(a))
             case Call(op="bit_not", args=(a,)) if lanes > 1:
                 return f"(v128.not {self.value(a)})"
             case Call(op="bit_not", args=(a,), dtype=DType.bool):

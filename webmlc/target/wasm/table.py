@@ -93,7 +93,7 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
     "u64": _rows("i64", _UNSIGNED),
     "bool": _rows("i32", _BITS | {"eq": "eq", "ne": "ne"}),
     "f32x4": _rows("f32x4", _FLOAT),
-    "i32x4": _rows("i32x4", _SIGNED_LANES) | _VECTOR_BITS,
+    "i32x4": _rows("i32x4", _SIGNED_LANES) | _VECTOR_BITS | {"dot_i16": "i32x4.dot_i16x8_s"},
     "u32x4": _rows("i32x4", _UNSIGNED_LANES) | _VECTOR_BITS,
     "mask": _VECTOR_BITS | {"eq": "i32x4.eq", "ne": "v128.xor"},
 }
@@ -106,6 +106,12 @@ LANE_SHIFTS = {
     ("shift_right", "u32x4"): "i32x4.shr_u",
 }
 """Vector shifts: the amount is one scalar."""
+
+HALVES = {
+    "even_i8": "(i16x8.shr_s (i16x8.shl {} (i32.const 8)) (i32.const 8))",
+    "odd_i8": "(i16x8.shr_s {} (i32.const 8))",
+}
+"""How every second byte becomes a signed half of a word."""
 
 LOADS = {
     DType.bool: "i32.load8_u",

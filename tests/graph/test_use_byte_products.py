@@ -1,0 +1,126 @@
+"""Products of bytes as dot products of words: where, of what, and that they mean the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from webmlc.core.machine import DOT, RELAXED, SIMD128, Machine
+from webmlc.frontend.read_model import read_model
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.evaluate_module import evaluate_module
+from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.ir import Module
+from webmlc.graph.normalise import normalise
+from webmlc.graph.use_byte_products import use_byte_products
+from webmlc.loops.lower_module import lower_module
+from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.schedule.analysis import multiplies_bytes
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.lower import lower
+from webmlc.target.wasm.emit_module import Features, print_function
+
+MAPS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
+
+
+def product(
+    op: str, dtype: str, shape: tuple[int, ...], weights: tuple[int, ...], **attributes: object
+) -> Module:
+    """A quantised product with a zero point, after layouts."""
+    w = np.random.default_rng(0).integers(-128, 128, weights).astype(np.int8)
+    inputs = [("x", MAPS[dtype], shape)]
+    values = [helper.make_tensor_value_info(*value) for value in inputs]
+    made = helper.make_graph(
+        [helper.make_node(op, ["x", "w", "zero"], ["y"], **attributes)],
+        "g",
+        values,
+        [
+            helper.make_tensor_value_info(
+                "y", TensorProto.INT32, [f"d{n}" for n in range(len(shape))]
+            )
+        ],
+        [
+            numpy_helper.from_array(w, "w"),
+            numpy_helper.from_array(np.array(3, dtype), "zero"),
+        ],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)])
+    return choose_layouts(infer_shapes(normalise(read_model(model))))
+
+
+def operators(module: Module) -> list[str]:
+    return [node.op for node in module.main.nodes if node.domain == "webmlc"]
+
+
+@pytest.mark.parametrize("dtype", MAPS)
+@pytest.mark.parametrize(
+    ("op", "shape", "weights", "attributes"),
+    [
+        ("ConvInteger", (1, 8, 5, 6), (16, 8, 3, 3), {"pads": (1,) * 4}),
+        ("ConvInteger", (2, 3, 7, 6), (12, 3, 3, 3), {"strides": (2, 2), "pads": (0, 0, 1, 1)}),
+        ("ConvInteger", (1, 6, 4, 4), (9, 6, 1, 1), {}),
+        ("ConvInteger", (1, 16, 4, 4), (8, 8, 3, 3), {"group": 2}),
+        ("MatMulInteger", (3, 12), (12, 10), {}),
+        ("MatMulInteger", (2, 3, 7), (7, 8), {}),
+    ],
+)
+def test_words_mean_what_bytes_mean(op, shape, weights, attributes, dtype) -> None:
+    before = product(op, dtype, shape, weights, **attributes)
+    after = use_byte_products(before)
+    assert "PackBytes" in operators(after)
+    assert any(node.attributes.get("bytes") == dtype for node in after.main.nodes)
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(1).integers(limits.min, limits.max + 1, shape).astype(dtype)
+    (want,) = evaluate_module(before, {"x": x}).values()
+    (got,) = evaluate_module(after, {"x": x}).values()
+    np.testing.assert_array_equal(got, want)
+
+
+def test_what_already_pads_a_map_fills_its_words() -> None:
+    made = use_byte_products(
+        product("ConvInteger", "uint8", (1, 3, 7, 6), (8, 3, 3, 3), pads=[1] * 4)
+    )
+    (pad,) = [node for node in made.main.nodes if node.op == "Pad"]
+    assert made.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 1, 1, 1]
+
+
+def test_groups_of_broken_words_and_few_outputs_stay() -> None:
+    grouped = product("ConvInteger", "uint8", (1, 12, 4, 4), (8, 6, 3, 3), group=2)
+    few = product("ConvInteger", "uint8", (1, 6, 4, 4), (4, 6, 1, 1))
+    for made in (grouped, few):
+        assert "PackBytes" not in operators(use_byte_products(made))
+
+
+def inner_loop(machine: Machine, features: Features) -> str:
+    """The innermost loop of the WAT of a pointwise convolution."""
+    made = use_byte_products(product("ConvInteger", "uint8", (1, 64, 6, 4), (16, 64, 1, 1)))
+    kernels = lower_module(fuse(made, FusionLimits()), "wasm").kernels
+    (kernel,) = [k for k in kernels.values() if multiplies_bytes(k)]
+    scheduled = schedule_kernel(name_dimensions(kernel).function, machine).function
+    text, _ = print_function(lower(scheduled, machine), "kernel", features)
+    end = text.index("(br_if")
+    return text[text.rindex("(loop", 0, end) : end]
+
+
+def test_where_the_dot_product_is_exact_a_tile_is_one_instruction_an_accumulator() -> None:
+    loop = inner_loop(DOT, "dot")
+    assert loop.count("i32x4.relaxed_dot_i8x16_i7x16_add_s") == 12
+    assert loop.count("v128.load32_splat") == 6
+    assert loop.count("v128.load ") == 2
+    assert "i32.mul" not in loop and "i32x4.add" not in loop
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "rows", "vectors"),
+    [(RELAXED, "relaxed", 6, 2), (SIMD128, "simd128", 2, 4)],
+)
+def test_elsewhere_it_is_two_of_halves(machine, features, rows, vectors) -> None:
+    """Every word is taken apart once: the map's for all vectors, the weights' for all rows."""
+    loop = inner_loop(machine, features)
+    assert loop.count("i32x4.dot_i16x8_s") == rows * vectors * 2
+    assert loop.count("v128.load32_splat") == rows
+    assert loop.count("i32x4.shr_s") == rows
+    assert loop.count("i16x8.shl") == vectors
+    assert "relaxed" not in loop and "i32x4.mul" not in loop
