@@ -21,7 +21,7 @@ are reported at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from keyword import iskeyword
 from math import prod
@@ -34,6 +34,7 @@ from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.rewrite import variables
 from webmlc.graph.compute import placeholder
+from webmlc.graph.derive_gradient import GRADIENT, derive_gradient, targets_first
 from webmlc.graph.evaluate import evaluate_node, read_tensors, stages
 from webmlc.graph.evaluate_symbols import evaluate_symbols
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
@@ -46,6 +47,7 @@ from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
     Operator,
+    Result,
     Scope,
     UnknownValueError,
     Value,
@@ -92,6 +94,7 @@ class _Inference:
         self.values: dict[str, Value] = dict(around.values)
         self.sequences: dict[str, tuple[str, ...] | None] = dict(around.sequences)
         self.nodes: list[Node] = []
+        self.typed: list[Node] = []  # those that became constants, too: what a Gradient reads
         self.failed: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
         self.unknown: list[tuple[str, ...]] = []
@@ -106,7 +109,7 @@ class _Inference:
         for name in sorted(self.failed):
             reason = "its type is not a tensor of known rank and a supported element type"
             self.unsupported.append(Unsupported(name, "input", reason))
-        pending = list(reversed(self.function.nodes))
+        pending = list(reversed(targets_first(self.function.nodes)))
         while pending:
             node = pending.pop()
             if any(i in self.failed for i in node.inputs):
@@ -225,15 +228,22 @@ class _Inference:
         row = OPS[node.domain, node.op]
         context = self.scope.context(node)
         if row.expand is not None:
-            expanded = self.expand(node, row, context)
-            if expanded is not None:
-                return expanded
+            builder = Builder(node, taken=self.taken)
+            results = row.expand(context, builder)
+            if results is not None:
+                return self.written_out(builder, results)
+        if (node.domain, node.op) == GRADIENT:
+            builder = Builder(node, taken=self.taken)
+            derivatives = derive_gradient(node, self.typed, self.scope, builder)
+            wanted = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
+            return self.written_out(builder, wanted)
         if not node.domain and node.op in ("If", "Loop"):
             return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
         names = [o for o in node.outputs if o]
         for name, type_ in zip(names, outputs, strict=True):
             self.types[name] = type_
+        self.typed.append(node)
         if (node.domain, node.op) == SYMBOLIC_CONSTANT:
             self.values[node.outputs[0]] = symbolic_value(node)
         elif self.know(node, row, replace(context, outputs=outputs)):
@@ -245,12 +255,9 @@ class _Inference:
         """Infer a function that stands inside this one."""
         return _Inference(function, around, self.outlines, binds=False).run()
 
-    def expand(self, node: Node, row: Operator, context: Context) -> list[Node] | None:
-        assert row.expand is not None
-        builder = Builder(node, taken=self.taken)
-        results = row.expand(context, builder)
-        if results is None:
-            return None
+    def written_out(self, builder: Builder, results: Sequence[Result]) -> list[Node]:
+        """The nodes that a node becomes, its outputs made by them."""
+        node = builder.source
         self.constants.update(builder.constants)
         made = {o for n in builder.nodes for o in n.outputs}
         names: dict[str, str] = {}

@@ -27,7 +27,6 @@ REFUSED: dict[str, str] = {
     "ai.onnx.ml.CastMap": _MAP,
     "ai.onnx.ml.DictVectorizer": _MAP,
     "ImageDecoder": "image files are decoded by the platform: give the model the pixels",
-    "ai.onnx.preview.training.Gradient": "it stands for a training graph: export the gradient's",
 }
 """Operators that are none of webmlc's business, and what to do instead."""
 

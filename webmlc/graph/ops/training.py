@@ -1,4 +1,5 @@
-"""One step of an optimiser, written out: Adagrad, Adam and Momentum of ai.onnx.preview.training.
+"""One step of an optimiser, written out: Adagrad, Adam and Momentum of ai.onnx.preview.training;
+and Gradient, which `graph/derive_gradient` writes out.
 
 In: rate R, step number T, then all tensors X, all gradients G, all states (H; V and H; V). Out: the
 new X and states in the same order. Each tensor is a few elementwise nodes, which fuse.
@@ -127,4 +128,5 @@ OPS: tuple[Operator, ...] = (
     _row("Adagrad", _adagrad, 1),
     _row("Adam", _adam, 2),
     _row("Momentum", _momentum, 1),
+    Operator("Gradient", always_expands, domain=DOMAIN),  # by graph/derive_gradient
 )

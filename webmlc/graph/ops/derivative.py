@@ -1,0 +1,86 @@
+"""What `derive_gradient` makes of an elementwise operator: its derivative, from its own expression.
+
+`webmlc.Derivative(dy, x0, x1, ...) {of, given, position}` is `dy` times the derivative of operator
+`of` (attributes `given`) by its input `position`, in the shape of `dy`. It is elementwise itself,
+so that it fuses, and has a derivative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.differentiate import differentiate
+from webmlc.core.expr import Cast, Const, Expr
+from webmlc.core.rewrite import rewrite
+from webmlc.graph.compute import Read, Tensor, compute, placeholder
+from webmlc.graph.ir import Attribute, Node, TensorType
+from webmlc.graph.ops import elementwise
+from webmlc.graph.ops.operator import Context, Operator
+from webmlc.graph.ops.shapes import accumulator, aligned, given
+
+DERIVATIVE = ("webmlc", "Derivative")
+
+
+def attributes_of(node: Node, position: int) -> dict[str, Attribute]:
+    """The attributes of the derivative of `node` by its input `position`."""
+    own = tuple(sorted(node.attributes.items()))
+    return {"of": node.op, "given": own, "position": position}
+
+
+def _type(context: Context) -> tuple[TensorType, ...]:
+    return (context.type(0),)
+
+
+def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    dy, position = given(tensors, 0), int(context.attribute("position"))
+    own = tuple(None if t is None else placeholder(t.name, t.shape, t.dtype) for t in tensors[1:])
+    (y,) = _forward(context, own)
+    variable = own[position]
+    assert isinstance(y.body, Expr)
+    body = y.body
+    while isinstance(body, Cast) and body.value.dtype is accumulator(body.dtype):
+        body = body.value  # half-precision numbers are rounded once, after the product
+    slope = differentiate(body, lambda leaf: isinstance(leaf, Read) and leaf.tensor is variable)
+    if slope is None:
+        slope = Const(0.0, body.dtype)
+    places = dict(zip(own, tensors[1:], strict=True))
+
+    def element(*index: Expr) -> Expr:
+        axes = dict(zip(y.axes, index, strict=True))
+
+        def rule(node: Expr) -> Expr | None:
+            match node:
+                case Read(tensor=tensor, indices=indices) if tensor in places:
+                    source = places[tensor]
+                    assert source is not None
+                    return source[indices]
+            return axes.get(node)  # type: ignore[call-overload, no-any-return]
+
+        there = dy[aligned(index, dy.shape, y.shape)].astype(slope.dtype)
+        return (there * rewrite(slope, rule)).astype(dy.dtype)
+
+    return (compute("derivative", y.shape, element),)
+
+
+def _forward(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """The operator that is differentiated, over these inputs."""
+    of = context.attribute("of")
+    node = Node(of, context.node.inputs[1:], ("y",), dict(context.attribute("given")))
+    inner = replace(
+        context,
+        node=node,
+        types=context.types[1:],
+        constants=context.constants[1:],
+        values=context.values[1:],
+        outputs=(context.type(0),),
+    )
+    meaning = DIFFERENTIABLE[of].compute
+    assert meaning is not None
+    return meaning(inner, tensors)
+
+
+_ROW = Operator(DERIVATIVE[1], _type, _derivative, kind="broadcast", domain=DERIVATIVE[0])
+DIFFERENTIABLE: dict[str, Operator] = {row.name: row for row in (*elementwise.OPS, _ROW)}
+"""The operators whose expression is differentiated, by name."""
+
+OPS: tuple[Operator, ...] = (_ROW,)
