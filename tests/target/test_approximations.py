@@ -49,6 +49,7 @@ ERF = np.vectorize(math.erf, otypes=[np.float64])
 CASES = {
     "exp": (np.exp, spread(-87.3, 88.7), 2.0),
     "log": (np.log, np.geomspace(1e-37, 3e38, COUNT).astype(np.float32), 2.0),
+    "log1p": (np.log1p, spread(0, 1e4), 3.0),
     "tanh": (np.tanh, spread(-10, 10), 6.0),
     "erf": (ERF, spread(-5, 5), 6.0),
     "sin": (np.sin, spread(-math.pi / 4, math.pi / 4), 2.0),
@@ -102,9 +103,9 @@ def test_special_values_are_numpys(run_wasm, op, kind) -> None:
 
 
 FLOAT64 = {
-    "exp": 3.0, "log": 3.0, "sin": 3.0, "cos": 3.0, "atan": 3.0, "asin": 6.0, "acos": 6.0,
-    "erf": 4.0, "asinh": 5.0, "acosh": 5.0, "atanh": 5.0, "sinh": 5.0, "cosh": 5.0, "tanh": 4.0,
-    "tan": 6.0,
+    "exp": 3.0, "log": 3.0, "log1p": 4.0, "sin": 3.0, "cos": 3.0, "atan": 3.0, "asin": 6.0,
+    "acos": 6.0, "erf": 4.0, "asinh": 5.0, "acosh": 5.0, "atanh": 5.0, "sinh": 5.0, "cosh": 5.0,
+    "tanh": 4.0, "tan": 6.0,
 }  # fmt: skip
 
 

@@ -109,6 +109,7 @@ _ROWS = (
     ScalarOperator("sqrt", 1, np.sqrt, cost=4),
     ScalarOperator("exp", 1, np.exp, cost=16),
     ScalarOperator("log", 1, np.log, cost=16),
+    ScalarOperator("log1p", 1, np.log1p, cost=16),
     ScalarOperator("erf", 1, _erf, cost=16),
     ScalarOperator("sin", 1, np.sin, cost=16),
     ScalarOperator("cos", 1, np.cos, cost=16),

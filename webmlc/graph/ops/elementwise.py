@@ -134,7 +134,7 @@ def tanh(x: Expr) -> Expr:
 
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), without overflow."""
-    return maximum(x, 0.0) + call("log", call("exp", -call("abs", x)) + 1.0)
+    return maximum(x, 0.0) + call("log1p", call("exp", -call("abs", x)))
 
 
 def _elu(context: Context) -> Body:

@@ -328,6 +328,7 @@ def atanh(x: Expr) -> Expr:
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
     "exp": exp,
     "log": log,
+    "log1p": log1p,
     "tanh": tanh,
     "erf": erf,
     "sin": sin,

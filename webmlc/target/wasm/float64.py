@@ -215,6 +215,7 @@ def _with_sign_of(x: Expr, magnitude: Expr) -> Expr:
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
     "exp": exp,
     "log": log,
+    "log1p": log1p,
     "sin": lambda x: _sin_cos(x, 0),
     "cos": lambda x: _sin_cos(x, 1),
     "tan": lambda x: _sin_cos(x, 0) / _sin_cos(x, 1),

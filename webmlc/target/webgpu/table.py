@@ -70,8 +70,10 @@ _WORDS: dict[str, dict[Kind, Spelling]] = {
     "sign": _same(Spelling("sign({0})"), "float", "int"),
     # WGSL's `round` takes ties to even, as numpy's `rint`.
     **_functions("floor", "ceil", "trunc", "round", "sqrt", "exp", "sin", "cos", "tan"),
-    **_functions("atan", "asinh", "acosh", "atanh", "cosh"),
+    **_functions("asinh", "acosh", "atanh", "cosh"),
     "log": _helper("natural_log"),
+    "log1p": _helper("log_one_plus"),
+    "atan": _helper("arc_tangent"),
     "asin": _helper("arc_sine"),
     "acos": _helper("arc_cosine"),
     "sinh": _helper("hyperbolic_sine"),
@@ -170,21 +172,50 @@ fn natural_log_{suffix}(x: {T}) -> {T} {{
     return select(log(x), series, abs(x - 1.0) < {T}(0.25));
 }}
 """,
-    # WGSL asks 11 bits of asin and acos, and some drivers give no more.
+    # 1 + x would lose x: the series of atanh(x / (x + 2)) near zero.
+    "log_one_plus": """\
+fn log_one_plus_{suffix}(x: {T}) -> {T} {{
+    let s = x / (x + 2.0);
+    let q = s * s;
+    let series = s * (q * (q * (q * 0.28571430 + 0.4) + 0.66666669) + 2.0);
+    return select(log(1.0 + x), series, abs(x) < {T}(0.25));
+}}
+""",
+    # WGSL asks 11 bits of atan, asin and acos, and some drivers give few more: the octants of atan
+    # as in `wasm/approximations.py`.
+    "arc_tangent": """\
+fn arc_tangent_{suffix}(x: {T}) -> {T} {{
+    let a = abs(x);
+    let far = a > {T}(2.4142135);
+    let middle = a > {T}(0.41421357);
+    let r = select(select(a, (a - 1.0) / (a + 1.0), middle), -1.0 / a, far);
+    let q = r * r;
+    var p = q * -0.060811557748392364 + 0.10595139674993058;
+    p = p * q - 0.14243738766516356;
+    p = p * q + 0.19998484000375935;
+    p = p * q - 0.3333331542360185;
+    let octant = select(select({T}(0.0), {T}(0.78539816), middle), {T}(1.5707964), far);
+    let angle = octant + (r + r * q * p);
+    return select(angle, -angle, x < {T}(0.0));
+}}
+""",
     "arc_sine": """\
 fn arc_sine_{suffix}(x: {T}) -> {T} {{
-    return atan(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
+    return arc_tangent_{suffix}(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
 }}
 """,
     "arc_cosine": """\
 fn arc_cosine_{suffix}(x: {T}) -> {T} {{
-    return 1.5707964 - atan(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
+    return 1.5707964 - arc_tangent_{suffix}(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
 }}
 """,
-    # Drivers compute tanh from exp(2x), which overflows into NaN.
+    # Drivers compute tanh from exp(2x), which overflows into NaN, and cancels near zero.
     "hyperbolic_tangent": """\
 fn hyperbolic_tangent_{suffix}(x: {T}) -> {T} {{
-    return tanh(clamp(x, {T}(-10.0), {T}(10.0)));
+    let q = x * x;
+    let tail = q * (q * (q * 0.021869488 - 0.053968254) + 0.13333334) - 0.33333334;
+    let series = x * (q * tail + 1.0);
+    return select(tanh(clamp(x, {T}(-10.0), {T}(10.0))), series, abs(x) < {T}(0.25));
 }}
 """,
     # exp(x) - exp(-x) cancels near zero: a series there.
@@ -196,6 +227,13 @@ fn hyperbolic_sine_{suffix}(x: {T}) -> {T} {{
 }}
 """,
 }
+
+_CALLED = {
+    "floored_remainder": "remainder",
+    "arc_sine": "arc_tangent",
+    "arc_cosine": "arc_tangent",
+}
+"""The template that a template calls."""
 
 HELPERS: dict[str, Helper] = {**long_integers.HELPERS, **storage.HELPERS}
 """Helpers of one text; those of `_TEMPLATES` have one for each type."""
@@ -254,9 +292,8 @@ def definitions(name: str, dtype: DType, lanes: int) -> tuple[str, ...]:
         unsigned = type_name(DType.uint32, lanes)
         ending = suffix(dtype, lanes)
         text = _TEMPLATES[name].format(T=type_name(dtype, lanes), U=unsigned, suffix=ending)
-        if name == "floored_remainder":
-            return (*definitions("remainder", dtype, lanes), text)
-        return (text,)
+        inner = _CALLED.get(name)
+        return (*(definitions(inner, dtype, lanes) if inner else ()), text)
     if name in storage.TEMPLATES:
         helper = storage.TEMPLATES[name]
         text = helper.text.format(**type_fields(lanes))
