@@ -38,8 +38,10 @@ def graphs(
     assume(sketch.nodes)
     graph = sketch.finish()
     assume(graph.inputs)
+    # onnx reads a window that is not there, and ends the process.
+    inferable = not any(n.op_type == "STFT" and "" in n.input for n in graph.nodes)
     try:
-        onnx.checker.check_model(graph.to_model(), full_check=True)
+        onnx.checker.check_model(graph.to_model(), full_check=inferable)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
         assume(False)
     return graph

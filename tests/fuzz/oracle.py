@@ -38,7 +38,7 @@ RUNTIME_IS_RIGHT = frozenset(
     {"ConvTranspose", "GRU", "GatherElements", "LSTM", "LRN", "LogSoftmax", "LpNormalization",
      "MaxPool", "Mean", "Pad", "RNN", "Softmax", "GlobalLpPool", "AveragePool", "LpPool", "Resize",
      "Upsample", "MaxUnpool", "Conv", "GridSample", "ConvInteger", "QLinearConv",
-     "GlobalMaxPool", "MaxRoiPool", "Loop"}
+     "GlobalMaxPool", "MaxRoiPool", "Loop", "OneHot"}
 )  # fmt: skip
 """Where `onnx.reference` is wrong or incomplete (tests/graph/test_rows.py): onnxruntime."""
 RUNTIME_OPSET = 25
@@ -61,7 +61,7 @@ CANCELLING = frozenset(
      "LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "Mish", "Selu", "Shrink",
      "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh", "Asinh", "Acosh", "Atanh", "Sinh", "Log",
      "Asin", "Acos", "If", "Loop", "Scan", "Sin", "Cos", "Tan", "Atan", "LSTM", "GRU", "RNN",
-     "DFT", "STFT", "BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"}
+     "DFT", "STFT", "Resize", "BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"}
 )  # fmt: skip
 """Operators whose usual formula subtracts near-equals: their error is absolute, not relative."""
 

@@ -25,11 +25,11 @@ SYMBOLS = {5: "n", 7: "m", 13: "k"}
 SIZES = (2, 3, 1, 4, 5, 7, 6, 8, 13, 16, 17)
 LARGE = (33, 64, 70)
 LIMIT = 20_000
-FLOATS = ("float32", "float16", "float64")
-INTEGERS = ("int64", "int32", "uint8", "int8")
+FLOATS = ("float32", "float16", "float64", "bfloat16")
+INTEGERS = ("int64", "int32", "uint8", "int8", "int16", "uint16", "uint32", "uint64")
 DTYPES = (*FLOATS, *INTEGERS, "bool")
-DRAWN_DTYPES = ("float32",) * 6 + DTYPES
-LARGEST = {"float16": 3e3, "float32": 1e6, "float64": 1e6}
+DRAWN_DTYPES = ("float32",) * 8 + DTYPES
+LARGEST = {"float16": 3e3, "float32": 1e6, "float64": 1e6, "bfloat16": 1e6}
 
 
 class Retry(Exception):

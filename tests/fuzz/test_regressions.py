@@ -47,6 +47,22 @@ GRAPHS = {
             w = Neg (r) }""",
     "the negative of a negative": """
         g (float[2,4] x) => (float[2,4] y) { a = Relu (x) b = Neg (a) y = Sigmoid (b) }""",
+    "the first of a symbolic number, on the GPU": """
+        g (float[n,2] x) => (float[a,b] y, int64[c,d] i)
+        <int64[1] k = {1}> { y, i = TopK <axis: int = 0, largest: int = 0> (x, k) }""",
+    "every fourth element, of what vectors hold, on the GPU": """
+        g (float[4,4,16] x) => (float[a,b,c] y) { y = LpNormalization <axis: int = -2> (x) }""",
+    "the smallest of one symbolic size": """
+        g (float[2,n] x) => (int64 y, int64 z) { s = Size (x) y = ReduceMin (s) z = ReduceMax (s)
+            }""",
+    "angles exact enough for what follows, on the GPU": """
+        g (float[64] x) => (float[64] y, float[64] z) <float c = {0.78539816}> {
+            a = Atan (x) y = Sub (a, c) z = Abs (a) }""",
+    "parts of a symbolic size that they do not divide": """
+        g (float[n] x, float[m,2] w) =>
+          (float[a] p, float[b] q, float[c] r, float[d,e] s, float[f,g] t) {
+            p, q, r = Split <axis: int = 0, num_outputs: int = 3> (x)
+            s, t = Split <axis: int = 0, num_outputs: int = 2> (w) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

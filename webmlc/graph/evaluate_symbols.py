@@ -78,11 +78,14 @@ def _element(stage: Tensor, place: dict[Var, Any], known: Mapping[Tensor, Value]
             sizes = [n for n in extents if n is not None]
             if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
                 raise _UnknownError
-            total: Any = _typed(reduction.init.value, stage.dtype)  # type: ignore[attr-defined]
+            total: Any = None  # `init` is neutral, and may be no index: the largest of integers
             for step in np.ndindex(*sizes):
                 inner = {a.var: i for a, i in zip(reduction.axes, step, strict=True)}
                 value = _value(reduction.value, place | inner, known)
-                total = _apply(reduction.combine, [total, value], stage.dtype)
+                both = [total, value]
+                total = value if total is None else _apply(reduction.combine, both, stage.dtype)
+            if total is None:
+                return _typed(reduction.init.value, stage.dtype)  # type: ignore[attr-defined]
             return total
         case Expr() as body:
             return _value(body, place, known)

@@ -131,6 +131,10 @@ def conv_transpose(sketch: Sketch) -> None:
     """The gradient of a convolution."""
     x, channels = channels_first(sketch, 3, 4)
     kernel, attributes = window(sketch, sketch.array(x).shape[2:], 3)
+    strides = attributes.get("strides", [1] * len(kernel))
+    same = str(attributes.get("auto_pad", "")).startswith("SAME")
+    if same and any(k < s for k, s in zip(kernel, strides, strict=True)):
+        raise Retry  # onnxruntime makes less than stride times the input's size, as ONNX has it
     group = sketch.choose([g for g in (1, 2, 3) if channels % g == 0])
     made = sketch.choose((1, 2, 4))
     inputs = [x, sketch.new("float32", (channels, made, *kernel))]

@@ -44,7 +44,7 @@ def unary(sketch: Sketch, op: str) -> None:
     """One operand; attributes are small positive numbers."""
     limits = DOMAINS.get(op)
     dtypes = types(op, sketch.opset)
-    if op in ("Erf", "HardSwish"):  # onnx.reference computes them with float32 in between
+    if op in ("Erf", "Gelu", "HardSwish"):  # onnx.reference computes them with float32 in between
         dtypes = tuple(d for d in dtypes if d != "float64")
     if op == "Shrink":  # its function body and onnx.reference cut fractions at different places
         dtypes = FLOATS
@@ -144,7 +144,7 @@ def cast(sketch: Sketch, op: str) -> None:
     target = sketch.choose(DTYPES)
     if target in INTEGERS and array.size:
         range_, least, most = np.iinfo(target), float(array.min()), float(array.max())
-        if array.dtype.kind == "f" and not range_.min <= least <= most <= range_.max:
+        if array.dtype.name in FLOATS and not range_.min <= least <= most <= range_.max:
             raise Retry  # the result is undefined
     if op == "Cast":
         sketch.node(op, x, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(target)))
@@ -154,7 +154,7 @@ def cast(sketch: Sketch, op: str) -> None:
 
 def bit_shift(sketch: Sketch) -> None:
     """Shifts by less than the width."""
-    x = sketch.value(("uint8",))
+    x = sketch.value(tuple(d for d in types("BitShift", sketch.opset) if d.startswith("uint")))
     direction = sketch.choose(("LEFT", "RIGHT"))
     sketch.node("BitShift", x, partner(sketch, x, (0, 7)), direction=direction)
 

@@ -96,7 +96,9 @@ class Context:
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The attribute, or `default` where it is not set."""
+        """The attribute, or `default` where it is not set; float32, as ONNX has all floats."""
+        if isinstance(default, float):
+            default = float(np.float32(default))
         return self.node.attributes.get(name, default)
 
     def has(self, index: int) -> bool:

@@ -131,7 +131,22 @@ def _resize_type(context: Context) -> tuple[TensorType, ...]:
     shape = list(x.shape)
     for axis in resized_axes(context):
         shape[axis.axis] = axis.after
+    if _has_symbols(context):
+        mode = context.attribute("coordinate_transformation_mode", "half_pixel")
+        for kind, known in ((context.attribute("mode", "nearest"), _SYMBOLIC_MODES),
+                            (mode, _SYMBOLIC_COORDINATES)):  # fmt: skip
+            if kind not in known:
+                raise NotSupportedError(f"{kind!r} of symbolic sizes")
     return (TensorType(x.dtype, tuple(shape)),)
+
+
+_SYMBOLIC_MODES = ("nearest", "linear")
+_SYMBOLIC_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+def _has_symbols(context: Context) -> bool:
+    """True where positions are computed in the kernel: a size or a scale is known at run time."""
+    return any(a.scale is None or as_int(a.before) is None for a in resized_axes(context))
 
 
 # -- known sizes: tables ------------------------------------------------------------------------
@@ -139,7 +154,7 @@ def _resize_type(context: Context) -> tuple[TensorType, ...]:
 
 def _expand(context: Context, builder: Builder) -> tuple[str, ...] | None:
     axes = resized_axes(context)
-    if any(a.scale is None or as_int(a.before) is None for a in axes):
+    if _has_symbols(context):
         return None
     value = context.node.inputs[0]
     factors = _whole_factors(context, axes)
@@ -388,12 +403,7 @@ def _along(context: Context, x: Tensor, axis: Axis, kind: str, nearest: str) -> 
         low, high = read(i, base), read(i, base + 1.0)
         return low + (high - low) * ratio
 
-    match kind:
-        case "nearest":
-            return at_nearest
-        case "linear":
-            return linear
-    raise NotSupportedError(f"resize mode {kind!r} of symbolic sizes")
+    return at_nearest if kind == "nearest" else linear
 
 
 X = "float32[1, 2, 3, 4]"

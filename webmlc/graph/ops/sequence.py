@@ -72,18 +72,20 @@ def _concat(context: Context, build: Builder) -> Results:
 
 def _split(context: Context, build: Builder) -> Results:
     """Parts of `split` elements (the last may be smaller), or of the sizes that `split` lists."""
-    axis = context.axis(0)
+    axis, data = context.axis(0), context.node.inputs[0]
+    if context.has(1) and context.rank(1) == 1:
+        count = as_int(context.shape(1)[0])
+        if count is None:
+            raise NotSupportedError("how many parts there are is known at run time only")
+        return (build.many("Split", data, context.node.inputs[1], outputs=count, axis=axis),)
     size = as_int(context.shape(0)[axis])
     if size is None:
         raise NotSupportedError(f"axis {axis} is symbolic: the sequence's length is unknown")
-    given = context.integers("split", 1)
-    split = given or (1,)
-    if not given or context.rank(1) == 0:
-        split = tuple(min(split[0], size - at) for at in range(0, size, split[0]))
+    (step,) = context.integers("split", 1) or (1,)
+    split = [min(step, size - at) for at in range(0, size, step)]
     sizes = build.constant(np.array(split, np.int64))
-    data = context.node.inputs[0]
     parts = build.many("Split", data, sizes, outputs=len(split), axis=axis)
-    if not given and not context.attribute("keepdims", 1):
+    if not context.has(1) and not context.attribute("keepdims", 1):
         parts = tuple(build("Squeeze", part, axes=(axis,)) for part in parts)
     return (parts,)
 

@@ -17,6 +17,7 @@ from webmlc.core.expr import (
     as_int,
     const,
     maximum,
+    minimum,
     select,
 )
 from webmlc.graph.compute import Tensor, compute
@@ -232,11 +233,11 @@ def split_sizes(context: Context) -> list[Expr]:
     if context.has(1):
         return dimensions(context, 1, "the sizes of the parts")
     count = int(context.attribute("num_outputs", count))
-    number = as_int(size)
-    if number is None or number % count == 0:
+    equal = "num_outputs" not in context.node.attributes  # what opsets before 18 ask for
+    if equal or canonical(size % count) == ZERO:
         return [canonical(size // count)] * count
-    part = -(-number // count)
-    return [const(max(0, min(part, number - k * part))) for k in range(count)]
+    part = (size + (count - 1)) // count
+    return [canonical(maximum(minimum(part, size - part * k), 0)) for k in range(count)]
 
 
 def _split_type(context: Context) -> tuple[TensorType, ...]:

@@ -118,9 +118,9 @@ class _Hoister:
         match index:
             case Ramp(base=Const()):
                 return index
-            case Ramp(base=base, stride=stride, width=width) if buffer in self.views:
+            case Ramp(base=base, stride=Const(value=1) as one, width=width) if buffer in self.views:
                 unit = self.sum(_exact_quotient(base))
-                return Ramp(call("mul", unit, Const(VECTOR_LANES)), stride, width)
+                return Ramp(call("mul", unit, Const(VECTOR_LANES)), one, width)
             case Ramp(base=base, stride=stride, width=width):
                 return Ramp(self.bind(self.sum(base), self.local), stride, width)
         return self.sum(index)

@@ -292,8 +292,8 @@ def definitions(name: str, dtype: DType, lanes: int) -> tuple[str, ...]:
         unsigned = type_name(DType.uint32, lanes)
         ending = suffix(dtype, lanes)
         text = _TEMPLATES[name].format(T=type_name(dtype, lanes), U=unsigned, suffix=ending)
-        inner = _CALLED.get(name)
-        return (*(definitions(inner, dtype, lanes) if inner else ()), text)
+        called = _CALLED.get(name)
+        return (*(definitions(called, dtype, lanes) if called else ()), text)
     if name in storage.TEMPLATES:
         helper = storage.TEMPLATES[name]
         text = helper.text.format(**type_fields(lanes))

@@ -20,12 +20,16 @@ from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
     bind_threads,
+    extent_of,
     loop_of,
     loops_along,
     reads,
     written,
 )
 from webmlc.schedule.schedule import Schedule
+
+MOST_REGISTERS = 256
+"""Elements of temporaries that a thread keeps to itself."""
 
 
 def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
@@ -103,11 +107,25 @@ def _schedule_rows(schedule: Schedule, final: Block, machine: Machine) -> None:
     for producer in producers:
         assert thread is not None
         schedule.compute_at(producer.name, thread)
+        size = own_elements(schedule, producer.name, thread)
+        if size is None or size > MOST_REGISTERS:
+            why = f"one thread would need {size or 'an unknown number of'} registers"
+            raise ScheduleError("rows", why, function, producer.name)
         schedule.set_scope(producer.name, "local")
     for producer in producers:
         clear_first(schedule, producer.name)
     if axes_of_kind(final, "reduce"):
         accumulate_in_register(schedule, final.name, thread)
+
+
+def own_elements(schedule: Schedule, name: str, thread: str) -> int | None:
+    """How many results of a block one thread makes; None where a symbol decides."""
+    loops = schedule.loops(name)
+    block = schedule.block(name)
+    along = {v.name for a, b in zip(block.axes, block.bindings, strict=True)
+             if a.kind == "spatial" for v in variables(b)}  # fmt: skip
+    below = [loop for loop in loops[loops.index(thread) + 1 :] if loop in along]
+    return extent_of([schedule.extent(loop) for loop in below])
 
 
 def clear_first(schedule: Schedule, fold: str) -> None:
