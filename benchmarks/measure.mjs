@@ -96,6 +96,7 @@ async function measureGroup(browser, server, job, group) {
     }
   }
   for (let round = -job.warmup; round < job.runs; round++) {
+    pages.push(...pages.splice(0, 1)); // nobody always runs after the same one
     for (const { row, page } of pages) {
       if (row.failure) continue;
       await page.waitForTimeout(PAUSE_MS);
