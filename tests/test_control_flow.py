@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx.numpy_helper
@@ -11,6 +13,8 @@ import pytest
 
 import webmlc
 from tests.against_onnxruntime import Device, check, parse
+from webmlc.core.machine import WASM_MACHINES
+from webmlc.host.load import load
 
 RNG = np.random.default_rng(0)
 
@@ -260,3 +264,22 @@ def test_control_flow_is_profiled(tmp_path: Path, device: Device) -> None:
     times = loaded.profile({"x": normal(2, 4), "b": normal(4), "c": np.array(True)})
     assert {"if", "else"} <= {step.kernel for step in times}
     loaded.dispose()
+
+
+def test_no_thread_writes_over_a_condition_that_another_has_yet_to_read(tmp_path: Path) -> None:
+    """The condition's place is free once it is read: a branch's result may lie there."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (bool[9,1] m, bool c) => (float[9,8] x, float[9,8] y)
+        <int64 b = {8}, int64 n = {16}, int64 r = {8192}, float l = {0}, float h = {4096}> {
+            w = MelWeightMatrix (b, n, r, l, h)
+            x = Where (m, w, w)
+            y = If (c) <then_branch = t () => (float[9,8] o) { o = Neg (w) },
+                        else_branch = e () => (float[9,8] p) { p = Relu (w) }> }"""
+    shared = replace(WASM_MACHINES["simd128"], parallel_operations=0)
+    with patch("webmlc.compile.WASM_MACHINES", {**WASM_MACHINES, "simd128": shared}):
+        webmlc.build(onnx.parser.parse_model(text), tmp_path, target="wasm")
+    model = load(tmp_path, "wasm", 2, "simd128")
+    for condition in [True, False] * 20:
+        got = model.run({"c": np.array(condition), "m": np.ones((9, 1), bool)})
+        np.testing.assert_array_equal(got["y"], -got["x"] if condition else got["x"])
+    model.dispose()

@@ -105,7 +105,7 @@ def _run(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
         return head + ")"
     labels = " ".join(f"$s{i}" for i in range(len(steps)))
     jumps = any(step.control for step in steps)
-    lines = [f"{head} (local $count i32)", "(loop $again"] if jumps else [head]
+    lines = [f"{head} (local $count i32) (local $going i32)", "(loop $again"] if jumps else [head]
     lines += [f"block $s{i}" for i in reversed(range(len(steps)))]
     lines.append(f"local.get $first br_table {labels} end")
     for index, step in enumerate(steps):
@@ -133,23 +133,29 @@ def _call(kernels: Mapping[str, LoopFunction], index: int, step: Step) -> list[s
 
 
 def _decide(step: Step, control: ModuleControl) -> list[str]:
-    """A decision, which every thread takes by itself, all on the same values."""
+    """A decision, which every thread takes by itself, all on the same values: they meet before what
+    follows may write over the condition.
+    """
     jump = (
         f"(if (i32.le_s (local.get $last) (i32.const {control.target})) (then (return))) "
         f"(local.set $first (i32.const {control.target})) (br $again)"
     )
     if control.kind == "else":
         return [f"  {jump}"]
-    going = f"(i32.load8_u {_slot(step.arguments[0])})" if step.arguments else "(i32.const 1)"
+    lines: list[str] = []
+    going = "(i32.const 1)"
+    if step.arguments:
+        lines = [f"  (local.set $going (i32.load8_u {_slot(step.arguments[0])}))"]
+        going = "(local.get $going)"
     if control.kind == "if":
-        return [f"  (if (i32.eqz {going}) (then {jump}))"]
+        lines.append("  (call $barrier (local.get $threads))")
+        return [*lines, f"  (if (i32.eqz {going}) (then {jump}))"]
     assert control.counter is not None
     counter = f"offset={SLOTS + 4 * control.counter} (i32.const 0)"
     start = "(i32.const 0)"
-    lines = []
     if control.kind == "next":
         start = "(local.get $count)"
-        lines = [  # nobody counts before all have read
+        lines += [  # nobody counts before all have read
             f"  (local.set $count (i32.add (i32.load {counter}) (i32.const 1)))",
             "  (call $barrier (local.get $threads))",
         ]
