@@ -12,10 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
+from webmlc.core.expr import const
+from webmlc.graph.ops.winograd import FORMS
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.manifest_json import from_json
 
-CHANNELS, SIZE = 32, 10  # tiles of 4 do not divide the map
+CHANNELS, SIZE = 32, 9  # no tile divides the map
 SCRIPT = Path(__file__).parent / "js" / "run_sines.mjs"
 
 
@@ -25,8 +27,14 @@ def weights() -> tuple[np.ndarray, np.ndarray]:
     return kernel.astype(np.float32), random.standard_normal(CHANNELS).astype(np.float32)
 
 
+@pytest.fixture(scope="module", params=sorted(FORMS))
+def tile(request: pytest.FixtureRequest) -> int:
+    chosen: int = request.param
+    return chosen
+
+
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(tile: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """y = relu(conv(x) + x), batch symbolic."""
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
@@ -43,7 +51,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     onnx.checker.check_model(model)
     folder = tmp_path_factory.mktemp("winograd")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("webmlc.graph.use_winograd.SAVED", 0)  # in a map so small it saves little
+        patch.setattr("webmlc.graph.use_winograd.FORMS", {tile: FORMS[tile]})
+        patch.setattr("webmlc.graph.use_winograd.SAVED", -(10**9))  # in a map so small it loses
         webmlc.build(model, folder, target="wasm")
     return folder
 
@@ -89,10 +98,11 @@ def test_the_javascript_runtime_derives_the_weights_too(package: Path, threads) 
         assert relative_error(np.reshape(output, x.shape), expected(x)) < 5e-6
 
 
-def test_the_package_ships_small_weights(package: Path) -> None:
+def test_the_package_ships_small_weights(package: Path, tile) -> None:
     manifest = from_json((package / MANIFEST).read_text())
     program = manifest.programs["wasm"]
     (derived,) = [b for b in program.buffers if b.kind == "derived"]
     assert manifest.programs["wasm"].resources.weights < 4 * CHANNELS * (9 * CHANNELS + 2) + 256
     assert [run.once for run in program.runs] == [True, False]
     assert derived.name in program.steps[0].written
+    assert derived.shape[:2] == (const(tile + 2),) * 2

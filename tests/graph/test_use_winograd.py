@@ -7,7 +7,7 @@ import pytest
 from tests.graph.graphs import module, zeros
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.ir import Module
-from webmlc.graph.use_winograd import Layer, use_winograd, worthwhile
+from webmlc.graph.use_winograd import Layer, best_tiles, use_winograd
 
 
 def operators(made: Module) -> list[str]:
@@ -50,18 +50,18 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
 @pytest.mark.parametrize(
     ("channels", "outputs", "size", "expected"),
     [
-        (64, 64, 56, True),
-        (256, 256, 14, True),
-        (16, 64, 55, True),
-        (512, 512, 7, False),  # four tiles of 4x4 for 7x7 outputs, and 37 MB of weights for them
-        (128, 32, 14, False),  # saves too little for its code
+        (64, 64, 56, 4),
+        (256, 256, 14, 4),
+        (16, 64, 55, 4),
+        (512, 512, 7, 2),  # four tiles of 4x4 for 7x7 outputs would need 37 MB of weights
+        (128, 32, 14, None),  # saves too little for its code
     ],
 )
 def test_the_cost_model(channels, outputs, size, expected) -> None:
     layer = Layer(channels, outputs, size, size)
-    assert worthwhile([layer]) == ({layer} if expected else set())
+    assert best_tiles([layer]).get(layer) == expected
 
 
 def test_layers_of_one_shape_share_their_code() -> None:
     layer = Layer(128, 32, 14, 14)
-    assert worthwhile([layer] * 24) == {layer}
+    assert best_tiles([layer] * 24) == {layer: 4}

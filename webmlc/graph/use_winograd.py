@@ -1,8 +1,8 @@
 """3x3 convolutions of stride 1 in Winograd's form, where it is faster.
 
 In: a function after layouts. Out: the same meaning; a chosen `webmlc.Conv` is three transforms
-around 36 matrix products (`ops/winograd.py`). The weights' transform depends on constants only: it
-runs once, at load, so that the package ships the small form.
+around 36 matrix products, or 16 (`ops/winograd.py`). The weights' transform depends on constants
+only: it runs once, at load, so that the package ships the small form.
 
     %y = webmlc.Conv(%p, %w)  ->  %v = WinogradInput(%p); %u = WinogradWeights(%w)
                                   %m = webmlc.MatMul(%v, %u); %y = WinogradOutput(%m)
@@ -23,16 +23,13 @@ from webmlc.core.simplify import simplify
 from webmlc.graph.function_writer import FunctionWriter
 from webmlc.graph.ir import Function, Module, Node, TensorType, producers
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.ops.winograd import PLANES, TILE, tiles
+from webmlc.graph.ops.winograd import FORMS, planes_of, tiles
 from webmlc.graph.simplify_graph import remove_dead_code
 
-_AREA = PLANES * PLANES
 _TRANSFORM_COST = 7
 """Multiply-adds that transforming one element costs as much as."""
-_STREAM_COST = 12
-"""Multiply-adds in the time that one transformed weight takes to arrive from memory: with fewer
-tiles, the products wait for their weights.
-"""
+_STREAM_COST = 6
+"""Tiles in whose products a transformed weight takes as long to arrive from memory."""
 _START_COST = 4
 """Steps of a product's inner loop that beginning and ending one take."""
 _LANES = 4
@@ -62,21 +59,26 @@ class Layer:
     width: int
 
 
-def saved(layer: Layer) -> int:
-    """Multiply-adds that the transforms and 36 products save of nine taps, by a model of both."""
+def saved(layer: Layer, tile: int) -> int:
+    """Multiply-adds that the transforms and products of a tile's planes save of nine taps, by a
+    model of both.
+    """
     channels, outputs = layer.channels, layer.outputs
-    height, width = layer.height, layer.width
-    count = (as_int(tiles(const(height))) or 1) * (as_int(tiles(const(width))) or 1)
-    direct = 9 * height * width * channels * outputs
-    products = _AREA * (channels + _START_COST) * outputs * max(count, _STREAM_COST)
-    transforms = _AREA * count * (channels + outputs) * _TRANSFORM_COST
+    down, across = (as_int(tiles(const(n), tile)) or 1 for n in (layer.height, layer.width))
+    count, area = down * across, planes_of(tile) ** 2
+    direct = 9 * layer.height * layer.width * channels * outputs
+    products = area * (channels + _START_COST) * outputs * (count + _STREAM_COST)
+    transforms = area * count * (channels + outputs) * _TRANSFORM_COST
     return direct - (products + transforms)
 
 
-def worthwhile(layers: Iterable[Layer]) -> frozenset[Layer]:
-    """Those that, as often as they occur, save more than their kernels cost."""
+def best_tiles(layers: Iterable[Layer]) -> dict[Layer, int]:
+    """The tile of each layer that, as often as it occurs, saves more than its kernels cost."""
     counts = Counter(layers)
-    return frozenset(layer for layer, count in counts.items() if saved(layer) * count >= SAVED)
+    best = {layer: max(FORMS, key=lambda tile: saved(layer, tile)) for layer in counts}
+    return {
+        layer: tile for layer, tile in best.items() if saved(layer, tile) * counts[layer] >= SAVED
+    }
 
 
 @dataclass(slots=True)
@@ -90,10 +92,11 @@ class _Rewrite(FunctionWriter):
         self.constants.update(self.source.constants)
         self.makers = producers(self.source)
         layers = {node.outputs: self.layer(node) for node in self.source.nodes}
-        chosen = worthwhile(layer for layer in layers.values() if layer is not None)
+        chosen = best_tiles(layer for layer in layers.values() if layer is not None)
         for node in self.source.nodes:
-            if layers[node.outputs] in chosen:
-                self.convolution(node)
+            layer = layers[node.outputs]
+            if layer in chosen:
+                self.convolution(node, chosen[layer])
             else:
                 self.nodes.append(node)
         return self.written()
@@ -113,18 +116,20 @@ class _Rewrite(FunctionWriter):
         whole = channels % _LANES == 0 and outputs % weights.shape[-1] == 0
         return Layer(channels, outputs, height, width) if whole else None
 
-    def convolution(self, node: Node) -> None:
+    def convolution(self, node: Node, tile: int) -> None:
         data, weights = node.inputs
         (result,) = node.outputs
         windows: Windows = node.attributes["windows"]
-        planes = self.make("WinogradInput", (self.padded(data, windows),), f"{result}.planes", node)
-        matrices = self.make("WinogradWeights", (weights,), f"{weights}.planes", node)
+        source = self.padded(data, windows, tile)
+        planes = self.make("WinogradInput", (source,), f"{result}.planes", node, tile=tile)
+        name = f"{weights}.planes{tile}"
+        matrices = self.make("WinogradWeights", (weights,), name, node, tile=tile)
         operands = (self.flat(planes, 2, 5, node), self.flat(matrices, 2, 2, node))
         columns = const(node.attributes["channels"])
         product = self.make("MatMul", operands, f"{result}.products", node, columns=columns)
         tiled = TensorType(DType.float32, (*self.types[planes].shape[:-1], columns))
         tiles_ = self.view(product, tiled, f"{product}.tiles", node.origin)
-        self.make("WinogradOutput", (tiles_,), result, node, sizes=windows.sizes)
+        self.make("WinogradOutput", (tiles_,), result, node, sizes=windows.sizes, tile=tile)
 
     def make(
         self, op: str, inputs: tuple[str, ...], output: str, node: Node, **attributes: Any
@@ -138,10 +143,10 @@ class _Rewrite(FunctionWriter):
         """True for what is yet to be written, the source's own values included."""
         return value not in self.types or value in self.source.types
 
-    def padded(self, data: str, windows: Windows) -> str:
+    def padded(self, data: str, windows: Windows, tile: int) -> str:
         """The map, large enough for whole tiles: what already pads it, pads more."""
         sizes = [as_int(size) or 0 for size in windows.sizes]
-        missing = [-size % TILE for size in sizes]
+        missing = [-size % tile for size in sizes]
         if not any(missing):
             return data
         pads = np.array([0, 0, 0, 0, 0, *missing, 0], np.int64)
@@ -168,6 +173,6 @@ class _Rewrite(FunctionWriter):
         for dimension in shape[first:last]:
             merged = simplify(merged * dimension)
         rows = (merged,) if last > first else ()
-        known = TensorType(DType.float32, (const(_AREA), *rows, *shape[last:]))
+        known = TensorType(DType.float32, (simplify(shape[0] * shape[1]), *rows, *shape[last:]))
         output = f"{value}.flat"
         return self.view(value, known, output, node.origin) if self.is_new(output) else output
