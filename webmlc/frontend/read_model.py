@@ -96,7 +96,7 @@ def _modernise(model: ModelProto) -> ModelProto:
         return model
     try:
         return version_converter.convert_version(model, NUMPY_BROADCASTING)
-    except RuntimeError as error:
+    except (RuntimeError, version_converter.ConvertError) as error:
         message = str(error).strip().splitlines()[0]
         raise ModelError(
             f"ONNX's version converter cannot modernise the model: {message}"
@@ -199,7 +199,10 @@ class _Reader:
                 return proto.s.decode("utf-8", "replace")
             case AttributeProto.STRINGS:
                 return tuple(s.decode("utf-8", "replace") for s in proto.strings)
-        value: Any = helper.get_attribute_value(proto)
+        try:
+            value: Any = helper.get_attribute_value(proto)
+        except ValueError as error:
+            raise ModelError(f"attribute {proto.name!r} is malformed: {error}") from None
         return tuple(value) if isinstance(value, Sequence) else value
 
     def constant(self, proto: NodeProto) -> Array:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import Unsupported, UnsupportedError
+from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.rewrite import variables
 from webmlc.graph.compute import placeholder
@@ -57,6 +57,9 @@ from webmlc.graph.ops.operator import (
     symbolic_value,
 )
 from webmlc.graph.outline import Outline, Outlines
+
+LARGEST = 1 << 32
+"""Bytes that memory32 addresses."""
 
 BOUND_LIMIT = 64
 """A run reads no more sizes than this from one tensor."""
@@ -106,6 +109,10 @@ class _Inference:
         self.scope = Scope(self.types, self.constants, self.values, self.sequences)
 
     def run(self) -> Function:
+        for name, type_ in self.types.items():
+            if _smallest_size(type_) > LARGEST:
+                reason = f"{type_} is larger than 32-bit memory"
+                raise UnsupportedError((Unsupported(name, "input", reason),))
         for name in sorted(self.failed):
             reason = "its type is not a tensor of known rank and a supported element type"
             self.unsupported.append(Unsupported(name, "input", reason))
@@ -138,6 +145,11 @@ class _Inference:
                 if values:
                     deciding = [s for v in values for s in self.sources_of(v)]
                     self.unknown += [tuple(deciding)] * len(error.nodes)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"{node.op} (node {node.name!r}): its inputs, outputs and attributes do not "
+                    f"fit the operator ({type(error).__name__}: {error})"
+                ) from error
         if len(self.unknown) == len(self.unsupported) > 0:
             sources = dict.fromkeys(value for found in self.unknown for value in found)
             raise UnknownShapeError(tuple(self.unsupported), tuple(sources))
@@ -240,6 +252,9 @@ class _Inference:
         if not node.domain and node.op in ("If", "Loop"):
             return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
+        for type_ in outputs:
+            if _smallest_size(type_) > LARGEST:
+                raise NotSupportedError(f"its result, {type_}, is larger than 32-bit memory")
         names = [o for o in node.outputs if o]
         for name, type_ in zip(names, outputs, strict=True):
             self.types[name] = type_
@@ -329,6 +344,11 @@ def _may_be_shape(node: Node, context: Context) -> bool:
     if all(t.dtype.is_integer or t.dtype is DType.bool for t in context.outputs):
         return True
     return all(context.value(i) is not None for i, name in enumerate(node.inputs) if name)
+
+
+def _smallest_size(type_: TensorType) -> int:
+    """The bytes that a tensor has at least, its symbols at 1."""
+    return prod(max(as_int(d) or 1, 1) for d in type_.shape) * type_.dtype.bytes
 
 
 def _typed_inputs(function: Function) -> list[str]:

@@ -336,7 +336,7 @@ def _split_constant(
 
 def _divide(term: Term, factor: int, stride: Expr) -> tuple[Term, int] | None:
     """`factor · term / stride`, where it divides; a sum (`6n - 18`) divides nothing."""
-    if len(terms(stride)) > 1:
+    if len(terms(stride)) != 1:
         return None
     ((bottom, unit),) = terms(stride).items()
     rest = list(term)
