@@ -28,7 +28,7 @@ from webmlc.host.try_model import Build, read_inputs
 Array = NDArray[Any]
 WITHIN_ONE_STEP = 0.999
 """The share of a quantised output's elements that must be at most one step off."""
-ONNXRUNTIME = "onnxruntime"
+ONNXRUNTIME, ONNX_REFERENCE = "onnxruntime", "onnx.reference"
 _ROUNDING = 1.001
 """A step, and what float32 adds to it when it multiplies by the scale."""
 
@@ -40,6 +40,7 @@ class OutputError:
     Of a quantised output also `steps`, the error in steps of its quantisation, and `within`, the
     share of the elements that are at most one step off. `spread`: of an output that is too far
     from the reference, how far two evaluations of the reference itself are apart, as `relative`.
+    `reference`: what it was compared with, where that is not the result's reference.
     """
 
     output: str
@@ -51,6 +52,7 @@ class OutputError:
     steps: float | None = None
     within: float | None = None
     spread: float | None = None
+    reference: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class CheckResult:
         """A row per output, to print."""
         quantised = any(o.steps is not None for o in self.outputs)
         spread = any(o.spread is not None for o in self.outputs)
+        several = any(o.reference is not None for o in self.outputs)
         return [
             {
                 "output": o.output,
@@ -79,6 +82,7 @@ class CheckResult:
                 "relative": o.relative,
                 **({"steps": o.steps, "within one": o.within} if quantised else {}),
                 **({"reference's own": o.spread} if spread else {}),
+                **({"against": o.reference or self.reference} if several else {}),
                 "passed": o.passed,
             }
             for o in self.outputs
@@ -103,7 +107,8 @@ def check_model(
     must be equal. Of a quantised output `WITHIN_ONE_STEP` of the elements may be one step of its
     quantisation off: what lies between two steps rounds by the last bit of a float. No output has
     to be closer to onnxruntime than that is to itself without its optimisations (a sigmoid far
-    below one, say, of which it computes few digits). Raises what building and running raise.
+    below one, say, of which it computes few digits); one that is too far from it may agree with
+    `onnx.reference` instead, and its row says so. Raises what building and running raise.
     """
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         package = Path(scratch) / "package"
@@ -146,7 +151,7 @@ def run_reference(
         return _tensors(names, results), ONNXRUNTIME
     except Exception as error:  # onnxruntime raises its own classes, one per status
         try:
-            return _run_onnx_reference(path, inputs), "onnx.reference"
+            return _run_onnx_reference(path, inputs), ONNX_REFERENCE
         except Exception as second:
             raise WebmlcError(
                 f"no reference can run {path}: onnxruntime: {error}; onnx.reference: {second}"
@@ -228,7 +233,8 @@ def _against_either(
     for error in errors:
         name = error.output
         other = compare(name, expected[name], actual[name], tolerance, steps.get(name))
-        found.append(other if other.passed and not error.passed else error)
+        agrees = other.passed and not error.passed
+        found.append(replace(other, reference=ONNX_REFERENCE) if agrees else error)
     return tuple(found)
 
 
