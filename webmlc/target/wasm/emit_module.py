@@ -32,11 +32,14 @@ Features = Literal["dot", "relaxed", "simd128"]
 SLOTS = 1024
 """Where the slot table starts."""
 
-_SPINS = 1 << 24
-"""Turns of the spin before a thread sleeps in a barrier: some milliseconds, more than another
-thread's time slice. Threads that sleep at every barrier look idle to the operating system, which
-then runs all of them on one core.
+_PATIENCE = 1 << 25
+"""Turns that a thread spins in barriers during a run, before it sleeps in them: some milliseconds,
+more than another thread's time slice. Threads that sleep at every barrier look idle to the
+operating system, which then runs all of them on one core; threads that never sleep wait in vain
+where other programs keep the cores busy.
 """
+_EARNED = 1 << 17
+"""Turns that each barrier adds: the skew of threads that all run is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,10 @@ def _run(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
         return head + ")"
     labels = " ".join(f"$s{i}" for i in range(len(steps)))
     jumps = any(step.control for step in steps)
-    lines = [f"{head} (local $count i32) (local $going i32)", "(loop $again"] if jumps else [head]
+    lines = [f"{head} (local $count i32) (local $going i32)" if jumps else head]
+    lines.append(f"(global.set $patience (i32.const {_PATIENCE}))")
+    if jumps:
+        lines.append("(loop $again")
     lines += [f"block $s{i}" for i in reversed(range(len(steps)))]
     lines.append(f"local.get $first br_table {labels} end")
     for index, step in enumerate(steps):
@@ -174,7 +180,8 @@ def _slot(slot: int) -> str:
     return f"(i32.load offset={SLOTS + 4 * slot} (i32.const 0))"
 
 
-_BARRIER = f"""(func $barrier (param $threads i32) (local $generation i32) (local $spins i32)
+_BARRIER = f"""(global $patience (mut i32) (i32.const {_PATIENCE}))
+(func $barrier (param $threads i32) (local $generation i32) (local $spins i32)
   (if (i32.le_u (local.get $threads) (i32.const 1)) (then (return)))
   (local.set $generation (i32.atomic.load offset=64 (i32.const 0)))
   (if (i32.eq (i32.atomic.rmw.add (i32.const 0) (i32.const 1))
@@ -184,10 +191,15 @@ _BARRIER = f"""(func $barrier (param $threads i32) (local $generation i32) (loca
       (drop (i32.atomic.rmw.add offset=64 (i32.const 0) (i32.const 1)))
       (drop (memory.atomic.notify offset=64 (i32.const 0) (i32.const -1)))
       (return)))
-  (local.set $spins (i32.const {_SPINS}))
-  (loop $spin
-    (if (i32.ne (i32.atomic.load offset=64 (i32.const 0)) (local.get $generation)) (then (return)))
-    (br_if $spin (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))))
-  (loop $sleep
-    (drop (memory.atomic.wait32 offset=64 (i32.const 0) (local.get $generation) (i64.const -1)))
-    (br_if $sleep (i32.eq (i32.atomic.load offset=64 (i32.const 0)) (local.get $generation)))))"""
+  (local.set $spins (global.get $patience))
+  (block $met
+    (loop $spin
+      (br_if $met (i32.ne (i32.atomic.load offset=64 (i32.const 0)) (local.get $generation)))
+      (br_if $spin (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))))
+    (loop $sleep
+      (drop (memory.atomic.wait32 offset=64 (i32.const 0) (local.get $generation) (i64.const -1)))
+      (br_if $sleep (i32.eq (i32.atomic.load offset=64 (i32.const 0)) (local.get $generation)))))
+  (local.set $spins (i32.add (local.get $spins) (i32.const {_EARNED})))
+  (global.set $patience
+    (select (local.get $spins) (i32.const {_PATIENCE})
+            (i32.lt_u (local.get $spins) (i32.const {_PATIENCE})))))"""
