@@ -65,7 +65,7 @@ def test_an_integer_product_is_vectorised(tmp_path: Path) -> None:
     model.graph.initializer.append(weights)
     del model.graph.input[1]
     text = built(model, tmp_path / "package")
-    assert "i32x4.mul" in text
+    assert "i32x4.dot_i16x8_s" in text
     assert "i16x8.extend_low_i8x16_s" in text  # weights stay bytes
     assert "i8x16.narrow_i16x8_u" in text
     inputs = {"a": rng.integers(0, 256, (48, 32)).astype(np.uint8)}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.rewrite import variables
-from webmlc.loops.ir import Block, Buffer, For, LoopFunction, stores
+from webmlc.loops.ir import Block, Buffer, For, LoopFunction, Stmt, loads, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.tree import Path, depends_on, outer_blocks
 
@@ -32,6 +32,25 @@ def require_data_parallel(primitive: str, function: LoopFunction, loop: For) -> 
                     f"{block.name!r}: its iterations meet in one element"
                 )
                 raise ScheduleError(primitive, reason, function, name, block.name)
+
+
+def require_own_locals(primitive: str, function: LoopFunction, loop: For) -> None:
+    """Refuse a loop that shares a `local` buffer with what is outside: each thread has its own."""
+    for buffer in locals_shared_with(function, loop):
+        name = loop.var.name
+        reason = f"loop {name!r} shares {buffer.name!r} with what is outside; each thread has one"
+        raise ScheduleError(primitive, reason, function, name)
+
+
+def locals_shared_with(function: LoopFunction, loop: For) -> list[Buffer]:
+    """The `local` buffers that are used both under `loop` and elsewhere."""
+
+    def uses(stmt: Stmt, buffer: Buffer) -> int:
+        used = [*(load.buffer for load in loads(stmt)), *(store.buffer for store in stores(stmt))]
+        return sum(other.name == buffer.name for other in used)
+
+    local = [buffer for buffer in function.allocations if buffer.scope == "local"]
+    return [b for b in local if 0 < uses(loop, b) < uses(function.body, b)]
 
 
 def only_output(primitive: str, function: LoopFunction, block: Block) -> Buffer:

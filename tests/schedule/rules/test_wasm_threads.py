@@ -28,6 +28,8 @@ _spec.loader.exec_module(k)
 CASES: dict[str, tuple[LoopFunction, dict[str, int]]] = {
     "matmul": (k.matmul(100, 96, 64), {}),
     "matmul, symbolic": (k.matmul(k.S, 96, 384), {"s": 19}),
+    "matmul, sigmoid": (k.matmul_sigmoid(100, 96, 64), {}),
+    "matmul, sigmoid, a tile and a rest": (k.matmul_sigmoid(6, 20, 4000), {}),
     "matvec": (k.matmul(1, 500, 256), {}),
     "attention": (k.attention_scores(12, k.S, k.S, 32), {"s": 19}),
     "conv 1x1, blocked": (k.convolution(56, 55, 64, 16, 1), {}),

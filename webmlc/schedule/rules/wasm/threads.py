@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, Seq, Stmt, blocks, loads, stores
+from webmlc.schedule.legality import locals_shared_with
 from webmlc.schedule.rules.wasm.nests import extent_of
 from webmlc.schedule.schedule import Schedule
 
@@ -21,6 +22,8 @@ def share_work(schedule: Schedule) -> None:
     nests = _nests(schedule.function.body)
     while nests:
         nest = nests.pop()
+        if locals_shared_with(schedule.function, nest):
+            continue  # one tile: its results reach the next nest in one thread's memory
         loops, last = _loops_to_share(schedule, nest)
         known = any(extent_of(schedule, loop) is not None for loop in loops)
         parts = [] if known or not isinstance(last.body, Seq) else _independent_nests(last.body)
