@@ -113,8 +113,10 @@ def _split_groups(schedule: Schedule, nest: Nest, channel: Axis, size: int) -> N
     """Give groups and the channels of a group an axis and a loop each."""
     spatial = [axis for axis in schedule.block(nest.update).axes if axis.kind == "spatial"]
     position = spatial.index(channel)
-    loops = [axis_loops(schedule, block)[position] for block in (nest.update, nest.result)]
-    schedule.split_dimension(nest.update, position, size)
+    writers = [nest.update] if nest.copy is None else [nest.update, nest.copy]
+    loops = [axis_loops(schedule, block)[position] for block in (*writers, nest.result)]
+    for writer in writers:
+        schedule.split_dimension(writer, position, size)
     for loop in loops:
         assert loop is not None
         schedule.split(loop, [None, size])
