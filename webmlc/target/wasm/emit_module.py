@@ -26,6 +26,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import print_kernel
 from webmlc.target.wasm.reduce_strength import reduce_strength
+from webmlc.target.wasm.share_constants import share_constants
 
 Features = Literal["dot", "relaxed", "simd128"]
 
@@ -82,9 +83,11 @@ def emit_module(
         text, needed = print_function(kernel, name, features)
         functions.append(text)
         scratch = max(scratch, needed)
+    constants, functions = share_constants(functions)
     parts = [
         "(module",
         '(import "env" "memory" (memory 1 65536 shared))',
+        *constants,
         _BARRIER,
         *functions,
         _run(kernels, steps),
