@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.target.programs import PREDICATE
 from webmlc.loops.count_work import Work, count_work
 from webmlc.loops.text import parse_function
 
@@ -45,21 +46,7 @@ def product(
 
 @pytest.mark.parametrize("n", [0, 1, 4, 9])
 def test_a_predicate_counts_where_it_holds(n: int) -> None:
-    found, read, written = work(
-        """
-@T.kernel
-def relu(A: T.Buffer((n, 7), "float32"), B: T.Output((n, 7), "float32"), n: T.symbol):
-    for io in T.parallel((n + 3) // 4):
-        for ii in range(4):
-            for j in range(7):
-                with T.block("B"):
-                    T.where(io * 4 + ii < n)
-                    i = T.axis.spatial(n, io * 4 + ii)
-                    jj = T.axis.spatial(7, j)
-                    B[i, jj] = T.max(A[i, jj], T.float32(0.0))
-""",
-        n=n,
-    )
+    found, read, written = work(PREDICATE, n=n)
     assert found.flops == 7 * n
     assert read.get("A", 0) == written.get("B", 0) == 7 * n
 

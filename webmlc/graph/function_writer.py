@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.graph.ir import Array, Function, Node, TensorType
+from webmlc.graph.ir import Array, Function, Node, TensorType, producers
 from webmlc.graph.meaning import infer_node
 from webmlc.graph.ops.operator import array_type
 
@@ -72,3 +72,17 @@ class FunctionWriter:
         self.types[output] = known
         self.nodes.append(Node("View", (value,), (output,), attributes, "webmlc", origin))
         return output
+
+
+@dataclass(slots=True)
+class FunctionRewriter(FunctionWriter):
+    """A writer that knows its source's types and constants from the start, and `makers`: the node
+    that makes each value there.
+    """
+
+    makers: dict[str, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.types.update(self.source.types)
+        self.constants.update(self.source.constants)
+        self.makers = producers(self.source)

@@ -15,8 +15,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.dtypes import DType
-from webmlc.graph.function_writer import FunctionWriter
-from webmlc.graph.ir import Function, Module, Node, producers
+from webmlc.graph.function_writer import FunctionRewriter
+from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.simplify_graph import remove_dead_code
 
 SMALLEST = 1 << 20
@@ -45,16 +45,12 @@ class _Logits:
 
 
 @dataclass(slots=True)
-class _Rewrite(FunctionWriter):
+class _Rewrite(FunctionRewriter):
     """The function being written, who makes each value and how often it is read."""
 
-    makers: dict[str, Node] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> Function:
-        self.types.update(self.source.types)
-        self.constants.update(self.source.constants)
-        self.makers = producers(self.source)
         self.uses.update(self.source.outputs)
         for node in self.source.nodes:
             self.uses.update(node.inputs)

@@ -15,15 +15,15 @@ Maps of int8 are taken as unsigned, 128 more than they are: Σ x · w = Σ (x + 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.core.simplify import simplify
-from webmlc.graph.function_writer import FunctionWriter
-from webmlc.graph.ir import Array, Function, Module, Node, TensorType, producers
+from webmlc.graph.function_writer import FunctionRewriter
+from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops.layout import BYTES_PER_WORD
 from webmlc.graph.simplify_graph import remove_dead_code
 
@@ -43,15 +43,10 @@ def use_byte_products(module: Module) -> Module:
 
 
 @dataclass(slots=True)
-class _Rewrite(FunctionWriter):
+class _Rewrite(FunctionRewriter):
     """The function being written, and who makes what its pads may start from."""
 
-    makers: dict[str, Node] = field(default_factory=dict)
-
     def run(self) -> Function:
-        self.types.update(self.source.types)
-        self.constants.update(self.source.constants)
-        self.makers = producers(self.source)
         for node in self.source.nodes:
             if self.is_chosen(node):
                 self.product(node)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.core.simplify import simplify
-from webmlc.graph.function_writer import FunctionWriter
-from webmlc.graph.ir import Function, Module, Node, TensorType, producers
+from webmlc.graph.function_writer import FunctionRewriter
+from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.ops.winograd import FORMS, planes_of, tiles
 from webmlc.graph.simplify_graph import remove_dead_code
@@ -82,15 +82,10 @@ def best_tiles(layers: Iterable[Layer]) -> dict[Layer, int]:
 
 
 @dataclass(slots=True)
-class _Rewrite(FunctionWriter):
+class _Rewrite(FunctionRewriter):
     """The function being written, and who makes what its pads may start from."""
 
-    makers: dict[str, Node] = field(default_factory=dict)
-
     def run(self) -> Function:
-        self.types.update(self.source.types)
-        self.constants.update(self.source.constants)
-        self.makers = producers(self.source)
         layers = {node.outputs: self.layer(node) for node in self.source.nodes}
         chosen = best_tiles(layer for layer in layers.values() if layer is not None)
         for node in self.source.nodes:

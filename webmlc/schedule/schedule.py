@@ -21,6 +21,7 @@ from typing import Any
 from webmlc.core.expr import Expr, Operand, Var
 from webmlc.core.flags import verify_level
 from webmlc.loops.ir import Block, For, LoopFunction, Scope, Stmt, blocks, walk_statements
+from webmlc.schedule.nest import axis_variables
 from webmlc.schedule.primitives import PRIMITIVES
 from webmlc.schedule.trace import Step, Trace, arguments_of, step
 from webmlc.schedule.tree import (
@@ -63,6 +64,11 @@ class Schedule:
         """
         path, _ = path_to_block(self.function, "loops", block)
         return [loop.var.name for loop in loops_of(path)]
+
+    def reduce_loops(self, block: str) -> list[str]:
+        """The loops that a block's reduction runs along, outermost first."""
+        along = {var.name for var in axis_variables(self.block(block), "reduce")}
+        return [loop for loop in self.loops(block) if loop in along]
 
     def block(self, name: str) -> Block:
         """The block called `name`."""

@@ -39,7 +39,6 @@ from webmlc.schedule.rules.wasm.tile import (
     cover_rows,
     make_tile,
     partition_into,
-    reduce_loops,
     split_off,
 )
 from webmlc.schedule.schedule import Schedule
@@ -244,7 +243,7 @@ class _Tiling:
         schedule = self.schedule
         block = schedule.block(update)
         axes = [axis for axis in block.axes if axis.kind == "reduce"]
-        loops = reduce_loops(schedule, update)
+        loops = schedule.reduce_loops(update)
         if len(loops) != len([a for a in axes if as_int(a.extent) != 1]) or len(loops) < 2:
             return
         axes = [axis for axis in axes if as_int(axis.extent) != 1]

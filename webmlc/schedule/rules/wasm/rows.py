@@ -17,7 +17,7 @@ from webmlc.schedule.analysis import fold_of, operations, reads_evenly
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.wasm.nests import extent_of, is_parameter, written_buffer
 from webmlc.schedule.rules.wasm.pointwise import fuse_even, schedule_pointwise
-from webmlc.schedule.rules.wasm.tile import reduce_loops, vectorize_columns
+from webmlc.schedule.rules.wasm.tile import vectorize_columns
 from webmlc.schedule.rules.wasm.window import schedule_window
 from webmlc.schedule.schedule import Schedule
 
@@ -136,7 +136,7 @@ def _stores_known_sizes(schedule: Schedule, producers: list[str], depth: int) ->
     size.
     """
     for producer in producers:
-        reduced = reduce_loops(schedule, producer)
+        reduced = schedule.reduce_loops(producer)
         own = [loop for loop in schedule.loops(producer)[depth:] if loop not in reduced]
         if any(extent_of(schedule, loop) is None for loop in own):
             return False
@@ -152,7 +152,7 @@ def _keep_near(schedule: Schedule, producer: str) -> None:
 
 def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     """Reduce along the contiguous axis in vectors; False where nothing contiguous is reduced."""
-    reduced = reduce_loops(schedule, update)
+    reduced = schedule.reduce_loops(update)
     inner = schedule.loops(update)[-len(reduced) :] if reduced else []
     if not reduced or inner != reduced or not reads_evenly(schedule.function, update, reduced[-1]):
         return False
@@ -162,7 +162,7 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     width = lanes * (4 if size is None or size >= SHORT_ROW else 2)
     if size is not None and size < 2 * width:
         return False
-    if (size is None or size % width) and len(reduce_loops(schedule, update)) > 1:
+    if (size is None or size % width) and len(schedule.reduce_loops(update)) > 1:
         return False  # the rest of each run would be added before the total is initialised
     extent = schedule.extent(last)
     if size is None or size % width:
@@ -173,7 +173,7 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
         _, lane = schedule.split(last, [None, width])
     partial = schedule.rfactor(lane, -1)
     copy = schedule.cache_write(partial, "local")
-    sums = reduce_loops(schedule, partial)
+    sums = schedule.reduce_loops(partial)
     tile = schedule.loops(partial)[-1]
     if sums:
         blocks = [schedule.decompose_reduction(partial, sums[0]), partial, copy]
@@ -182,7 +182,7 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     assert as_int(schedule.extent(tile)) == width
     for block in blocks:
         vectorize_columns(schedule, block, schedule.loops(block)[-1], machine)
-    final = reduce_loops(schedule, update)[-1]
+    final = schedule.reduce_loops(update)[-1]
     schedule.decompose_reduction(update, final)
     schedule.unroll(final)
     return True

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Machine
-from webmlc.core.rewrite import variables
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.rules.wasm.nests import Nest, extent_of
 from webmlc.schedule.schedule import Schedule
@@ -127,7 +126,7 @@ def make_tile(
         if loop is not None:
             schedule.fission(loop)
     tile = [loop for loop in (rows, columns) if loop is not None]
-    reduced = reduce_loops(schedule, nest.update)
+    reduced = schedule.reduce_loops(nest.update)
     if reduced:
         if tile:
             schedule.reorder(*reduced, *tile)
@@ -159,15 +158,3 @@ def vectorize_columns(
         schedule.vectorize(lane)
     if unroll:
         schedule.unroll(loop)
-
-
-def reduce_loops(schedule: Schedule, block: str) -> list[str]:
-    """The loops that a block's reduction runs along, outermost first."""
-    found = schedule.block(block)
-    used = {
-        var.name
-        for axis, binding in zip(found.axes, found.bindings, strict=True)
-        if axis.kind == "reduce"
-        for var in variables(binding)
-    }
-    return [loop for loop in schedule.loops(block) if loop in used]

@@ -26,7 +26,6 @@ from webmlc.schedule.rules.wasm.tile import (
     cover_columns,
     make_tile,
     partition_into,
-    reduce_loops,
     split_off,
 )
 from webmlc.schedule.schedule import Schedule
@@ -71,7 +70,7 @@ def schedule_window(schedule: Schedule, update: str, machine: Machine, fixed: in
 def _taps(schedule: Schedule, update: str) -> int | None:
     """Elements of the window; `None` where symbolic."""
     taps = 1
-    for loop in reduce_loops(schedule, update):
+    for loop in schedule.reduce_loops(update):
         size = extent_of(schedule, loop)
         if size is None:
             return None
@@ -116,7 +115,7 @@ class _Tiles:
                 schedule.reorder(inner, lane)
             make_tile(schedule, part, inner, lane, machine)
             if self.unrolled:
-                for reduced in reduce_loops(schedule, part.update):
+                for reduced in schedule.reduce_loops(part.update):
                     schedule.unroll(reduced)
 
 

@@ -113,14 +113,7 @@ def _fold_together(schedule: Schedule, fold: str, size: int) -> None:
     """Let the threads of a workgroup fold together: each for itself, then a tree, level by level;
     every thread has the result.
     """
-    block = schedule.block(fold)
-    reduced = {
-        v.name
-        for a, b in zip(block.axes, block.bindings, strict=True)
-        if a.kind == "reduce"
-        for v in variables(b)
-    }
-    loop = fuse_all(schedule, [n for n in schedule.loops(fold) if n in reduced])
+    loop = fuse_all(schedule, schedule.reduce_loops(fold))
     assert loop is not None
     while (as_int(schedule.extent(loop)) or size) > _RADIX:
         _, part = schedule.split(loop, [None, size])

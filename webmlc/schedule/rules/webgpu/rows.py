@@ -130,14 +130,7 @@ def own_elements(schedule: Schedule, name: str, thread: str) -> int | None:
 
 def clear_first(schedule: Schedule, fold: str) -> None:
     """Clear the result of a reduction before its loops, not in their first iteration."""
-    block = schedule.block(fold)
-    names = {
-        var.name
-        for axis, binding in zip(block.axes, block.bindings, strict=True)
-        if axis.kind == "reduce"
-        for var in variables(binding)
-    }
-    loops = [loop for loop in schedule.loops(fold) if loop in names]
+    loops = schedule.reduce_loops(fold)
     if loops:
         schedule.decompose_reduction(fold, loops[0])
 
