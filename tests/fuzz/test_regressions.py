@@ -63,6 +63,10 @@ GRAPHS = {
           (float[a] p, float[b] q, float[c] r, float[d,e] s, float[f,g] t) {
             p, q, r = Split <axis: int = 0, num_outputs: int = 3> (x)
             s, t = Split <axis: int = 0, num_outputs: int = 2> (w) }""",
+    "a quantised product of constants whose scales are inputs": """
+        g (float s, uint8 z, float t, float u, uint8 v) => (uint8[a,b] y)
+        <uint8[2,2] p = {3,2,2,1}, uint8[2,2] q = {8,6,5,2}, uint8 c = {5}> {
+            y = QLinearMatMul (p, s, z, q, t, c, u, v) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

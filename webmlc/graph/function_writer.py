@@ -83,6 +83,7 @@ class FunctionRewriter(FunctionWriter):
     makers: dict[str, Node] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.types.update(self.source.types)
         self.constants.update(self.source.constants)
+        self.types.update({name: array_type(array) for name, array in self.constants.items()})
+        self.types.update(self.source.types)
         self.makers = producers(self.source)
