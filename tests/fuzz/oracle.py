@@ -12,7 +12,7 @@ at the tie) is undetermined, and not compared.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -61,9 +61,12 @@ CANCELLING = frozenset(
      "LayerNormalization", "LogSoftmax", "MeanVarianceNormalization", "Mish", "Selu", "Shrink",
      "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh", "Asinh", "Acosh", "Atanh", "Sinh", "Log",
      "Asin", "Acos", "If", "Loop", "Scan", "Sin", "Cos", "Tan", "Atan", "LSTM", "GRU", "RNN",
-     "DFT", "STFT", "Resize", "BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"}
+     "DFT", "STFT", "BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"}
 )  # fmt: skip
 """Operators whose usual formula subtracts near-equals: their error is absolute, not relative."""
+
+SAMPLING = frozenset({"Resize", "Upsample"})
+"""Operators that compute where they read: the error of a coordinate grows with the extents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +180,17 @@ def _nudged_run(graph: FuzzGraph, rng: np.random.Generator) -> Mapping[str, Arra
         except Exception:  # the oracles raise whatever they meet
             continue
         if rounds:
-            floor = 1.0 if node.op_type in CANCELLING else 0.0
+            floor = _floor(node.op_type, inputs.values())
             results = [_nudge(r, rng, floor) for r in results]
         values |= zip((o for o in node.output if o), results, strict=True)
     return values
+
+
+def _floor(operator: str, operands: Iterable[Array]) -> float:
+    """The least magnitude whose units in the last place a result is off by."""
+    if operator in SAMPLING:
+        return float(max(extent for operand in operands for extent in (1, *operand.shape)))
+    return 1.0 if operator in CANCELLING else 0.0
 
 
 def _nudge(array: Array, rng: np.random.Generator, floor: float = 0.0) -> Array:
