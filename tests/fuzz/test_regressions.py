@@ -67,6 +67,9 @@ GRAPHS = {
         g (float s, uint8 z, float t, float u, uint8 v) => (uint8[a,b] y)
         <uint8[2,2] p = {3,2,2,1}, uint8[2,2] q = {8,6,5,2}, uint8 c = {5}> {
             y = QLinearMatMul (p, s, z, q, t, c, u, v) }""",
+    "long functions of a choice build in no time": """
+        g (float[2] a, float[2] b, float[m] c) => (float[d] y) {
+            j = Concat <axis: int = 0> (a, b, c) t = Tanh (j) u = Tan (t) y = Tan (u) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

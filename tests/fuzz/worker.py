@@ -7,6 +7,7 @@ runner.run(graph)    # the outputs of every configuration, or a `Failure`
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import tempfile
 import traceback
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ CONFIGURATIONS = {
 `simd128` module they are all the same.
 """
 GRAPHS_PER_PROCESS = 200
+MOST_BYTES = 6 << 30
+"""Memory of a process: a graph that needs more is an error, and no other process's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ def _serve(connection: Connection, device: Device) -> None:
     import webmlc.compile
     import webmlc.host.load  # noqa: F401
 
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     connection.send("ready")  # imported before the first graph is timed
     while True:
         try:

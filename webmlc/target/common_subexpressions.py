@@ -101,7 +101,7 @@ class _Pass:
 
     def count(self, root: Expr, versions: Versions, counts: Counter[Key]) -> None:
         """Count values; below one that was seen before nothing is counted again."""
-        certain = certain_loads(root)
+        certain = certain_reads(root)
         stack = [root]
         while stack:
             node = stack.pop()
@@ -162,7 +162,7 @@ class _Binder:
         first).
         """
         done: dict[Expr, Expr] = {}
-        certain = certain_loads(root)
+        certain = certain_reads(root)
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
             node, expanded = stack.pop()
@@ -197,7 +197,7 @@ class _Binder:
         return read_register(register)
 
 
-def operands(node: Expr, certain: frozenset[Load] = frozenset()) -> tuple[Expr, ...]:
+def operands(node: Expr, certain: frozenset[Expr] = frozenset()) -> tuple[Expr, ...]:
     """The values that `node` is computed from.
 
     No indices, no `select` arm that is guarded and loads what is not `certain` to be loaded anyway,
@@ -209,8 +209,8 @@ def operands(node: Expr, certain: frozenset[Load] = frozenset()) -> tuple[Expr, 
         case Call(op="shift_left" | "shift_right", args=(value, _)) if node.lanes > 1:
             return (value,)
         case Call(op="select", args=(condition, *arms)):
-            known = certain_loads(condition) | certain
-            return (condition, *(arm for arm in arms if memory_loads(arm) <= known))
+            known = certain_reads(condition) | certain
+            return (condition, *(arm for arm in arms if reads_only(arm, known)))
     return node.children()
 
 
@@ -234,14 +234,14 @@ def _split_store(stmt: Stmt) -> Stmt:
 
 def _long_choice(root: Expr) -> Call | None:
     """The first `select` under `root` with a long arm that must not be computed before it."""
-    certain = certain_loads(root)
+    certain = certain_reads(root)
     pending, seen = [root], {root}
     while pending:
         node = pending.pop()
         match node:
             case Call(op="select", lanes=1, args=(condition, *arms)):
-                known = certain_loads(condition) | certain
-                guarded = [arm for arm in arms if not memory_loads(arm) <= known]
+                known = certain_reads(condition) | certain
+                guarded = [arm for arm in arms if not reads_only(arm, known)]
                 if any(_written_out(arm) > _LONG for arm in guarded):
                     return node
         fresh = [child for child in operands(node, certain) if child not in seen]
@@ -271,17 +271,37 @@ def _written_out(root: Expr) -> int:
 
 def is_guarded(arm: Expr, condition: Expr) -> bool:
     """True where a `select` arm loads what its condition does not: it may be out of bounds."""
-    return not memory_loads(arm) <= certain_loads(condition)
+    return not reads_only(arm, certain_reads(condition))
 
 
 @lru_cache(maxsize=65536)
-def certain_loads(root: Expr) -> frozenset[Load]:
-    """The loads from memory that evaluating an expression performs whatever its conditions say."""
+def certain_reads(root: Expr) -> frozenset[Expr]:
+    """The loads from memory, and the choices between loads, that evaluating an expression performs
+    whatever its conditions say.
+    """
     match root:
         case Call(op="select", args=(condition, then, otherwise)):
-            return certain_loads(condition) | (certain_loads(then) & certain_loads(otherwise))
-    found = frozenset[Load]().union(*(certain_loads(child) for child in root.children()))
+            always = certain_reads(condition) | (certain_reads(then) & certain_reads(otherwise))
+            return always | {root} if memory_loads(root) else always
+    found = frozenset[Expr]().union(*(certain_reads(child) for child in root.children()))
     return found | {root} if isinstance(root, Load) and root.buffer.scope != "local" else found
+
+
+def reads_only(root: Expr, known: frozenset[Expr]) -> bool:
+    """True where evaluating an expression loads no more than evaluating `known` does."""
+    if memory_loads(root) <= known:
+        return True
+    pending, seen = [root], {root}
+    while pending:
+        node = pending.pop()
+        if node in known:
+            continue
+        if isinstance(node, Load) and node.buffer.scope != "local":
+            return False
+        fresh = [child for child in node.children() if child not in seen]
+        seen.update(fresh)
+        pending += fresh
+    return True
 
 
 @lru_cache(maxsize=65536)

@@ -34,7 +34,7 @@ from webmlc.loops.ir import (
     substitute_statement,
 )
 from webmlc.target import VECTOR_LANES
-from webmlc.target.common_subexpressions import certain_loads, memory_loads
+from webmlc.target.common_subexpressions import certain_reads, memory_loads
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
 _MOST_UNROLLED = 16
@@ -198,7 +198,7 @@ class _Expander:
     def check_guarded(self, expr: Expr, condition: Expr) -> None:
         """Refuse loads that may be out of bounds in a lane where `condition` forbids them."""
         # `&` guards what is on its right
-        known = frozenset() if compares_indices(condition) else certain_loads(condition)
+        known = frozenset() if compares_indices(condition) else certain_reads(condition)
         if not all(load in known or self.is_in_bounds(load) for load in memory_loads(expr)):
             raise _NotVectorizable
 
