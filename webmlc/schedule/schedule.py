@@ -137,6 +137,12 @@ class Schedule:
         """
         return str(self.apply("cache_write", block, scope))
 
+    def prefetch(self, loop: str, buffer: str) -> str:
+        """Bring what a loop's body reads of a buffer into the cache before it; returns the new
+        block.
+        """
+        return str(self.apply("prefetch", loop, buffer))
+
     def set_scope(self, block: str, scope: Scope) -> None:
         """Put the temporary that a block writes into `scope`."""
         self.apply("set_scope", block, scope)

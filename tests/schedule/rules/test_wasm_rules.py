@@ -31,6 +31,8 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         for m in (2, 5, 6, 7, 8, 13)
         for n in (3, 8, 12, 32, 45)
     },
+    "matmul, streamed": ("contraction", k.matmul(8, 128, 1026), {}),
+    "conv 3x3, streamed": ("contraction", k.convolution(7, 3, 129, 128, 3), {}),
     "matvec": ("contraction", k.matmul(1, 45, 7), {}),
     "matmul, no epilogue": ("contraction", k.matmul(13, 20, 4, epilogue=False), {}),
     "matmul, symbolic rows": ("contraction", k.matmul(S, 40, 4), {"s": 7}),
@@ -181,6 +183,26 @@ def test_groups_run_in_the_same_micro_kernel() -> None:
     assert loop.count("v128.load32_splat") == 6
     assert loop.count("v128.load ") == 2
     assert "i32.mul" not in loop
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "depth", "lines"),
+    [(16, 512, 512, 256), (6, 512, 512, 0), (16, 64, 512, 0), (16, 64, 16384, 0)],
+    ids=["from memory", "read once", "kept in the cache", "larger than the cache"],
+)
+def test_a_panel_that_tiles_share_comes_from_memory_at_once(
+    m: int, n: int, depth: int, lines: int
+) -> None:
+    """Every line of it is asked for before the first tile; where that gains nothing, none is."""
+    function = choose_rule(k.matmul(m, n, depth, epilogue=False), RELAXED)[1].function
+    lowered = lower(function, RELAXED)
+    steps = [Step("kernel", (0, 1, 2))]
+    text = emit_module({"kernel": lowered}, steps, "relaxed").text
+    asked = sum("(f32.load" in line and "local.set" in line for line in text.splitlines())
+    assert asked == (8 if lines else 0)
+    inner = [loop for loop in walk_statements(lowered.body) if isinstance(loop, For)]
+    assert any(as_int(loop.extent) == lines // 8 for loop in inner) or not lines
+    assert "parallel" in _kinds(function)
 
 
 def test_a_dear_epilogue_is_no_part_of_the_unrolled_tile() -> None:

@@ -22,6 +22,7 @@ from webmlc.schedule.primitives.fission import fission
 from webmlc.schedule.primitives.fuse import fuse
 from webmlc.schedule.primitives.parallel import parallel
 from webmlc.schedule.primitives.partition import partition
+from webmlc.schedule.primitives.prefetch import prefetch
 from webmlc.schedule.primitives.reorder import reorder
 from webmlc.schedule.primitives.reverse_compute_at import reverse_compute_at
 from webmlc.schedule.primitives.reverse_compute_inline import reverse_compute_inline
@@ -48,6 +49,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
         fuse,
         parallel,
         partition,
+        prefetch,
         reorder,
         reverse_compute_at,
         reverse_compute_inline,

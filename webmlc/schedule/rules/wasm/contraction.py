@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import rewrite, variables
-from webmlc.loops.ir import Axis, Block
+from webmlc.loops.ir import Axis, Block, Buffer
 from webmlc.schedule.analysis import (
     Contraction,
     axis_ranges,
@@ -45,6 +45,8 @@ from webmlc.schedule.schedule import Schedule
 
 ENOUGH_FOR_THREADS = 8
 """Iterations that a parallel loop should have to balance."""
+LINES = 8
+"""Cache lines that one iteration of a prefetch asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class Plan:
     """Which spatial axes (by position) play which part, and how the loops nest.
 
     `outer` loops come first; `rows` are fused into the tile's row loop; `walk` are the other rows
-    of the left operand (image rows above a row of pixels); `column` is the lane axis.
+    of the left operand (image rows above a row of pixels); `column` is the lane axis. `streamed`
+    is a right operand that arrives from memory at every run, `depth` how many products each sum
+    has (0 where symbolic).
     """
 
     outer: tuple[int, ...]
@@ -63,6 +67,8 @@ class Plan:
     column_extent: Expr
     block_rows: int | None
     walk_outermost: bool
+    streamed: Buffer | None
+    depth: int
 
 
 def schedule_contraction(schedule: Schedule, update: str, machine: Machine, fixed: int = 0) -> bool:
@@ -171,7 +177,16 @@ def _plan(
         column.extent,
         block_rows,
         bool(walk) and small_right and many,
+        found.right.buffer if _is_streamed(found.right.buffer, machine) else None,
+        reduced or 0,
     )
+
+
+def _is_streamed(right: Buffer, machine: Machine) -> bool:
+    """True of packed panels that the second-level cache cannot keep from one run to the next."""
+    size = product(list(right.shape))
+    packed = as_int(right.shape[-1]) == machine.tile.columns
+    return packed and size is not None and size * right.dtype.bytes > machine.l2_bytes
 
 
 def _fill_tiles(rows: list[Axis], machine: Machine) -> bool:
@@ -297,7 +312,7 @@ class _Tiling:
         schedule = self.schedule
         inside = schedule.loops(nest.result)
         inside = inside[inside.index(loop) + 1 :]
-        _, lane = split_off(schedule, loop, width.size)
+        panels, lane = split_off(schedule, loop, width.size)
         if lane is not None and inside:
             schedule.reorder(*inside, lane)
         if not has_rows:
@@ -309,6 +324,20 @@ class _Tiling:
             names = schedule.loops(part.result)
             below = names[names.index(each) + 1 :]
             self.row_part(part, each, height, below[: len(walk)], below[len(walk) :])
+        again = len(heights) > 1 or walk or as_int(heights[0].count) != 1
+        if panels is not None and again:
+            self.prefetch(panels, width.size)
+
+    def prefetch(self, panels: str, columns: int) -> None:
+        """Have a panel that several tiles read come from memory at once, before the first does."""
+        schedule, plan = self.schedule, self.plan
+        right = plan.streamed
+        if right is None or plan.depth * columns * right.dtype.bytes > self.machine.l2_bytes // 2:
+            return
+        lines = schedule.loops(schedule.prefetch(panels, right.name))[-1]
+        if (extent_of(schedule, lines) or 1) % LINES == 0:
+            _, lines = schedule.split(lines, [None, LINES])
+            schedule.unroll(lines)
 
     def row_part(
         self, nest: Nest, row: str, height: Part, walk: list[str], lanes: list[str]

@@ -1,0 +1,92 @@
+"""`prefetch`: what a loop's body reads of a buffer is brought into the cache before the body runs.
+
+for j in range(32):                            for j in range(32):
+    for i, k in T.grid(16, 512):                   for l in range(32):
+        with T.block("C"):                             with T.block("B_prefetch"):
+            C[i, j] += A[i, k] * B[j, k]   ->              B_line[j, 0] = B[j, l * 16]
+                                                   for i, k in T.grid(16, 512):
+                                                       with T.block("C"):
+                                                           C[i, j] += A[i, k] * B[j, k]
+
+One element of each cache line is loaded, all of them at once: loads that wait for memory side by
+side, where arithmetic between them would let only a few wait at a time (Halide's `prefetch`; Wasm
+has no instruction for it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from webmlc.core.expr import Expr, Var, as_int
+from webmlc.core.simplify import prove_equal, simplify
+from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Stmt, Store, grid, loads, seq
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.regions import Span, scan
+from webmlc.schedule.tree import (
+    block_names,
+    fresh,
+    path_to_loop,
+    ranges_along,
+    replace_last,
+    used_names,
+)
+from webmlc.schedule.update import with_body
+
+LINE_BYTES = 64
+"""Bytes of a cache line."""
+
+
+def prefetch(function: LoopFunction, loop: str, buffer: str) -> tuple[LoopFunction, str]:
+    """Before the body of `loop`, load one element of every cache line that an iteration reads of
+    `buffer`, into a register that nobody reads.
+
+    Returns the function and the new block's name, `<buffer>_prefetch`. Raises `ScheduleError` where
+    nothing under the loop reads the buffer, or it is not known which part of it.
+    """
+    path, around = path_to_loop(function, "prefetch", loop)
+    source = next((b.buffer for b in loads(around.body) if b.buffer.name == buffer), None)
+    if source is None:
+        raise ScheduleError(
+            "prefetch", f"nothing under loop {loop!r} reads {buffer!r}", function, loop
+        )
+    ranges = ranges_along(function, path)
+    found = scan(around.body, ranges, [buffer])
+    spans = [span for span in found.region(found.accesses) if span is not None and span.exact]
+    if len(spans) != len(source.shape) or any(access.guarded for access in found.accesses):
+        reason = f"it is not known what of {buffer!r} an iteration of loop {loop!r} reads"
+        raise ScheduleError("prefetch", reason, function, loop)
+    taken = used_names(function)
+    name = fresh(f"{buffer}_prefetch", block_names(function))
+    spatial: list[Axis] = []
+    reduced: list[Axis] = []
+    loops: list[tuple[Var, Expr]] = []
+    indices: list[Expr] = []
+    for size, span, step in zip(source.shape, spans, _steps(source, spans), strict=True):
+        first = Var(fresh(f"v{name}_{len(spatial)}", taken))
+        spatial.append(Axis(first, size, "spatial"))
+        indices.append(first)
+        count = simplify(span.width // step + 1, ranges)
+        if as_int(count) != 1:
+            loops.append((Var(fresh(name, taken)), count))
+            reduced.append(Axis(Var(fresh(f"v{name}_line", taken)), count, "reduce"))
+            indices[-1] = first + reduced[-1].var * step
+    line = Buffer(fresh(f"{buffer}_line", taken), source.shape, source.dtype, "local")
+    store = Store(line, tuple(axis.var for axis in spatial), source[tuple(indices)])
+    bindings = (*(span.low for span in spans), *(var for var, _ in loops))
+    block = Block(name, (*spatial, *reduced), bindings, store)
+    body: Stmt = seq(grid(tuple(loops), block), around.body)
+    changed = replace_last(path, For(around.var, around.extent, body, around.kind, around.thread))
+    return with_body(function, changed, (*function.allocations, line)), name
+
+
+def _steps(buffer: Buffer, spans: Sequence[Span]) -> list[int]:
+    """How far apart along each dimension the elements are that together touch every line: where
+    whole rows lie side by side, a line is several of them.
+    """
+    elements = LINE_BYTES // buffer.dtype.bytes
+    steps: list[int] = []
+    for size, span in zip(reversed(buffer.shape), reversed(spans), strict=True):
+        steps.insert(0, max(1, elements))
+        row = as_int(size) if prove_equal(span.width + 1, size, {}) else None
+        elements = elements // row if row is not None and elements % row == 0 else 1
+    return steps
