@@ -16,6 +16,7 @@ from webmlc.core.expr import Const, Expr, Var, as_expr, call, const, maximum
 from webmlc.core.rewrite import evaluate
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
 from webmlc.graph.ops.attention import attention as attention_of
+from webmlc.graph.ops.winograd import FORMS, _product
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run
 from webmlc.loops.ir import Buffer, LoopFunction, seq
@@ -94,6 +95,21 @@ def matmul_sigmoid(m: Size, n: Size, k: int) -> LoopFunction:
     one = _f32(1)
     z = compute("sigmoid", shape, lambda i, j: one / (one + call("exp", -y[i, j])))
     return naive([a, b], z)
+
+
+def winograd_input(tiles: int, channels: int) -> LoopFunction:
+    """The planes of F(2x2, 3x3) of a row of tiles."""
+    a = _tensor("a", 4, 2 * tiles + 2, channels)
+    matrix = FORMS[2].input
+
+    def column(x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
+        return _product(matrix, i, [a[y, x * 2 + b, c] for y in range(4)])
+
+    def plane(i: Expr, j: Expr, x: Expr, c: Expr) -> Expr:
+        return _product(matrix, j, [columns[x, b, i, c] for b in range(4)])
+
+    columns = compute("columns", _sizes(tiles, 4, 4, channels), column, keep=True)
+    return naive([a], compute("planes", _sizes(4, 4, tiles, channels), plane))
 
 
 def attention_scores(heads: int, m: Size, n: Size, k: int) -> LoopFunction:

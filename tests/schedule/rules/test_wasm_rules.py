@@ -58,6 +58,10 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "conv in groups": ("contraction", k.grouped_convolution(5, 3, 4, 16), {}),
     "conv in groups, odd channels": ("contraction", k.grouped_convolution(5, 2, 3, 10), {}),
     "conv in groups of few channels": ("contraction", k.grouped_convolution(5, 2, 3, 3), {}),
+    **{
+        f"transform of {c} channels": ("transform", k.winograd_input(3, c), {})
+        for c in (4, 12, 24, 32)
+    },
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
     "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
@@ -224,6 +228,17 @@ def test_without_relaxed_instructions_the_tile_is_smaller() -> None:
     loop = _inner_loop(k.matmul(12, 16, 480, epilogue=False), SIMD128, "simd128")
     assert (loop.count("f32x4.mul"), loop.count("f32x4.add")) == (8, 8)
     assert "relaxed" not in loop
+
+
+@pytest.mark.parametrize(("channels", "line"), [(12, 4), (24, 8), (32, 16), (48, 16)])
+def test_planes_are_written_in_whole_cache_lines(channels: int, line: int) -> None:
+    """A tile's columns are made for as many channels as are then written side by side."""
+    schedule = choose_rule(k.winograd_input(3, channels), RELAXED)[1]
+    loops = [schedule.loop(name) for name in schedule.loops("planes")]
+    kept = [as_int(loop.extent) for loop in loops if loop.kind == "serial"]
+    assert kept == [3, channels // line, *((4, line // 4) if line > 4 else ())]
+    columns = lower(schedule.function, RELAXED).allocations
+    assert line == 4 or columns[0].shape == (const(16 * line),)
 
 
 def test_neighbouring_pixels_of_a_depthwise_tile_share_their_loads() -> None:

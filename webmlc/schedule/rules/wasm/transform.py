@@ -4,6 +4,14 @@ In: pointwise stages of which each element picks its formula by a short axis (`s
 select(i == 1, ...))`), the last one writing the kernel's result. Out: one loop over tiles and over
 vectors of channels; under it every stage of a tile, its short axes unrolled, so that each formula
 is straight code and intermediate values are registers.
+
+Where the result is planes, each tile writes to all of them, and they may be a multiple of 4 KiB
+apart: in one set of the cache. There the loop is over cache lines of channels, and only the lines
+of one `i` are written until they are whole:
+
+    for tile, line:
+        for b, vector(4): columns[b, 0:6, vector] = formula 0, ..., formula 5
+        for i, vector(4): planes[i, 0:6, tile, line, vector] = formula 0, ..., formula 5
 """
 
 from __future__ import annotations
@@ -32,25 +40,41 @@ def schedule_transform(schedule: Schedule, machine: Machine) -> bool:
     outer, short, lane = _tile(schedule, last, picked)
     if (extent_of(schedule, lane) or 1) % machine.lanes:
         return False
-    across, lanes = schedule.split(lane, [None, machine.lanes])
-    schedule.reorder(*outer, across, *short, lanes)
+    writes_planes = stages[-1].axes[0].var in picked
+    width = _line(extent_of(schedule, lane) or 0, machine) if writes_planes else machine.lanes
+    across, line = schedule.split(lane, [None, width])
+    schedule.reorder(*outer, across, *short, line)
     for name in reversed(producers):
         schedule.compute_at(name, across)
         schedule.set_scope(name, "local")
+    for name in (*producers, last):
         loops = schedule.loops(name)
-        own = loops[loops.index(across) + 1 :]
-        first = [loop for loop in own[:-1] if not _picks(schedule, name, loop)]
-        rest = [loop for loop in own[:-1] if loop not in first]
-        schedule.reorder(*first, *rest, own[-1])
-        _finish(schedule, name, (*first, *rest), own[-1], machine)
-    _finish(schedule, last, short, lanes, machine)
+        _finish(schedule, name, loops[loops.index(across) + 1 :], machine)
     return True
 
 
-def _finish(
-    schedule: Schedule, block: str, short: list[str] | tuple[str, ...], lanes: str, machine: Machine
-) -> None:
-    for loop in short:
+def _line(extent: int, machine: Machine) -> int:
+    """Channels that are transformed together: a cache line of them, or as many vectors as divide
+    them evenly.
+    """
+    widths = [vectors * machine.lanes for vectors in (4, 2, 1)]
+    return next(width for width in widths if extent % width == 0)
+
+
+def _finish(schedule: Schedule, block: str, loops: list[str], machine: Machine) -> None:
+    """Order one stage's loops within a tile, and unroll them: all in a tile of one vector, else
+    those that pick its formula.
+    """
+    *short, lanes = loops
+    picking = [loop for loop in short if _picks(schedule, block, loop)]
+    order = [*(loop for loop in short if loop not in picking), *picking]
+    unrolled = order
+    if extent_of(schedule, lanes) != machine.lanes:
+        vector, lanes = schedule.split(lanes, [None, machine.lanes])
+        order.insert(len(order) - len(picking), vector)
+        unrolled = picking
+    schedule.reorder(*order, lanes)
+    for loop in unrolled:
         if extent_of(schedule, loop) != 1:
             schedule.unroll(loop)
     if is_vectorizable(schedule.function, block, lanes, machine.lanes):
