@@ -114,7 +114,7 @@ function firstFit(intervals, sizes, order, fixed) {
   return offsets;
 }
 
-/** True of a buffer that holds the same bytes in every run. @param {Buffer} buffer */
+/** True of a buffer that holds the same bytes in every run. @param {Pick<Buffer, "kind">} buffer */
 function isResident({ kind }) {
   return kind === "constant" || kind === "derived";
 }
@@ -260,7 +260,10 @@ export function layout(manifest, own, device, symbols, threads = 1) {
   const program = /** @type {Program} */ (manifest.programs[own]);
   const sizes = bufferBytes(program, symbols);
   const groups = sizeGroups(program);
-  const spans = [...lifetimes(program, stages(manifest, own), device, own)].filter(([name]) => sizes.has(name));
+  const loading = loadLifetimes(manifest, own, device);
+  for (const name of loading.keys()) groups.set(name, -1);
+  const activations = lifetimes(program, stages(manifest, own), device, own);
+  const spans = [...loading, ...activations].filter(([name]) => sizes.has(name));
   const { offsets, total } = place(
     spans.map(([name, [first, last]]) => [sizes.get(name) ?? 0, first, last, groups.get(name) ?? 0]),
     ALIGNMENT[device],
@@ -272,8 +275,15 @@ export function layout(manifest, own, device, symbols, threads = 1) {
   const scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT);
   const start = align(scratch + threads * scratchStride(program), CONSTANT_ALIGNMENT);
   const { addresses, end } = placeConstants(manifest, own, device, start);
-  for (const [name, offset] of named) named.set(name, end + offset);
-  return { offsets: named, sizes, arena: total, constants: addresses, scratch, total: end + total };
+  let loaded = 0;
+  for (const [name, offset] of named) {
+    named.set(name, end + offset);
+    if (!loading.has(name)) continue;
+    loaded = Math.max(loaded, align(offset + (sizes.get(name) ?? 0), ALIGNMENT[device]));
+    addresses.set(name, end + offset);
+    named.delete(name);
+  }
+  return { offsets: named, sizes, arena: total - loaded, constants: addresses, scratch, total: end + total };
 }
 
 /** When each buffer's size is known: from the start (0), or after the n-th bind. @param {Program} program */
@@ -296,8 +306,35 @@ export function scratchStride(program) {
 }
 
 /**
- * Address of each resident buffer that `device` needs, constants in the order of the weights files, then derived ones,
- * and the end.
+ * First and last step during which what loading makes must keep its bytes on `device`, and the constants that nothing
+ * else reads.
+ * @param {Manifest} manifest
+ * @param {Device} own
+ * @param {Device} device
+ * @returns {Map<string, [number, number]>}
+ */
+function loadLifetimes(manifest, own, device) {
+  const program = /** @type {Program} */ (manifest.programs[own]);
+  /** @type {Map<string, [number, number]>} */
+  const spans = new Map();
+  const early = runs(program).filter((run) => run.once);
+  if (!early.length || device !== "wasm") return spans;
+  const once = (/** @type {number} */ i) => early.some(({ first, last }) => first <= i && i < last);
+  const outputs = new Set(manifest.outputs.map((o) => o.buffer));
+  const here = usedOn(program, device, own);
+  for (const { name, kind, tensor } of program.buffers) {
+    if (!isResident({ kind }) || !here.has(name)) continue;
+    const uses = [...program.steps.keys()].filter((i) => program.steps[i].arguments.includes(name));
+    const passing = uses.length > 0 && uses.every(once) && !outputs.has(name);
+    const last = passing ? uses[uses.length - 1] : program.steps.length;
+    if (kind === "derived") spans.set(name, [uses[0], last]);
+    else if (passing && program.buffers.filter((b) => b.tensor === tensor).length === 1) spans.set(name, [0, last]);
+  }
+  return spans;
+}
+
+/**
+ * Address of each constant that `device` needs in every run, in the order of the weights files, and the end.
  * @param {Manifest} manifest
  * @param {Device} own
  * @param {Device} device
@@ -307,6 +344,7 @@ export function scratchStride(program) {
 export function placeConstants(manifest, own, device, base) {
   const program = /** @type {Program} */ (manifest.programs[own]);
   const here = usedOn(program, device, own);
+  for (const name of loadLifetimes(manifest, own, device).keys()) here.delete(name);
   /** @type {Map<string, string[]>} */
   const owners = new Map();
   for (const { name, tensor } of program.buffers) {
@@ -320,12 +358,6 @@ export function placeConstants(manifest, own, device, base) {
       for (const name of names) addresses.set(name, base);
       base = align(base + Math.max(end - begin, 1), CONSTANT_ALIGNMENT);
     }
-  }
-  const sizes = bufferBytes(program, {});
-  for (const { name, kind } of program.buffers) {
-    if (kind !== "derived" || !here.has(name)) continue;
-    addresses.set(name, base);
-    base = align(base + (sizes.get(name) ?? 0), CONSTANT_ALIGNMENT);
   }
   return { addresses, end: base };
 }

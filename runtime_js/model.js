@@ -148,7 +148,7 @@ export class Model {
   }
 
   /**
-   * Milliseconds of every step, measured one by one after its segment ran.
+   * Milliseconds of every step, measured one by one after its segment ran; 0 for those that belong to loading.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @returns {Promise<import("./webmlc.js").StepTime[]>}
    */
@@ -185,7 +185,10 @@ export class Model {
         symbols = { ...symbols, ...bindFromMemory(this.#program, segment, bytes) };
         continue;
       }
-      if (segment.once && !measure) continue; // done at load
+      if (segment.once) {
+        times.push(...Array(segment.last - segment.first).fill(0)); // done at load
+        continue;
+      }
       const device = this.#devices[segment.device];
       if (!device) throw new InternalError("the model was disposed of during a run");
       /** @type {Transfers} */

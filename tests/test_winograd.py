@@ -16,6 +16,7 @@ from webmlc.core.expr import const
 from webmlc.graph.ops.winograd import FORMS
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.manifest_json import from_json
+from webmlc.package.memory_plan import layout
 
 CHANNELS, SIZE = 32, 9  # no tile divides the map
 SCRIPT = Path(__file__).parent / "js" / "run_sines.mjs"
@@ -106,3 +107,30 @@ def test_the_package_ships_small_weights(package: Path, tile) -> None:
     assert [run.once for run in program.runs] == [True, False]
     assert derived.name in program.steps[0].written
     assert derived.shape[:2] == (const(tile + 2),) * 2
+
+
+def test_weights_give_their_bytes_to_activations(package: Path) -> None:
+    manifest = from_json((package / MANIFEST).read_text())
+    program = manifest.programs["wasm"]
+    plan = layout(manifest, "wasm", "wasm", {"batch": 8})
+    weights, derived = program.steps[0].arguments
+
+    def overlaps(a: str, b: str) -> bool:
+        first, second = (plan.constants.get(n, plan.offsets.get(n, 0)) for n in (a, b))
+        return first < second + plan.sizes[b] and second < first + plan.sizes[a]
+
+    activations = [b.name for b in program.buffers if not b.is_resident]
+    assert any(overlaps(weights, name) for name in activations)
+    assert not any(overlaps(derived, name) for name in (weights, *activations))
+    other = layout(manifest, "wasm", "wasm", {"batch": 1})
+    assert other.constants == plan.constants
+    assert other.total - other.arena == plan.total - plan.arena
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_done_at_load_takes_no_time_of_a_run(package: Path, threads) -> None:
+    model = webmlc.load(package, "wasm", threads)
+    times = model.profile({"x": sines(3)})
+    assert [time.seconds == 0 for time in times] == [True, *[False] * (len(times) - 1)]
+    assert relative_error(model.run({"x": sines(3)})["y"], expected(sines(3))) < 5e-6
+    model.dispose()

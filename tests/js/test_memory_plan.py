@@ -43,8 +43,9 @@ def random_size(choose: random.Random, bound: list[Var]) -> Expr:
 
 
 def random_manifest(seed: int) -> tuple[Manifest, Device]:
-    """A program of random steps over random buffers, on one device or on both; now and then it
-    binds a symbol, and the sizes of later buffers are made of it.
+    """A program of random steps over random buffers, on one device or on both; the first few may
+    belong to loading; now and then it binds a symbol, and the sizes of later buffers are made of
+    it.
     """
     choose = random.Random(seed)
     own = choose.choice(DEVICES)
@@ -60,6 +61,15 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
         place += -(-size // 256) * 256
     body: list[Step | Bind] = []
     bound: list[Var] = []
+    resident = [b for b in buffers if b.is_resident]
+    once = choose.randint(0, 3) if resident else 0
+    for i in range(once):
+        reads = choose.sample(resident, choose.randint(1, min(2, len(resident))))
+        size = const(choose.randint(0, 3000))
+        result = Buffer(f"d{i}", choose.choice(DTYPES), (size,), "derived")
+        body.append(Step("wasm", f"o{i}", (*(b.name for b in reads), result.name), 1))
+        for some in (resident, buffers):
+            some.append(result)
     for i in range(choose.randint(0, 25)):
         device = choose.choice(DEVICES) if own == "webgpu" else "wasm"
         reads = choose.sample(buffers, choose.randint(1, min(4, len(buffers))))
@@ -81,7 +91,7 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
     program = Program(
         tuple(buffers),
         tuple(item for item in body if isinstance(item, Step)),
-        segments_of(body, choose.randint(0, 3)),
+        segments_of(body, once),
         Resources(0, {}, None, None, scratch),
     )
     file = WeightFile("weights.safetensors", place, "", 1 << 22, (), tensors)

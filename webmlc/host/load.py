@@ -82,7 +82,9 @@ class Model:
         }
 
     def profile(self, inputs: Mapping[str, Array]) -> list[StepTime]:
-        """Seconds of every step, measured one by one after its segment ran."""
+        """Seconds of every step, measured one by one after its segment ran; 0 for those that belong
+        to loading.
+        """
         _, _, times = self._execute(inputs, measure=True)
         return [
             StepTime(step.kernel, step.device, step.origin, seconds)
@@ -108,8 +110,8 @@ class Model:
         times: list[float] = []
         for stage in self._stages:
             match stage.segment:
-                case Run(once=True) if not measure:
-                    pass  # done when the memory was made
+                case Run(once=True, first=first, last=last):  # done when the memory was made
+                    times += [0.0] * (last - first)
                 case Run(device=device) as run:
                     self._executors[device].bind(symbols)
                     uploads = {name: values[name] for name in stage.uploads}

@@ -14,7 +14,10 @@ rounds; the smallest arena is kept.
 Where segments bind symbols during a run, the buffers whose sizes these tell are placed after that,
 around those that are placed already: a buffer never moves.
 
-Linear memory: control area, slot table, scratch of each thread, constants, arena.
+Linear memory: control area, slot table, scratch of each thread, constants, arena. Constants that
+are needed at load only, and what is made of them then, lie at the start of the arena: they are
+placed first, each while it is alive, so that a constant gives its bytes to what is made after it,
+and to activations.
 """
 
 from __future__ import annotations
@@ -62,11 +65,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Addresses in one device's memory: constants, activations, and how much of each; `sizes` are
-    the bytes of every buffer. What is not known yet has neither.
+    """Addresses in one device's memory: `constants` and what is made of them, activations
+    (`offsets`); `sizes` are the bytes of every buffer. What is not known yet has neither.
 
-    On wasm, `offsets` are addresses in linear memory and `total` its exact bytes. On webgpu, they
-    are offsets in the arena buffer; constants have buffers of their own.
+    On wasm, `offsets` are addresses in linear memory and `total` its exact bytes, of which loading
+    needs all but `arena`. On webgpu, they are offsets in the arena buffer; constants have buffers
+    of their own.
     """
 
     offsets: Mapping[str, int]
@@ -206,11 +210,14 @@ def layout(
     sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers if b.name in known}
     stage_list = stages(program, [o.buffer for o in manifest.outputs], own)
     spans = lifetimes(program, stage_list, device, own)
-    intervals = {n: Interval(sizes[n], *s, groups[n]) for n, s in spans.items() if n in known}
+    loading = load_lifetimes(manifest, own, device)
+    intervals = {n: Interval(sizes[n], *s, group=-1) for n, s in loading.items()}
+    intervals |= {n: Interval(sizes[n], *s, groups[n]) for n, s in spans.items() if n in known}
     placement = place(list(intervals.values()), ALIGNMENT[device])
     offsets = dict(zip(intervals, placement.offsets, strict=True))
     if device == "webgpu":
         return Layout(offsets, sizes, placement.total, {}, 0, placement.total)
+    loaded = max((align(offsets[n] + sizes[n], ALIGNMENT[device]) for n in loading), default=0)
     symbols_count = len(manifest.symbols) + len(program.bound)
     slots = len(program.buffers) + symbols_count + 2 * len(program.loops)
     scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT)
@@ -218,8 +225,10 @@ def layout(
         scratch + threads * scratch_stride(program.resources.scratch_per_thread), CONSTANT_ALIGNMENT
     )
     constants, base = place_constants(manifest, own, device, base)
+    constants |= {name: base + offsets.pop(name) for name in loading}
     addresses = {name: base + offset for name, offset in offsets.items()}
-    return Layout(addresses, sizes, placement.total, constants, scratch, base + placement.total)
+    total = base + placement.total
+    return Layout(addresses, sizes, placement.total - loaded, constants, scratch, total)
 
 
 def size_groups(program: Program) -> dict[str, int]:
@@ -238,14 +247,38 @@ def scratch_stride(scratch_bytes: int) -> int:
     return align(scratch_bytes, 64)
 
 
+def load_lifetimes(manifest: Manifest, own: Device, device: Device) -> dict[str, tuple[int, int]]:
+    """First and last step during which what loading makes must keep its bytes on `device`, and the
+    constants that nothing else reads: one buffer each, no output.
+    """
+    program = manifest.programs[own]
+    once = {i for run in program.runs if run.once for i in range(run.first, run.last)}
+    outputs = {port.buffer for port in manifest.outputs}
+    tensors = [buffer.tensor for buffer in program.buffers]
+    here = used_on(program, device, own) if once and device == "wasm" else frozenset()
+    end = len(program.steps)
+    spans: dict[str, tuple[int, int]] = {}
+    for buffer in program.buffers:
+        name = buffer.name
+        if not buffer.is_resident or name not in here:
+            continue
+        uses = [i for i, step in enumerate(program.steps) if name in step.arguments]
+        passing = once.issuperset(uses) and bool(uses) and name not in outputs
+        if buffer.kind == "derived":
+            spans[name] = (uses[0], uses[-1] if passing else end)
+        elif passing and tensors.count(buffer.tensor) == 1:
+            spans[name] = (0, uses[-1])
+    return spans
+
+
 def place_constants(
     manifest: Manifest, own: Device, device: Device, base: int
 ) -> tuple[dict[str, int], int]:
-    """Address of each resident buffer that `device` needs, constants in the order of the weights
-    files, then derived ones, and the end.
+    """Address of each constant that `device` needs in every run, in the order of the weights
+    files, and the end.
     """
     program = manifest.programs[own]
-    here = used_on(program, device, own)
+    here = used_on(program, device, own) - load_lifetimes(manifest, own, device).keys()
     owners: dict[str, list[str]] = {}
     for buffer in program.buffers:
         if buffer.tensor is not None and buffer.name in here:
@@ -256,8 +289,4 @@ def place_constants(
             if tensor in owners:
                 addresses.update(dict.fromkeys(owners[tensor], base))
                 base = align(base + max(end - begin, 1), CONSTANT_ALIGNMENT)
-    for buffer in program.buffers:
-        if buffer.kind == "derived" and buffer.name in here:
-            addresses[buffer.name] = base
-            base = align(base + int(evaluate(buffer.bytes, {})), CONSTANT_ALIGNMENT)
     return addresses, base
