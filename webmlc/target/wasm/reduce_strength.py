@@ -173,10 +173,10 @@ class _State:
                 continue
             split = split_linear(index, loop.var)
             bumped = loop.kind == "serial" and (innermost or len(bumps) < _MOST_BUMPED_OUTSIDE)
-            if split is None or not bumped or bounds(split[0], scope).low < 0:
+            if split is None or not bumped:
                 bound.append(Store(register, (), index))
                 continue
-            first, stride = split
+            first, stride = split  # it may start before its buffer: addresses wrap
             start.append(Store(register, (), self.first(buffer, first, above)))
             bumps.append(Store(register, (), Load(register, ()) + stride))
         new: Stmt = replace(loop, extent=extent, body=seq(*bound, body, *bumps))
