@@ -137,9 +137,11 @@ def _reads_memory(expr: Expr) -> bool:
     return any(isinstance(node, Load) for node in walk(expr))
 
 
-def is_vectorizable(function: LoopFunction, block: str, loop: str, lanes: int) -> bool:
+def is_vectorizable(
+    function: LoopFunction, block: str, loop: str, lanes: int, gathers: bool = False
+) -> bool:
     """True where aligned groups of `lanes` iterations of `loop` write adjacent elements and read
-    adjacent elements or one.
+    adjacent elements or one; where it `gathers`, elements at any one distance.
 
     All elements touched must fit 32-bit lanes, and the block's body be a single store.
     """
@@ -151,6 +153,8 @@ def is_vectorizable(function: LoopFunction, block: str, loop: str, lanes: int) -
     var = Var(loop)
     for access in accesses(found):
         step = lane_stride(substitute(access.index, values), var, lanes, ranges)
+        if gathers and not access.is_store and step is not None:
+            continue
         if step not in ((1,) if access.is_store else (0, 1)):
             return False
     if found.predicate is not None and var in variables(found.predicate):

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Var, as_expr, call, const, maximum
+from webmlc.core.expr import Const, Expr, Var, as_expr, call, const, maximum, minimum
 from webmlc.core.rewrite import evaluate
+from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
 from webmlc.graph.ops.attention import attention as attention_of
 from webmlc.graph.ops.winograd import FORMS, _product
@@ -295,6 +296,18 @@ def transpose(permutation: tuple[int, ...], *shape: Size) -> LoopFunction:
             "transpose", sizes, lambda *i: x[tuple(i[permutation.index(d)] for d in range(len(i)))]
         ),
     )
+
+
+def pack_keys(heads: int, keys: Size, width: int) -> LoopFunction:
+    """Rows as panels of eight columns; the last one fills its panel."""
+    x = _tensor("x", heads, keys, width)
+    count = x.shape[1]
+
+    def element(head: Expr, panel: Expr, i: Expr, lane: Expr) -> Expr:
+        return x[(head, minimum(panel * 8 + lane, count - 1), i)]
+
+    panels = simplify((count + 7) // 8)
+    return naive([x], compute("packed", (*_sizes(heads), panels, *_sizes(width, 8)), element))
 
 
 def convert(size: Size) -> LoopFunction:

@@ -94,6 +94,9 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "transpose blocks": ("stages", k.transpose((1, 0), 32, 48), {}),
     "transpose heads": ("stages", k.transpose((0, 2, 1, 3), 2, 3, 4, 16), {}),
     "transpose, symbolic": ("stages", k.transpose((1, 0), S, 8), {"s": 5}),
+    "transpose, no whole blocks": ("stages", k.transpose((0, 2, 1), 2, 13, 21), {}),
+    "pack keys": ("stages", k.pack_keys(3, 21, 5), {}),
+    "pack keys, symbolic": ("stages", k.pack_keys(3, S, 16), {"s": 13}),
     "gather": ("stages", k.gather_rows(3, 12, 5), {}),
     "gather, symbolic": ("stages", k.gather_rows(3, 12, S), {"s": 4}),
     "convert": ("stages", k.convert(7), {}),
@@ -136,6 +139,21 @@ def test_a_symbolic_batch_alone_is_not_what_threads_share() -> None:
     assert str(shared.extent) == "s * 8"
 
 
+def test_a_loop_of_little_work_is_no_part_of_what_threads_share() -> None:
+    """Heads and their panels are; the 120 rows of a panel stay a loop."""
+    schedule = choose_rule(k.pack_keys(k.Var("heads"), S, 120), RELAXED)[1]
+    serial, shared = (
+        [
+            s
+            for s in walk_statements(schedule.function.body)
+            if isinstance(s, For) and s.kind == kind
+        ]
+        for kind in ("serial", "parallel")
+    )
+    assert [str(loop.extent) for loop in serial] == ["120"]
+    assert [str(loop.extent) for loop in shared] == ["(s + 7) // 8 * heads"]
+
+
 def test_every_nest_of_a_large_kernel_is_shared() -> None:
     """Blocked rows and their remainder stand under the loop over a batch of one."""
     function = k.convolution(56, 55, 64, 64, 1)
@@ -163,7 +181,7 @@ def test_small_kernels_stay_on_one_thread() -> None:
 def _inner_loop(function: LoopFunction, machine: Machine, features: str) -> str:
     """The text of the first innermost loop of a kernel's WAT."""
     lowered = lower(choose_rule(function, machine)[1].function, machine)
-    steps = [Step("kernel", tuple(range(len(function.params))))]
+    steps = [Step("kernel", tuple(range(len(function.params) + len(function.symbols))))]
     text = emit_module({"kernel": lowered}, steps, features).text  # type: ignore[arg-type]
     text = text[text.index("(func $kernel") :]
     end = text.index("(br_if")
@@ -239,6 +257,20 @@ def test_planes_are_written_in_whole_cache_lines(channels: int, line: int) -> No
     assert kept == [3, channels // line, *((4, line // 4) if line > 4 else ())]
     columns = lower(schedule.function, RELAXED).allocations
     assert line == 4 or columns[0].shape == (const(16 * line),)
+
+
+def test_a_transpose_gathers_vectors() -> None:
+    """Two of a block's row, each of four loads at one distance, and stored as one."""
+    loop = _inner_loop(k.transpose((1, 0), 64, 48), RELAXED, "relaxed")
+    assert loop.count("v128.load32_lane") == 6 and loop.count("v128.store") == 2
+    assert "f32.load" not in loop
+
+
+def test_addresses_that_hold_for_a_loop_are_computed_before_it() -> None:
+    """A limited index, which may count from before its buffer as far as bounds tell."""
+    loop = _inner_loop(k.pack_keys(6, S, 48), RELAXED, "relaxed")
+    assert loop.count("f32.load") == 8
+    assert not any(part in loop for part in ("select", "i32.mul", "i32.div", "i32.rem"))
 
 
 def test_neighbouring_pixels_of_a_depthwise_tile_share_their_loads() -> None:

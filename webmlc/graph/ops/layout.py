@@ -173,6 +173,9 @@ def _infer_pack(context: Context) -> tuple[TensorType, ...]:
 
 
 def _pack(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    """A right operand in panels of columns; the last column fills the last panel: no result reads
+    what is past it.
+    """
     matrix = _tensor(tensors, 0)
     columns = matrix.shape[-1]
 
@@ -181,8 +184,7 @@ def _pack(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         column = panel * PACK + lane
         if simplify(columns % PACK) == Const(0):
             return matrix[(*batch, k, column)]
-        inside = matrix[(*batch, k, minimum(column, columns - 1))]
-        return select(column < columns, inside, const(0).astype(matrix.dtype))
+        return matrix[(*batch, k, minimum(column, columns - 1))]
 
     return (compute("pack", context.outputs[0].shape, element),)
 

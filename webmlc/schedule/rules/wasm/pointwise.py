@@ -1,8 +1,8 @@
 """Pointwise stages: elementwise, broadcast, gather, transpose, the pieces of Concat and Pad.
 
 In: a block without a reduction under serial loops of its own. Out: loops that step evenly through
-memory are one; its contiguous part is vectorized; a permutation is blocked so that both sides stay
-in the cache.
+memory are one; what is stored contiguously is vectorized, though its loads may be at a distance; a
+permutation is blocked so that both sides stay in the cache.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ def schedule_pointwise(
     loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
     if not loops:
         return
-    last = loops[-1]
-    if is_vectorizable(schedule.function, block, last, machine.lanes):
+    last, other = loops[-1], None
+    if not is_vectorizable(schedule.function, block, last, machine.lanes):
+        other = _contiguous_elsewhere(schedule, block, loops)
+        if other is not None:
+            last = _block_transpose(schedule, other, last)
+    if is_vectorizable(schedule.function, block, last, machine.lanes, gathers=True):
         widths = cover_columns(schedule.extent(last), VECTORS * machine.lanes, machine)
         for loop, width in zip(partition_into(schedule, last, widths), widths, strict=True):
             (part,) = [block] if loop == last else blocks_under(schedule, loop)
             _, lane = split_off(schedule, loop, width.size)
             if lane is not None:
-                vectorize_columns(schedule, part, lane, machine)
-        return
-    other = _contiguous_elsewhere(schedule, block, loops)
-    if other is not None:
-        _block_transpose(schedule, other, last)
+                vectorize_columns(schedule, part, lane, machine, gathers=True)
+    elif other is not None and (extent_of(schedule, last) or BLOCK) <= machine.tile.columns:
+        schedule.unroll(last)  # a panel: each of its columns keeps a pointer
 
 
 def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
@@ -109,15 +111,16 @@ def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> s
     return None
 
 
-def _block_transpose(schedule: Schedule, rows: str, columns: str) -> None:
+def _block_transpose(schedule: Schedule, rows: str, columns: str) -> str:
     """Walk blocks of `rows` x `columns`, where both divide: each line of memory is touched in one
-    block.
+    block. Returns the loop over columns.
     """
     if not all(_divides(schedule.extent(loop)) for loop in (rows, columns)):
-        return
+        return columns
     row_blocks, row = schedule.split(rows, [None, BLOCK])
     column_blocks, column = schedule.split(columns, [None, BLOCK])
     schedule.reorder(row_blocks, column_blocks, row, column)
+    return column
 
 
 def _divides(extent: Expr) -> bool:

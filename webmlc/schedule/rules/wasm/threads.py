@@ -7,14 +7,20 @@ batch).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from webmlc.core.expr import Call, Expr, as_int
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, Seq, Stmt, blocks, loads, stores
+from webmlc.schedule.analysis import operations
 from webmlc.schedule.legality import locals_shared_with
 from webmlc.schedule.rules.wasm.nests import extent_of
 from webmlc.schedule.schedule import Schedule
 
 ENOUGH = 8
 """Iterations that a parallel loop should have to balance."""
+LITTLE = 2048
+"""Scalar operations of a loop that is no part of a parallel one around it."""
 
 
 def share_work(schedule: Schedule) -> None:
@@ -67,13 +73,23 @@ def _loops_to_share(schedule: Schedule, nest: For) -> tuple[list[str], For]:
         name = loop.var.name
         if loop.kind != "serial" or name in reduced:
             break
+        if chosen and operations(replace(schedule.function, body=loop)) < LITTLE:
+            break  # it would take a fused index apart for every few instructions
         if extent_of(schedule, name) != 1 or chosen:
             chosen.append(name)
-            iterations *= extent_of(schedule, name) or 1
+            iterations *= _known_factor(schedule.extent(name))
         if not isinstance(loop.body, For):
             break
         loop = loop.body
     return chosen, loop
+
+
+def _known_factor(extent: Expr) -> int:
+    """The literal factors of an extent: the least it can be, but for none at all."""
+    match extent:
+        case Call(op="mul", args=(a, b)):
+            return _known_factor(a) * _known_factor(b)
+    return as_int(extent) or 1
 
 
 def _reduction_loops(nest: For) -> set[str]:

@@ -145,12 +145,20 @@ def make_tile(
 
 
 def vectorize_columns(
-    schedule: Schedule, block: str, loop: str, machine: Machine, unroll: bool = True
+    schedule: Schedule,
+    block: str,
+    loop: str,
+    machine: Machine,
+    unroll: bool = True,
+    gathers: bool = False,
 ) -> None:
-    """Make whole vectors of a tile's columns where there are any, else scalars; and unroll them."""
+    """Make whole vectors of a tile's columns where there are any, else scalars; and unroll them.
+
+    `gathers`: vectors may be made of elements that are not adjacent.
+    """
     size, lanes = extent_of(schedule, loop), machine.lanes
     is_whole = size is not None and size % lanes == 0
-    if is_whole and is_vectorizable(schedule.function, block, loop, lanes):
+    if is_whole and is_vectorizable(schedule.function, block, loop, lanes, gathers):
         if size == lanes:
             schedule.vectorize(loop)
             return
