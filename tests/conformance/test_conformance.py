@@ -11,16 +11,34 @@ import pytest
 from onnx.backend.test.case.test_case import TestCase
 
 from tests.conformance.backend import WebmlcBackend
+from tests.conformance.model_cases import GROUPS
 from tests.conformance.run import FOLDER, all_cases, compare, run_case
 
 PINNED = (FOLDER / "passing_wasm.txt").read_text().split()
 AT_LEAST = 1750
+WITH_DATA = [(g, n) for g in GROUPS if g != "light" for n in all_cases(g)]
+TEXT = "test_strnorm_model_"
 
 
 @pytest.mark.parametrize("name", PINNED)
 def test_passes_on_wasm(name: str) -> None:
     outcome = run_case(name, "wasm")
     assert outcome.state == "passed", outcome.reason
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+@pytest.mark.parametrize(("group", "name"), WITH_DATA)
+def test_models_with_data(group: str, name: str, device: str) -> None:
+    """All 140 of three groups: computed right or, where the input is text, refused."""
+    outcome = run_case(name, device, group)
+    if name.startswith(TEXT):
+        assert outcome.state == "unsupported" and "it is text" in outcome.reason
+    else:
+        assert outcome.state == "passed", outcome.reason
+
+
+def test_no_model_with_data_is_missing() -> None:
+    assert len(WITH_DATA) == 140
 
 
 def test_the_list_is_long_enough_and_true() -> None:
