@@ -11,7 +11,7 @@ from tests.fuzz.check_graph import check_graph
 from tests.fuzz.graph import FuzzGraph
 from tests.fuzz.worker import Device, build_and_run
 
-OPSET = '<ir_version: 10, opset_import: ["" : 21]>'
+OPSET = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>'
 SYMBOLS = {5: "n", 7: "m"}
 
 GRAPHS = {
@@ -70,6 +70,23 @@ GRAPHS = {
     "long functions of a choice build in no time": """
         g (float[2] a, float[2] b, float[m] c) => (float[d] y) {
             j = Concat <axis: int = 0> (a, b, c) t = Tanh (j) u = Tan (t) y = Tan (u) }""",
+    "a loop from a constant, whose iterations are an input": """
+        g (int64 k) => (float[2,2] y) <float[2,2] c = {0.5, -1, -2, 3}> {
+            y = Loop <body = b (int64 i, bool more, float[2,2] s) =>
+                             (bool go, float[2,2] t) { t = Relu (s) go = Identity (more) }>
+                (k, "", c) }""",
+    "places of what was chosen are not read before, on the GPU": """
+        g (float[2,3,8] x, float[4] w, float[2,3,8] g) =>
+          (float[a,b,c] y, int64[d,e,f] i) <int64[1] k = {1}> {
+            v = com.microsoft.GatedRMSNorm (x, w, g)
+            y, i = TopK <axis: int = 0, largest: int = 0> (v, k) }""",
+    "updates of what is read twice after, on the GPU": """
+        g (int32[2,33] x, int64[1,2] i, int32[1] u) => (bool[a,b] y)
+        <int64 p = {0}, int64 q = {1}> {
+            j = Clip (i, p, q) v = ScatterND (x, j, u) y = GreaterOrEqual (v, v) }""",
+    "a negative number as an unsigned one, at build": """
+        g (uint64[1] x, float[n] z) => (uint64 y, uint64[1] s) <int64 c = {-1}> {
+            y = CastLike (c, x) d = Shape (z) s = CastLike (d, x) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

@@ -216,7 +216,8 @@ def _cast(value: Any, source: DType, target: DType) -> Any:
         return target.numpy.type(value)
     if source.is_float and not math.isfinite(value):
         raise _UnknownError
-    return int(target.numpy.type(int(value)))
+    number = int(value) % (1 << target.bits)  # integers wrap
+    return number - (target.is_signed and number >> target.bits - 1) * (1 << target.bits)
 
 
 def _simplified(expr: Expr) -> Any:

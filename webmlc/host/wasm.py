@@ -74,13 +74,14 @@ class WasmExecutor:
         if binding is self.bound:
             return
         fresh = binding.layout.total > len(self.bytes)
+        grows = binding.grows and self.memory is not None
         if fresh:
-            self._new_memory(binding)
+            self._new_memory(binding, grows)
         self._words(SLOT_TABLE, binding.slots)
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
         self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
         self.bound = binding
-        if fresh and not binding.grows:
+        if fresh and not grows:
             for run in self.loaded.program.runs:
                 if run.once:
                     self._run(run.module_first, run.module_last)
@@ -126,7 +127,7 @@ class WasmExecutor:
         self.workers, self.runs, self.memory = [], [], None
         self.bytes, self.bound = np.zeros(0, np.uint8), None
 
-    def _new_memory(self, binding: Binding) -> None:
+    def _new_memory(self, binding: Binding, grows: bool) -> None:
         """A memory of the size that is needed: exactly so at the start of a run, with room to spare
         where a run found that it needs more. It holds what the old one held, or the constants.
         """
@@ -134,7 +135,7 @@ class WasmExecutor:
         pages = -(-plan.total // PAGE)
         if pages > MAX_PAGES:
             raise UserError(f"the model needs {plan.total} bytes: more than 32-bit memory holds")
-        if binding.grows:
+        if grows:
             pages = max(pages, min(int(len(old) * GROWTH) // PAGE, MAX_PAGES))
         program = self.loaded.program
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True)
@@ -148,7 +149,7 @@ class WasmExecutor:
             self.runs = [
                 _instance(self.engine, self.module, self.memory) for _ in range(self.threads)
             ]
-        if binding.grows:
+        if grows:
             self.bytes[: len(old)] = old
             del old, held
             return

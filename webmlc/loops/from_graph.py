@@ -10,7 +10,7 @@ the order of the axes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Literal
@@ -36,7 +36,9 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     expressions,
+    loads,
     seq,
+    stores,
     walk_statements,
 )
 
@@ -107,13 +109,13 @@ class _Lowering:
             Buffer(f"out{p}", self.body.type(v).shape, self.body.type(v).dtype)
             for p, v in enumerate(self.body.outputs)
         )
-        statements = self.emit_stages(order, outputs, pieces)
+        statements, needed = _needed(self.emit_stages(order, outputs, pieces), outputs)
         function = LoopFunction(
             self.name,
             (*inputs, *outputs),
             len(outputs),
             (),
-            tuple(self.allocations),
+            tuple(buffer for buffer in self.allocations if buffer in needed),
             seq(*statements),
             tuple(dict.fromkeys(o for node in self.body.nodes for o in node.origin)),
         )
@@ -250,6 +252,20 @@ class _Lowering:
             return None
 
         return simplify(rewrite(value, rule))
+
+
+def _needed(
+    statements: Sequence[Stmt], outputs: Sequence[Buffer]
+) -> tuple[list[Stmt], set[Buffer]]:
+    """The blocks whose results are read, and what they read and write: simpler expressions than a
+    stage's own (x ≥ x is true) may have no use for others.
+    """
+    buffers, kept = set(outputs), list[Stmt]()
+    for stmt in reversed(statements):
+        if any(store.buffer in buffers for store in stores(stmt)):
+            buffers.update(load.buffer for load in loads(stmt))
+            kept.append(stmt)
+    return kept[::-1], buffers
 
 
 def _is_empty(known: TensorType) -> bool:

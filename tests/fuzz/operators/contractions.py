@@ -101,6 +101,8 @@ def window(
         attributes["auto_pad"] = sketch.choose(("SAME_UPPER", "SAME_LOWER", "VALID"))
         pads = [0] * 2 * len(space)
         if attributes["auto_pad"] != "VALID":
+            if any(k < s for k, s in zip(kernel, strides, strict=True)):
+                raise Retry  # onnxruntime crops; ONNX's inference pads by nothing, or makes more
             return kernel, attributes
     else:
         pads = [sketch.integer(0, k - 1) for k in kernel * 2] if sketch.chance(60) else []
@@ -131,10 +133,6 @@ def conv_transpose(sketch: Sketch) -> None:
     """The gradient of a convolution."""
     x, channels = channels_first(sketch, 3, 4)
     kernel, attributes = window(sketch, sketch.array(x).shape[2:], 3)
-    strides = attributes.get("strides", [1] * len(kernel))
-    same = str(attributes.get("auto_pad", "")).startswith("SAME")
-    if same and any(k < s for k, s in zip(kernel, strides, strict=True)):
-        raise Retry  # onnxruntime makes less than stride times the input's size, as ONNX has it
     group = sketch.choose([g for g in (1, 2, 3) if channels % g == 0])
     made = sketch.choose((1, 2, 4))
     inputs = [x, sketch.new("float32", (channels, made, *kernel))]

@@ -151,6 +151,8 @@ class _Hoister:
         match part:
             case Var() | Const() | Call(op="mul", args=(Var(), Const())):
                 return part
+        if any(isinstance(node, Load) for node in walk(part)):
+            return part  # the scope may store to what it reads
         if self.binds_common:
             return self.bind(part, self.lets[-1]) if part in self.counts else part
         self.counts[part] = self.counts.get(part, 0) + 1
