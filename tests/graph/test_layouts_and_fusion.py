@@ -147,6 +147,9 @@ def test_weights_are_packed_in_panels_of_eight() -> None:
     grouped = pack_convolution(weights, 2)
     assert grouped.shape == (2, 1, 2, 1, 3, 8)
     assert grouped[1, 0, 1, 0, 2, 1] == weights[3, 2, 1, 0]
+    single = pack_convolution(weights[:1], 1)
+    assert single.shape == (1, 2, 1, 3, 1)
+    assert single[0, 1, 0, :, 0].tolist() == weights[0, :, 1, 0].tolist()
 
 
 def test_a_transposed_convolution_is_an_ordinary_one_with_its_epilogue() -> None:

@@ -24,14 +24,16 @@ def pack_matrix(matrix: Array) -> Array:
 
 def pack_convolution(weights: Array, groups: int) -> Array:
     """`[O, I, *kernel]` as `[O/8, *kernel, I, 8]`, per group (`[groups, ...]`) where there are
-    several; zero-padded.
+    several; zero-padded. Of a single output channel as `[1, *kernel, I, 1]`: there, vectors run
+    along the inputs.
     """
     outputs, inputs, *kernel = weights.shape
     per_group = outputs // groups
-    panels = -(-per_group // PACK)
-    padded = np.zeros((groups, panels * PACK, inputs, *kernel), weights.dtype)
+    width = PACK if per_group > 1 else 1
+    panels = -(-per_group // width)
+    padded = np.zeros((groups, panels * width, inputs, *kernel), weights.dtype)
     padded[:, :per_group] = weights.reshape(groups, per_group, inputs, *kernel)
-    split = padded.reshape(groups, panels, PACK, inputs, *kernel)
+    split = padded.reshape(groups, panels, width, inputs, *kernel)
     packed = split.transpose(0, 1, *range(4, split.ndim), 3, 2)
     return packed if groups > 1 else packed[0]
 

@@ -22,6 +22,7 @@ from webmlc.core.expr import Expr, as_int, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.function_writer import FunctionRewriter
 from webmlc.graph.ir import Function, Module, Node, TensorType
+from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.ops.winograd import FORMS, planes_of, tiles
 from webmlc.graph.simplify_graph import remove_dead_code
@@ -108,7 +109,7 @@ class _Rewrite(FunctionRewriter):
         if weights is None or weights.dtype != np.float32 or height is None or width is None:
             return None
         channels, outputs = weights.shape[-2], int(node.attributes["channels"])
-        whole = channels % _LANES == 0 and outputs % weights.shape[-1] == 0
+        whole = channels % _LANES == 0 and outputs % PACK == 0
         return Layer(channels, outputs, height, width) if whole else None
 
     def convolution(self, node: Node, tile: int) -> None:

@@ -138,12 +138,13 @@ def convolution(
     rows, columns = as_expr(height), as_expr(width)
     reach = kernel - stride
     x = _tensor("x", batch, rows * stride + reach, columns * stride + reach, channels)
-    w = _tensor("w", (outputs + 7) // 8, kernel, kernel, channels, 8)
+    panel = 8 if outputs > 1 else 1
+    w = _tensor("w", -(-outputs // panel), kernel, kernel, channels, panel)
     b, r = _tensor("b", outputs), _tensor("r", batch, height, width, outputs)
     shape = _sizes(batch, height, width, outputs)
 
     def product(n: Expr, y: Expr, v: Expr, o: Expr, ky: Expr, kx: Expr, i: Expr) -> Expr:
-        return x[n, y * stride + ky, v * stride + kx, i] * w[o // 8, ky, kx, i, o % 8]
+        return x[n, y * stride + ky, v * stride + kx, i] * w[o // panel, ky, kx, i, o % panel]
 
     total = reduce("conv", shape, _sizes(kernel, kernel, channels), "add", product)
 

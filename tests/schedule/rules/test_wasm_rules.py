@@ -55,6 +55,8 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "conv 1x1": ("contraction", k.convolution(14, 3, 4, 40, 1), {}),
     "conv 1x1, symbolic batch": ("contraction", k.convolution(3, 3, 4, 8, 1, batch=S), {"s": 2}),
     "conv 3x3, symbolic size": ("contraction", k.convolution(S, S, 3, 8, 3), {"s": 8}),
+    "conv 3x3, one output": ("rows", k.convolution(5, 4, 8, 1, 3), {}),
+    "conv 3x3, one output, odd channels": ("rows", k.convolution(5, 4, 11, 1, 3), {}),
     "conv in groups": ("contraction", k.grouped_convolution(5, 3, 4, 16), {}),
     "conv in groups, odd channels": ("contraction", k.grouped_convolution(5, 2, 3, 10), {}),
     "conv in groups of few channels": ("contraction", k.grouped_convolution(5, 2, 3, 3), {}),
@@ -271,6 +273,13 @@ def test_addresses_that_hold_for_a_loop_are_computed_before_it() -> None:
     loop = _inner_loop(k.pack_keys(6, S, 48), RELAXED, "relaxed")
     assert loop.count("f32.load") == 8
     assert not any(part in loop for part in ("select", "i32.mul", "i32.div", "i32.rem"))
+
+
+def test_a_convolution_into_one_channel_multiplies_vectors_of_its_inputs() -> None:
+    for channels in (8, 11):  # runs of 24 and of 33 elements
+        body = _inner_loop(k.convolution(5, 4, channels, 1, 3), RELAXED, "relaxed")
+        assert body.count("f32x4.relaxed_madd") == 2
+        assert body.count("v128.load") == 4
 
 
 def test_neighbouring_pixels_of_a_depthwise_tile_share_their_loads() -> None:

@@ -4,7 +4,8 @@ views.
 Maps have one to three spatial dimensions and are already padded, so that every window lies inside
 (attribute `windows`: a `Windows` record); weights are `[O/8][KH][KW][I][8]` (or as many taps as
 there are dimensions; matrices `[N/8][K][8]`), zero-padded to whole panels of eight,
-which is what a vector load wants on the CPU and two `vec4` loads on the GPU. Products of quantised
+which is what a vector load wants on the CPU and two `vec4` loads on the GPU; of one output channel
+`[1][KH][KW][I][1]`. Products of quantised
 maps (int8, uint8) are summed in int32; quantised weights of a float map are converted as they are
 read. Attribute `bytes` (of `Conv` and `MatMul`): maps and weights are int32 words of four of their
 channels; it names the map's own type, whose signed numbers count from their lowest one.
@@ -65,7 +66,7 @@ def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     data, weights = _tensor(tensors, 0), _tensor(tensors, 1)
     groups = int(context.attribute("groups"))
     windows: Windows = context.attribute("windows")
-    inputs = weights.shape[-2]
+    inputs, width = weights.shape[-2:]
     per_group = int(context.attribute("channels")) // groups
     bytes_ = context.attribute("bytes", "")
 
@@ -73,10 +74,10 @@ def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         place, (o, *taps, i) = axes[: windows.rank], axes[windows.rank :]
         position = windows.positions(place, taps)
         if groups == 1:
-            weight = weights[(o // PACK, *taps, i, o % PACK)]
+            weight = weights[(o // width, *taps, i, o % width)]
             return _product(data[(n, *position, i)], weight, bytes_)
         group, within = o // per_group, o % per_group
-        weight = weights[(group, within // PACK, *taps, i, within % PACK)]
+        weight = weights[(group, within // width, *taps, i, within % width)]
         return _product(data[(n, *position, group * inputs + i)], weight, bytes_)
 
     extents = (*map(const, windows.kernel), inputs)

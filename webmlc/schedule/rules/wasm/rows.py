@@ -162,11 +162,16 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     width = lanes * (4 if size is None or size >= SHORT_ROW else 2)
     if size is not None and size < 2 * width:
         return False
-    if (size is None or size % width) and len(schedule.reduce_loops(update)) > 1:
-        return False  # the rest of each run would be added before the total is initialised
-    extent = schedule.extent(last)
+    outer = [loop for loop in schedule.reduce_loops(update) if loop != last]
+    if size is None and outer:
+        return False
     if size is None or size % width:
-        schedule.partition(last, extent // width * width)
+        # The rests of all runs together, or one would be added before the total is initialised.
+        if outer:
+            schedule.reorder(last, *outer)
+        schedule.partition(last, schedule.extent(last) // width * width)
+        if outer:
+            schedule.reorder(*outer, last)
     if extent_of(schedule, last) == width:
         lane = last
     else:
