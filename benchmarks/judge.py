@@ -45,9 +45,9 @@ def _at_least(demand: str, found: float, least: float, where: str = "") -> Verdi
 def _ratios(models: dict[str, Entry]) -> Iterator[Verdict]:
     """Latency of ONNX Runtime Web over webmlc's."""
     for variant, threads, mean, lowest in (
-        ("relaxed", 1, 3.0, 1.5),
+        (None, 1, 3.0, 1.5),
         ("simd128", 1, 1.8, None),
-        ("relaxed", 2, 3.0, 1.5),
+        (None, 2, 3.0, 1.5),
     ):
         found = {
             name: value
@@ -56,13 +56,13 @@ def _ratios(models: dict[str, Entry]) -> Iterator[Verdict]:
         }
         if not found:
             continue
-        what = f"{variant}, {threads} thread(s): times ONNX Runtime Web"
+        what = f"{variant or 'relaxed'}, {threads} thread(s): times ONNX Runtime Web"
         count = f" ({len(found)} models)"
         yield _at_least(f"{what}, geometric mean", geometric_mean(found.values()), mean, count)
         if lowest is not None:
             worst = min(found, key=lambda name: found[name])
             yield _at_least(f"{what}, lowest", found[worst], lowest, f" ({worst})")
-        if (variant, threads) == ("relaxed", 1):
+        if (variant, threads) == (None, 1):
             for name, least in (("resnet18", 4.0), ("vgg19", 4.0), ("resnet50", 2.5)):
                 if name in found:
                     yield _at_least(f"{what}, {name}", found[name], least)
@@ -82,7 +82,7 @@ def _scaling(models: dict[str, Entry]) -> Iterator[Verdict]:
     """One thread's latency over that of two."""
     for name in ("resnet50", "minilm_l6"):
         if name in models:
-            one, two = (row_of(models[name], "webmlc", n, "relaxed") for n in THREADS)
+            one, two = (row_of(models[name], "webmlc", n) for n in THREADS)
             if one and two:
                 yield _at_least(f"{name}: two threads over one", one["ms"] / two["ms"], 1.75)
 
@@ -93,7 +93,7 @@ def _quantised(models: dict[str, Entry]) -> Iterator[Verdict]:
         if name in models and (found := ratio(models[name], 1)) is not None:
             yield _at_least(f"{name} (quantised): times ONNX Runtime Web", found, 1.5)
     twins = [models.get(name) for name in ("micro_kws_fp32", "micro_kws_qdq")]
-    rows = [row_of(entry, "webmlc", 1, "relaxed") if entry else None for entry in twins]
+    rows = [row_of(entry, "webmlc", 1) if entry else None for entry in twins]
     if rows[0] and rows[1]:
         found = rows[0]["ms"] / rows[1]["ms"]
         yield _at_least("micro_kws: floats over quantised", found, 1.0)
@@ -110,7 +110,7 @@ def _resources(models: dict[str, Entry]) -> Iterator[Verdict]:
         worst, where = -math.inf, ""
         for name, entry in models.items():
             for threads in THREADS:
-                own = row_of(entry, "webmlc", threads, "relaxed")
+                own = row_of(entry, "webmlc", threads)
                 peer = row_of(entry, "onnxruntime", threads)
                 value = measure(own, peer) if own and peer else None
                 if value is not None and value > worst:

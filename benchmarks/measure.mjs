@@ -47,8 +47,8 @@ async function openPage(browser, server, group, { engine, variant }) {
   try {
     await page.goto(`${server.origin}/bench/index.html?${query}`);
     const facts = await page.evaluate(async () => {
-      const { load, first, error, version } = await globalThis.bench;
-      return { load, first, error, version };
+      const { load, first, error, version, variant } = await globalThis.bench;
+      return { load, first, error, version, variant };
     });
     const sent = server.requests.slice(firstRequest).filter(({ path }) => !SCAFFOLDING.test(path));
     const sum = (requests) => requests.reduce((total, { bytes }) => total + bytes, 0);
@@ -110,7 +110,7 @@ async function measureGroup(browser, server, job, group) {
   }
   for (const { row, page, context, processes } of pages) {
     if (!row.failure && group.device === "wasm") row.memory = Math.max(...(await Promise.all(processes.map(peakMemory)))) || null;
-    if (!row.failure && row.variant === "relaxed" && group.threads === 1) row.profile = await profile(page, job.profiles);
+    if (!row.failure && row === rows[0] && group.device === "wasm" && group.threads === 1) row.profile = await profile(page, job.profiles);
     await context.close();
   }
   return rows;

@@ -169,16 +169,18 @@ def _text(results: Results) -> str:
 def row_of(
     entry: Entry, engine: str, threads: int, variant: str | None = None, device: str = "wasm"
 ) -> Row | None:
-    """A row that did not fail."""
+    """A row that did not fail; without a variant, the first: the one that the engine chose."""
     for row in entry["rows"]:
-        given = (row["engine"], row["threads"], row.get("variant"), row["device"])
-        if given == (engine, threads, variant, device) and "failure" not in row:
+        given = (row["engine"], row["threads"], row["device"])
+        if given == (engine, threads, device) and variant in (None, row.get("variant")):
             found: Row = row
-            return found
+            return None if "failure" in found else found
     return None
 
 
-def ratio(entry: Entry, threads: int, variant: str = "relaxed") -> float | None:
-    """ONNX Runtime Web's latency over webmlc's on the CPU; None where one of them is not there."""
+def ratio(entry: Entry, threads: int, variant: str | None = None) -> float | None:
+    """ONNX Runtime Web's latency over webmlc's on the CPU, of a variant or of the one that was
+    chosen; None where one of them is not there.
+    """
     own, peer = row_of(entry, "webmlc", threads, variant), row_of(entry, "onnxruntime", threads)
     return peer["ms"] / own["ms"] if own and peer else None

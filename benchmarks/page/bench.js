@@ -1,7 +1,7 @@
 // One engine with one model, ready to be timed.
 //
 //   in:  ?engine=webmlc|onnxruntime|tfjs & model=<folder> & device=wasm|webgpu & threads=<n> [& variant=relaxed|simd128]
-//   out: globalThis.bench = { load, first, error, version, run, profile }, once the first result is there
+//   out: globalThis.bench = { load, first, error, version, variant, run, profile }, once the first result is there; `variant` is what runs
 //
 // The model's folder holds model.onnx, package/ (webmlc's), and data.json, which names raw little-endian files
 // of inputs and of the outputs that native onnxruntime gives for them.
@@ -10,7 +10,7 @@ import { fetchData } from "./data.js";
 
 /**
  * @typedef {{ dtype: string, shape: number[], data: any }} Tensor
- * @typedef {{ version: string, run: (inputs: Record<string, Tensor>) => Promise<Record<string, ArrayLike<number | bigint>>>, profile?: (inputs: Record<string, Tensor>) => Promise<any[]> }} Engine
+ * @typedef {{ version: string, variant?: string | null, run: (inputs: Record<string, Tensor>) => Promise<Record<string, ArrayLike<number | bigint>>>, profile?: (inputs: Record<string, Tensor>) => Promise<any[]> }} Engine
  * @typedef {{ model: string, device: "wasm" | "webgpu", threads: number, variant?: "relaxed" | "simd128" }} Options
  */
 
@@ -53,7 +53,7 @@ async function start() {
     await engine.run(inputs);
     return performance.now() - begin;
   }
-  return { load, first, error, version: engine.version, run, profile: () => engine.profile?.(inputs) };
+  return { load, first, error, version: engine.version, variant: engine.variant, run, profile: () => engine.profile?.(inputs) };
 }
 
 /** @type {any} */ (globalThis).bench = start();

@@ -9,6 +9,7 @@ export async function create({ model, device, threads, variant }) {
   }
   return {
     version: "",
+    variant: loaded.variant,
     async run(/** @type {any} */ inputs) {
       const outputs = await loaded.run(inputs);
       return Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data]));

@@ -34,7 +34,7 @@ SLOTS = 1024
 """Where the slot table starts."""
 
 _PATIENCE = 1 << 20
-"""Turns that a thread spins in barriers during a run, before it sleeps in them: some millisecond.
+"""Turns that a thread spins in barriers during a run, before it sleeps in them: about 1 ms.
 Threads that sleep at every barrier look idle to the operating system, which then runs all of them
 on one core; threads that never sleep wait in vain where other programs keep the cores busy, and
 keep the thread that they wait for from a core that they share.
