@@ -67,6 +67,8 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
     "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
+    "depthwise 5x5 stride 2": ("window", k.depthwise(6, 9, 12, 5, 2), {}),
+    "depthwise stride 3": ("window", k.depthwise(5, 6, 12, 5, 3), {}),
     "depthwise, symbolic size": ("window", k.depthwise(S, S, 8, 3), {"s": 6}),
     "max pool": ("window", k.pool(5, 12, 3, "max"), {}),
     "average pool": ("window", k.pool(6, 12, 2, "add"), {}),

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Machine
-from webmlc.schedule.analysis import fold_of, is_vectorizable
+from webmlc.loops.ir import Block, loads
+from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, is_vectorizable, stride
 from webmlc.schedule.rules.wasm.nests import (
     Nest,
     accumulate_locally,
@@ -115,8 +116,35 @@ class _Tiles:
                 schedule.reorder(inner, lane)
             make_tile(schedule, part, inner, lane, machine)
             if self.unrolled:
-                for reduced in schedule.reduce_loops(part.update):
-                    schedule.unroll(reduced)
+                self.unroll_taps(part.update)
+
+    def unroll_taps(self, update: str) -> None:
+        """Write out the window. Where pixels are `step` elements apart, so are the taps that follow
+        each other: what neighbouring pixels share is needed for the next tap and no longer.
+        """
+        schedule = self.schedule
+        taps = schedule.reduce_loops(update)
+        step = _step(schedule.block(update))
+        if taps and 1 < step < (extent_of(schedule, taps[-1]) or 0):
+            along, phase = schedule.split(taps[-1], [None, step])
+            schedule.reorder(phase, along)
+            taps[-1:] = [phase, along]
+        for tap in taps:
+            schedule.unroll(tap)
+
+
+def _step(block: Block) -> int:
+    """How many taps of a row further the next pixel's are: the stride of a convolution."""
+    axes = [axis for axis in block.axes if as_int(axis.extent) != 1]
+    rows = [axis for axis in axes if axis.kind == "spatial"][-2:-1]
+    taps = [axis for axis in axes if axis.kind == "reduce"][-1:]
+    ranges = axis_ranges(block)
+    for load in loads(block.body):
+        index = flat_index(load.buffer, load.indices)
+        match [stride(index, axis.var, ranges) for axis in (*rows, *taps)]:
+            case [Const(value=int(far)), Const(value=int(near))] if near and far % near == 0:
+                return max(1, far // near)
+    return 1
 
 
 def _cover_pixels(extent: Expr) -> tuple[Part, ...]:

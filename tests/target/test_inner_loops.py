@@ -1,0 +1,127 @@
+"""The inner loops of matrix product, 3x3 and depthwise convolution, as the rules and lowering make
+them: word for word, and what makes them fast.
+
+WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_inner_loops.py      # after a change on purpose
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from webmlc.core.machine import RELAXED
+from webmlc.schedule.rules import choose_rule
+from webmlc.target.lower import lower
+from webmlc.target.wasm.emit_module import Step, emit_module
+
+GOLDEN = Path(__file__).parent / "golden"
+_KERNELS = Path(__file__).parents[1] / "schedule" / "rules" / "kernels.py"
+_spec = importlib.util.spec_from_file_location("kernels", _KERNELS)
+assert _spec is not None and _spec.loader is not None
+kernels: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(kernels)
+CASES = {
+    "matmul": (kernels.matmul(12, 16, 480, epilogue=False), 12, 1),
+    "conv_3x3": (kernels.convolution(14, 12, 64, 16, 3), 12, 1),
+    "conv_3x3_stride_2": (kernels.convolution(14, 12, 64, 16, 3, 2), 12, 1),
+    "depthwise": (kernels.depthwise(8, 8, 16, 3), 8, 9),
+    "depthwise_stride_2": (kernels.depthwise(8, 8, 16, 3, 2), 8, 9),
+}
+"""A kernel, the accumulators of its tile, and the taps that its inner loop holds."""
+Tree = list["Tree | str"]
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def loop(case: str) -> str:
+    """The text of the innermost loop with most multiply-adds, its branch back included."""
+    function = CASES[case][0]
+    lowered = lower(choose_rule(function, RELAXED)[1].function, RELAXED)
+    steps = [Step("kernel", tuple(range(len(function.params))))]
+    text = emit_module({"kernel": lowered}, steps, "relaxed").text
+    found = re.findall(r"\(loop (?:(?!\(loop ).)*?\(br_if[^\n]*", text, re.DOTALL)
+    return max(found, key=lambda part: part.count("relaxed_madd"))
+
+
+def statements(loop: str) -> list[Tree]:
+    """The statements of a loop's body, as nested lists of words."""
+    open_lists: list[Tree] = [[]]
+    for token in re.findall(r"[()]|[^\s()]+", loop):
+        if token == "(":
+            open_lists.append([])
+        elif token == ")":
+            done = open_lists.pop()
+            open_lists[-1].append(done)
+        else:
+            open_lists[-1].append(token)
+    return [part for part in open_lists[-1] if isinstance(part, list)]
+
+
+def nodes(tree: Tree) -> Iterator[Tree]:
+    """Every instruction of a statement."""
+    yield tree
+    for part in tree:
+        if isinstance(part, list):
+            yield from nodes(part)
+
+
+def most_alive(body: list[Tree]) -> int:
+    """The most vectors that are needed at once anywhere in a loop: locals that a later statement
+    (or iteration) reads, and what a statement loads for itself.
+    """
+    vectors = {s[1] for s in body if s[0] == "local.set" and str(s[2][0]).startswith(("v", "f"))}
+    reads = [{n[1] for n in nodes(s) if n[0] == "local.get"} & vectors for s in body]
+    writes = [{s[1]} & vectors if s[0] == "local.set" else set() for s in body]
+    own = [sum(n[0] == "v128.load" for n in nodes(s)) - (s[2][0] == "v128.load") for s in body]
+    alive: set[str] = set()
+    most = 0
+    for _ in range(2):  # the second time knows what the next iteration reads
+        for position in reversed(range(len(body))):
+            most = max(most, len(alive | writes[position]))
+            alive = alive - writes[position] | reads[position]
+            most = max(most, len(alive) + own[position])
+    return most
+
+
+def test_the_loop_is_golden(case: str, loop: str) -> None:
+    path = GOLDEN / f"loop_{case}.wat"
+    if os.environ.get("WEBMLC_UPDATE_GOLDEN"):
+        path.write_text(loop + "\n")
+    assert path.read_text() == loop + "\n"
+
+
+def test_addresses_are_pointers_that_step(loop: str) -> None:
+    """No address is computed but by offsets: at the end each pointer moves on."""
+    assert "i32.mul" not in loop and "i32.shl" not in loop
+    adds = [s for s in statements(loop) if any(n[0] == "i32.add" for n in nodes(s))]
+    assert adds and adds == statements(loop)[-1 - len(adds) : -1]
+    assert all(s[0] == "local.set" and s[2][1] == ["local.get", s[1]] for s in adds)
+
+
+def test_everything_stays_in_registers(loop: str) -> None:
+    assert 8 < most_alive(statements(loop)) <= RELAXED.vector_registers
+
+
+def test_multiply_adds_stand_back_to_back(case: str, loop: str) -> None:
+    """Nothing but loads stands between them, and each sum rests while all the others have one."""
+    _, accumulators, taps = CASES[case]
+    body = statements(loop)
+    places = [i for i, s in enumerate(body) if s[2][0] == "f32x4.relaxed_madd"]
+    assert len(places) == accumulators * taps
+    between = {s[2][0] for s in body[places[0] : places[-1] + 1]} - {"f32x4.relaxed_madd"}
+    assert between <= {"v128.load", "v128.load32_splat"}
+    sums = [body[i][1] for i in places]
+    for start in range(0, len(sums), accumulators):
+        assert sorted(sums[start : start + accumulators]) == sorted(set(sums))
+        assert sums[start : start + accumulators] == sums[:accumulators]
