@@ -10,10 +10,11 @@ import pytest
 from tests.target.test_small_types import elementwise, run
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, Var, call, const
-from webmlc.core.machine import WEBGPU
+from webmlc.core.machine import RELAXED, WEBGPU
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Buffer, For, LoopFunction, Store
 from webmlc.target.lower import lower
+from webmlc.target.wasm.emit_module import print_function
 
 INTEGERS = [d for d in DType if d.is_integer and d.bits >= 8]
 DIVISIONS = ["floordiv", "floormod", "truncdiv", "truncmod"]
@@ -145,3 +146,25 @@ def test_the_meaning_of_products_of_bytes() -> None:
     assert got.item() == int(a.astype(int) @ b.astype(int))
     halves = SCALAR_OPERATORS["even_i8"].meaning(b.view(np.int32)).view(np.int16)
     assert halves.tolist() == [-128, 1]
+
+
+@pytest.mark.parametrize("zero", [0, 3, 128])
+@pytest.mark.parametrize("dtype", [DType.uint8, DType.int8])
+def test_quantisation_rounds_ties_to_even_and_saturates(
+    run_wasm: object, dtype: DType, zero: int
+) -> None:
+    """Without a conversion that saturates by itself: eight instructions a vector on x86."""
+    low, high = (float(limit) for limit in dtype.limits)
+
+    def meaning(x: Expr) -> Expr:
+        shifted = call("round", x) + float(zero)
+        return call("max", call("min", shifted, high), low).astype(dtype)
+
+    near = np.arange(-600, 600, 0.25, np.float32)
+    ends = np.array([np.inf, -np.inf, 1e30, -1e30, 3e9, -3e9, -0.0, 1e-30], np.float32)
+    x = np.concatenate([near, np.nextafter(near, np.float32(1e9)), ends])
+    function = elementwise(x.size, DType.float32, dtype, meaning=meaning)
+    want = np.clip(np.rint(x) + zero, low, high).astype(dtype.numpy)
+    np.testing.assert_array_equal(run(run_wasm, function, "relaxed", x), want)
+    text, _ = print_function(lower(function, RELAXED), "f", "relaxed")
+    assert "trunc_sat" not in text and "nearest" not in text

@@ -10,6 +10,7 @@ before                                             after
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
     T.max(x, 0.0)               (vectors)              T.select(x < 0.0, 0.0, x)    `f32x4.pmax`
     T.isnan(x)                                         x != x
+    T.cast(limited T.round(x), "uint8")                T.bitcast(limited x + 1.5·2²³) - ...
     T.dot_u8_i8(a, b)                                  T.dot_i16 of the even and the odd bytes
 """
 
@@ -19,7 +20,7 @@ import math
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Broadcast, Call, Cast, Const, Expr, call, literal, select
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, literal, select
 from webmlc.core.rewrite import rewrite
 from webmlc.loops.ir import LoopFunction, map_expressions
 from webmlc.target.common_subexpressions import is_guarded
@@ -123,9 +124,13 @@ def _limit(op: str, a: Expr, b: Expr) -> Expr | None:
     """min or max with a literal as the comparison that `pmin` and `pmax` make: NaN stays NaN."""
     for x, limit in ((a, b), (b, a)):
         if is_number(limit):
-            below = call("lt", x, limit) if op == "max" else call("lt", limit, x)
-            return select(below, limit, x)
+            return _compare(op, x, limit)
     return None
+
+
+def _compare(op: str, x: Expr, limit: Expr) -> Expr:
+    past = call("lt", x, limit) if op == "max" else call("lt", limit, x)
+    return select(past, limit, x)
 
 
 def is_number(expr: Expr) -> bool:
@@ -200,8 +205,47 @@ def _quarter_power(a: Expr, quarters: int) -> Expr:
     return result
 
 
+_MAGIC = 1.5 * 2.0**23
+"""A float32 whose last bit is worth one: what is added to it is rounded, ties to even."""
+_MAGIC_BITS = 0x4B400000
+
+
+def _saturated(value: Expr, dtype: DType) -> Expr | None:
+    """max(min(round(x) + zero, high), low) of literals as a small integer: limited first, rounded
+    by an addition, and read off the bits of the sum.
+
+    As XNNPACK has it ("magic bias"). NaN becomes the zero point.
+    """
+    above, low = _limited("max", value)
+    shifted, high = _limited("min", above)
+    match shifted:
+        case Call(op="round", args=(x,)):
+            zero = 0.0
+        case Call(op="add", args=(Call(op="round", args=(x,)), Broadcast(value=Const(value=zero)))):
+            pass
+        case _:
+            return None
+    if (low, high) != dtype.limits or not float(zero).is_integer():
+        return None
+    upper = _compare("min", x, literal(high - zero, x))
+    limited = _compare("max", upper, literal(low - zero, x))
+    bits = Bitcast(call("add", limited, literal(_MAGIC, x)), DType.int32)
+    return Cast(call("sub", bits, literal(_MAGIC_BITS - int(zero), bits)), dtype)
+
+
+def _limited(op: str, value: Expr) -> tuple[Expr, float]:
+    """What `_compare` made this of, and its limit; the value itself and NaN where it did not."""
+    match value:
+        case Call(op="select", args=(_, Broadcast(value=Const(value=limit)) as past, x)):
+            if value == _compare(op, x, past):
+                return x, float(limit)
+    return value, math.nan
+
+
 def _cast(value: Expr, dtype: DType) -> Expr | None:
     have = value.dtype
+    if have is DType.float32 and value.lanes > 1 and dtype.is_integer and dtype.bytes < 4:
+        return _saturated(value, dtype)
     if have == dtype:
         return value
     if dtype is DType.bool:
