@@ -45,13 +45,17 @@ export async function streamWeights(base, file, destinations, onBytes) {
   let received = 0;
   let number = 0;
   let filled = 0;
-  let chunk = new Uint8Array(Math.min(file.chunk_bytes, file.bytes));
-  /** @type {Promise<void>} */
-  let previous = Promise.resolve();
+  // Two buffers in turn, which stay in the cache.
+  const size = Math.min(file.chunk_bytes, file.bytes);
+  const room = (/** @type {ArrayBuffer} */ buffer, /** @type {number} */ index) =>
+    new Uint8Array(buffer, 0, Math.max(0, Math.min(size, file.bytes - index * file.chunk_bytes)));
   const finish = async (/** @type {Uint8Array<ArrayBuffer>} */ data, /** @type {number} */ index) => {
     await verify(file.path, data, file.chunks[index]);
     scatter(data, index * file.chunk_bytes, destinations);
+    return data.buffer;
   };
+  let chunk = room(new ArrayBuffer(size), number);
+  let free = Promise.resolve(new ArrayBuffer(size));
   for (;;) {
     const { done, value } = await reader.read().catch((error) => {
       throw new PackageError(`${file.path}: the download broke off (${error.message})`);
@@ -65,16 +69,16 @@ export async function streamWeights(base, file, destinations, onBytes) {
       used += count;
       filled += count;
       if (filled === chunk.length) {
-        await previous; // hashing one chunk overlaps with receiving the next
-        previous = finish(chunk, number++);
-        previous.catch(() => {}); // reported where it is awaited
-        chunk = new Uint8Array(Math.min(file.chunk_bytes, Math.max(0, file.bytes - number * file.chunk_bytes)));
+        const buffer = await free; // hashing one chunk overlaps with receiving the next
+        free = finish(chunk, number++);
+        free.catch(() => {}); // reported where it is awaited
+        chunk = room(buffer, number);
         filled = 0;
       }
     }
     onBytes(value.length);
   }
-  await previous;
+  await free;
   if (received !== file.bytes) throw incomplete(file.path, received, file.bytes);
 }
 

@@ -32,7 +32,7 @@ from webmlc.package.manifest import WeightFile
 
 ALIGNMENT = 256
 SHARD_BYTES = 512 << 20
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 
 CODES: Mapping[DType, str] = {
     DType.bool: "BOOL",
