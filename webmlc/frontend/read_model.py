@@ -224,7 +224,7 @@ class _Reader:
         tensor = info.type.tensor_type
         if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
             return None
-        dtype = _dtype(tensor.elem_type)
+        dtype = dtype_of(tensor.elem_type)
         if dtype is None:
             return None
         dimensions = tuple(
@@ -233,7 +233,8 @@ class _Reader:
         return TensorType(dtype, dimensions)
 
 
-def _dtype(element_type: int) -> DType | None:
+def dtype_of(element_type: int) -> DType | None:
+    """Of ONNX's number of an element type; None for one that we do not have."""
     try:
         return DType.of(helper.tensor_dtype_to_np_dtype(element_type))
     except (ValueError, TypeError, KeyError):
@@ -245,6 +246,8 @@ def _array(tensor: TensorProto) -> Array:
         return np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError) as error:
         raise ModelError(f"tensor {tensor.name!r} is malformed: {error}") from None
+    except KeyError as error:
+        raise ModelError(f"tensor {tensor.name!r} has an unknown element type {error}") from None
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> Array:

@@ -33,6 +33,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.rewrite import variables
+from webmlc.graph.check_types import check_types
 from webmlc.graph.compute import placeholder
 from webmlc.graph.derive_gradient import GRADIENT, derive_gradient, targets_first
 from webmlc.graph.evaluate import evaluate_node, read_tensors, stages
@@ -239,6 +240,7 @@ class _Inference:
         """Type the node and keep it, or return what it expands to."""
         row = OPS[node.domain, node.op]
         context = self.scope.context(node)
+        check_types(node, context.types)
         if row.expand is not None:
             builder = Builder(node, taken=self.taken)
             results = row.expand(context, builder)
@@ -253,6 +255,8 @@ class _Inference:
             return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
         for type_ in outputs:
+            if any((as_int(d) or 0) < 0 for d in type_.shape):
+                raise NotSupportedError(f"its result, {type_}, has a negative size")
             if _smallest_size(type_) > LARGEST:
                 raise NotSupportedError(f"its result, {type_}, is larger than 32-bit memory")
         names = [o for o in node.outputs if o]

@@ -6,12 +6,14 @@ themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Function, Node, TensorType
 from webmlc.graph.ops import OPS
-from webmlc.graph.ops.operator import FusionKind, Operator, Scope
+from webmlc.graph.ops.operator import FusionKind, NotSupportedError, Operator, Scope
 from webmlc.graph.pieces import PIECES, Piece
 
 Tensors = tuple[Tensor | None, ...]
@@ -31,14 +33,25 @@ def infer_node(
     node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]
 ) -> tuple[TensorType, ...]:
     """The types of the node's outputs."""
-    return row_of(node).infer(Scope(types, constants, {}).context(node))
+    with _reported(node):
+        return row_of(node).infer(Scope(types, constants, {}).context(node))
 
 
 def compute_node(node: Node, function: Function, tensors: Tensors) -> tuple[Tensor, ...]:
     """The node's output tensors over its input tensors."""
     meaning = row_of(node).compute
     assert meaning is not None, f"{node.op} has no compute; it should have been expanded"
-    return meaning(Scope.of(function).context(node), tensors)
+    with _reported(node):
+        return meaning(Scope.of(function).context(node), tensors)
+
+
+@contextmanager
+def _reported(node: Node) -> Iterator[None]:
+    """What a row refuses is said of the node."""
+    try:
+        yield
+    except NotSupportedError as error:
+        raise UnsupportedError((Unsupported(node.name, node.op, str(error)),)) from error
 
 
 def pieces_of_node(node: Node, function: Function, tensors: Tensors) -> tuple[Piece, ...] | None:

@@ -112,6 +112,9 @@ class Outline:
             raise NotSupportedError("a loop that scans needs a largest number of iterations")
         symbol = Var(f"iteration_{next(self.outlines.numbers)}")
         function, captured = self.body(source, symbol, asks)
+        if asks and not _is_truth(_type(function, function.outputs[0])):
+            what = f"the condition {source.outputs[0]!r} is no boolean"
+            raise NotSupportedError(what)
         results = [_type(function, o) for o in function.outputs[asks:]]
         for k, known in enumerate(results[: len(initial)]):
             if not _alike(self.context.type(2 + k), known):
@@ -239,6 +242,10 @@ def _stacked(known: TensorType, axis: int, extent: Expr) -> TensorType:
 def _alike(one: TensorType, other: TensorType) -> bool:
     ranks = one.dtype is other.dtype and one.rank == other.rank
     return ranks and all(map(same, one.shape, other.shape))
+
+
+def _is_truth(known: TensorType) -> bool:
+    return known.dtype is DType.bool and known.static_shape in ((), (1,))
 
 
 def _is_float(element: object) -> bool:

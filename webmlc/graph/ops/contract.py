@@ -16,7 +16,8 @@ from webmlc.graph.ops.shapes import Shape, accumulator, aligned, broadcast, give
 Inputs = tuple[Tensor | None, ...]
 
 
-def _check_inner(left: Expr, right: Expr) -> None:
+def check_inner(left: Expr, right: Expr) -> None:
+    """Raises `NotSupportedError` where the dimensions that a product sums over cannot be equal."""
     if isinstance(left, Const) and isinstance(right, Const) and not same(left, right):
         raise NotSupportedError(f"the contracted dimensions {left} and {right} differ")
 
@@ -25,7 +26,7 @@ def matmul_shape(a: Shape, b: Shape) -> Shape:
     """numpy's `matmul`: vectors are rows on the left and columns on the right."""
     if not a or not b:
         raise NotSupportedError("a matrix product of scalars")
-    _check_inner(a[-1], b[-2] if len(b) > 1 else b[0])
+    check_inner(a[-1], b[-2] if len(b) > 1 else b[0])
     batch = broadcast(a[:-2], b[:-2])
     return (*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ()))
 
@@ -95,7 +96,7 @@ def _gemm_type(context: Context) -> tuple[TensorType, ...]:
         raise NotSupportedError("Gemm takes matrices")
     rows, inner = a[::-1] if context.attribute("transA", 0) else a
     depth, columns = b[::-1] if context.attribute("transB", 0) else b
-    _check_inner(inner, depth)
+    check_inner(inner, depth)
     return (TensorType(context.dtype(0), (rows, columns)),)
 
 

@@ -14,9 +14,9 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, const, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.contract import centred, rounded
+from webmlc.graph.ops.contract import centred, check_inner, rounded
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, given
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, broadcast, canonical, given
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
@@ -33,7 +33,16 @@ def kernel_of(context: Context) -> tuple[int, ...]:
 
 def _conv_type(context: Context) -> tuple[TensorType, ...]:
     sizes = Windows.of(context, kernel_of(context)).sizes
-    return (TensorType(context.dtype(0), (context.shape(0)[0], context.shape(1)[0], *sizes)),)
+    (batch, channels, *_), (outputs, per_group, *_) = context.shape(0), context.shape(1)
+    check_inner(channels, canonical(per_group * int(context.attribute("group", 1))))
+    return (TensorType(context.dtype(0), (batch, outputs, *sizes)),)
+
+
+def _conv_bias_type(context: Context) -> tuple[TensorType, ...]:
+    (result,) = _conv_type(context)
+    if context.has(2) and broadcast(context.shape(2), result.shape[1:2]) != result.shape[1:2]:
+        raise NotSupportedError(f"a bias of {context.shape(2)} for {result.shape[1]} channels")
+    return (result,)
 
 
 def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tensor:
@@ -169,7 +178,7 @@ X, W = "float32[2, 4, 7, 6]", "float32[6, 4, 3, 3]"
 DEPTHWISE = "float32[4, 1, 3, 3]"
 
 OPS: tuple[Operator, ...] = (
-    Operator("Conv", _conv_type, _conv, kind="contraction", cases=(
+    Operator("Conv", _conv_bias_type, _conv, kind="contraction", cases=(
         case(X, W), case(X, W, "float32[6]", pads=(1, 1, 1, 1)),
         case(X, W, pads=(0, 1, 2, 0), strides=(2, 2)), case(X, W, dilations=(2, 2), pads=(2,) * 4),
         case(X, "float32[6, 2, 3, 3]", group=2), case(X, DEPTHWISE, group=4, pads=(1,) * 4),

@@ -50,6 +50,8 @@ class Windows:
             given = context.attribute("pads") if mode == "NOTSET" else None
             flat: tuple[Expr | int, ...] = tuple(given or (0,) * (2 * rank))
             begins, ends = flat[:rank], flat[rank:]
+        if {len(part) for part in (strides, dilations, begins, ends)} != {rank}:
+            raise NotSupportedError(f"strides, dilations and pads are not of {rank} dimensions")
         windows = Windows(inputs, tuple(kernel), strides, dilations, begins, ends, ceil)
         return windows.clipped() if ceil else windows
 
