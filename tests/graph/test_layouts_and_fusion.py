@@ -59,6 +59,30 @@ def test_sound_runs_with_channels_last() -> None:
     assert shapes[2:] == [(1, 12, 8), (1, 12, 8), (1, 13, 8), (1, 6, 8)]
 
 
+NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric"'
+
+
+@pytest.mark.parametrize(
+    ("resize", "made_of"),
+    [
+        ('<mode = "linear">', "Resample Resample"),
+        (f'<{NEAREST}, nearest_mode = "ceil">', "Gather Gather"),
+        (f'<{NEAREST}, nearest_mode = "floor">', "Repeat"),
+    ],
+)
+def test_resized_maps_keep_channels_last(resize: str, made_of: str) -> None:
+    text = f"""
+    g (float[1,8,6,6] x) => (float[1,8,12,18] y)
+    <{zeros("w", 8, 8, 1, 1)}, float[4] s = {{1.0, 1.0, 2.0, 3.0}}> {{
+      a = Conv(x, w)
+      b = Resize {resize} (a, , s)
+      y = Conv(b, w)
+    }}
+    """
+    made = simplify_graph(choose_layouts(module(text)))
+    assert operators(made) == ["Transpose", "Conv", *made_of.split(), "Conv", "Transpose"]
+
+
 def test_epilogues_join_their_contraction() -> None:
     assert groups(module(RESIDUAL)) == [
         "transpose_pad",

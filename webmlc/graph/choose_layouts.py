@@ -257,6 +257,15 @@ class _Layouts(LayoutValues):
             amounts = self.constants[node.inputs[1]].reshape(2, rank)[:, list(last)].reshape(-1)
             name = self.constant(f"{node.outputs[0]}.amounts", amounts)
             inputs = [self.as_nhwc(node.inputs[0]), name, *node.inputs[2:]]
+        elif key == "webmlc.Repeat":
+            inputs = [self.as_nhwc(node.inputs[0])]
+            attributes = {**attributes, "repeats": tuple(attributes["repeats"][d] for d in last)}
+        elif key == "Gather" and self.rank(node.inputs[1]) == 1:
+            inputs = [self.as_nhwc(node.inputs[0]), node.inputs[1]]
+            attributes = {**attributes, "axis": moved[attributes.get("axis", 0) % rank]}
+        elif key == "webmlc.Resample":
+            inputs = [self.as_nhwc(node.inputs[0]), *node.inputs[1:]]
+            attributes = {**attributes, "axis": moved[attributes["axis"]]}
         elif key == "Resize" and self.resize_inputs(node) is not None:
             inputs = self.resize_inputs(node)
         elif key in _REDUCTIONS and attributes.get("keepdims", 1) and len(node.inputs) > 1:
