@@ -25,8 +25,10 @@ const CLOSED = -(2 ** 30);
 const SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
 const PATIENCE = 1 / 8; // how much of the time that some work takes is spent waiting for helpers
 const MOST_PATIENCE = 2; // milliseconds
+const MARGIN = 0.9; // of its time with helpers is what work must take without, to go on like that
 const FIRST_GAP = 4; // runs before the other way is tried
 const LAST_GAP = 128;
+const FRESH = 2; // runs with helpers after the first without
 
 /** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleRun} */
 export function instantiate(module, memory) {
@@ -61,8 +63,9 @@ export function help({ module, memory, control, seen, port }) {
 
 /** Steps of the module, and the milliseconds that they take with helpers and without. */
 export class Work {
-  together = Infinity;
-  alone = Infinity;
+  #together = Infinity;
+  #alone = Infinity;
+  #stale = 0; // runs with helpers until their time is known anew: code may have been slow at first
   #gap = FIRST_GAP;
   #left = FIRST_GAP;
 
@@ -75,27 +78,33 @@ export class Work {
 
   /** How long to wait for helpers. */
   get patience() {
-    return Math.min(PATIENCE * this.together, MOST_PATIENCE);
+    return Math.min(PATIENCE * this.#together, MOST_PATIENCE);
   }
 
-  /** Whether the next run takes helpers: as was faster so far; or the other way, if that was never done or long ago. */
+  /** Whether the next run takes helpers: as is faster, or the other way where that was never tried, or long ago. */
   chooseTogether() {
-    const together = this.together <= this.alone;
-    if (together && this.alone < Infinity) {
+    if (this.#stale) return true;
+    const together = MARGIN * this.#together <= this.#alone;
+    if (together && this.#alone < Infinity) {
       this.#left = this.#gap = FIRST_GAP;
       return true;
     }
     if (this.#left-- > 0) return together;
-    this.#left = this.#gap = Math.min(2 * this.#gap, LAST_GAP);
+    if (together) this.#stale = FRESH;
+    else this.#gap = Math.min(2 * this.#gap, LAST_GAP);
+    this.#left = this.#gap;
     return !together;
   }
 
-  /** Keep the time of a run: what is shorter counts at once, a longer one little by little. @param {boolean} together @param {number} milliseconds */
+  /** Keep the time of a run: a shorter one counts at once, a longer one little by little. @param {boolean} together @param {number} milliseconds */
   took(together, milliseconds) {
-    const before = together ? this.together : this.alone;
-    const now = Math.min(milliseconds, (3 * before + milliseconds) / 4);
-    if (together) this.together = now;
-    else this.alone = now;
+    const settled = (/** @type {number} */ before) => Math.min(milliseconds, (3 * before + milliseconds) / 4);
+    if (!together) {
+      this.#alone = settled(this.#alone);
+    } else {
+      this.#together = this.#stale === FRESH ? milliseconds : settled(this.#together);
+      this.#stale = Math.max(0, this.#stale - 1);
+    }
   }
 }
 
