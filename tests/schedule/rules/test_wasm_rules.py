@@ -12,7 +12,8 @@ import pytest
 
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
-from webmlc.loops.ir import For, LoopFunction, Seq, walk_statements
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import For, LoopFunction, Seq, stores, walk_statements
 from webmlc.loops.verify import verify
 from webmlc.schedule.rules import choose_rule
 from webmlc.schedule.schedule import replay
@@ -64,6 +65,7 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         f"transform of {c} channels": ("transform", k.winograd_input(3, c), {})
         for c in (4, 12, 24, 32)
     },
+    "transform, planes 4 KiB apart": ("transform", k.winograd_input(16, 64), {}),
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
     "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
@@ -282,6 +284,18 @@ def test_a_convolution_into_one_channel_multiplies_vectors_of_its_inputs() -> No
         body = _inner_loop(k.convolution(5, 4, channels, 1, 3), RELAXED, "relaxed")
         assert body.count("f32x4.relaxed_madd") == 2
         assert body.count("v128.load") == 4
+
+
+@pytest.mark.parametrize(("tiles", "copied"), [(16, True), (12, False), (32, True)])
+def test_planes_in_one_set_of_the_cache_get_whole_lines(tiles: int, copied: bool) -> None:
+    """A line's four vectors are stored one after the other, before another plane's."""
+    schedule = choose_rule(k.winograd_input(tiles, 64), RELAXED)[1]
+    assert ("planes_write" in schedule.blocks()) == copied
+    function = lower(schedule.function, RELAXED)
+    stored = [s.indices[0] for s in stores(function.body) if s.buffer == function.params[-1]]
+    assert len(stored) == 4
+    near = [const(4 * vector) for vector in range(4)]
+    assert ([simplify(i.base - stored[0].base) for i in stored] == near) == copied
 
 
 def test_neighbouring_pixels_of_a_depthwise_tile_share_their_loads() -> None:

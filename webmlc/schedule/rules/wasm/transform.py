@@ -5,13 +5,15 @@ select(i == 1, ...))`), the last one writing the kernel's result. Out: one loop 
 vectors of channels; under it every stage of a tile, its short axes unrolled, so that each formula
 is straight code and intermediate values are registers.
 
-Where the result is planes, each tile writes to all of them, and they may be a multiple of 4 KiB
-apart: in one set of the cache. There the loop is over cache lines of channels, and only the lines
-of one `i` are written until they are whole:
+Where the result is planes, each tile writes to all of them. There the loop is over cache lines of
+channels:
 
     for tile, line:
         for b, vector(4): columns[b, 0:6, vector] = formula 0, ..., formula 5
         for i, vector(4): planes[i, 0:6, tile, line, vector] = formula 0, ..., formula 5
+
+Planes that are a multiple of 4 KiB apart share a set of the cache: there the lines are made in a
+`local` buffer, and each is copied to its plane as a whole.
 """
 
 from __future__ import annotations
@@ -19,10 +21,15 @@ from __future__ import annotations
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables, walk
-from webmlc.loops.ir import Block, Store, expressions, loads
+from webmlc.core.simplify import divides, simplify
+from webmlc.loops.ir import Block, Buffer, Store, expressions, loads
 from webmlc.schedule.analysis import fold_of, is_vectorizable
+from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.wasm.nests import extent_of, is_parameter, written_buffer
 from webmlc.schedule.schedule import Schedule
+
+WAY_BYTES = 4096
+"""Bytes of one way of the first-level cache: addresses so far apart share a set."""
 
 
 def schedule_transform(schedule: Schedule, machine: Machine) -> bool:
@@ -42,6 +49,12 @@ def schedule_transform(schedule: Schedule, machine: Machine) -> bool:
         return False
     writes_planes = stages[-1].axes[0].var in picked
     width = _line(extent_of(schedule, lane) or 0, machine) if writes_planes else machine.lanes
+    if width * written.dtype.bytes == LINE_BYTES and _alias(written):
+        loops = schedule.loops(last)
+        producers, last = [*producers, last], schedule.cache_write(last, "local")
+        copied = dict(zip(loops, schedule.loops(last), strict=True))
+        outer, short = [copied[loop] for loop in outer], [copied[loop] for loop in short]
+        lane = copied[lane]
     across, line = schedule.split(lane, [None, width])
     schedule.reorder(*outer, across, *short, line)
     for name in reversed(producers):
@@ -51,6 +64,14 @@ def schedule_transform(schedule: Schedule, machine: Machine) -> bool:
         loops = schedule.loops(name)
         _finish(schedule, name, loops[loops.index(across) + 1 :], machine)
     return True
+
+
+def _alias(planes: Buffer) -> bool:
+    """True where the lines that a tile writes to planes share a set of the first-level cache."""
+    plane: Expr = Const(planes.dtype.bytes)
+    for size in planes.shape[2:]:
+        plane = plane * size
+    return divides(WAY_BYTES, simplify(plane), {})
 
 
 def _line(extent: int, machine: Machine) -> int:
@@ -63,7 +84,7 @@ def _line(extent: int, machine: Machine) -> int:
 
 def _finish(schedule: Schedule, block: str, loops: list[str], machine: Machine) -> None:
     """Order one stage's loops within a tile, and unroll them: all in a tile of one vector, else
-    those that pick its formula.
+    those that pick its formula; of a copy, its line.
     """
     *short, lanes = loops
     picking = [loop for loop in short if _picks(schedule, block, loop)]
@@ -72,7 +93,7 @@ def _finish(schedule: Schedule, block: str, loops: list[str], machine: Machine) 
     if extent_of(schedule, lanes) != machine.lanes:
         vector, lanes = schedule.split(lanes, [None, machine.lanes])
         order.insert(len(order) - len(picking), vector)
-        unrolled = picking
+        unrolled = picking or [vector]
     schedule.reorder(*order, lanes)
     for loop in unrolled:
         if extent_of(schedule, loop) != 1:
