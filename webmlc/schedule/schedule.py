@@ -137,11 +137,11 @@ class Schedule:
         """
         return str(self.apply("cache_write", block, scope))
 
-    def prefetch(self, loop: str, buffer: str) -> str:
-        """Bring what a loop's body reads of a buffer into the cache before it; returns the new
-        block.
+    def prefetch(self, loop: str, buffer: str, times: Expr) -> str:
+        """Bring what a loop's body reads of a buffer into the cache before it, once or not at all;
+        returns the new block.
         """
-        return str(self.apply("prefetch", loop, buffer))
+        return str(self.apply("prefetch", loop, buffer, times))
 
     def set_scope(self, block: str, scope: Scope) -> None:
         """Put the temporary that a block writes into `scope`."""

@@ -33,6 +33,12 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         for n in (3, 8, 12, 32, 45)
     },
     "matmul, streamed": ("contraction", k.matmul(8, 128, 1026), {}),
+    "matvec, cold": ("contraction", k.matmul(1, 141, 256), {}),
+    "matvec, cold, odd": ("contraction", k.matmul(1, 136, 258), {}),
+    "matvec, cold, sigmoid": ("contraction", k.matmul_sigmoid(1, 136, 256), {}),
+    "matmul, cold, two rows": ("contraction", k.matmul(2, 136, 256), {}),
+    "matmul, cold, symbolic rows": ("contraction", k.matmul(S, 136, 256), {"s": 8}),
+    "matmul, cold, one symbolic row": ("contraction", k.matmul_sigmoid(S, 136, 256), {"s": 1}),
     "conv 3x3, streamed": ("contraction", k.convolution(7, 3, 129, 128, 3), {}),
     "matvec": ("contraction", k.matmul(1, 45, 7), {}),
     "matmul, no epilogue": ("contraction", k.matmul(13, 20, 4, epilogue=False), {}),
@@ -122,7 +128,8 @@ def test_the_schedule_keeps_the_meaning(
     for got, want in zip(
         k.outputs_of(schedule.function, symbols), k.outputs_of(function, symbols), strict=True
     ):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        largest = max(1.0, float(np.abs(want).max(initial=0)))
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * largest)
     assert replay(function, schedule.trace) == schedule.function
 
 
@@ -263,6 +270,22 @@ def test_planes_are_written_in_whole_cache_lines(channels: int, line: int) -> No
     assert kept == [3, channels // line, *((4, line // 4) if line > 4 else ())]
     columns = lower(schedule.function, RELAXED).allocations
     assert line == 4 or columns[0].shape == (const(16 * line),)
+
+
+def test_a_cold_matrix_is_read_from_one_end_to_the_other() -> None:
+    """Four steps of the reduction in one turn of the loop, each with a tile of its own."""
+    loop = _inner_loop(k.matmul(1, 136, 256), RELAXED, "relaxed")
+    assert loop.count("f32x4.relaxed_madd") == 8 and loop.count("v128.load32_splat") == 4
+    assert loop.count("(i32.const 128)") == 1  # one pointer walks all panels: 4 steps of 8 columns
+    assert _inner_loop(k.matmul(1, 128, 64), RELAXED, "relaxed").count("v128.load32_splat") == 1
+
+
+def test_a_panel_is_prefetched_where_there_are_tiles_of_several_rows() -> None:
+    schedule = choose_rule(k.matmul(S, 512, 260), RELAXED)[1]
+    times = [str(schedule.extent(loop)) for loop in schedule.loops("b_prefetch")]
+    assert times[1] == "T.min(s // 6, 1)"
+    fixed = choose_rule(k.matmul(8, 512, 260), RELAXED)[1]
+    assert len(fixed.loops("b_prefetch")) == len(times) - 1
 
 
 def test_a_transpose_gathers_vectors() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from webmlc.core.expr import Expr, Var, as_int
+from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Stmt, Store, grid, loads, seq
 from webmlc.schedule.errors import ScheduleError
@@ -34,11 +34,14 @@ from webmlc.schedule.update import with_body
 
 LINE_BYTES = 64
 """Bytes of a cache line."""
+ONE = Const(1)
 
 
-def prefetch(function: LoopFunction, loop: str, buffer: str) -> tuple[LoopFunction, str]:
+def prefetch(
+    function: LoopFunction, loop: str, buffer: str, times: Expr = ONE
+) -> tuple[LoopFunction, str]:
     """Before the body of `loop`, load one element of every cache line that an iteration reads of
-    `buffer`, into a register that nobody reads.
+    `buffer`, into a register that nobody reads; so many `times`, none where it does not pay.
 
     Returns the function and the new block's name, `<buffer>_prefetch`. Raises `ScheduleError` where
     nothing under the loop reads the buffer, or it is not known which part of it.
@@ -61,6 +64,9 @@ def prefetch(function: LoopFunction, loop: str, buffer: str) -> tuple[LoopFuncti
     reduced: list[Axis] = []
     loops: list[tuple[Var, Expr]] = []
     indices: list[Expr] = []
+    if times != ONE:
+        loops.append((Var(fresh(f"{name}_times", taken)), times))
+        reduced.append(Axis(Var(fresh(f"v{name}_times", taken)), times, "reduce"))
     for size, span, step in zip(source.shape, spans, _steps(source, spans), strict=True):
         first = Var(fresh(f"v{name}_{len(spatial)}", taken))
         spatial.append(Axis(first, size, "spatial"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from webmlc.core.expr import Call, Const, Expr, Var, as_int
+from webmlc.core.expr import Call, Const, Expr, Var, as_int, minimum
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import rewrite, variables
 from webmlc.loops.ir import Axis, Block, Buffer
@@ -55,7 +55,8 @@ class Plan:
 
     `outer` loops come first; `rows` are fused into the tile's row loop; `walk` are the other rows
     of the left operand (image rows above a row of pixels); `column` is the lane axis. `streamed`
-    is a right operand that arrives from memory at every run, `depth` how many products each sum
+    is a right operand in panels that the second-level cache cannot keep from one run to the next,
+    `cold` says that other kernels' operands may push it out; `depth` is how many products each sum
     has (0 where symbolic).
     """
 
@@ -68,6 +69,7 @@ class Plan:
     block_rows: int | None
     walk_outermost: bool
     streamed: Buffer | None
+    cold: bool
     depth: int
 
 
@@ -165,6 +167,7 @@ def _plan(
     right_bytes = product([a.extent for a in (*found.reduced, column)])
     small_right = right_bytes is not None and right_bytes * 4 <= machine.l2_bytes // 2
     many = any((as_int(axis.extent) or ENOUGH_FOR_THREADS) >= ENOUGH_FOR_THREADS for axis in walk)
+    panels = _panel_bytes(found.right.buffer, machine)
     block_rows = None
     if size is not None and reduced is not None and not walk:
         block_rows = _block_rows(size, reduced, machine)
@@ -177,16 +180,17 @@ def _plan(
         column.extent,
         block_rows,
         bool(walk) and small_right and many,
-        found.right.buffer if _is_streamed(found.right.buffer, machine) else None,
+        found.right.buffer if panels > machine.l2_bytes else None,
+        panels > machine.l2_bytes // 4,
         reduced or 0,
     )
 
 
-def _is_streamed(right: Buffer, machine: Machine) -> bool:
-    """True of packed panels that the second-level cache cannot keep from one run to the next."""
+def _panel_bytes(right: Buffer, machine: Machine) -> int:
+    """The size of packed panels; 0 where symbolic, and of what is not packed."""
     size = product(list(right.shape))
     packed = as_int(right.shape[-1]) == machine.tile.columns
-    return packed and size is not None and size * right.dtype.bytes > machine.l2_bytes
+    return size * right.dtype.bytes if packed and size is not None else 0
 
 
 def _fill_tiles(rows: list[Axis], machine: Machine) -> bool:
@@ -287,7 +291,7 @@ class _Tiling:
         schedule, machine = self.schedule, self.machine
         extent = Const(1) if row is None else schedule.extent(row)
         heights = cover_rows(extent, machine)
-        widest = max(columns_for(part.size, machine) for part in heights)
+        widest = max(self.tile_columns(part.size) for part in heights)
         widths = cover_columns(self.plan.column_extent, widest, machine)
         column = innermost(schedule, nest.result)
         loops = schedule.loops(nest.result)
@@ -316,7 +320,7 @@ class _Tiling:
         if lane is not None and inside:
             schedule.reorder(*inside, lane)
         if not has_rows:
-            make_tile(schedule, nest, None, lane, self.machine)
+            make_tile(schedule, nest, None, lane, self.machine, self.phases(1))
             return
         row, walk = inside[0], inside[1 : 1 + walks]
         for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
@@ -326,15 +330,20 @@ class _Tiling:
             self.row_part(part, each, height, below[: len(walk)], below[len(walk) :])
         again = len(heights) > 1 or walk or as_int(heights[0].count) != 1
         if panels is not None and again:
-            self.prefetch(panels, width.size)
+            self.prefetch(panels, width.size, heights[0].count)
 
-    def prefetch(self, panels: str, columns: int) -> None:
-        """Have a panel that several tiles read come from memory at once, before the first does."""
+    def prefetch(self, panels: str, columns: int, tiles: Expr) -> None:
+        """Have a panel that several tiles read come from memory at once, before the first does.
+
+        Where there may be no tile but of one row, which reads in order, that depends on the run.
+        """
         schedule, plan = self.schedule, self.plan
         right = plan.streamed
         if right is None or plan.depth * columns * right.dtype.bytes > self.machine.l2_bytes // 2:
             return
-        lines = schedule.loops(schedule.prefetch(panels, right.name))[-1]
+        depends = as_int(tiles) is None and self.phases(1) > 1
+        times = minimum(tiles, 1) if depends else Const(1)
+        lines = schedule.loops(schedule.prefetch(panels, right.name, times))[-1]
         if (extent_of(schedule, lines) or 1) % LINES == 0:
             _, lines = schedule.split(lines, [None, LINES])
             schedule.unroll(lines)
@@ -344,7 +353,7 @@ class _Tiling:
     ) -> None:
         """The register tiles of one part of the rows within one panel."""
         schedule = self.schedule
-        columns = columns_for(height.size, self.machine)
+        columns = self.tile_columns(height.size)
         lane = lanes[0] if lanes else None
         narrow: str | None = None
         if lane is not None and (extent_of(schedule, lane) or 0) > columns:
@@ -352,4 +361,20 @@ class _Tiling:
         tiles, inner = split_off(schedule, row, height.size)
         order = [narrow, *walk, tiles, inner, lane]
         schedule.reorder(*(loop for loop in order if loop is not None))
-        make_tile(schedule, nest, inner, lane, self.machine)
+        make_tile(schedule, nest, inner, lane, self.machine, self.phases(height.size))
+
+    def tile_columns(self, rows: int) -> int:
+        """The columns of a tile of so many rows."""
+        if self.phases(rows) > 1:
+            return self.machine.tile.columns
+        return columns_for(rows, self.machine)
+
+    def phases(self, rows: int) -> int:
+        """How many tiles of so many rows take turns along the reduction.
+
+        A wide tile would read several cold panels side by side, which is a third slower than one
+        after the other; so its accumulators, which few rows need in flight, are phases of one.
+        """
+        wide = columns_for(rows, self.machine) // self.machine.tile.columns
+        is_even = self.plan.depth > 0 and self.plan.depth % wide == 0
+        return wide if self.plan.cold and is_even else 1

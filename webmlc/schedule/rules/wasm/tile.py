@@ -119,21 +119,26 @@ def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str
 
 
 def make_tile(
-    schedule: Schedule, nest: Nest, rows: str | None, columns: str | None, machine: Machine
+    schedule: Schedule,
+    nest: Nest,
+    rows: str | None,
+    columns: str | None,
+    machine: Machine,
+    phases: int = 1,
 ) -> None:
-    """Turn the two innermost common loops, `rows` around `columns`, into one register tile."""
+    """Turn the two innermost common loops, `rows` around `columns`, into one register tile.
+
+    `phases`: every so many steps of the innermost reduction loop have a tile of their own; the
+    tiles are added at the end.
+    """
+    partial = _split_phases(schedule, nest.update, phases) if phases > 1 else None
     for loop in (columns, rows):
         if loop is not None:
             schedule.fission(loop)
     tile = [loop for loop in (rows, columns) if loop is not None]
-    reduced = schedule.reduce_loops(nest.update)
-    if reduced:
-        if tile:
-            schedule.reorder(*reduced, *tile)
-        blocks = [schedule.decompose_reduction(nest.update, reduced[0]), *nest.unrolled]
-    else:
-        blocks = [*nest.unrolled]
-    for block in blocks:
+    sums = [nest.update] if partial is None else [partial, nest.update]
+    starts = [_put_inside(schedule, s, len(tile)) for s in sums if schedule.reduce_loops(s)]
+    for block in dict.fromkeys((*starts, *sums, *nest.unrolled)):
         loops = schedule.loops(block)[-len(tile) :] if tile else []
         if columns is not None:
             vectorize_columns(schedule, block, loops[-1], machine)
@@ -142,6 +147,30 @@ def make_tile(
     if nest.copy is not None and columns is not None:
         loop = schedule.loops(nest.result)[-1]
         vectorize_columns(schedule, nest.result, loop, machine, unroll=rows is not None)
+
+
+def _split_phases(schedule: Schedule, update: str, phases: int) -> str:
+    """Give `phases` neighbouring steps of a reduction an accumulator each; returns the block that
+    fills them.
+    """
+    _, phase = schedule.split(schedule.reduce_loops(update)[-1], [None, phases])
+    partial = schedule.rfactor(phase, 0)
+    schedule.set_scope(partial, "local")
+    schedule.unroll(phase)
+    schedule.unroll(schedule.reduce_loops(update)[-1])
+    return partial
+
+
+def _put_inside(schedule: Schedule, update: str, depth: int) -> str:
+    """Put the `depth` loops of a tile inside the loops of a reduction, and what initialises it
+    before them; returns the block that does.
+    """
+    loops, reduced = schedule.loops(update), schedule.reduce_loops(update)
+    start = loops.index(reduced[0])
+    tile = loops[start - depth : start]
+    if tile:
+        schedule.reorder(*loops[start:], *tile)
+    return schedule.decompose_reduction(update, reduced[0])
 
 
 def vectorize_columns(
