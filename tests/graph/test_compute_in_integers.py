@@ -121,6 +121,35 @@ def test_quantised_network_equals_onnxruntime(
     assert np.mean(steps < 0.5) >= 0.8
 
 
+def test_sums_and_means_of_integers_round_as_onnxruntime_s(tmp_path: Path) -> None:
+    """All pairs of bytes; and the mean of a map. A sum between two steps is the only difference."""
+    model = parsed("""
+g (uint8[1,256,1,1] a, uint8[1,1,16,16] b) => (uint8[1,256,16,16] y, uint8[1,256,1,1] m)
+<float r = {0.0234}, float s = {0.0171}, float t = {0.0301}, float u = {0.0117},
+ uint8 i = {117}, uint8 j = {140}, uint8 k = {96}, uint8 l = {131}> {
+  c = DequantizeLinear(a, r, i)
+  d = DequantizeLinear(b, s, j)
+  e = Add(c, d)
+  y = QuantizeLinear(e, t, k)
+  f = DequantizeLinear(y, t, k)
+  h = GlobalAveragePool(f)
+  m = QuantizeLinear(h, u, l)
+}
+""")
+    onnx.save(model, tmp_path / "model.onnx")
+    made = in_integers(model).main.nodes
+    assert "GlobalAveragePool" not in [n.op for n in made]
+    every = np.arange(256, dtype=np.uint8)
+    feeds = {"a": every.reshape(1, 256, 1, 1), "b": every.reshape(1, 1, 16, 16)}
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    sums, means = session.run(None, feeds)
+    webmlc.build(tmp_path / "model.onnx", tmp_path / "package", target="wasm")
+    actual = load(tmp_path / "package", "wasm").run(feeds)
+    assert np.mean(actual["y"] == sums) > 0.9999
+    assert np.abs(actual["y"].astype(int) - sums).max() <= 1
+    np.testing.assert_array_equal(actual["m"], means)
+
+
 def test_a_residual_of_integers_is_added_where_its_convolution_ends(tmp_path: Path) -> None:
     """The kernel reads and writes bytes: no dequantised map is stored."""
     made = in_integers(quantised_cnn(tmp_path))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int
 from webmlc.graph.ir import Array, Attribute, Node, TensorType
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import product_type
@@ -307,6 +309,56 @@ def average_integers(rewriting: Rewriting, node: Node, context: Context) -> Node
     return replace(node, op="Add", inputs=(scaled, shift), attributes={})
 
 
+def sum_map(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """The mean of a whole dequantised map is the scaled sum of the integers."""
+    if node.domain or node.op != "GlobalAveragePool":
+        return None
+    before = quantised(rewriting, node.inputs[0])
+    sizes = [as_int(size) for size in context.shape(0)[2:]]
+    if before is None or not before.is_uniform or before.type.dtype not in BYTES or None in sizes:
+        return None
+    count = prod(size or 0 for size in sizes)
+    steps = Steps(rewriting, node)
+    scale, zero, _ = _parameters(before)
+    axes = steps.constant(range(2, context.rank(0)), np.int64)
+    sums = steps("ReduceSum", steps("Cast", before.source, to=6), axes)
+    centred = steps("Add", sums, steps.constant(-zero * count, np.int32))
+    factor = steps.constant(np.float32(scale) / np.float32(count))
+    return replace(node, op="Mul", inputs=(steps("Cast", centred, to=1), factor), attributes={})
+
+
+def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """A sum of dequantised operands that is quantised again: each is scaled by its quotient, and
+    all zero points are one constant, added first. (As onnxruntime's `QLinearAdd` sums, so that what
+    lies between two steps is rounded alike.)
+    """
+    summed = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
+    if summed is None or summed.op != "Add" or summed.domain or node.domain:
+        return None
+    scale, zero = context.constant(1), context.constant(2)
+    operands = [quantised(rewriting, i) for i in summed.inputs]
+    known = [o for o in operands if o is not None and o.is_uniform and o.type.dtype in BYTES]
+    if scale is None or scale.size != 1 or len(known) != len(operands):
+        return None
+    if context.outputs[0].dtype not in BYTES or not rewriting.is_single_use(node.inputs[0]):
+        return None
+    steps = Steps(rewriting, node)
+    known.sort(
+        key=lambda o: rewriting.uses[o.source]
+    )  # where what only this reads is made, it ends
+    factors = [(o.scale / scale).astype(np.float32).reshape(()) for o in known]
+    zeros = (np.float32(_parameters(o)[1]) * f for o, f in zip(known, factors, strict=True))
+    shift = np.float32(0 if zero is None else zero.item()) - sum(zeros, np.float32(0))
+    value = steps.constant(shift)
+    for operand, factor in zip(known, factors, strict=True):
+        scaled = steps("DequantizeLinear", operand.source, steps.constant(factor))
+        value = steps("Add", value, scaled)
+    one = steps.constant(np.ones((), np.float32))
+    none = steps.constant(0, context.outputs[0].dtype.numpy)
+    origin = tuple(dict.fromkeys((*summed.origin, *node.origin)))
+    return replace(node, inputs=(value, one, none), origin=origin)
+
+
 def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
     """An integer result that is scaled and then quantised is scaled once, by the quotient."""
     scale = context.constant(1) if node.op == "QuantizeLinear" and not node.domain else None
@@ -378,5 +430,7 @@ RULES: tuple[Rule, ...] = (
     quantise_parts,
     multiply_integers,
     average_integers,
+    sum_map,
+    add_integers,
     scale_once,
 )
