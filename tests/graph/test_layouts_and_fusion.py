@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.graph.graphs import module, zeros
@@ -57,6 +59,21 @@ def test_sound_runs_with_channels_last() -> None:
     assert operators(made) == ["Transpose", "Pad", "Conv", "Erf", "Pad", "Conv"]
     shapes = [made.main.type(node.outputs[0]).static_shape for node in made.main.nodes]
     assert shapes[2:] == [(1, 12, 8), (1, 12, 8), (1, 13, 8), (1, 6, 8)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pools"), [(5, 1, 2), (3, 1, 1), (7, 2, 2), (7, 7, 1)]
+)
+def test_a_maximum_over_large_windows_is_taken_along_rows_first(
+    kernel: int, stride: int, pools: int
+) -> None:
+    sizes = f"kernel_shape = [{kernel},{kernel}], strides = [{stride},{stride}]"
+    pool = f"MaxPool <{sizes}, pads = [1,1,1,1]> (x)"
+    text = f"g (float[1,8,20,20] x) => (float[1,8,s,s] y) {{ y = {pool} }}"
+    made = simplify_graph(choose_layouts(module(text)))
+    windows = [n.attributes["windows"] for n in made.main.nodes if n.op == "MaxPool"]
+    assert len(windows) == pools
+    assert math.prod(math.prod(w.kernel) for w in windows) == kernel**2
 
 
 NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric"'

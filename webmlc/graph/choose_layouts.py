@@ -112,15 +112,22 @@ class _Layouts(LayoutValues):
         dtype = self.types[node.inputs[0]].dtype
         fill = identity("max", dtype).value if node.op == "MaxPool" else 0.0
         twin = f"{node.outputs[0]}.nhwc"
-        self.emit(
-            node.op,
-            (padded(self, node, windows, fill),),
-            twin,
-            node.origin,
-            "webmlc",
-            windows=windows,
-            count_include_pad=int(node.attributes.get("count_include_pad", 0)),
-        )
+        data = padded(self, node, windows, fill)
+        included = int(node.attributes.get("count_include_pad", 0))
+        parts = [windows]
+        if node.op == "MaxPool":
+            parts = windows.separated(self.types[data].shape[1:-1]) or parts
+        for number, part in enumerate(parts, 1):
+            output = twin if number == len(parts) else f"{twin}.rows"
+            data = self.emit(
+                node.op,
+                (data,),
+                output,
+                node.origin,
+                "webmlc",
+                windows=part,
+                count_include_pad=included,
+            )
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
 

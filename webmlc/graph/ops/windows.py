@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,9 @@ from webmlc.core.expr import Const, Expr, as_int, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context, NotSupportedError
 from webmlc.graph.ops.shapes import ZERO, canonical
+
+FEWER_TAPS = 1.6
+"""How many times fewer taps make up for a map that is written and read once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,24 @@ class Windows:
             return select(inside, x[tuple(place)], Const(value, x.dtype))
 
         return compute("pad", shape, element)
+
+    def separated(self, padded: tuple[Expr, ...]) -> list[Windows] | None:
+        """Windows along the last dimension of the padded input, then along the others: of what does
+        not depend on the order of taps, such as a maximum. `None` where that takes as many taps.
+        """
+        *kernel, across = self.kernel
+        *strides, step = self.strides
+        down = math.prod(kernel)
+        if down * across < FEWER_TAPS * (math.prod(strides) * across + down):
+            return None
+        ones, zeros = (1,) * (self.rank - 1), (0,) * self.rank
+        rows = Windows(
+            padded, (*ones, across), (*ones, step), (*ones, self.dilations[-1]), zeros, zeros, False
+        )
+        columns = Windows(
+            rows.sizes, (*kernel, 1), (*strides, 1), (*self.dilations[:-1], 1), zeros, zeros, False
+        )
+        return [rows, columns] if columns.sizes == self.sizes else None
 
     def taps_inside(self, d: int, position: Expr, low: Expr | int, high: Expr) -> Expr:
         """How many taps of the window at `position` lie in [low, high) of the unpadded input."""
