@@ -156,12 +156,8 @@ def test_a_residual_of_integers_is_added_where_its_convolution_ends(tmp_path: Pa
     fused = fuse(duplicate_dequantisation(simplify_graph(choose_layouts(made))))
     stored = [fused.main.types[v].dtype for node in fused.main.nodes for v in node.outputs]
     assert stored.count(DType.float32) == 1  # the network's result
-    (residual,) = [
-        body
-        for node in fused.main.nodes
-        if node.op == "fused"
-        and {"Conv", "DequantizeLinear"} <= {n.op for n in (body := node.attributes["body"]).nodes}
-    ]
+    bodies = [node.attributes["body"] for node in fused.main.nodes if node.op == "fused"]
+    (residual,) = (b for b in bodies if {"Conv", "DequantizeLinear"} <= {n.op for n in b.nodes})
     assert [n.op for n in residual.nodes].count("DequantizeLinear") == 2
 
 
