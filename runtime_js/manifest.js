@@ -16,7 +16,7 @@ import { evaluate } from "./sizes.js";
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
-const VERSION = 1;
+const VERSION = 2;
 const LIMIT = 2 ** 31;
 
 /**
@@ -63,6 +63,7 @@ function fillIn(device, program) {
     if (buffer.kind === "constant") buffer.tensor ??= buffer.name;
   }
   for (const step of program.steps) {
+    step.arguments = step.arguments.map((/** @type {number} */ place) => program.buffers[place].name);
     step.device ??= device;
     step.outputs ??= 1;
     step.origin ??= [];

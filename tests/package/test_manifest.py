@@ -65,7 +65,7 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
     ("path", "value", "message"),
     [
         (("format",), None, "not a webmlc package"),
-        (("version",), 99, "package version 99, this webmlc reads 1: rebuild it"),
+        (("version",), 99, "package version 99, this webmlc reads 2: rebuild it"),
         (("name",), 3, "name is 3, expected str"),
         (("inputs", 0, "dtype"), "float13", r"inputs\[0\].dtype is 'float13'"),
         (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is no size"),
@@ -78,8 +78,8 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
         ),
         (
             ("programs", "wasm", "steps", 0, "arguments"),
-            ["x", "q"],
-            r"programs.wasm uses unknown buffers \['q'\]",
+            [0, 99],
+            r"programs.wasm.steps\[0\].arguments are not all buffers",
         ),
         (("programs", "wasm", "segments"), [], "the segments of programs.wasm miss steps"),
         (("programs", "webgpu", "steps", 0, "workgroups"), [1], "workgroups has not three sizes"),

@@ -4,7 +4,8 @@ In: a `Manifest`. Out: the text of `manifest.json`: one buffer, step or file a l
 order, so that equal manifests are equal bytes. What can be derived is left out
 (`runtime_js/manifest.js` fills it in): a buffer's kind where it is `scratch`, its tensor where it
 is its name; a step's device where it is the program's, its outputs where it has one, its origin
-where it has none. Reading checks every field and names the culprit:
+where it has none. A step's arguments are the positions of its buffers. Reading checks every field
+and names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
 """
@@ -12,7 +13,7 @@ where it has none. Reading checks every field and names the culprit:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from webmlc.core.dtypes import DType
@@ -108,9 +109,10 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
 
 def _program(own: Device, program: Program) -> dict[str, Any]:
     resources = program.resources
+    positions = {buffer.name: place for place, buffer in enumerate(program.buffers)}
     data: dict[str, Any] = {
         "buffers": [_buffer(b) for b in program.buffers],
-        "steps": [_step(own, s) for s in program.steps],
+        "steps": [_step(own, s, positions) for s in program.steps],
         "segments": [_segment(s) for s in program.segments],
         "resources": {
             "weights": resources.weights,
@@ -139,9 +141,9 @@ def _buffer(buffer: Buffer) -> dict[str, Any]:
     return data
 
 
-def _step(own: Device, step: Step) -> dict[str, Any]:
+def _step(own: Device, step: Step, positions: Mapping[str, int]) -> dict[str, Any]:
     data: dict[str, Any] = {} if step.device == own else {"device": step.device}
-    data |= {"kernel": step.kernel, "arguments": list(step.arguments)}
+    data |= {"kernel": step.kernel, "arguments": [positions[a] for a in step.arguments]}
     if step.outputs != 1:
         data["outputs"] = step.outputs
     if step.symbols:
@@ -319,9 +321,10 @@ def _read_programs(root: _Object) -> Mapping[Device, Program]:
 
 def _read_program(o: _Object, own: Device) -> Program:
     resources = _Object(o.get("resources", dict), o.path("resources"))
+    buffers = o.objects("buffers", _read_buffer)
     return Program(
-        buffers=o.objects("buffers", _read_buffer),
-        steps=o.objects("steps", lambda s: _read_step(s, own)),
+        buffers=buffers,
+        steps=o.objects("steps", lambda s: _read_step(s, own, buffers)),
         segments=o.objects("segments", _read_segment),
         resources=Resources(
             weights=resources.get("weights", int),
@@ -350,14 +353,17 @@ def _read_device(o: _Object) -> Device:
     return cast("Device", o.one_of("device", ("wasm", "webgpu")))
 
 
-def _read_step(o: _Object, own: Device) -> Step:
+def _read_step(o: _Object, own: Device, buffers: Sequence[Buffer]) -> Step:
+    places = o.integers("arguments")
+    if not all(0 <= place < len(buffers) for place in places):
+        raise PackageError(f"manifest.json: {o.path('arguments')} are not all buffers")
     workgroups = o.shape("workgroups") if "workgroups" in o.data else None
     if workgroups is not None and len(workgroups) != 3:
         raise PackageError(f"manifest.json: {o.path('workgroups')} has not three sizes")
     return Step(
         device=_read_device(o) if "device" in o.data else own,
         kernel=o.get("kernel", str),
-        arguments=o.strings("arguments"),
+        arguments=tuple(buffers[place].name for place in places),
         outputs=o.get("outputs", int) if "outputs" in o.data else 1,
         symbols=o.strings("symbols") if "symbols" in o.data else (),
         workgroups=workgroups,
@@ -410,8 +416,7 @@ def _check(manifest: Manifest) -> None:
             raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")
     for name, program in manifest.programs.items():
         known = {b.name for b in program.buffers}
-        used = {a for step in program.steps for a in step.arguments}
-        used |= {port.buffer for port in (*manifest.inputs, *manifest.outputs)}
+        used = {port.buffer for port in (*manifest.inputs, *manifest.outputs)}
         used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
         if unknown := sorted(used - known):
             raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")
