@@ -33,13 +33,13 @@ Features = Literal["dot", "relaxed", "simd128"]
 SLOTS = 1024
 """Where the slot table starts."""
 
-_PATIENCE = 1 << 20
-"""Turns that a thread spins in barriers during a run, before it sleeps in them: about 1 ms.
-Threads that sleep at every barrier look idle to the operating system, which then runs all of them
-on one core; threads that never sleep wait in vain where other programs keep the cores busy, and
-keep the thread that they wait for from a core that they share.
+_PATIENCE = 1 << 25
+"""Turns that a thread spins in barriers during a run, before it sleeps in them: some 20 ms. Threads
+that sleep at every barrier look idle to the operating system, which then runs all of them on one
+core. (Where other programs keep the cores busy, runs by the leader alone turn out to be faster, and
+are chosen: `runtime_js/spmd.js`.)
 """
-_EARNED = 1 << 15
+_EARNED = 1 << 17
 """Turns that each barrier adds: the skew of threads that all run is less."""
 
 
