@@ -87,6 +87,9 @@ GRAPHS = {
     "a negative number as an unsigned one, at build": """
         g (uint64[1] x, float[n] z) => (uint64 y, uint64[1] s) <int64 c = {-1}> {
             y = CastLike (c, x) d = Shape (z) s = CastLike (d, x) }""",
+    "a transposed convolution cut along one axis, the other symbolic": """
+        g (float[2,2,n,2] x) => (float[a,b,c,d] y) <float[2,1,1,1] w = {0.5, -2}> {
+            y = ConvTranspose <kernel_shape: ints = [1,1], strides: ints = [1,2]> (x, w) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

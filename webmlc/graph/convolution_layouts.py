@@ -63,7 +63,8 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
     weights, groups = values.constants[node.inputs[1]], int(node.attributes.get("group", 1))
     windows, sizes = transposed_windows(_context(values, node))
     surplus = [as_int(simplify(-n % s)) for n, s in zip(sizes, windows.strides, strict=True)]
-    if None in surplus or any(as_int(begin) is None for begin in windows.begins):
+    cut = {axis: as_int(sizes[axis]) for axis, count in enumerate(surplus) if count}
+    if None in (*surplus, *cut.values(), *map(as_int, windows.begins)):
         return False
     subpixels = Subpixels.of(weights, windows, sizes, groups)
     phases = f"{node.outputs[0]}.phases"
@@ -75,11 +76,11 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
         shift = values.constant(f"{phases}.bias", repeated)
         values.emit("Add", (total, shift), phases, node.origin)
     twin = f"{node.outputs[0]}.nhwc"
-    whole = f"{twin}.whole" if any(surplus) else twin
+    whole = f"{twin}.whole" if cut else twin
     _interleave(values, phases, whole, subpixels.strides, groups, node.origin)
-    if any(surplus):
-        bounds = {"starts": [0] * len(sizes), "ends": [as_int(n) for n in sizes]}
-        bounds["axes"] = list(range(1, len(sizes) + 1))
+    if cut:
+        axes = [1 + axis for axis in cut]
+        bounds = {"starts": [0] * len(cut), "ends": list(cut.values()), "axes": axes}
         names = [
             values.constant(f"{twin}.{name}", np.array(numbers, np.int64))
             for name, numbers in bounds.items()
