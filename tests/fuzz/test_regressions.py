@@ -90,6 +90,9 @@ GRAPHS = {
     "a transposed convolution cut along one axis, the other symbolic": """
         g (float[2,2,n,2] x) => (float[a,b,c,d] y) <float[2,1,1,1] w = {0.5, -2}> {
             y = ConvTranspose <kernel_shape: ints = [1,1], strides: ints = [1,2]> (x, w) }""",
+    "many scalars bound one in the other": """
+        g (float[13,13,6,m] x) => (float[a,b,c,d] y, int64[e,f,g,h] i) <int64[1] k = {12}> {
+            v, i = TopK <axis: int = 0, largest: int = 0> (x, k) y = Cos (v) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

@@ -95,9 +95,13 @@ class _Pass:
         for store in statements:
             self.count(store.value, versions, counts)
             versions[store.buffer] = versions.get(store.buffer, 0) + 1
-        if all(n < 2 for n in counts.values()):
+        repeated = {key for key, n in counts.items() if n > 1}
+        if not repeated:
             return seq(*statements)
-        return _Binder(self, {k for k, n in counts.items() if n > 1}).bind(statements)
+        if len(statements) > 1 and sum(node.lanes == 1 for node, _ in repeated) > _MOST_LETS:
+            middle = len(statements) // 2  # one `Let` stands inside the other: not too deep
+            return seq(self.run(statements[:middle]), self.run(statements[middle:]))
+        return _Binder(self, repeated).bind(statements)
 
     def count(self, root: Expr, versions: Versions, counts: Counter[Key]) -> None:
         """Count values; below one that was seen before nothing is counted again."""
@@ -250,6 +254,8 @@ def _long_choice(root: Expr) -> Call | None:
     return None
 
 
+_MOST_LETS = 100
+"""Scalars that are bound in one run of stores."""
 _LONG = 1000
 """Nodes of an expression, shared ones counted as often as they are used, that are too many."""
 
