@@ -93,6 +93,9 @@ GRAPHS = {
     "many scalars bound one in the other": """
         g (float[13,13,6,m] x) => (float[a,b,c,d] y, int64[e,f,g,h] i) <int64[1] k = {12}> {
             v, i = TopK <axis: int = 0, largest: int = 0> (x, k) y = Cos (v) }""",
+    "products of no terms by constants": """
+        g (uint8[n,0] x, float[n,0] z) => (int32[a,b] y, float[c,d] w)
+        <uint8[0,2] m = {}, float[0,2] f = {}> { y = MatMulInteger (x, m) w = MatMul (z, f) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",
