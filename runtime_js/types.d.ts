@@ -147,6 +147,8 @@ export type ModuleRun = (first: number, last: number, tid: number, threads: numb
 
 /** What a helper thread is started with. */
 export interface Help {
+  tid: number;
+  threads: number;
   module: WebAssembly.Module;
   memory: WebAssembly.Memory;
   control: Int32Array;

@@ -10,7 +10,7 @@ import { InternalError, PackageError, toData } from "./errors.js";
 import { boundSymbols, GROWTH, layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
 import { loops, neededFiles, tripCount } from "./sizes.js";
-import { Crew, instantiate, Work } from "./spmd.js";
+import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./spmd.js";
 import { fetchFile, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
@@ -23,7 +23,7 @@ import { fetchFile, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 /** `grows` says that it continues a run: memory holds what earlier steps wrote. */
-/** @typedef {{ symbols: Symbols, layout: Layout, slots: number[], grows: boolean, works: Map<Run, Work> }} Binding */
+/** @typedef {{ symbols: Symbols, layout: Layout, slots: number[], grows: boolean }} Binding */
 
 const MAX_PAGES = 65536;
 const MAX_BINDINGS = 16; // cached plans
@@ -52,7 +52,7 @@ export class Leader {
     this.threads = threads;
     this.program = /** @type {Program} */ (manifest.programs[own]);
     this.stages = stages(manifest, own);
-    this.crew = threads > 1 ? new Crew(threads - 1) : null;
+    this.control = new Int32Array(threads > 1 ? new SharedArrayBuffer(CONTROL_BYTES) : new ArrayBuffer(CONTROL_BYTES));
     /** @type {WorkerDoor[]} */
     this.helpers = [];
     /** @type {Map<string, Binding>} */
@@ -79,8 +79,10 @@ export class Leader {
       throw new PackageError(`${path}: is no valid WebAssembly module here (${error.message})`);
     });
     this.run = instantiate(this.module, this.memory);
-    const { module, memory, crew } = this;
-    for (const [i, port] of ports.entries()) this.helpers[i].post({ module, memory, control: crew?.control, seen: 0, port }, [port]);
+    const { threads, module, memory, control } = this;
+    for (const [i, port] of ports.entries()) {
+      this.helpers[i].post({ tid: i + 1, threads, module, memory, control, seen: 0, port }, [port]);
+    }
     await Promise.all(started);
   }
 
@@ -89,23 +91,23 @@ export class Leader {
     const early = this.stages.map(({ segment }) => segment).filter((segment) => "once" in segment);
     if (!early.length) return;
     this.#bind(Object.fromEntries(this.manifest.symbols.map((s) => [s.name, 0])));
-    for (const segment of /** @type {Run[]} */ (early)) this.#run(this.#work(segment));
+    for (const { module_first: first, module_last: last } of /** @type {Run[]} */ (early)) this.#runSteps(first ?? 0, last ?? 0);
   }
 
   /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */
   execute(request) {
-    const { segment, downloads } = this.#start(request);
-    this.#run(this.#work(segment));
+    const { run, downloads } = this.#start(request);
+    this.#runSteps(run.module_first ?? 0, run.module_last ?? 0);
     return downloads.map((name) => [name, canShareMemory ? this.#view(name) : this.#view(name).slice()]);
   }
 
   /** Milliseconds of each step. @param {Execute} request @returns {number[]} */
   profile(request) {
-    const { first, last } = this.#work(this.#start(request).segment);
+    const { run } = this.#start(request);
     const times = [];
-    for (let step = first; step < last; step++) {
+    for (let step = run.module_first ?? 0; step < (run.module_last ?? 0); step++) {
       const before = performance.now();
-      this.#run(new Work(step, step + 1, false));
+      this.#runSteps(step, step + 1);
       times.push(performance.now() - before);
     }
     return times;
@@ -116,24 +118,14 @@ export class Leader {
     this.#bind(symbols);
     for (const [name, data] of uploads) this.#view(name).set(data);
     const { segment, downloads } = this.stages[stage];
-    return { segment: /** @type {Run} */ (segment), downloads };
+    return { run: /** @type {Run} */ (segment), downloads };
   }
 
-  /** The steps of a segment, with what is known of them for the present sizes. @param {Run} segment @returns {Work} */
-  #work(segment) {
-    const { works } = /** @type {Binding} */ (this.bound);
-    const { first, last, module_first = 0, module_last = 0 } = segment;
-    const isDivisible = this.program.steps.slice(first, last).every(({ control }) => !control);
-    const work = works.get(segment) ?? new Work(module_first, module_last, isDivisible);
-    works.set(segment, work);
-    return work;
-  }
-
-  /** @param {Work} work */
-  #run(work) {
-    if (work.first === work.last) return;
-    if (this.crew) this.crew.run(this.run, work);
-    else this.run(work.first, work.last, 0, 1);
+  /** @param {number} first @param {number} last */
+  #runSteps(first, last) {
+    if (first === last) return;
+    if (this.helpers.length) runTogether(this.run, this.control, this.helpers.length, first, last);
+    else this.run(first, last, 0, 1);
   }
 
   /** Write the addresses and symbols that the module reads. @param {Symbols} symbols */
@@ -160,8 +152,7 @@ export class Leader {
     // Of each loop: its symbol, which the module counts, and its iterations.
     const counts = loops(program).flatMap((loop) => [0, tripCount(loop, values)]);
     const slots = [...addresses, ...names.map((name) => values[name]), ...counts];
-    const grows = boundSymbols(program).some((name) => name in symbols);
-    const binding = { symbols, layout: plan, slots, grows, works: new Map() };
+    const binding = { symbols, layout: plan, slots, grows: boundSymbols(program).some((name) => name in symbols) };
     if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
     this.bindings.set(key, binding);
     return binding;
@@ -177,7 +168,7 @@ export class Leader {
     this.bytes.set(grows ? old : old.subarray(0, constants));
     if (this.module) this.run = instantiate(this.module, this.memory);
     if (!this.helpers.length) return;
-    const seen = this.crew?.announceMemory();
+    const seen = announceMemory(this.control, this.helpers.length);
     for (const helper of this.helpers) helper.post({ memory: this.memory, seen });
   }
 

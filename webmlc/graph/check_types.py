@@ -1,8 +1,8 @@
-"""Element types that an operator takes, as ONNX's schemas list them.
+"""Kinds of elements that an operator takes, as ONNX's schemas list them: float, integer, boolean.
 
 In: a node and the types of its inputs. A model whose types do not fit is malformed; no row of the
-operator table has to ask for it. Operators without a schema (our own, `com.microsoft`'s) take what
-their rows take.
+operator table has to ask for it. Rows may take further types of a kind; operators without a schema
+(our own, `com.microsoft`'s) take what their rows take.
 
     check_types(node, types)    # raises: input 0 is int64; Softmax takes bfloat16, float16, ...
 """
@@ -23,13 +23,17 @@ Taken = tuple[frozenset[DType], ...]
 
 
 def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
-    """Raises `NotSupportedError` where an input has an element type that the operator does not
+    """Raises `NotSupportedError` where an input's elements are of a kind that the operator does not
     take; an input without a type, or that the schema has no line for, is not looked at.
     """
     for index, (known, taken) in enumerate(zip(types, _inputs(node, len(types)), strict=False)):
-        if known is not None and taken and known.dtype not in taken:
+        if known is not None and taken and _kind(known.dtype) not in map(_kind, taken):
             names = ", ".join(sorted(dtype.name for dtype in taken))
             raise NotSupportedError(f"input {index} is {known.dtype.name}; it takes {names}")
+
+
+def _kind(dtype: DType) -> tuple[bool, bool]:
+    return dtype.is_float, dtype.is_integer
 
 
 def _inputs(node: Node, count: int) -> Taken:

@@ -34,10 +34,10 @@ SLOTS = 1024
 """Where the slot table starts."""
 
 _PATIENCE = 1 << 25
-"""Turns that a thread spins in barriers during a run, before it sleeps in them: some 20 ms. Threads
-that sleep at every barrier look idle to the operating system, which then runs all of them on one
-core. (Where other programs keep the cores busy, runs by the leader alone turn out to be faster, and
-are chosen: `runtime_js/spmd.js`.)
+"""Turns that a thread spins in barriers during a run, before it sleeps in them: some milliseconds,
+more than another thread's time slice. Threads that sleep at every barrier look idle to the
+operating system, which then runs all of them on one core; threads that never sleep wait in vain
+where other programs keep the cores busy.
 """
 _EARNED = 1 << 17
 """Turns that each barrier adds: the skew of threads that all run is less."""
