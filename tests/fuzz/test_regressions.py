@@ -96,6 +96,10 @@ GRAPHS = {
     "products of no terms by constants": """
         g (uint8[n,0] x, float[n,0] z) => (int32[a,b] y, float[c,d] w)
         <uint8[0,2] m = {}, float[0,2] f = {}> { y = MatMulInteger (x, m) w = MatMul (z, f) }""",
+    "one matrix for a batch of them, of symbolic rows": """
+        g (uint8[2,n,2] x, uint8[1,2,2] y, float[2,n,4] v, float[1,4,3] w) =>
+          (int32[a,b,c] z, float[d,e,f] u) <uint8 p = {1}, uint8 q = {1}> {
+            z = MatMulInteger (x, y, p, q) u = MatMul (v, w) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

@@ -36,6 +36,7 @@ from webmlc.graph.layout_values import (
 )
 from webmlc.graph.meaning import infer_node, kind_of
 from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.shapes import same
 from webmlc.graph.pack_weights import pack_matrix
 
 LARGEST_BINDING = 128 << 20
@@ -230,7 +231,8 @@ class _Layouts(LayoutValues):
     def is_large(self, node: Node) -> bool:
         """True where packing the right operand at run time pays: many rows read it again."""
         rows = as_int(self.types[node.outputs[0]].shape[-2])
-        same_batch = self.rank(node.inputs[0]) == self.rank(node.inputs[1])
+        left, right = (self.types[i].shape[:-2] for i in node.inputs[:2])
+        same_batch = len(left) == len(right) and all(map(same, left, right))
         return same_batch and (rows is None or rows >= 24)
 
     # -- followers ---------------------------------------------------------------------
