@@ -150,6 +150,26 @@ g (uint8[1,256,1,1] a, uint8[1,1,16,16] b) => (uint8[1,256,16,16] y, uint8[1,256
     np.testing.assert_array_equal(actual["m"], means)
 
 
+def test_a_sum_keeps_a_zero_point_that_a_run_gives(tmp_path: Path) -> None:
+    model = parsed("""
+g (uint8[2,3] a, uint8[2,3] b, uint8 k) => (uint8[2,3] y)
+<float r = {0.0234}, float s = {0.0171}, float t = {0.0301}, uint8 i = {117}> {
+  c = DequantizeLinear(a, r, i)
+  d = DequantizeLinear(b, s, i)
+  e = Add(c, d)
+  y = QuantizeLinear(e, t, k)
+}
+""")
+    onnx.save(model, tmp_path / "model.onnx")
+    rng = np.random.default_rng(1)
+    feeds = {name: rng.integers(0, 256, (2, 3)).astype(np.uint8) for name in "ab"}
+    feeds["k"] = np.array(96, np.uint8)
+    (expected,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, feeds)
+    webmlc.build(tmp_path / "model.onnx", tmp_path / "package", target="wasm")
+    actual = load(tmp_path / "package", "wasm").run(feeds)["y"]
+    np.testing.assert_array_equal(actual, expected)
+
+
 def test_a_residual_of_integers_is_added_where_its_convolution_ends(tmp_path: Path) -> None:
     """The kernel reads and writes bytes: no dequantised map is stored."""
     made = in_integers(quantised_cnn(tmp_path))

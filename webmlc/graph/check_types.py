@@ -21,6 +21,8 @@ from webmlc.graph.ops.operator import NotSupportedError
 
 Taken = tuple[frozenset[DType], ...]
 
+_NUMBERS: dict[str, int] = dict(TensorProto.DataType.items())
+
 
 def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
     """Raises `NotSupportedError` where an input's elements are of a kind that the operator does not
@@ -58,5 +60,4 @@ def _schema(domain: str, op: str) -> tuple[Taken, bool]:
 def _dtype(text: str) -> DType | None:
     """`tensor(float)` as a dtype; None for a sequence, an optional, or text."""
     name = text.removeprefix("tensor(").removesuffix(")").upper()
-    numbers: dict[str, int] = dict(TensorProto.DataType.items())
-    return dtype_of(numbers[name]) if name in numbers else None
+    return dtype_of(_NUMBERS[name]) if name in _NUMBERS else None

@@ -340,12 +340,13 @@ def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | N
     known = [o for o in operands if o is not None and o.is_uniform and o.type.dtype in BYTES]
     if scale is None or scale.size != 1 or len(known) != len(operands):
         return None
+    if context.has(2) and zero is None:
+        return None
     if context.outputs[0].dtype not in BYTES or not rewriting.is_single_use(node.inputs[0]):
         return None
     steps = Steps(rewriting, node)
-    known.sort(
-        key=lambda o: rewriting.uses[o.source]
-    )  # where what only this reads is made, it ends
+    # First what only this reads: the kernel that makes it goes on with the sum.
+    known.sort(key=lambda o: rewriting.uses[o.source])
     factors = [(o.scale / scale).astype(np.float32).reshape(()) for o in known]
     zeros = (np.float32(_parameters(o)[1]) * f for o, f in zip(known, factors, strict=True))
     shift = np.float32(0 if zero is None else zero.item()) - sum(zeros, np.float32(0))

@@ -113,8 +113,7 @@ class Outline:
         symbol = Var(f"iteration_{next(self.outlines.numbers)}")
         function, captured = self.body(source, symbol, asks)
         if asks and not _is_truth(_type(function, function.outputs[0])):
-            what = f"the condition {source.outputs[0]!r} is no boolean"
-            raise NotSupportedError(what)
+            raise NotSupportedError(f"the condition {source.outputs[0]!r} is no boolean")
         results = [_type(function, o) for o in function.outputs[asks:]]
         for k, known in enumerate(results[: len(initial)]):
             if not _alike(self.context.type(2 + k), known):
