@@ -25,9 +25,11 @@ def test_what_is_repeated_becomes_a_global() -> None:
     wasmtime.wat2wasm("(module " + "\n".join((*constants, *shared)) + ")")
 
 
-def test_what_one_instruction_makes_stays() -> None:
-    idioms = ("f32x4 0 0 0 0", "i32x4 0 0 0 0", "i32x4 -1 -1 -1 -1")
-    functions = [_function("f", *idioms, *idioms)]
-    assert share_constants(functions) == ([], functions)
+def test_what_one_instruction_makes_is_not_shared() -> None:
+    bits = _function("f", *["i32x4 -1 -1 -1 -1"] * 2)
+    assert share_constants([bits]) == ([], [bits])
+    constants, shared = share_constants([_function("f", *["f32x4 0 0 0 0", "i32x4 0 0 0 0"] * 2)])
+    assert (constants, shared) == ([], [f"(func $f {'(drop (i32x4.splat (i32.const 0)))' * 4})"])
+    wasmtime.wat2wasm(f"(module {shared[0]})")
     negative = ("f32x4 -1 -1 -1 -1", "f32x4 -0 -0 -0 -0")
     assert len(share_constants([_function("f", *negative, *negative)])[0]) == 2
