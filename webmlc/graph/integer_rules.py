@@ -330,7 +330,7 @@ def sum_map(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
 def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
     """A sum of dequantised operands that is quantised again: each is scaled by its quotient, and
     all zero points are one constant, added first. (As onnxruntime's `QLinearAdd` sums, so that what
-    lies between two steps is rounded alike.)
+    lies between two steps is rounded alike: once an operand.)
     """
     summed = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
     if summed is None or summed.op != "Add" or summed.domain or node.domain:
@@ -350,14 +350,38 @@ def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | N
     factors = [(o.scale / scale).astype(np.float32).reshape(()) for o in known]
     zeros = (np.float32(_parameters(o)[1]) * f for o, f in zip(known, factors, strict=True))
     shift = np.float32(0 if zero is None else zero.item()) - sum(zeros, np.float32(0))
-    value = steps.constant(shift)
+    reach = np.abs(shift) + 255 * sum(np.abs(factors))
+    if not np.isfinite(reach):
+        return None
+    unit = np.ldexp(np.float32(1), np.frexp(reach)[1] - 24)  # sums of its multiples are exact
+    value = steps.constant(shift * _FINE)
     for operand, factor in zip(known, factors, strict=True):
-        scaled = steps("DequantizeLinear", operand.source, steps.constant(factor))
-        value = steps("Add", value, scaled)
+        value = _multiply_add(steps, operand.source, factor * _FINE, value, unit * _FINE)
+    value = steps("Mul", value, steps.constant(1 / _FINE))
     one = steps.constant(np.ones((), np.float32))
     none = steps.constant(0, context.outputs[0].dtype.numpy)
     origin = tuple(dict.fromkeys((*summed.origin, *node.origin)))
     return replace(node, inputs=(value, one, none), origin=origin)
+
+
+_FINE = np.float32(64)
+"""Sums of quantised operands are computed in parts of a step so fine."""
+
+
+def _multiply_add(steps: Steps, source: str, factor: Array, value: str, unit: Array) -> str:
+    """source · factor + value for a `source` of bytes, rounded once, whether there is an fma or not
+    and in whatever order a driver adds.
+
+    The factor is a multiple of `unit` and a rest, the value a whole number and a rest: the products
+    are exact, and so are the sum of the large terms and that of the small ones.
+    """
+    large = np.rint(factor / unit) * unit
+    products = (
+        steps("DequantizeLinear", source, steps.constant(part)) for part in (large, factor - large)
+    )
+    whole = steps("Round", value)
+    terms = zip((whole, steps("Sub", value, whole)), products, strict=True)
+    return steps("Add", *(steps("Add", *pair) for pair in terms))
 
 
 def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
