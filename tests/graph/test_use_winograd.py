@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.graph.graphs import module, zeros
+from webmlc.core.expr import as_int
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.ir import Module
 from webmlc.graph.use_winograd import Layer, best_tiles, use_winograd
@@ -36,6 +37,13 @@ def test_a_convolution_is_transforms_around_products() -> None:
     (pad,) = [node for node in made.main.nodes if node.op == "Pad"]
     # One row and column around the map, and two more after it for whole tiles.
     assert made.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 3, 3, 0]
+
+
+def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
+    made = convolution(64, 54)
+    (product,) = [node for node in made.main.nodes if node.op == "MatMul"]
+    planes, batch, tiles, _ = made.main.types[product.inputs[0]].shape
+    assert (as_int(planes), str(batch), as_int(tiles)) == (36, "n", 14 * 14)
 
 
 @pytest.mark.parametrize("attributes", ["strides = [2,2]", "dilations = [2,2]"])

@@ -120,7 +120,7 @@ class _Rewrite(FunctionRewriter):
         planes = self.make("WinogradInput", (source,), f"{result}.planes", node, tile=tile)
         name = f"{weights}.planes{tile}"
         matrices = self.make("WinogradWeights", (weights,), name, node, tile=tile)
-        operands = (self.flat(planes, 2, 5, node), self.flat(matrices, 2, 2, node))
+        operands = (self.flat(planes, 3, 5, node), self.flat(matrices, 2, 2, node))
         columns = const(node.attributes["channels"])
         product = self.make("MatMul", operands, f"{result}.products", node, columns=columns)
         tiled = TensorType(DType.float32, (*self.types[planes].shape[:-1], columns))
@@ -169,6 +169,7 @@ class _Rewrite(FunctionRewriter):
         for dimension in shape[first:last]:
             merged = simplify(merged * dimension)
         rows = (merged,) if last > first else ()
-        known = TensorType(DType.float32, (simplify(shape[0] * shape[1]), *rows, *shape[last:]))
+        first_two = simplify(shape[0] * shape[1])
+        known = TensorType(DType.float32, (first_two, *shape[2:first], *rows, *shape[last:]))
         output = f"{value}.flat"
         return self.view(value, known, output, node.origin) if self.is_new(output) else output

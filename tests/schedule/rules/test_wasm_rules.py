@@ -5,6 +5,7 @@ replays.
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import For, LoopFunction, Seq, stores, walk_statements
 from webmlc.loops.verify import verify
+from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules import choose_rule
 from webmlc.schedule.schedule import replay
 from webmlc.target.lower import lower
@@ -61,6 +63,11 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "conv 3x3 stride 2, batch": ("contraction", k.convolution(5, 5, 3, 8, 3, 2, 2), {}),
     "conv 1x1": ("contraction", k.convolution(14, 3, 4, 40, 1), {}),
     "conv 1x1, symbolic batch": ("contraction", k.convolution(3, 3, 4, 8, 1, batch=S), {"s": 2}),
+    "conv 1x1, streamed, symbolic batch": (
+        "contraction",
+        k.convolution(3, 2, 512, 264, 1, batch=S),
+        {"s": 3},
+    ),
     "conv 3x3, symbolic size": ("contraction", k.convolution(S, S, 3, 8, 3), {"s": 8}),
     "conv 3x3, one output": ("rows", k.convolution(5, 4, 8, 1, 3), {}),
     "conv 3x3, one output, odd channels": ("rows", k.convolution(5, 4, 11, 1, 3), {}),
@@ -286,6 +293,14 @@ def test_a_panel_is_prefetched_where_there_are_tiles_of_several_rows() -> None:
     assert times[1] == "T.min(s // 6, 1)"
     fixed = choose_rule(k.matmul(8, 512, 260), RELAXED)[1]
     assert len(fixed.loops("b_prefetch")) == len(times) - 1
+
+
+@pytest.mark.parametrize(("k_size", "together"), [(128, 8), (256, 4), (512, 2), (1024, 1)])
+def test_as_many_panels_are_prefetched_as_the_first_cache_holds(k_size: int, together: int) -> None:
+    schedule = choose_rule(k.matmul(16, 2048, k_size), RELAXED)[1]
+    panels, *lines = (as_int(schedule.extent(loop)) for loop in schedule.loops("b_prefetch"))
+    assert panels == 256 // together
+    assert math.prod(n or 0 for n in lines) == together * k_size * 32 // LINE_BYTES
 
 
 def test_a_transpose_gathers_vectors() -> None:

@@ -158,7 +158,6 @@ def _plan(
         rows.insert(0, axis)
     others = [axis for axis in found.rows if axis not in (*rows, batch)]
     walk = [axis for axis in others if as_int(axis.extent) != 1]
-    outer = [axis for axis in spatial if axis not in (*rows, *walk, column)]
     reduced = product([axis.extent for axis in found.reduced])
     size = product([axis.extent for axis in rows])
     row_extent: Expr = Const(1)
@@ -171,6 +170,9 @@ def _plan(
     block_rows = None
     if size is not None and reduced is not None and not walk:
         block_rows = _block_rows(size, reduced, machine)
+    if batch is not None and panels > machine.l2_bytes and not small_right and block_rows is None:
+        walk.insert(0, batch)  # a panel that comes from memory is read for every image at once
+    outer = [axis for axis in spatial if axis not in (*rows, *walk, column)]
     return Plan(
         tuple(positions[axis.var] for axis in outer),
         tuple(positions[axis.var] for axis in rows),
@@ -333,14 +335,23 @@ class _Tiling:
             self.prefetch(panels, width.size, heights[0].count)
 
     def prefetch(self, panels: str, columns: int, tiles: Expr) -> None:
-        """Have a panel that several tiles read come from memory at once, before the first does.
+        """Have a panel that several tiles read come from memory at once, before the first does;
+        with it as many of the next as the first-level cache holds: each wait is for more bytes.
 
         Where there may be no tile but of one row, which reads in order, that depends on the run.
         """
-        schedule, plan = self.schedule, self.plan
+        schedule, plan, machine = self.schedule, self.plan, self.machine
         right = plan.streamed
-        if right is None or plan.depth * columns * right.dtype.bytes > self.machine.l2_bytes // 2:
+        if right is None:
             return
+        panel_bytes = plan.depth * columns * right.dtype.bytes
+        if panel_bytes > machine.l2_bytes // 2:
+            return
+        count = extent_of(schedule, panels) or 1
+        together = [n for n in range(2, count) if count % n == 0]
+        together = [n for n in together if n * panel_bytes <= machine.l1_bytes]
+        if together:
+            panels, _ = schedule.split(panels, [None, together[-1]])
         depends = as_int(tiles) is None and self.phases(1) > 1
         times = minimum(tiles, 1) if depends else Const(1)
         lines = schedule.loops(schedule.prefetch(panels, right.name, times))[-1]
