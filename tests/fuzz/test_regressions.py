@@ -100,6 +100,15 @@ GRAPHS = {
         g (uint8[2,n,2] x, uint8[1,2,2] y, float[2,n,4] v, float[1,4,3] w) =>
           (int32[a,b,c] z, float[d,e,f] u) <uint8 p = {1}, uint8 q = {1}> {
             z = MatMulInteger (x, y, p, q) u = MatMul (v, w) }""",
+    "products and sums of nothing, beside a symbolic size": """
+        g (uint32[n,2,0,3] x, float[m,0] z) => (uint32 p, float[a,b,c,d] m, float[e] s)
+        <int64[1] axis = {1}> {
+            p = ReduceProd <keepdims: int = 0> (x) f = Cast <to: int = 1> (x)
+            m = ReduceMax (f) s = ReduceSum <keepdims: int = 0> (z, axis) }""",
+    "products without columns": """
+        g (uint8[n,8,4] x, float[n,4] z) => (int32[a,b,c] y, float[d,e] w, float[f,g] v)
+        <uint8[4,0] m = {}, uint8 p = {2}, float[4,0] f = {}> {
+            y = MatMulInteger (x, m, p) w = MatMul (z, f) v = Gemm (z, f) }""",
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",

@@ -89,6 +89,8 @@ class _Layouts(LayoutValues):
                 written = maps and self.pool(node)
             case "GlobalAveragePool" | "GlobalMaxPool":
                 written = maps and self.global_pool(node)
+            case "MatMul" | "Gemm" | "MatMulInteger" if self.types[node.inputs[1]].is_empty:
+                written = False  # there is nothing to pack
             case "MatMul" | "Gemm":
                 written = self.matmul(node)
             case "MatMulInteger":
@@ -205,7 +207,7 @@ class _Layouts(LayoutValues):
     def constant_product(self, node: Node, matrix: Array, packed: str, product: str) -> None:
         """The product with a constant matrix, in parts where a GPU could not bind it at once."""
         left, panels = self.nchw(node.inputs[0]), pack_matrix(matrix)
-        at_once = max(LARGEST_BINDING // max(panels[0].nbytes, 1), 1)
+        at_once = max(LARGEST_BINDING // panels[0].nbytes, 1)
         starts = range(0, len(panels), at_once)
         parts = []
         for start in starts:

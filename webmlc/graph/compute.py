@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Operand, Var, as_expr
+from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, as_int
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
 
@@ -121,12 +121,14 @@ def reduce(
     body: Callable[..., Expr],
 ) -> Tensor:
     """The tensor whose element is `combine` of `body(*axes, *reduce_axes)` over reduce axes of
-    these extents.
+    these extents; of nothing, where one of them is zero.
     """
     axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
     reduce_axes = tuple(ReduceAxis(Var(f"{name}_r{d}"), extent) for d, extent in enumerate(extents))
     value = body(*axes, *(axis.var for axis in reduce_axes))
     init = identity(combine, value.dtype)
+    if any(as_int(extent) == 0 for extent in extents):
+        return Tensor(name, tuple(shape), value.dtype, axes, init)
     return Tensor(
         name, tuple(shape), value.dtype, axes, Reduction(combine, reduce_axes, value, init)
     )

@@ -68,7 +68,7 @@ def _known(context: Context, index: int) -> Array | None:
 
 
 def _is_empty(type_: TensorType) -> bool:
-    return type_.static_shape is not None and 0 in type_.static_shape
+    return type_.is_empty and type_.static_shape is not None
 
 
 def _empty(type_: TensorType) -> Array:

@@ -49,6 +49,11 @@ class TensorType:
         sizes = tuple(as_int(d) for d in self.shape)
         return None if any(s is None for s in sizes) else sizes  # type: ignore[return-value]
 
+    @property
+    def is_empty(self) -> bool:
+        """True where it certainly has no elements, whatever its symbolic dimensions are."""
+        return any(as_int(d) == 0 for d in self.shape)
+
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int
+from webmlc.core.expr import Call, Cast, Const, Expr, Var
 from webmlc.core.rewrite import rewrite, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
@@ -91,7 +91,7 @@ class _Lowering:
             if array.size == 1:
                 self.tensors[value] = _scalar_constant(value, array)
         placeholders = dict(self.tensors)
-        if all(_is_empty(self.body.type(v)) for v in self.body.outputs):
+        if all(self.body.type(v).is_empty for v in self.body.outputs):
             self.tensors |= {v: _nothing(self.body.type(v)) for v in self.body.outputs}
             pieces: dict[str, tuple[Piece, ...]] = {}
         else:
@@ -266,10 +266,6 @@ def _needed(
             buffers.update(load.buffer for load in loads(stmt))
             kept.append(stmt)
     return kept[::-1], buffers
-
-
-def _is_empty(known: TensorType) -> bool:
-    return any(as_int(size) == 0 for size in known.shape)
 
 
 def _nothing(known: TensorType) -> Tensor:
