@@ -17,7 +17,7 @@
     (local.set $i (i32.const 6))
     (loop $L_i
       (local.set $X_v (v128.load (local.get $X_p)))
-      (v128.store (local.get $Y_p) (f32x4.relaxed_madd (local.get $X_v) (local.get $t) (v128.bitselect (local.get $t) (local.get $h) (f32x4.gt (local.get $X_v) (v128.const f32x4 0 0 0 0)))))
+      (v128.store (local.get $Y_p) (f32x4.relaxed_madd (local.get $X_v) (local.get $t) (i32x4.relaxed_laneselect (local.get $t) (local.get $h) (f32x4.gt (local.get $X_v) (v128.const f32x4 0 0 0 0)))))
       (local.set $X_v_1 (f32.load offset=16 (local.get $X_p)))
       (f32.store offset=16 (local.get $Y_p) (f32.add (f32.mul (local.get $X_v_1) (local.get $s_v)) (select (local.get $s_v) (f32.const 1) (f32.gt (local.get $X_v_1) (f32.const 0)))))
       (local.set $X_v_2 (f32.load offset=20 (local.get $X_p)))

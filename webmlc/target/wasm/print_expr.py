@@ -172,8 +172,9 @@ class ExprPrinter:
                     return f"(f32x4.pmin {b} {a})"
         if condition.lanes > 1 and _is_zero(then):
             return f"(v128.andnot {b} {c})"
-        if condition.lanes > 1:
-            return f"(v128.bitselect {a} {b} {c})"
+        if condition.lanes > 1:  # a mask's lanes are all ones or all zeros: both do the same
+            name = "i32x4.relaxed_laneselect" if self.relaxed else "v128.bitselect"
+            return f"({name} {a} {b} {c})"
         if is_guarded(then, condition) or is_guarded(otherwise, condition):
             kind = value_type(expr.dtype, expr.lanes)
             return f"(if (result {kind}) {c} (then {a}) (else {b}))"
