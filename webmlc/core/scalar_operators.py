@@ -97,6 +97,7 @@ _ROWS = (
     ScalarOperator("truncmod", 2, np.fmod),
     ScalarOperator("min", 2, np.minimum, identity=math.inf, commutative=True),
     ScalarOperator("max", 2, np.maximum, identity=-math.inf, commutative=True),
+    ScalarOperator("relaxed_max", 2, np.fmax, identity=-math.inf, commutative=True),
     ScalarOperator("pow", 2, _pow, cost=32),
     ScalarOperator("fma", 3, lambda a, b, c: a * b + c),
     ScalarOperator("neg", 1, np.negative),
@@ -146,7 +147,8 @@ _ROWS = (
 
 SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 """Every scalar operator by name. `select(condition, then, otherwise)`; `fma(a, b, c)` is a·b + c,
-rounded once or twice; booleans combine with `bit_and`, `bit_or`, `bit_xor`, `bit_not`.
+rounded once or twice; `relaxed_max` is `max` of floats, but either of a number and a NaN, whichever
+is one instruction; booleans combine with `bit_and`, `bit_or`, `bit_xor`, `bit_not`.
 
 Four work on int32 words of small integers, the first in the lowest bits: `dot_u8_i8(a, b)` is the
 sum of the products of four unsigned bytes of `a` and signed ones of `b`, `dot_i16(a, b)` that of

@@ -32,8 +32,8 @@ class ReduceAxis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduction:
-    """`combine` (a scalar operator with an identity: add, mul, min, max, bit_and, bit_or) of
-    `value` over `axes`, starting at `init` (the operator's identity).
+    """`combine` (a scalar operator with an identity: add, mul, min, max, bit_and, ...) of `value`
+    over `axes`, starting at `init` (the operator's identity).
     """
 
     combine: str

@@ -223,7 +223,7 @@ def softmax(*shape: Size, axis: int = -1) -> LoopFunction:
     def without(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return (*i[:axis], *i[axis + 1 :])
 
-    top = reduce("max", rows, extent, "max", lambda *i: x[at(i[:-1], i[-1])])
+    top = reduce("max", rows, extent, "relaxed_max", lambda *i: x[at(i[:-1], i[-1])])
     e = compute("exp", x.shape, lambda *i: call("exp", x[i] - top[without(i)]))
     total = reduce("sum", rows, extent, "add", lambda *i: e[at(i[:-1], i[-1])])
     return naive([x], compute("softmax", x.shape, lambda *i: e[i] / total[without(i)]))

@@ -33,7 +33,8 @@ DOMAINS = {
 ONE = ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "erf", "sin",
        "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh",
        "atanh"]  # fmt: skip
-TWO = ["add", "sub", "mul", "div", "floordiv", "floormod", "truncmod", "min", "max", "pow"]
+TWO = ["add", "sub", "mul", "div", "floordiv", "floormod", "truncmod", "min", "max", "relaxed_max",
+       "pow"]  # fmt: skip
 WHOLE = ["add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max",
          "bit_and", "bit_or", "bit_xor"]  # fmt: skip
 

@@ -49,7 +49,8 @@ def attention(
 
     plain = scale == 1 and bias is None
     logits = scores if plain else compute("logits", scores.shape, logit, keep=True)
-    top = reduce("max", rows, (count,), "max", lambda *i: logits[i])
+    # A NaN makes all of its row NaN anyway: as an exponential.
+    top = reduce("max", rows, (count,), "relaxed_max", lambda *i: logits[i])
     exponential = compute(
         "exponential", scores.shape, lambda *i: call("exp", logits[i] - top[i[:-1]]), keep=True
     )

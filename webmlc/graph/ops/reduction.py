@@ -215,7 +215,8 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         x, axes = given(inputs, 0), softmax_axes(context)
         wide = accumulator(x.dtype)
-        top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide))
+        # A NaN makes all of its row NaN anyway: as an exponential.
+        top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide))
 
         def shifted(*i: Expr) -> Expr:
             return x[i].astype(wide) - top[one(i)]

@@ -9,6 +9,7 @@ before                                             after
     c + a * b                                          T.fma(a, b, c)
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
     T.max(x, 0.0)               (vectors)              T.select(x < 0.0, 0.0, x)    `f32x4.pmax`
+    T.relaxed_max(a, b)                                T.select(a < b, b, a)
     T.isnan(x)                                         x != x
     T.cast(limited T.round(x), "uint8")                T.bitcast(limited x + 1.5·2²³) - ...
     T.dot_u8_i8(a, b)                                  T.dot_i16 of the even and the odd bytes
@@ -60,6 +61,8 @@ def _call(node: Call) -> Expr | None:
             return _multiply_add(a, b)
         case Call(op="min" | "max" as op, args=(a, b)) if dtype is DType.float32 and node.lanes > 1:
             return _limit(op, a, b)
+        case Call(op="relaxed_max", args=(a, b)):
+            return select(call("lt", a, b), b, a)
         case Call(op="isnan", args=(a,)):
             return call("ne", a, a)
         case Call(op="isinf", args=(a,)):

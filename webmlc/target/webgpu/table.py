@@ -62,6 +62,7 @@ _WORDS: dict[str, dict[Kind, Spelling]] = {
     "floormod": _helper("floored_remainder", 2),
     "min": _same(Spelling("min({0}, {1})"), *_NUMBERS),
     "max": _same(Spelling("max({0}, {1})"), *_NUMBERS),
+    "relaxed_max": {"float": Spelling("max({0}, {1})")},
     # Never `fma`: software adapters call a function to round once; GPUs contract it themselves.
     "fma": _same(Spelling("{0} * {1} + {2}", SUM), *_NUMBERS),
     "pow": {**_helper("power", 2), **_same(template("whole_power", 2), *_INTEGERS)},

@@ -177,16 +177,15 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     else:
         _, lane = schedule.split(last, [None, width])
     partial = schedule.rfactor(lane, -1)
-    copy = schedule.cache_write(partial, "local")
-    sums = schedule.reduce_loops(partial)
-    tile = schedule.loops(partial)[-1]
-    if sums:
-        blocks = [schedule.decompose_reduction(partial, sums[0]), partial, copy]
-    else:
-        blocks = [partial, copy]
-    assert as_int(schedule.extent(tile)) == width
+    schedule.set_scope(partial, "local")
+    vectors, lane = schedule.split(schedule.reduce_loops(update)[-1], [None, lanes])
+    vector = schedule.rfactor(lane, -1)
+    blocks = [partial, vector, schedule.cache_write(vector, "local")]
+    for sums, loops in ((partial, schedule.reduce_loops(partial)), (vector, [vectors])):
+        blocks += [schedule.decompose_reduction(sums, loops[0])] if loops else []
     for block in blocks:
         vectorize_columns(schedule, block, schedule.loops(block)[-1], machine)
+    schedule.unroll(vectors)
     final = schedule.reduce_loops(update)[-1]
     schedule.decompose_reduction(update, final)
     schedule.unroll(final)

@@ -1,0 +1,85 @@
+"""Softmax by rows, as the rules and lowering make it: the loops over a row, word for word, what
+stands between them, and what becomes of numbers that are none.
+
+WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_row_loops.py      # after a change on purpose
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from webmlc.core.machine import RELAXED, SIMD128
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.rules import choose_rule
+from webmlc.target.lower import lower
+from webmlc.target.wasm.emit_module import print_function
+
+GOLDEN = Path(__file__).parent / "golden"
+_KERNELS = Path(__file__).parents[1] / "schedule" / "rules" / "kernels.py"
+_spec = importlib.util.spec_from_file_location("kernels", _KERNELS)
+assert _spec is not None and _spec.loader is not None
+kernels: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(kernels)
+ROWS, COLUMNS = 3, 128
+
+
+@pytest.fixture(scope="module")
+def softmax() -> LoopFunction:
+    return lower(choose_rule(kernels.softmax(ROWS, COLUMNS), RELAXED)[1].function, RELAXED)
+
+
+def body(text: str) -> str:
+    """The text of the loop over rows."""
+    return text[text.index("(loop ") :]
+
+
+def test_the_rows_are_golden(softmax: LoopFunction) -> None:
+    text = body(print_function(softmax, "softmax", "relaxed")[0])
+    path = GOLDEN / "softmax_rows.wat"
+    if os.environ.get("WEBMLC_UPDATE_GOLDEN"):
+        path.write_text(text + "\n")
+    assert path.read_text() == text + "\n"
+
+
+def test_a_maximum_is_one_instruction(softmax: LoopFunction) -> None:
+    """Where a NaN shows anyway; the one that hands it on takes nine on x86."""
+    text = print_function(softmax, "softmax", "relaxed")[0]
+    assert "f32x4.max" not in text
+    assert text.count("f32x4.pmax") == 4 + 4  # of four vectors in the loop, and these of one
+
+
+def test_vectors_are_added_before_lanes(softmax: LoopFunction) -> None:
+    """A row's four vectors of sums become one in registers; only its lanes are added one by one."""
+    text = print_function(softmax, "softmax", "relaxed")[0]
+    assert len(re.findall(r"\(f32\.add ", text)) == 4
+    assert len(re.findall(r"\(f32\.load ", text)) == 4 + 4  # lanes of the maximum and of the sum
+
+
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
+def test_selects_take_what_the_machine_has(features: Any) -> None:
+    machine = RELAXED if features == "relaxed" else SIMD128
+    function = lower(choose_rule(kernels.softmax(ROWS, COLUMNS), machine)[1].function, machine)
+    text = print_function(function, "softmax", features)[0]
+    assert ("i32x4.relaxed_laneselect" in text) == (features == "relaxed")
+    assert ("v128.bitselect" in text) == (features == "simd128")
+
+
+def test_numbers_that_are_none(run_wasm: Any, softmax: LoopFunction) -> None:
+    """A NaN makes its row NaN, wherever it stands; what is -inf becomes 0."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(ROWS, COLUMNS)).astype(np.float32)
+    x[0, 77] = x[1, 0] = np.nan
+    x[2, 5:90] = -np.inf
+    y = np.empty_like(x)
+    run_wasm(softmax, {"x": x, "out0": y})
+    assert np.isnan(y[:2]).all()
+    e = np.exp(x[2] - x[2].max())
+    np.testing.assert_allclose(y[2], e / e.sum(), rtol=1e-6)
+    assert (y[2, 5:90] == 0).all()
