@@ -1,7 +1,7 @@
-// A worker that is one more thread of a model; wasm_leader.js starts it, spmd.js says what it does.
+// A worker that is one more thread of a model; wasm_leader.js starts it, threads.js says what it does.
 
 import { parentPort } from "./platform.js";
-import { help } from "./spmd.js";
+import { help } from "./threads.js";
 
 const parent = parentPort();
 /** @type {import("./types.d.ts").Help} */

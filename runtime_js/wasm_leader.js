@@ -10,7 +10,7 @@ import { InternalError, PackageError, toData } from "./errors.js";
 import { boundSymbols, GROWTH, layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
 import { loops, neededFiles, tripCount } from "./sizes.js";
-import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./spmd.js";
+import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./threads.js";
 import { fetchFile, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
@@ -124,7 +124,7 @@ export class Leader {
   /** @param {number} first @param {number} last */
   #runSteps(first, last) {
     if (first === last) return;
-    if (this.helpers.length) runTogether(this.run, this.control, this.helpers.length, first, last);
+    if (this.helpers.length) runTogether(this.run, this.memory, this.control, this.threads, first, last);
     else this.run(first, last, 0, 1);
   }
 

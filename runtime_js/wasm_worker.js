@@ -9,7 +9,7 @@ import { toData } from "./errors.js";
 import "./memory_plan.js";
 import { canShareMemory, parentPort } from "./platform.js";
 import "./sizes.js";
-import "./spmd.js";
+import "./threads.js";
 import { Leader } from "./wasm_leader.js";
 import "./weights.js";
 

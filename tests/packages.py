@@ -25,28 +25,14 @@ WAT = """
   (import "env" "memory" (memory 1 65536 shared))
   (func $slot (param $s i32) (result i32)
     (i32.load offset=1024 (i32.shl (local.get $s) (i32.const 2))))
-  ;; Byte 0 counts arrivals: a thread waits until all of its round have come.
-  (func $barrier (param $threads i32) (local $ticket i32) (local $round i32)
-    (if (i32.eq (local.get $threads) (i32.const 1)) (then (return)))
-    (local.set $ticket (i32.atomic.rmw.add (i32.const 0) (i32.const 1)))
-    (local.set $round (i32.mul (local.get $threads)
-      (i32.add (i32.const 1) (i32.div_u (local.get $ticket) (local.get $threads)))))
-    (loop $spin
-      (br_if $spin (i32.lt_u (i32.atomic.load (i32.const 0)) (local.get $round)))))
-  (func $scale (param $x i32) (param $w i32) (param $t i32) (param $n i32)
-      (param $tid i32) (param $threads i32) (local $i i32) (local $end i32)
-    (local.set $i (i32.div_u (i32.mul (local.get $n) (local.get $tid)) (local.get $threads)))
-    (local.set $end (i32.div_u
-      (i32.mul (local.get $n) (i32.add (local.get $tid) (i32.const 1))) (local.get $threads)))
+  (func $scale (param $x i32) (param $w i32) (param $t i32) (param $n i32) (local $i i32)
     (block $done (loop $rows
-      (br_if $done (i32.ge_u (local.get $i) (local.get $end)))
+      (br_if $done (i32.ge_u (local.get $i) (local.get $n)))
       (v128.store (i32.add (local.get $t) (i32.shl (local.get $i) (i32.const 4)))
         PRODUCT)
       (local.set $i (i32.add (local.get $i) (i32.const 1)))
       (br $rows))))
-  (func $relu (param $t i32) (param $y i32) (param $n i32)
-      (param $tid i32) (param $threads i32) (local $i i32)
-    (if (local.get $tid) (then (return)))  ;; serial: one thread does it
+  (func $relu (param $t i32) (param $y i32) (param $n i32) (local $i i32)
     (block $done (loop $rows
       (br_if $done (i32.ge_u (local.get $i) (local.get $n)))
       (v128.store (i32.add (local.get $y) (i32.shl (local.get $i) (i32.const 4)))
@@ -55,15 +41,14 @@ WAT = """
       (local.set $i (i32.add (local.get $i) (i32.const 1)))
       (br $rows))))
   (func (export "run") (param $first i32) (param $last i32) (param $tid i32) (param $threads i32)
+    (if (local.get $tid) (then (return)))  ;; the leader does it all
     (loop $steps
       (if (i32.ge_s (local.get $first) (local.get $last)) (then (return)))
       (if (local.get $first)
         (then (call $relu (call $slot (i32.const 2)) (call $slot (i32.const 3))
-          (call $slot (i32.const 4)) (local.get $tid) (local.get $threads)))
+          (call $slot (i32.const 4))))
         (else (call $scale (call $slot (i32.const 0)) (call $slot (i32.const 1))
-          (call $slot (i32.const 2)) (call $slot (i32.const 4))
-          (local.get $tid) (local.get $threads))))
-      (call $barrier (local.get $threads))
+          (call $slot (i32.const 2)) (call $slot (i32.const 4)))))
       (local.set $first (i32.add (local.get $first) (i32.const 1)))
       (br $steps))))
 """

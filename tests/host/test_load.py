@@ -193,7 +193,7 @@ def test_a_missing_adapter_is_an_adapter_error(
 
 def test_a_kernel_that_traps_is_an_internal_error(tmp_path: Path) -> None:
     given = parts()
-    bad = WAT.replace("(call $barrier (local.get $threads))", "unreachable")
+    bad = WAT.replace("(loop $steps", "(loop $steps unreachable")
     code = bytes(wasmtime.wat2wasm(bad.replace("PRODUCT", PRODUCTS["relaxed"])))
     write_package(tmp_path, replace(given, modules={"relaxed": code}))
     for threads in (1, 2):

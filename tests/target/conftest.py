@@ -16,6 +16,7 @@ from wasmtime import _ffi as ffi
 
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.wasm.emit_module import SLOTS, Features, Module, Step, emit_module
+from webmlc.target.wasm.threads import RUNNING
 
 PAGE = 65536
 Array = np.ndarray
@@ -55,6 +56,7 @@ def run_module(
     data = ctypes.cast(memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8 * (pages * PAGE)))
     view = np.frombuffer(data.contents, np.uint8)
     view[PAGE:] = 0xCD
+    view[RUNNING : RUNNING + 4].view(np.int32)[:] = 1
     view[256:264].view(np.int32)[:] = scratch, module.scratch_bytes
     slots = [*addresses, *symbols]
     view[SLOTS : SLOTS + 4 * len(slots)].view(np.int32)[:] = slots

@@ -1,7 +1,7 @@
 """Run wasm steps through wasmtime.
 
 In: a verified package (`Loaded`). Out: an `Executor`. The memory is shared and exactly as large as
-the plan needs; each SPMD thread is a Python thread with its own Store and instance (foreign calls
+the plan needs; each thread is a Python thread with its own Store and instance (foreign calls
 release the GIL). The module's `run(first, last, tid, threads)` does the rest; see
 `package.memory_plan` for what lies where.
 """
@@ -28,6 +28,7 @@ from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
 from webmlc.package.manifest import Run
 from webmlc.package.memory_plan import (
     PAGE,
+    RUNNING,
     SCRATCH_BASE,
     SLOT_TABLE,
     Layout,
@@ -175,6 +176,7 @@ class WasmExecutor:
             if self.threads == 1:
                 self.runs[0](first, last, 0, 1)
                 return
+            self._words(RUNNING, [1])
             calls = [
                 worker.submit(run, (first, last, worker.tid, self.threads))
                 for worker, run in zip(self.workers, self.runs, strict=True)
@@ -185,6 +187,8 @@ class WasmExecutor:
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
             steps = f"{first}..{last - 1}"
             raise InternalError(f"host: a kernel of steps {steps} trapped: {error}") from error
+        finally:
+            self._words(RUNNING, [0])
 
     def _view(self, name: str) -> NDArray[np.uint8]:
         assert self.bound is not None

@@ -1,15 +1,17 @@
 """One kernel as a WAT function.
 
-In: a strength-reduced function. Out: a function of the byte addresses of its buffers, its symbols,
-the thread's number and the number of threads. Every thread calls it: `parallel` loops are split
-among them, a barrier stands between phases, and what stores to memory outside a parallel loop runs
-on thread 0.
+In: a strength-reduced function. Out: a function of the byte addresses of its buffers and of its
+symbols, which the leading thread calls; and one for each parallel loop, of the first of its
+iterations and the one after the last, which all threads call (see `threads`). What a loop reads
+from outside, the leader writes to the control area before it starts the loop.
 
-    (func $relu (param $A i32) (param $B i32) (param $.tid i32) (param $.threads i32) ...)
+    (func $relu.0 (param $i i32) (param $i.end i32) ...)
+    (func $relu (param $A i32) (param $B i32) ...)
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -29,16 +31,15 @@ from webmlc.loops.ir import (
     Store,
     expressions,
     loads,
-    stores,
     walk_statements,
 )
 from webmlc.target import VECTOR_LANES
 from webmlc.target.private_buffers import private_buffers
 from webmlc.target.registers import register_lanes
-from webmlc.target.wasm.outline import names_taken, worth_outlining
 from webmlc.target.wasm.print_expr import ExprPrinter
 from webmlc.target.wasm.reduce_strength import StrengthReduced
 from webmlc.target.wasm.table import LANE_STORES, STORES, value_type
+from webmlc.target.wasm.threads import ARGUMENTS, ARGUMENTS_END
 
 SCRATCH_ALIGNMENT = 64
 SCRATCH_BASE, SCRATCH_STRIDE = 256, 260
@@ -56,16 +57,27 @@ class Scratch:
     bytes: int
 
 
-def print_kernel(reduced: StrengthReduced, name: str, relaxed: bool) -> tuple[str, int]:
-    """The text of function `name`, and the bytes of scratch memory it needs a thread."""
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A kernel's functions, the names of those that are parallel loops, and the bytes of scratch
+    memory it needs a thread.
+    """
+
+    text: str
+    loops: tuple[str, ...]
+    scratch_bytes: int
+
+
+def print_kernel(reduced: StrengthReduced, name: str, relaxed: bool, table: int = 0) -> Printed:
+    """The text of function `name`; its parallel loops come into the module's table at `table`."""
     function = replace(reduced.function, name=name)
     registers = register_lanes(function)
-    scratch = plan_scratch(function, registers)
     expressions_ = ExprPrinter(function.name, registers, reduced.pointers, relaxed)
-    printer = _KernelPrinter(function, expressions_, set(registers))
-    printer.locals |= {b.name: "i32" for b in (*scratch.shared, *scratch.private)}
-    printer.phases(function.body, 1)
-    return printer.text(scratch), scratch.bytes
+    scratch = plan_scratch(function, registers)
+    printer = _KernelPrinter(function, expressions_, set(registers), scratch, table)
+    printer.statement(function.body, 1)
+    loops = tuple(f"{name}.{i}" for i in range(len(printer.loops)))
+    return Printed(printer.text(), loops, scratch.bytes)
 
 
 def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratch:
@@ -94,49 +106,53 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
     return Scratch(shared, private, total)
 
 
-def is_parallel(stmt: Stmt) -> bool:
-    """True where threads share the work of `stmt`."""
-    return any(isinstance(s, For) and s.kind == "parallel" for s in walk_statements(stmt))
-
-
 @dataclass(slots=True)
 class _KernelPrinter:
+    """The function of a kernel, or of one of its parallel loops."""
+
     function: LoopFunction
     expr: ExprPrinter
     registers: set[Buffer]
+    scratch: Scratch
+    table: int
+    inside: bool = False
+    loops: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     locals: dict[str, str] = field(default_factory=dict)
-    outlined: list[str] = field(default_factory=list)
 
-    def text(self, scratch: Scratch) -> str:
-        """The whole function around the printed body, after the functions of outlined bodies."""
+    def text(self) -> str:
+        """The whole kernel, after its parallel loops."""
         function = self.function
-        params = " ".join(f"(param ${name} i32)" for name in self.parameters())
-        head = [*self.outlined, f"(func ${function.name} {params}"]
         self.declare_unset(function.body)
+        scratch = self.scratch_addresses()
+        params = " ".join(f"(param ${name} i32)" for name in self.parameters())
+        head = [*self.loops, f"(func ${function.name} {params}"]
         head.extend(f"  (local ${name} {kind})" for name, kind in self.locals.items())
+        return "\n".join((*head, *scratch, *self.lines)) + ")"
+
+    def scratch_addresses(self) -> list[str]:
+        """What sets the addresses of the scratch buffers that are used here."""
         base = f"(i32.load offset={SCRATCH_BASE} (i32.const 0))"
-        own = f"(i32.mul (local.get $.tid) (i32.load offset={SCRATCH_STRIDE} (i32.const 0)))"
+        own = f"(i32.mul (global.get $tid) (i32.load offset={SCRATCH_STRIDE} (i32.const 0)))"
+        used = set(names_taken(self.lines))
+        lines = []
         for buffers, where in (
-            (scratch.shared, base),
-            (scratch.private, f"(i32.add {base} {own})"),
+            (self.scratch.shared, base),
+            (self.scratch.private, f"(i32.add {base} {own})"),
         ):
             for buffer, start in buffers.items():
-                address = f"(i32.add {where} (i32.const {start}))" if start else where
-                head.append(f"  (local.set ${buffer.name} {address})")
-        return "\n".join((*head, *self.lines)) + ")"
-
-    def parameters(self) -> tuple[str, ...]:
-        """The names of the function's parameters."""
-        function = self.function
-        names = [*(b.name for b in function.params), *(s.name for s in function.symbols)]
-        return (*names, ".tid", ".threads")
+                if buffer.name in used:
+                    self.locals[buffer.name] = "i32"
+                    address = f"(i32.add {where} (i32.const {start}))" if start else where
+                    lines.append(f"  (local.set ${buffer.name} {address})")
+        return lines
 
     def declare_unset(self, body: Stmt) -> None:
         """Registers that are only read: the sum of nothing."""
+        taken = set(names_taken(self.lines))
         for load in loads(body):
             lanes = self.expr.registers.get(load.buffer)
-            if lanes is not None:
+            if lanes is not None and load.buffer.name in taken:
                 self.locals.setdefault(load.buffer.name, value_type(load.buffer.dtype, lanes))
 
     def line(self, depth: int, text: str) -> None:
@@ -144,110 +160,42 @@ class _KernelPrinter:
 
     # -- threads ---------------------------------------------------------------------------------
 
-    def phases(self, stmt: Stmt, depth: int) -> None:
-        """Print a statement that every thread reaches."""
-        if not is_parallel(stmt):
-            self.serial(stmt, depth)
-            return
-        match stmt:
-            case Seq(statements=statements):
-                self.sequence(statements, depth)
-            case Let(var=var, value=value, body=body):
-                self.set_let(var, value, depth)
-                self.phases(body, depth)
-            case If(condition=condition, then=then, otherwise=otherwise):
-                self.line(depth, f"(if {self.expr.value(condition)} (then")
-                self.phases(then, depth + 1)
-                if otherwise is not None:
-                    self.line(depth, ") (else")
-                    self.phases(otherwise, depth + 1)
-                self.line(depth, "))")
-            case For(kind="parallel"):
-                self.parallel(stmt, depth)
-            case For(body=body):
-                self.loop(stmt, depth, lambda d: self.iteration(body, d))
-            case _:
-                raise InternalError(
-                    f"wasm: kernel {self.function.name}: {stmt} around a parallel loop"
-                )
-
-    def iteration(self, body: Stmt, depth: int) -> None:
-        """The body of a serial loop around a parallel one: a barrier ends every iteration."""
-        self.phases(body, depth)
-        self.barrier(depth)
-
-    def sequence(self, statements: tuple[Stmt, ...], depth: int) -> None:
-        """Phases one after the other: a barrier between those that touch memory."""
-        pending: list[Stmt] = []
-        groups: list[Stmt] = []
-        for stmt in statements:
-            if is_parallel(stmt) or self.is_private(stmt):
-                if pending:
-                    groups.append(Seq(tuple(pending)))
-                    pending = []
-                groups.append(stmt)
-            else:
-                pending.append(stmt)
-        if pending:
-            groups.append(Seq(tuple(pending)))
-        touched = False
-        for stmt in groups:
-            shared = not self.is_private(stmt)
-            if shared and touched:
-                self.barrier(depth)
-            touched = touched or shared
-            self.phases(stmt, depth)
-
-    def is_private(self, stmt: Stmt) -> bool:
-        """True for what only sets registers: every thread does it for itself."""
-        return all(s.buffer in self.registers for s in stores(stmt))
-
-    def serial(self, stmt: Stmt, depth: int) -> None:
-        """What is outside parallel loops: thread 0 does it, if it stores to memory."""
-        if self.is_private(stmt):
-            self.statement(stmt, depth)
-            return
-        self.line(depth, "(if (i32.eqz (local.get $.tid)) (then")
-        self.statement(stmt, depth + 1)
-        self.line(depth, "))")
-
-    def barrier(self, depth: int) -> None:
-        self.line(depth, "(call $barrier (local.get $.threads))")
-
     def parallel(self, loop: For, depth: int) -> None:
-        """This thread's share of the iterations, [extent·tid/threads, extent·(tid + 1)/threads)."""
-        name, end = loop.var.name, f"{loop.var.name}.end"
-        self.locals[name] = self.locals[end] = "i32"
-        extent = self.expr.value(loop.extent)
-        first = f"(i32.mul {extent} (local.get $.tid))"
-        last = f"(i32.mul {extent} (i32.add (local.get $.tid) (i32.const 1)))"
-        self.line(depth, f"(local.set ${name} (i32.div_u {first} (local.get $.threads)))")
-        self.line(depth, f"(local.set ${end} (i32.div_u {last} (local.get $.threads)))")
-        self.line(depth, f"(if (i32.lt_s (local.get ${name}) (local.get ${end})) (then")
-        self.line(depth, f"(loop $L_{name}")
-        if worth_outlining(loop):
-            self.line(depth + 1, self.outline(loop))
-        else:
-            self.statement(loop.body, depth + 1)
-        next_ = f"(local.tee ${name} (i32.add (local.get ${name}) (i32.const 1)))"
-        self.line(depth + 1, f"(br_if $L_{name} (i32.lt_s {next_} (local.get ${end})))")
-        self.line(depth, ")))")
-
-    def outline(self, loop: For) -> str:
-        """Make the body of a parallel loop a function, and return the call of it. Iterations share
-        no register: what the body sets is its own.
-        """
-        name = f"{self.function.name}.{len(self.outlined)}"
-        inner = replace(self, lines=[], locals={}, outlined=[])
-        inner.statement(loop.body, 1)
-        outer = dict.fromkeys(self.parameters(), "i32") | self.locals
-        taken = [n for n in names_taken(inner.lines) if n in outer]
+        """A function of its iterations, which all threads call, each with others."""
+        name = f"{self.function.name}.{len(self.loops)}"
+        inner = replace(self, inside=True, lines=[], locals={})
+        inner.statement(loop.body, 2)
         inner.declare_unset(loop.body)
-        own = {n: kind for n, kind in inner.locals.items() if n not in taken}
-        params = " ".join(f"(param ${n} {outer[n]})" for n in taken)
-        declared = (f"  (local ${n} {kind})" for n, kind in own.items())
-        self.outlined.append("\n".join((f"(func ${name} {params}", *declared, *inner.lines)) + ")")
-        return f"(call ${name} {' '.join(f'(local.get ${n})' for n in taken)})"
+        scratch = inner.scratch_addresses()
+        own = {loop.var.name, *(b.name for b in (*self.scratch.shared, *self.scratch.private))}
+        outer = dict.fromkeys(self.parameters(), "i32") | self.locals
+        taken = [n for n in names_taken(inner.lines) if n in outer and n not in own]
+        places = _places([outer[n] for n in taken])
+        if places is None:  # too many to hand over
+            self.loop(loop, depth, lambda d: self.statement(loop.body, d))
+            return
+        kinds = inner.locals | {n: outer[n] for n in taken}
+        first, end = loop.var.name, f"{loop.var.name}.end"
+        text = [f"(func ${name} (param ${first} i32) (param ${end} i32)"]
+        text += [f"  (local ${n} {kind})" for n, kind in kinds.items()]
+        for n, place in zip(taken, places, strict=True):
+            text.append(f"  (local.set ${n} ({outer[n]}.load offset={place} (i32.const 0)))")
+            value = f"(local.get ${n})"
+            self.line(depth, f"({outer[n]}.store offset={place} (i32.const 0) {value})")
+        next_ = f"(local.tee ${first} (i32.add (local.get ${first}) (i32.const 1)))"
+        text += [*scratch, f"  (loop $L_{first}", *inner.lines]
+        text.append(f"    (br_if $L_{first} (i32.lt_s {next_} (local.get ${end})))))")
+        self.line(
+            depth,
+            f"(call $parallel (i32.const {self.table + len(self.loops)}) "
+            f"{self.expr.value(loop.extent)})",
+        )
+        self.loops.append("\n".join(text))
+
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the kernel's parameters."""
+        function = self.function
+        return (*(b.name for b in function.params), *(s.name for s in function.symbols))
 
     # -- statements ------------------------------------------------------------------------------
 
@@ -268,6 +216,8 @@ class _KernelPrinter:
                     self.line(depth, ") (else")
                     self.statement(otherwise, depth + 1)
                 self.line(depth, "))")
+            case For(kind="parallel") if not self.inside:
+                self.parallel(stmt, depth)
             case For(kind="serial" | "parallel", body=body):
                 self.loop(stmt, depth, lambda d: self.statement(body, d))
             case Barrier():
@@ -343,3 +293,32 @@ class _KernelPrinter:
 def uses(root: Stmt, var: Var) -> bool:
     """True where any expression of `root` depends on `var`."""
     return any(depends(e, var) for stmt in walk_statements(root) for e in expressions(stmt))
+
+
+_ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
+_BYTES = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "v128": 16}
+
+
+def names_taken(lines: list[str]) -> list[str]:
+    """The locals that printed lines read before they set them, by first appearance. Within a line,
+    operands come before what they set.
+    """
+    taken: dict[str, None] = {}
+    own: set[str] = set()
+    for line in lines:
+        accesses = _ACCESS.findall(line)
+        taken |= dict.fromkeys(name for how, name in accesses if how == "get" and name not in own)
+        own |= {name for how, name in accesses if how != "get"}
+    return list(taken)
+
+
+def _places(kinds: list[str]) -> list[int] | None:
+    """Addresses for values of these types, one after the other; none where they do not fit."""
+    places = []
+    top = ARGUMENTS
+    for kind in kinds:
+        size = _BYTES[kind]
+        start = -(-top // size) * size
+        places.append(start)
+        top = start + size
+    return places if top <= ARGUMENTS_END else None

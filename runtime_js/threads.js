@@ -1,0 +1,85 @@
+// Threads that run one program: how the leader wakes its helpers and how a helper waits.
+//
+// Between runs a helper spins briefly, then sleeps on shared control words: no message is posted per run. Within a run it
+// takes work from the leader's loops (see target/wasm/threads.py); the leader never waits for one that comes late. One command
+// brings a helper back to its event loop, where a message waits with a new memory.
+
+import { toData } from "./errors.js";
+import { RUNNING } from "./memory_plan.js";
+
+/** @typedef {import("./types.d.ts").Help} Help */
+/** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
+
+export const CONTROL_BYTES = 64;
+const GENERATION = 0; // counts commands
+const COMMAND = 1;
+const LEFT = 2; // helpers that have left for the new memory
+const RUN = 1;
+const NEW_MEMORY = 2;
+const IDLE_SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
+
+/** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleRun} */
+export function instantiate(module, memory) {
+  return /** @type {ModuleRun} */ (new WebAssembly.Instance(module, { env: { memory } }).exports.run);
+}
+
+/**
+ * A helper thread: do what the control words say until a message is announced.
+ * @param {Help} help
+ */
+export function help({ tid, threads, module, memory, control, seen, port }) {
+  try {
+    const run = instantiate(module, memory);
+    for (;;) {
+      for (let i = 0; i < IDLE_SPINS && Atomics.load(control, GENERATION) === seen; i++);
+      while (Atomics.load(control, GENERATION) === seen) Atomics.wait(control, GENERATION, seen);
+      seen = Atomics.load(control, GENERATION);
+      if (Atomics.load(control, COMMAND) === NEW_MEMORY) break;
+      run(0, 0, tid, threads);
+    }
+    Atomics.add(control, LEFT, 1);
+    Atomics.notify(control, LEFT);
+  } catch (error) {
+    port.postMessage(toData(error)); // straight to the page: the leader waits for this thread's work
+  }
+}
+
+/**
+ * Run module steps `first..last-1` on the leader, with the help of who comes.
+ * @param {ModuleRun} run
+ * @param {WebAssembly.Memory} memory
+ * @param {Int32Array} control
+ * @param {number} threads
+ * @param {number} first
+ * @param {number} last
+ */
+export function runTogether(run, memory, control, threads, first, last) {
+  const words = new Int32Array(memory.buffer);
+  Atomics.store(words, RUNNING / 4, 1);
+  command(control, RUN);
+  try {
+    run(first, last, 0, threads); // clears it at the end
+  } finally {
+    Atomics.store(words, RUNNING / 4, 0); // nor do helpers look for work after a trap
+  }
+}
+
+/**
+ * Send the helpers back to their event loops, where a message with the new memory and the returned count must reach them.
+ * @param {Int32Array} control
+ * @param {number} helpers
+ * @returns {number}
+ */
+export function announceMemory(control, helpers) {
+  Atomics.store(control, LEFT, 0);
+  command(control, NEW_MEMORY);
+  for (let left = 0; left < helpers; left = Atomics.load(control, LEFT)) Atomics.wait(control, LEFT, left);
+  return Atomics.load(control, GENERATION);
+}
+
+/** @param {Int32Array} control @param {number} what */
+function command(control, what) {
+  Atomics.store(control, COMMAND, what);
+  Atomics.add(control, GENERATION, 1);
+  Atomics.notify(control, GENERATION);
+}

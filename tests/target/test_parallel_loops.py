@@ -1,0 +1,128 @@
+"""Parallel loops as functions: what they take from outside, and how threads share them.
+
+That they compute the same is tested wherever a kernel runs (`test_lower`, `test_wasm_threads`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import wasmtime
+
+from tests.target.conftest import PAGE, SharedMemory, engine
+from tests.target.programs import PROGRAMS, gemm
+from webmlc.core.machine import RELAXED
+from webmlc.loops.text import parse_function
+from webmlc.target.lower import lower
+from webmlc.target.wasm.emit_module import SLOTS, Step, emit_module, print_function
+from webmlc.target.wasm.printer import names_taken
+from webmlc.target.wasm.threads import DONE, RUNNING
+
+ROWS = 4096
+LONG = """
+@T.kernel
+def long(A: T.Buffer((4096, 256), "float32"), B: T.Output((4096,), "float32")):
+    for i in T.parallel(4096):
+        B[i] = T.float32(0.0)
+        for k in range(256):
+            B[i] = B[i] + A[i, k]
+"""
+
+
+def test_the_body_reads_what_it_takes_from_outside() -> None:
+    printed = print_function(lower(gemm(480, 480, 480), RELAXED), "gemm", "relaxed", table=7)
+    loop, kernel = printed.text.split("(func $gemm ")
+    assert printed.loops == ("gemm.0",)
+    assert "relaxed_madd" in loop
+    assert "relaxed_madd" not in kernel
+    for name in ("A", "B", "C"):
+        place = loop.split(f"(local.set ${name} (i32.load offset=")[1].split()[0]
+        assert f"(i32.store offset={place} (i32.const 0) (local.get ${name}))" in kernel
+    assert kernel.count("(call $parallel (i32.const 7) ") == 1
+
+
+def test_a_kernel_has_a_function_for_each_of_its_parallel_loops() -> None:
+    printed = print_function(lower(PROGRAMS["two_phases"], RELAXED), "two", "relaxed")
+    assert printed.loops == ("two.0", "two.1")
+    assert printed.text.index("(call $parallel (i32.const 0)") < printed.text.index(
+        "(call $parallel (i32.const 1)"
+    )
+
+
+def test_operands_are_read_before_the_result_is_set() -> None:
+    lines = [
+        "(local.set $a (i32.add (local.get $base) (local.get $a)))",
+        "(local.set $b (i32.const 0))",
+        "(local.set $c (local.get $b))",
+    ]
+    assert names_taken(lines) == ["base", "a"]
+
+
+class Shared:
+    """The module of `LONG` in memory of its own, and threads that run it."""
+
+    def __init__(self) -> None:
+        kernel = lower(parse_function(LONG), RELAXED)
+        text = emit_module({"long": kernel}, [Step("long", (0, 1))], "relaxed").text
+        self.module = wasmtime.Module(engine(), wasmtime.wat2wasm(text))
+        self.ones = PAGE
+        self.sums = PAGE + ROWS * 256 * 4
+        pages = self.sums // PAGE + 2
+        limits = wasmtime.Limits(pages, 65536)
+        self.memory = SharedMemory(engine(), wasmtime.MemoryType(limits, shared=True))
+        data = ctypes.cast(self.memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8 * (pages * PAGE)))
+        self.bytes = np.frombuffer(data.contents, np.uint8)
+        self.words = self.bytes.view(np.int32)
+        self.words[SLOTS // 4 : SLOTS // 4 + 2] = self.ones, self.sums
+        self.bytes[self.ones : self.sums].view(np.float32)[:] = 1
+        self.done = 0
+
+    def call(self, tid: int, threads: int) -> None:
+        """`run` on the calling thread, in a store of its own."""
+        store = wasmtime.Store(engine())
+        run: Any = wasmtime.Instance(store, self.module, [self.memory]).exports(store)["run"]
+        run(store, 0, 1, tid, threads)
+
+    def check(self) -> None:
+        sums = self.bytes[self.sums : self.sums + ROWS * 4].view(np.float32)
+        np.testing.assert_array_equal(sums, 256)
+        sums[:] = np.nan
+        assert self.words[RUNNING // 4] == 0
+
+
+@pytest.fixture
+def shared() -> Shared:
+    return Shared()
+
+
+def test_the_leader_needs_no_helper(shared: Shared) -> None:
+    shared.words[RUNNING // 4] = 1
+    shared.call(0, 4)
+    shared.check()
+
+
+def test_a_helper_that_comes_after_the_run_returns(shared: Shared) -> None:
+    shared.call(1, 2)
+
+
+def test_helpers_take_chunks(shared: Shared) -> None:
+    """Of the very same offer, in some of many runs: a helper may always come late."""
+    for _ in range(200):
+        shared.words[RUNNING // 4] = 1
+        helpers = [threading.Thread(target=shared.call, args=(t, 3), daemon=True) for t in (1, 2)]
+        for helper in helpers:
+            helper.start()
+        time.sleep(0.002)
+        shared.call(0, 3)
+        shared.check()
+        for helper in helpers:
+            helper.join(60)
+            assert not helper.is_alive(), "a helper stays when the run is over"
+        if shared.words[DONE // 4] > 0:
+            return
+    pytest.fail("no helper ever took a chunk")

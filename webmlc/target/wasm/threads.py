@@ -1,0 +1,139 @@
+"""How threads share parallel loops: the functions of a module that call them.
+
+In: nothing. Out: WAT text, and where its words lie in the control area.
+
+Thread 0 leads: it runs the program, and where a kernel has a parallel loop it offers the
+iterations, in chunks, to whoever comes. It takes chunks from the front itself, the helpers from the
+back, so that in every kernel a thread meets much of the data it made in the one before. A helper
+that comes late, or not at all, costs nothing: the leader waits for chunks that were taken, never
+for threads. Where the operating system runs both on one core, they soon stop spinning.
+
+    $parallel   leader: runs all iterations of loop `$loop` of the module's table
+    $help       helper: takes chunks until the run is over
+    $claim      both: takes one chunk and runs it, if one is left
+
+An offer is one i64, `turn << 32 | front << 16 | left`: chunks front ... front + left - 1 are free.
+Who lowers `left` by compare-and-exchange owns a chunk; the turn tells offers apart, and what an
+offer is about stays as it is until all of its chunks are done.
+"""
+
+from __future__ import annotations
+
+OFFER = 0
+DONE = 64
+"""Chunks that helpers have finished."""
+WAITS = 68
+"""1 while the leader sleeps until helpers have finished theirs."""
+RUNNING = 128
+"""1 while helpers are wanted: the host sets it before a run, the leader clears it at the end."""
+LOOP, EXTENT, CHUNKS = 192, 196, 200
+ARGUMENTS, ARGUMENTS_END = 320, 1024
+"""What a loop's body reads from outside: the leader writes it before it offers the loop."""
+
+_MOST_CHUNKS = 64
+"""Enough that a loop's first run is soon optimised code, and that the last chunk is little."""
+_SPINS = 1 << 18
+"""Turns that a helper looks for chunks before it naps: somewhat less than a millisecond."""
+_NAP, _LONGEST_NAP = 200_000, 3_200_000
+"""Nanoseconds. A thread that cannot find work may keep the leader from its core."""
+_PATIENCE, _LEAST_PATIENCE = 1 << 19, 1 << 10
+"""Turns that the leader waits for the last chunks before it sleeps, at first some 0.5 ms: half as
+long after each time in vain, twice as long after each time not.
+"""
+
+THREADS = f"""(type $loop (func (param i32) (param i32)))
+(global $tid (mut i32) (i32.const 0))
+(global $threads (mut i32) (i32.const 1))
+(global $patience (mut i32) (i32.const {_PATIENCE}))
+(func $chunk (param $loop i32) (param $extent i32) (param $chunks i32) (param $i i32)
+    (local $size i32) (local $more i32) (local $first i32)
+  (local.set $size (i32.div_u (local.get $extent) (local.get $chunks)))
+  (local.set $more (i32.rem_u (local.get $extent) (local.get $chunks)))
+  (local.set $first (i32.add (i32.mul (local.get $i) (local.get $size))
+    (select (local.get $i) (local.get $more) (i32.lt_u (local.get $i) (local.get $more)))))
+  (call_indirect (type $loop) (local.get $first)
+    (i32.add (i32.add (local.get $first) (local.get $size))
+      (i32.lt_u (local.get $i) (local.get $more)))
+    (local.get $loop)))
+(func $claim (result i32) (local $offer i64) (local $seen i64) (local $word i32)
+  (local.set $seen (i64.atomic.load offset={OFFER} (i32.const 0)))
+  (loop $again
+    (local.set $offer (local.get $seen))
+    (local.set $word (i32.wrap_i64 (local.get $offer)))
+    (if (i32.eqz (i32.and (local.get $word) (i32.const 0xffff)))
+      (then (return (i32.const 0))))
+    (local.set $seen (i64.atomic.rmw.cmpxchg offset={OFFER} (i32.const 0) (local.get $offer)
+      (i64.add (local.get $offer)
+        (select (i64.const -1) (i64.const 0xffff) (global.get $tid)))))
+    (br_if $again (i64.ne (local.get $seen) (local.get $offer))))
+  (call $chunk (i32.load offset={LOOP} (i32.const 0)) (i32.load offset={EXTENT} (i32.const 0))
+    (i32.load offset={CHUNKS} (i32.const 0))
+    (i32.add (i32.shr_u (local.get $word) (i32.const 16))
+      (select (i32.sub (i32.and (local.get $word) (i32.const 0xffff)) (i32.const 1))
+        (i32.const 0) (global.get $tid))))
+  (i32.const 1))
+(func $parallel (param $loop i32) (param $extent i32)
+    (local $chunks i32) (local $own i32) (local $done i32) (local $spins i32)
+  (if (i32.le_s (local.get $extent) (i32.const 0)) (then (return)))
+  (local.set $chunks (select (local.get $extent) (i32.const {_MOST_CHUNKS})
+    (i32.lt_u (local.get $extent) (i32.const {_MOST_CHUNKS}))))
+  (if (i32.or (i32.eq (global.get $threads) (i32.const 1))
+              (i32.eq (local.get $chunks) (i32.const 1)))
+    (then
+      (loop $next
+        (call $chunk
+          (local.get $loop) (local.get $extent) (local.get $chunks) (local.get $own))
+        (br_if $next (i32.lt_u
+          (local.tee $own (i32.add (local.get $own) (i32.const 1))) (local.get $chunks))))
+      (return)))
+  (i32.store offset={LOOP} (i32.const 0) (local.get $loop))
+  (i32.store offset={EXTENT} (i32.const 0) (local.get $extent))
+  (i32.store offset={CHUNKS} (i32.const 0) (local.get $chunks))
+  (i32.atomic.store offset={DONE} (i32.const 0) (i32.const 0))
+  (i64.atomic.store offset={OFFER} (i32.const 0)
+    (i64.or (i64.extend_i32_u (local.get $chunks))
+      (i64.shl (i64.add (i64.const 1)
+          (i64.shr_u (i64.atomic.load offset={OFFER} (i32.const 0)) (i64.const 32)))
+        (i64.const 32))))
+  (loop $next
+    (if (call $claim) (then
+      (local.set $own (i32.add (local.get $own) (i32.const 1)))
+      (br $next))))
+  (local.set $own (i32.sub (local.get $chunks) (local.get $own)))  ;; now the helpers'
+  (local.set $spins (global.get $patience))
+  (loop $spin
+    (if (i32.eq (i32.atomic.load offset={DONE} (i32.const 0)) (local.get $own)) (then
+      (if (i32.lt_u (global.get $patience) (i32.const {_PATIENCE})) (then
+        (global.set $patience (i32.shl (global.get $patience) (i32.const 1)))))
+      (return)))
+    (br_if $spin (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))))
+  (if (i32.gt_u (global.get $patience) (i32.const {_LEAST_PATIENCE})) (then
+    (global.set $patience (i32.shr_u (global.get $patience) (i32.const 1)))))
+  (i32.atomic.store offset={WAITS} (i32.const 0) (i32.const 1))
+  (block $met
+    (loop $sleep
+      (br_if $met (i32.eq (local.get $own)
+        (local.tee $done (i32.atomic.load offset={DONE} (i32.const 0)))))
+      (drop (memory.atomic.wait32 offset={DONE} (i32.const 0) (local.get $done) (i64.const -1)))
+      (br $sleep)))
+  (i32.atomic.store offset={WAITS} (i32.const 0) (i32.const 0)))
+(func $help (local $spins i32) (local $nap i64)
+  (local.set $spins (i32.const {_SPINS}))
+  (local.set $nap (i64.const {_NAP}))
+  (loop $on
+    (if (i32.eqz (i32.atomic.load offset={RUNNING} (i32.const 0))) (then (return)))
+    (if (call $claim)
+      (then
+        (drop (i32.atomic.rmw.add offset={DONE} (i32.const 0) (i32.const 1)))
+        (if (i32.atomic.load offset={WAITS} (i32.const 0)) (then
+          (drop (memory.atomic.notify offset={DONE} (i32.const 0) (i32.const 1)))))
+        (local.set $spins (i32.const {_SPINS}))
+        (local.set $nap (i64.const {_NAP})))
+      (else
+        (if (i32.eqz (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))) (then
+          (drop (memory.atomic.wait32 offset={RUNNING}
+            (i32.const 0) (i32.const 1) (local.get $nap)))
+          (if (i64.lt_u (local.get $nap) (i64.const {_LONGEST_NAP})) (then
+            (local.set $nap (i64.shl (local.get $nap) (i64.const 1)))))
+          (local.set $spins (i32.const {_SPINS}))))))
+    (br $on)))"""
