@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.frontend.mutate_model import mutate
 from webmlc.compile import compile_model
-from webmlc.core.errors import UserError
+from webmlc.core.errors import UnsupportedError, UserError
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 MODELS = {
@@ -87,3 +87,27 @@ def test_damage_is_a_clear_error(name: str, tmp_path: Path) -> None:
             assert str(error).strip()
 
     check()
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("a = QuantizeLinear (v, blocks)", "axis 1 is outside a tensor of rank 1"),
+        ("a = QuantizeLinear (t, blocks)", "parameters of rank 2 for a tensor of 3"),
+        ("a = QuantizeLinear (m, two)", "an operand of shape [2] does not broadcast to [6]"),
+        ("a = QuantizeLinear <axis: int = 0> (m, blocks)",
+         "an operand of shape [2, 2] does not broadcast to [2, 6]"),
+        ("a = QuantizeLinear <block_size: int = 2> (m, blocks)", "2 blocks of 2 elements for 6"),
+        ("a = DequantizeLinear (q, two)", "an operand of shape [2] does not broadcast to [6]"),
+        ("a = Clip (v, m)", "an operand of shape [2, 6] does not broadcast to [6]"),
+    ],
+)  # fmt: skip
+def test_operands_that_do_not_fit(node: str, message: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[6] v, float[2,6] m, float[1,2,6] t, int8[2,6] q) => (float[b,c] y)
+        <float[2] two = {{1, 1}}, float[2,2] blocks = {{1, 1, 1, 1}}> {{
+        {node}
+        y = Cast <to: int = 1> (a) }}""")
+    with pytest.raises(UnsupportedError) as caught:
+        compile_model(model, "wasm")
+    assert [n.reason for n in caught.value.nodes] == [message]

@@ -25,7 +25,7 @@ from webmlc.graph.ops.operator import (
     Operator,
     case,
 )
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, given
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, aligned, given
 
 Inputs = tuple[Tensor | None, ...]
 _F32 = DType.float32
@@ -42,14 +42,20 @@ def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[E
         return parameters[(ZERO,) * parameters.rank]
     axis = context.axis(1)
     if parameters.rank == 1:
-        return parameters[index[axis]]
+        return parameters[aligned((index[axis],), parameters.shape, (x.shape[axis],))]
+    if parameters.rank != x.rank:
+        raise NotSupportedError(f"parameters of rank {parameters.rank} for a tensor of {x.rank}")
     block = int(context.attribute("block_size", 0))
+    count, size = as_int(parameters.shape[axis]), as_int(x.shape[axis])
     if not block:
-        count, size = as_int(parameters.shape[axis]), as_int(x.shape[axis])
         if count is None or size is None:
             raise NotSupportedError("block quantisation along a symbolic axis")
-        block = -(-size // count)
-    return parameters[tuple(v // block if d == axis else v for d, v in enumerate(index))]
+        block = -(-size // max(count, 1))
+    if count is not None and size is not None and count != -(-size // block):
+        raise NotSupportedError(f"{count} blocks of {block} elements for {size}")
+    within = (*x.shape[:axis], parameters.shape[axis], *x.shape[axis + 1 :])
+    place = (*index[:axis], index[axis] // block, *index[axis + 1 :])
+    return parameters[aligned(place, parameters.shape, within)]
 
 
 def saturated(x: Expr, dtype: DType) -> Expr:

@@ -100,8 +100,14 @@ def _broadcast_dimension(a: Expr, b: Expr) -> Expr:
 
 
 def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:
-    """The index into a tensor of `shape` broadcast to `within`, at `index` of the latter."""
+    """The index into a tensor of `shape` broadcast to `within`, at `index` of the latter. Raises
+    `NotSupportedError` where it does not broadcast to that.
+    """
     offset = len(within) - len(shape)
+    sizes = zip(map(as_int, shape), map(as_int, within[max(offset, 0) :]), strict=False)
+    if offset < 0 or any(None not in (n, m) and n not in (1, m) for n, m in sizes):
+        have, want = (f"[{', '.join(map(str, s))}]" for s in (shape, within))
+        raise NotSupportedError(f"an operand of shape {have} does not broadcast to {want}")
     return tuple(
         _aligned_axis(index[offset + d], size, within[offset + d]) for d, size in enumerate(shape)
     )
