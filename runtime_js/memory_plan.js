@@ -23,7 +23,7 @@ export const PAGE = 65536;
 const ALIGNMENT = { wasm: 64, webgpu: 256 };
 export const CONSTANT_ALIGNMENT = 256;
 const ROUNDS = 32; // orders that are tried for a smaller arena
-export const GROWTH = 1.5; // memory that must grow again grows by this much at least
+export const GROWTH = 1.5; // times its size: what memory that may grow has room for, or grows by
 
 /** @param {number} value @param {number} alignment */
 export function align(value, alignment) {
@@ -198,7 +198,7 @@ export function stages(manifest, own) {
  * @param {Device} own
  * @returns {Set<string>}
  */
-function usedOn(program, device, own) {
+export function usedOn(program, device, own) {
   const here = new Set(program.steps.filter((s) => s.device === device).flatMap((s) => s.arguments));
   if (device === own) {
     const used = new Set(program.steps.flatMap((s) => s.arguments));

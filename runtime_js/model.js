@@ -270,7 +270,7 @@ function usedDevices(manifest, own) {
 
 /** Bytes that running `program` with a module downloads besides the runtime. @param {Manifest} manifest @param {Program} program @param {string} module */
 function downloadBytes(manifest, program, module) {
-  const weights = neededFiles(manifest, program).reduce((sum, file) => sum + file.bytes, 0);
+  const weights = neededFiles(manifest, program.buffers).reduce((sum, file) => sum + file.bytes, 0);
   const paths = [module, program.shaders].filter((path) => path !== undefined);
   return paths.reduce((sum, path) => sum + (manifest.files[path]?.bytes ?? 0), weights);
 }

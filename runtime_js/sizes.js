@@ -82,11 +82,11 @@ export function bufferBytes(program, symbols) {
 }
 
 /**
- * The weights files that hold a tensor of this program.
+ * The weights files that hold a tensor of these buffers.
  * @param {import("./types.d.ts").Manifest} manifest
- * @param {import("./types.d.ts").Program} program
+ * @param {import("./types.d.ts").Buffer[]} buffers
  */
-export function neededFiles(manifest, program) {
-  const tensors = new Set(program.buffers.map((b) => b.tensor));
+export function neededFiles(manifest, buffers) {
+  const tensors = new Set(buffers.map((b) => b.tensor));
   return manifest.weights.files.filter((f) => Object.keys(f.tensors).some((t) => tensors.has(t)));
 }

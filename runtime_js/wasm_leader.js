@@ -4,14 +4,15 @@
 //   out: the bytes of their downloads
 //
 // Linear memory: control area, slot table, scratch of each thread, constants, activations (see memory_plan.js). It is
-// exactly as large as the plan needs; for symbolic shapes a larger one replaces it when it must.
+// exactly as large as the plan needs. For symbolic shapes it grows, in place as far as its maximum goes; then a larger
+// one replaces it.
 
 import { InternalError, PackageError, toData } from "./errors.js";
-import { boundSymbols, GROWTH, layout, PAGE, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages } from "./memory_plan.js";
+import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages, usedOn } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
 import { loops, neededFiles, tripCount } from "./sizes.js";
 import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./threads.js";
-import { fetchFile, streamWeights } from "./weights.js";
+import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
 /** @typedef {import("./types.d.ts").Layout} Layout */
@@ -21,32 +22,39 @@ import { fetchFile, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @typedef {import("./types.d.ts").WeightFile} WeightFile */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 /** `grows` says that it continues a run: memory holds what earlier steps wrote. */
 /** @typedef {{ symbols: Symbols, layout: Layout, slots: number[], grows: boolean }} Binding */
+/** A step of loading, and the bytes of weights files that it waits for. */
+/** @typedef {{ step: number, needs: { file: WeightFile, end: number }[] }} EarlyStep */
 
 const MAX_PAGES = 65536;
 const MAX_BINDINGS = 16; // cached plans
 
 export class Leader {
   /**
-   * Download, compile and start the helpers, all at the same time.
+   * Download, compile, start the helpers and make the derived buffers, all at the same time. The requests are sent first.
    * @param {Load} load
    * @param {(bytes: number) => void} onBytes
    */
   static async load(load, onBytes) {
-    const leader = new Leader(load);
-    const weights = leader.#loadConstants(onBytes);
-    weights.catch(() => {}); // reported where it is awaited
-    if (load.module) await leader.#compile(load, onBytes);
+    const { base, manifest, own, module } = load;
+    const program = /** @type {Program} */ (manifest.programs[own]);
+    const here = usedOn(program, "wasm", own);
+    const files = neededFiles(manifest, program.buffers.filter(({ name }) => here.has(name)));
+    const url = new URL(base);
+    const code = module ? fetchFile(url, manifest, module, onBytes) : null;
+    const weights = Promise.all(files.map((file) => streamWeights(url, file, (chunk, start) => leader.#take(file, chunk, start), onBytes)));
+    for (const download of [code, weights]) download?.catch(() => {}); // reported where it is awaited
+    const leader = new Leader(load, files);
+    if (code) await leader.#compile(load, code);
     await weights;
-    leader.#derive();
     return leader;
   }
 
-  /** @param {Load} load */
-  constructor({ base, manifest, own, threads }) {
-    this.base = new URL(base);
+  /** @param {Load} load @param {WeightFile[]} files */
+  constructor({ manifest, own, threads }, files) {
     this.manifest = manifest;
     this.own = own;
     this.threads = threads;
@@ -62,20 +70,28 @@ export class Leader {
     this.run = /** @type {ModuleRun} */ (() => {});
     /** @type {WebAssembly.Module | null} */
     this.module = null;
-    // Memory for the constants; for the activations too where their size is known.
-    const symbols = Object.fromEntries(manifest.symbols.map((s) => [s.name, 0]));
-    this.first = layout(manifest, own, "wasm", symbols, threads);
-    const { total, arena } = this.first;
-    this.memory = allocate(manifest.symbols.length ? total - arena : total);
+    // Memory for the smallest run, in which every symbol is 1: loading takes no more, and a batch of one neither.
+    const smallest = Object.fromEntries(manifest.symbols.map((s) => [s.name, 1]));
+    this.first = this.#plan(JSON.stringify(smallest), smallest);
+    const { total } = this.first.layout;
+    const fixed = !manifest.symbols.length && !boundSymbols(this.program).length;
+    this.memory = allocate(total, fixed ? total : total * GROWTH);
     this.bytes = new Uint8Array(this.memory.buffer);
+    this.destinations = new Map(files.map((file) => [file, this.#destinations(file)]));
+    /** @type {Map<WeightFile, number>} */
+    this.received = new Map();
+    this.early = this.#early(files);
   }
 
-  /** Compile the module, instantiate it here and in every helper. @param {Load} load @param {(bytes: number) => void} onBytes */
-  async #compile({ manifest, module: path, ports }, onBytes) {
+  /**
+   * Compile the module, instantiate it here and in every helper.
+   * @param {Load} load
+   * @param {Promise<ArrayBuffer>} code
+   */
+  async #compile({ module: path, ports }, code) {
     const started = ports.map(() => this.#openHelper());
     for (const helper of started) helper.catch(() => {}); // reported where it is awaited
-    const code = await fetchFile(this.base, manifest, path, onBytes);
-    this.module = await WebAssembly.compile(code).catch((error) => {
+    this.module = await WebAssembly.compile(await code).catch((error) => {
       throw new PackageError(`${path}: is no valid WebAssembly module here (${error.message})`);
     });
     this.run = instantiate(this.module, this.memory);
@@ -83,15 +99,31 @@ export class Leader {
     for (const [i, port] of ports.entries()) {
       this.helpers[i].post({ tid: i + 1, threads, module, memory, control, seen: 0, port }, [port]);
     }
+    this.#bind(this.first.symbols);
+    this.#derive();
     await Promise.all(started);
   }
 
-  /** Make the derived buffers from the constants. */
+  /** The steps that make the derived buffers. @param {WeightFile[]} files @returns {EarlyStep[]} */
+  #early(files) {
+    const ends = new Map(files.flatMap((file) => Object.entries(file.tensors).map(([name, [, end]]) => [name, { file, end }])));
+    const tensors = new Map(this.program.buffers.map(({ name, tensor }) => [name, tensor]));
+    return runs(this.program)
+      .filter(({ once }) => once)
+      .flatMap(({ first, last, module_first: base = 0 }) =>
+        this.program.steps.slice(first, last).map(({ arguments: names }, i) => {
+          const needs = names.flatMap((name) => ends.get(tensors.get(name) ?? "") ?? []);
+          return { step: base + i, needs };
+        }),
+      );
+  }
+
+  /** Make the derived buffers whose constants have come, in order: they are ready soon after the last byte. */
   #derive() {
-    const early = this.stages.map(({ segment }) => segment).filter((segment) => "once" in segment);
-    if (!early.length) return;
-    this.#bind(Object.fromEntries(this.manifest.symbols.map((s) => [s.name, 0])));
-    for (const { module_first: first, module_last: last } of /** @type {Run[]} */ (early)) this.#runSteps(first ?? 0, last ?? 0);
+    while (this.early.length && this.early[0].needs.every(({ file, end }) => end <= (this.received.get(file) ?? 0))) {
+      const { step } = /** @type {EarlyStep} */ (this.early.shift());
+      this.#runSteps(step, step + 1);
+    }
   }
 
   /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */
@@ -158,14 +190,19 @@ export class Leader {
     return binding;
   }
 
-  /** A larger memory with the constants copied, and what a run has written; the helpers get it too. @param {Binding} binding */
+  /**
+   * The same memory, larger; or another with the constants copied, and what a run has written: the helpers get it, too.
+   * @param {Binding} binding
+   */
   #grow({ layout: { total, arena }, grows }) {
-    const constants = total - arena;
-    const before = this.bound ? this.bytes.length - constants : 0;
     const old = this.bytes;
-    this.memory = allocate(Math.max(total, constants + Math.ceil(before * GROWTH)));
+    if (extend(this.memory, total)) {
+      this.bytes = new Uint8Array(this.memory.buffer);
+      return;
+    }
+    this.memory = allocate(total, total * GROWTH);
     this.bytes = new Uint8Array(this.memory.buffer);
-    this.bytes.set(grows ? old : old.subarray(0, constants));
+    this.bytes.set(grows ? old : old.subarray(0, total - arena));
     if (this.module) this.run = instantiate(this.module, this.memory);
     if (!this.helpers.length) return;
     const seen = announceMemory(this.control, this.helpers.length);
@@ -179,20 +216,22 @@ export class Leader {
     return this.bytes.subarray(address, address + (plan.sizes.get(name) ?? 0));
   }
 
-  /** Stream every weights file into its place in memory. @param {(bytes: number) => void} onBytes */
-  async #loadConstants(onBytes) {
-    const addresses = new Map();
-    for (const { name, tensor } of this.program.buffers) {
-      if (tensor && this.first.constants.has(name)) addresses.set(tensor, this.first.constants.get(name));
-    }
-    const downloads = neededFiles(this.manifest, this.program).map((file) => {
-      const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, end]]) => {
-        const address = addresses.get(tensor);
-        return address === undefined ? [] : [{ begin, end, view: this.bytes.subarray(address, address + end - begin) }];
-      });
-      return destinations.length ? streamWeights(this.base, file, destinations, onBytes) : undefined;
+  /** Where each tensor of a weights file belongs. @param {WeightFile} file */
+  #destinations(file) {
+    const { constants } = this.first.layout;
+    const owners = this.program.buffers.filter(({ name }) => constants.has(name));
+    const addresses = new Map(owners.map(({ name, tensor }) => [tensor, constants.get(name)]));
+    return Object.entries(file.tensors).flatMap(([tensor, [begin, end]]) => {
+      const address = addresses.get(tensor);
+      return address === undefined ? [] : [{ begin, end, view: this.bytes.subarray(address, address + end - begin) }];
     });
-    await Promise.all(downloads);
+  }
+
+  /** Put a chunk of the weights in its place, and use what is complete. @param {WeightFile} file @param {Uint8Array} chunk @param {number} start */
+  #take(file, chunk, start) {
+    scatter(chunk, start, this.destinations.get(file) ?? []);
+    this.received.set(file, start + chunk.length);
+    if (this.bound) this.#derive();
   }
 
   /** A helper's worker, which comes up while the module is on its way; resolves when the helper has it. */
@@ -207,13 +246,23 @@ export class Leader {
   }
 }
 
-/** @param {number} total bytes */
-function allocate(total) {
-  const pages = Math.ceil(total / PAGE);
-  if (pages > MAX_PAGES) throw new InternalError(`the model needs ${total} bytes: more than 32-bit memory holds`);
+/** @param {number} total bytes @param {number} maximum to which it can grow in place: only addresses are taken for it */
+function allocate(total, maximum) {
+  const initial = Math.ceil(total / PAGE);
+  if (initial > MAX_PAGES) throw new InternalError(`the model needs ${total} bytes: more than 32-bit memory holds`);
   try {
-    return new WebAssembly.Memory({ initial: pages, maximum: pages, shared: true });
+    return new WebAssembly.Memory({ initial, maximum: Math.min(Math.ceil(maximum / PAGE), MAX_PAGES), shared: true });
   } catch (error) {
-    throw new InternalError(`cannot allocate ${pages * PAGE} bytes for the model (${toData(error).message})`);
+    throw new InternalError(`cannot allocate ${initial * PAGE} bytes for the model (${toData(error).message})`);
+  }
+}
+
+/** Grow to `total` bytes in place; false where the memory cannot. @param {WebAssembly.Memory} memory @param {number} total */
+function extend(memory, total) {
+  try {
+    memory.grow(Math.ceil(total / PAGE) - memory.buffer.byteLength / PAGE);
+    return true;
+  } catch {
+    return false;
   }
 }

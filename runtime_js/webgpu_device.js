@@ -4,7 +4,7 @@
 import { AdapterError, DeviceLostError, InternalError } from "./errors.js";
 import { align, boundSymbols, CONSTANT_ALIGNMENT, GROWTH, layout, placeConstants, stages } from "./memory_plan.js";
 import { evaluate, neededFiles, tripCount } from "./sizes.js";
-import { fetchFile, streamWeights } from "./weights.js";
+import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Control} Control */
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -214,12 +214,13 @@ export class WebGpuDevice {
       this.constants.set(name, { buffer: place.buffer, offset: address - place.start });
       views.set(tensor, place.bytes.subarray(address - place.start, address - place.start + to - from));
     }
-    const downloads = neededFiles(this.manifest, this.program).map((file) => {
+    const downloads = neededFiles(this.manifest, this.program.buffers).map((file) => {
       const destinations = Object.entries(file.tensors).flatMap(([tensor, [begin, last]]) => {
         const view = views.get(tensor);
         return view ? [{ begin, end: last, view }] : [];
       });
-      return destinations.length ? streamWeights(base, file, destinations, onBytes) : undefined;
+      const onChunk = (/** @type {Uint8Array} */ data, /** @type {number} */ start) => scatter(data, start, destinations);
+      return destinations.length ? streamWeights(base, file, onChunk, onBytes) : undefined;
     });
     await Promise.all(downloads);
     for (const { buffer } of buffers) buffer.unmap();

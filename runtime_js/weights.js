@@ -1,7 +1,7 @@
 // Package files over the network: verified small files, and weights streamed straight to where they are used.
 //
-//   in:  a weights file of the manifest, and destinations `{ begin, end, view }` (bytes of the file, a view of the place)
-//   out: nothing; every chunk is hashed before a byte of it reaches its destination
+//   in:  a weights file of the manifest, and who takes its bytes
+//   out: nothing; every chunk is hashed before it is handed over
 
 import { PackageError } from "./errors.js";
 import { open } from "./platform.js";
@@ -32,13 +32,13 @@ export async function fetchFile(base, manifest, path, onBytes) {
 }
 
 /**
- * Download one weights file and put the bytes of each tensor in its place.
+ * Download one weights file. The request is sent before the first `await`.
  * @param {URL} base
  * @param {WeightFile} file
- * @param {Destination[]} destinations
+ * @param {(chunk: Uint8Array, start: number) => void} onChunk  takes the chunks in order; each is overwritten afterwards
  * @param {(bytes: number) => void} onBytes
  */
-export async function streamWeights(base, file, destinations, onBytes) {
+export async function streamWeights(base, file, onChunk, onBytes) {
   const response = await request(base, file.path);
   if (!response.body) throw new PackageError(`${file.path}: the response has no body`);
   const reader = response.body.getReader();
@@ -51,7 +51,7 @@ export async function streamWeights(base, file, destinations, onBytes) {
     new Uint8Array(buffer, 0, Math.max(0, Math.min(size, file.bytes - index * file.chunk_bytes)));
   const finish = async (/** @type {Uint8Array<ArrayBuffer>} */ data, /** @type {number} */ index) => {
     await verify(file.path, data, file.chunks[index]);
-    scatter(data, index * file.chunk_bytes, destinations);
+    onChunk(data, index * file.chunk_bytes);
     return data.buffer;
   };
   let chunk = room(new ArrayBuffer(size), number);
@@ -83,11 +83,12 @@ export async function streamWeights(base, file, destinations, onBytes) {
 }
 
 /**
+ * Put the bytes of each tensor in its place: `begin` to `end` of the file into `view`.
  * @param {Uint8Array} data
  * @param {number} start position of `data` in the file
  * @param {Destination[]} destinations
  */
-function scatter(data, start, destinations) {
+export function scatter(data, start, destinations) {
   for (const { begin, end, view } of destinations) {
     const from = Math.max(begin, start);
     const to = Math.min(end, start + data.length);

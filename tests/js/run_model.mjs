@@ -7,7 +7,7 @@ import { load } from "../../runtime_js/webmlc.js";
 const [, , folder, threads] = process.argv;
 const model = await load(pathToFileURL(`${folder}/`), { device: "wasm", threads: Number(threads) });
 const outputs = [];
-for (const n of [3, 1, 5000, 20000, 2]) {
+for (const n of [3, 1, 5000, 6000, 20000, 2]) {
   const data = Float32Array.from({ length: 4 * n }, (_, i) => Math.fround(Math.sin(i + n)));
   const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
   outputs.push(Array.from(y.data));
