@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
-from webmlc.core.expr import const
-from webmlc.graph.ops.winograd import FORMS
+from webmlc.core.expr import as_int
+from webmlc.graph.use_winograd import TILES, Forms, Layer
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.manifest_json import from_json
 from webmlc.package.memory_plan import layout
@@ -22,57 +24,97 @@ CHANNELS, SIZE = 32, 9  # no tile divides the map
 SCRIPT = Path(__file__).parent / "js" / "run_sines.mjs"
 
 
-def weights() -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(0)
-    kernel = random.standard_normal((CHANNELS, CHANNELS, 3, 3)) / np.sqrt(9 * CHANNELS)
-    return kernel.astype(np.float32), random.standard_normal(CHANNELS).astype(np.float32)
+@dataclass(frozen=True)
+class Case:
+    """A convolution of stride `stride`, in tiles of `tile` outputs, and how far it may err."""
+
+    tile: int
+    kernel: tuple[int, int] = (3, 3)
+    stride: int = 1
+    bound: float = 5e-6
+
+    @property
+    def name(self) -> str:
+        return f"F({self.tile}) of {self.kernel[0]}x{self.kernel[1]}, stride {self.stride}"
+
+    @property
+    def size(self) -> int:
+        return (SIZE - 1) // self.stride + 1
+
+    def forms(self) -> Forms:
+        strides = (self.stride, self.stride)
+        layer = Layer(CHANNELS, CHANNELS, (self.size, self.size), self.kernel, strides)
+        (found,) = (f for f in layer.forms() if f[0].tile == f[1].tile == self.tile)
+        return found
+
+    def pads(self) -> list[int]:
+        return [k // 2 for k in self.kernel] * 2
+
+    def sines(self, batch: int) -> np.ndarray:
+        shape = (batch, CHANNELS, SIZE, SIZE)
+        return np.sin(np.arange(np.prod(shape))).astype(np.float32).reshape(shape)
+
+    def weights(self) -> tuple[np.ndarray, np.ndarray]:
+        random = np.random.default_rng(0)
+        terms = CHANNELS * np.prod(self.kernel)
+        kernel = random.standard_normal((CHANNELS, CHANNELS, *self.kernel)) / np.sqrt(terms)
+        return kernel.astype(np.float32), random.standard_normal(CHANNELS).astype(np.float32)
+
+    def expected(self, x: np.ndarray) -> np.ndarray:
+        """The model's meaning in float64."""
+        kernel, bias = self.weights()
+        around = [(k // 2, k // 2) for k in self.kernel]
+        padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *around])
+        total = bias[:, None, None] + (x if self.stride == 1 else 0.0)
+        for ky, kx in np.ndindex(*self.kernel):
+            part = padded[:, :, ky : ky + SIZE : self.stride, kx : kx + SIZE : self.stride]
+            total = total + np.einsum("oi,nihw->nohw", kernel[:, :, ky, kx], part)
+        return np.maximum(total, 0)
+
+    def model(self) -> onnx.ModelProto:
+        """y = relu(conv(x) + x), batch symbolic; without + x where the stride is not 1."""
+        conv = helper.make_node(
+            "Conv", ["x", "w", "b"], ["c"], pads=self.pads(), strides=[self.stride] * 2
+        )
+        add = [helper.make_node("Add", ["c", "x"], ["s"])] if self.stride == 1 else []
+        relu = helper.make_node("Relu", ["s" if add else "c"], ["y"])
+        values = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", CHANNELS, size, size])
+            for name, size in (("x", SIZE), ("y", self.size))
+        ]
+        arrays = zip("wb", self.weights(), strict=True)
+        constants = [numpy_helper.from_array(a, n) for n, a in arrays]
+        graph = helper.make_graph([conv, *add, relu], "g", values[:1], values[1:], constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.checker.check_model(model)
+        return model
 
 
-@pytest.fixture(scope="module", params=sorted(FORMS))
-def tile(request: pytest.FixtureRequest) -> int:
-    chosen: int = request.param
+CASES = [
+    *(Case(tile) for tile in TILES),
+    *(Case(tile, stride=2) for tile in TILES),
+    Case(4, (3, 5), bound=1e-5),
+    Case(4, (5, 5), stride=3, bound=1e-5),
+    Case(2, (3, 11)),
+    Case(4, (3, 11), bound=1e-5),
+    Case(3, (9, 7), stride=2, bound=1e-5),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    chosen: Case = request.param
     return chosen
 
 
 @pytest.fixture(scope="module")
-def package(tile: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """y = relu(conv(x) + x), batch symbolic."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Add", ["c", "x"], ["s"]),
-        helper.make_node("Relu", ["s"], ["y"]),
-    ]
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", CHANNELS, SIZE, SIZE])
-        for name in "xy"
-    ]
-    constants = [numpy_helper.from_array(a, n) for n, a in zip("wb", weights(), strict=True)]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
+def package(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("winograd")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("webmlc.graph.use_winograd.FORMS", {tile: FORMS[tile]})
+        patch.setattr("webmlc.graph.use_winograd.TILES", (case.tile,))
         patch.setattr("webmlc.graph.use_winograd.SAVED", -(10**9))  # in a map so small it loses
-        webmlc.build(model, folder, target="wasm")
+        webmlc.build(case.model(), folder, target="wasm")
     return folder
-
-
-def sines(batch: int) -> np.ndarray:
-    shape = (batch, CHANNELS, SIZE, SIZE)
-    return np.sin(np.arange(np.prod(shape))).astype(np.float32).reshape(shape)
-
-
-def expected(x: np.ndarray) -> np.ndarray:
-    """The model's meaning in float64."""
-    kernel, bias = weights()
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    total = x + bias[:, None, None]
-    for ky in range(3):
-        for kx in range(3):
-            part = padded[:, :, ky : ky + SIZE, kx : kx + SIZE]
-            total = total + np.einsum("oi,nihw->nohw", kernel[:, :, ky, kx], part)
-    return np.maximum(total, 0)
 
 
 def relative_error(actual: np.ndarray, wanted: np.ndarray) -> float:
@@ -81,32 +123,34 @@ def relative_error(actual: np.ndarray, wanted: np.ndarray) -> float:
 
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_error_is_small_for_any_batch(package: Path, features, threads) -> None:
+def test_error_is_small_for_any_batch(package: Path, case: Case, features, threads) -> None:
     model = webmlc.load(package, "wasm", threads, features)
     for batch in (1, 3, 1):
-        x = sines(batch)
-        assert relative_error(model.run({"x": x})["y"], expected(x)) < 5e-6
+        x = case.sines(batch)
+        assert relative_error(model.run({"x": x})["y"], case.expected(x)) < case.bound
     model.dispose()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_javascript_runtime_derives_the_weights_too(package: Path, threads) -> None:
+def test_the_javascript_runtime_derives_the_weights_too(package: Path, case: Case, threads) -> None:
     command = ["node", str(SCRIPT), str(package), str(threads), "1", "3", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     for batch, output in zip((1, 3, 2), json.loads(done.stdout), strict=True):
-        x = sines(batch)
-        assert relative_error(np.reshape(output, x.shape), expected(x)) < 5e-6
+        wanted = case.expected(case.sines(batch))
+        assert relative_error(np.reshape(output, wanted.shape), wanted) < case.bound
 
 
-def test_the_package_ships_small_weights(package: Path, tile) -> None:
+def test_the_package_ships_small_weights(package: Path, case: Case) -> None:
     manifest = from_json((package / MANIFEST).read_text())
     program = manifest.programs["wasm"]
     (derived,) = [b for b in program.buffers if b.kind == "derived"]
-    assert manifest.programs["wasm"].resources.weights < 4 * CHANNELS * (9 * CHANNELS + 2) + 256
+    forms = case.forms()
+    taps = math.prod(form.blocks * form.taps for form in forms)
+    assert program.resources.weights < 4 * CHANNELS * (taps * CHANNELS + 2) + 256
     assert [run.once for run in program.runs] == [True, False]
     assert derived.name in program.steps[0].written
-    assert derived.shape[:2] == (const(tile + 2),) * 2
+    assert [as_int(n) for n in derived.shape[:2]] == [form.planes for form in forms]
 
 
 def test_weights_give_their_bytes_to_activations(package: Path) -> None:
@@ -128,9 +172,9 @@ def test_weights_give_their_bytes_to_activations(package: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_what_is_done_at_load_takes_no_time_of_a_run(package: Path, threads) -> None:
-    model = webmlc.load(package, "wasm", threads)
-    times = model.profile({"x": sines(3)})
+def test_what_is_done_at_load_takes_no_time_of_a_run(package: Path, case: Case, threads) -> None:
+    model, x = webmlc.load(package, "wasm", threads), case.sines(3)
+    times = model.profile({"x": x})
     assert [time.seconds == 0 for time in times] == [True, *[False] * (len(times) - 1)]
-    assert relative_error(model.run({"x": sines(3)})["y"], expected(sines(3))) < 5e-6
+    assert relative_error(model.run({"x": x})["y"], case.expected(x)) < case.bound
     model.dispose()

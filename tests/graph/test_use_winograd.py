@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.ir import Module
-from webmlc.graph.use_winograd import Layer, best_tiles, use_winograd
+from webmlc.graph.ops.winograd import Form
+from webmlc.graph.use_winograd import MOST_TAPS, TILES, Layer, best_forms, use_winograd
 
 
 def operators(made: Module) -> list[str]:
@@ -25,12 +28,12 @@ def convolution(channels: int, size: int, attributes: str = "pads = [1,1,1,1]") 
 
 def test_a_convolution_is_transforms_around_products() -> None:
     made = convolution(64, 54)
-    assert [name for name in operators(made) if name != "View"] == [
+    assert operators(made) == [
         "Transpose",
         "Pad",
         "WinogradInput",
         "WinogradWeights",
-        "MatMul",
+        "WinogradProduct",
         "WinogradOutput",
         "Transpose",
     ]
@@ -41,14 +44,13 @@ def test_a_convolution_is_transforms_around_products() -> None:
 
 def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
     made = convolution(64, 54)
-    (product,) = [node for node in made.main.nodes if node.op == "MatMul"]
-    planes, batch, tiles, _ = made.main.types[product.inputs[0]].shape
-    assert (as_int(planes), str(batch), as_int(tiles)) == (36, "n", 14 * 14)
+    (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
+    *planes, batch, down, across, _ = made.main.types[product.inputs[0]].shape
+    assert [as_int(n) for n in (*planes, down, across)] == [6, 6, 14, 14] and str(batch) == "n"
 
 
-@pytest.mark.parametrize("attributes", ["strides = [2,2]", "dilations = [2,2]"])
-def test_other_windows_stay_direct(attributes) -> None:
-    assert "Conv" in operators(convolution(64, 54, attributes))
+def test_windows_with_holes_stay_direct() -> None:
+    assert "Conv" in operators(convolution(64, 54, "dilations = [2,2]"))
 
 
 def test_channels_that_fill_no_vector_stay_direct() -> None:
@@ -56,20 +58,39 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "outputs", "size", "expected"),
+    ("layer", "tiles"),
     [
-        (64, 64, 56, 4),
-        (256, 256, 14, 4),
-        (16, 64, 55, 4),
-        (512, 512, 7, 2),  # four tiles of 4x4 for 7x7 outputs would need 37 MB of weights
-        (128, 32, 14, None),  # saves too little for its code
+        (Layer(64, 64, (56, 56)), (4, 4)),
+        (Layer(256, 256, (14, 14)), (3, 3)),  # 25 tiles of 25 planes are 16 of 36, and less memory
+        (Layer(16, 64, (55, 55)), (4, 4)),
+        (Layer(512, 512, (7, 7)), (2, 2)),  # four tiles of 4x4 would need 37 MB of weights
+        (Layer(128, 32, (14, 14)), None),  # saves too little for its code
+        (Layer(64, 128, (28, 28), strides=(2, 2)), (4, 4)),
+        (Layer(256, 256, (14, 14), strides=(2, 2)), (2, 2)),
+        (Layer(256, 512, (7, 7), strides=(2, 2)), None),
+        (Layer(8, 8, (172, 264), kernel=(3, 39)), (4, 4)),  # ten blocks of four taps
+        (Layer(8, 32, (172, 88), kernel=(5, 5), strides=(1, 3)), None),  # planes leave the cache
     ],
 )
-def test_the_cost_model(channels, outputs, size, expected) -> None:
-    layer = Layer(channels, outputs, size, size)
-    assert best_tiles([layer]).get(layer) == expected
+def test_the_cost_model(layer, tiles) -> None:
+    forms = best_forms([layer]).get(layer)
+    assert (None if forms is None else tuple(form.tile for form in forms)) == tiles
 
 
 def test_layers_of_one_shape_share_their_code() -> None:
-    layer = Layer(128, 32, 14, 14)
-    assert best_tiles([layer] * 24) == {layer: 4}
+    layer = Layer(128, 32, (14, 14))
+    assert best_forms([layer]) == {} and layer in best_forms([layer] * 24)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("taps", range(1, MOST_TAPS + 1))
+@pytest.mark.parametrize("tile", TILES)
+def test_transforms_are_exact(tile: int, taps: int, stride: int) -> None:
+    """The windows of unit vectors, in rational numbers: output(input(x) * weights(w)) is conv."""
+    form = Form(taps, stride, tile, taps)
+    matrices = form.transforms
+    assert {len(row) for row in matrices.input} == {form.span}
+    for n, tap, output in itertools.product(range(form.span), range(taps), range(tile)):
+        planes = zip(matrices.output[output], matrices.input, matrices.weights, strict=True)
+        value = sum(o * i[n] * w[tap] for o, i, w in planes)
+        assert value == (n == output * stride + tap)

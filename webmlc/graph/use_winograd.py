@@ -1,15 +1,16 @@
-"""3x3 convolutions of stride 1 in Winograd's form, where it is faster.
+"""Convolutions in Winograd's form, where it is faster.
 
 In: a function after layouts. Out: the same meaning; a chosen `webmlc.Conv` is three transforms
-around 36 matrix products, or 16 (`ops/winograd.py`). The weights' transform depends on constants
-only: it runs once, at load, so that the package ships the small form.
+around matrix products, fewer than its taps (`ops/winograd.py`). The weights' transform depends on
+constants only: it runs once, at load, so that the package ships the small form.
 
     %y = webmlc.Conv(%p, %w)  ->  %v = WinogradInput(%p); %u = WinogradWeights(%w)
-                                  %m = webmlc.MatMul(%v, %u); %y = WinogradOutput(%m)
+                                  %m = WinogradProduct(%v, %u); %y = WinogradOutput(%m)
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,18 +18,25 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, as_int, const
-from webmlc.core.simplify import simplify
+from webmlc.core.expr import as_int, const
 from webmlc.graph.function_writer import FunctionRewriter
-from webmlc.graph.ir import Function, Module, Node, TensorType
+from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.ops.winograd import FORMS, planes_of, tiles
+from webmlc.graph.ops.winograd import Form
 from webmlc.graph.simplify_graph import remove_dead_code
 
+Forms = tuple[Form, Form]
+
+TILES = (2, 3, 4)
+"""Outputs along a tile: with more, results err more."""
+MOST_TAPS = 5
+"""The longest window that is one block. Those of longer ones are as long as a tile."""
 _TRANSFORM_COST = 7
-"""Multiply-adds that transforming one element costs as much as."""
+"""Multiply-adds that transforming one element costs as much as; twice as many where planes of more
+than `_CACHED` elements leave the second-level cache.
+"""
+_CACHED = 500_000
 _STREAM_COST = 6
 """Tiles in whose products a transformed weight takes as long to arrive from memory."""
 _START_COST = 4
@@ -52,33 +60,56 @@ def use_winograd(module: Module) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The sizes of a convolution of one image. Layers of equal sizes share their kernels."""
+    """A convolution of one image: its channels; its outputs, the taps of its windows and their
+    strides along each dimension. Equal layers share their kernels.
+    """
 
     channels: int
     outputs: int
-    height: int
-    width: int
+    sizes: tuple[int, int]
+    kernel: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+
+    def forms(self) -> list[Forms]:
+        """The forms it can have: the same along both dimensions if their windows are."""
+        rows, columns = map(_forms, self.kernel, self.strides)
+        return [(a, b) for a in rows for b in columns if rows != columns or a == b]
 
 
-def saved(layer: Layer, tile: int) -> int:
-    """Multiply-adds that the transforms and products of a tile's planes save of nine taps, by a
-    model of both.
-    """
+def _forms(kernel: int, stride: int) -> list[Form]:
+    """The forms of windows along one dimension."""
+    if kernel <= MOST_TAPS:
+        return [Form(kernel, stride, tile, kernel) for tile in TILES]
+    return [Form(kernel, stride, tile, tile * stride) for tile in TILES]
+
+
+def saved(layer: Layer, forms: Forms) -> int:
+    """Multiply-adds that the transforms and products of a form save, by a model of both."""
     channels, outputs = layer.channels, layer.outputs
-    down, across = (as_int(tiles(const(n), tile)) or 1 for n in (layer.height, layer.width))
-    count, area = down * across, planes_of(tile) ** 2
-    direct = 9 * layer.height * layer.width * channels * outputs
-    products = area * (channels + _START_COST) * outputs * (count + _STREAM_COST)
-    transforms = area * count * (channels + outputs) * _TRANSFORM_COST
+    counts = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
+    count = math.prod(counts)
+    seen = math.prod(n + form.blocks - 1 for n, form in zip(counts, forms, strict=True))
+    planes = math.prod(form.planes for form in forms)
+    depth = math.prod(form.blocks for form in forms) * channels
+    direct = math.prod(layer.kernel) * math.prod(layer.sizes) * channels * outputs
+    products = planes * (depth + _START_COST) * outputs * (count + _STREAM_COST)
+    transforms = _transform(planes * seen * channels) + _transform(planes * count * outputs)
     return direct - (products + transforms)
 
 
-def best_tiles(layers: Iterable[Layer]) -> dict[Layer, int]:
-    """The tile of each layer that, as often as it occurs, saves more than its kernels cost."""
+def _transform(elements: int) -> int:
+    """Multiply-adds that transforming so many elements of planes costs as much as."""
+    return elements * _TRANSFORM_COST * (2 if elements > _CACHED else 1)
+
+
+def best_forms(layers: Iterable[Layer]) -> dict[Layer, Forms]:
+    """The forms of each layer that, as often as it occurs, save more than its kernels cost."""
     counts = Counter(layers)
-    best = {layer: max(FORMS, key=lambda tile: saved(layer, tile)) for layer in counts}
+    best = {layer: max(layer.forms(), key=lambda forms: saved(layer, forms)) for layer in counts}
     return {
-        layer: tile for layer, tile in best.items() if saved(layer, tile) * counts[layer] >= SAVED
+        layer: forms
+        for layer, forms in best.items()
+        if saved(layer, forms) * counts[layer] >= SAVED
     }
 
 
@@ -88,7 +119,7 @@ class _Rewrite(FunctionRewriter):
 
     def run(self) -> Function:
         layers = {node.outputs: self.layer(node) for node in self.source.nodes}
-        chosen = best_tiles(layer for layer in layers.values() if layer is not None)
+        chosen = best_forms(layer for layer in layers.values() if layer is not None)
         for node in self.source.nodes:
             layer = layers[node.outputs]
             if layer in chosen:
@@ -98,51 +129,66 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def layer(self, node: Node) -> Layer | None:
-        """The sizes of a dense 3x3 convolution of stride 1 of a static map, else `None`."""
+        """The sizes of a dense two-dimensional convolution of a static map, else `None`."""
         if (node.domain, node.op) != ("webmlc", "Conv") or node.attributes["groups"] != 1:
             return None
         windows: Windows = node.attributes["windows"]
-        if (windows.kernel, windows.strides, windows.dilations) != ((3, 3), (1, 1), (1, 1)):
-            return None
-        height, width = (as_int(size) for size in windows.sizes)
+        sizes = [as_int(size) for size in (*windows.sizes, *self.types[node.inputs[0]].shape[1:3])]
         weights = self.constants.get(node.inputs[1])
-        if weights is None or weights.dtype != np.float32 or height is None or width is None:
+        if weights is None or weights.dtype != np.float32 or windows.dilations != (1, 1):
             return None
         channels, outputs = weights.shape[-2], int(node.attributes["channels"])
-        whole = channels % _LANES == 0 and outputs % PACK == 0
-        return Layer(channels, outputs, height, width) if whole else None
+        if None in sizes or channels % _LANES or outputs % PACK or 1 in windows.kernel:
+            return None
+        height, width, *_ = (size or 0 for size in sizes)
+        (kh, kw), (sh, sw) = windows.kernel, windows.strides
+        return Layer(channels, outputs, (height, width), (kh, kw), (sh, sw))
 
-    def convolution(self, node: Node, tile: int) -> None:
+    def convolution(self, node: Node, forms: Forms) -> None:
         data, weights = node.inputs
         (result,) = node.outputs
-        windows: Windows = node.attributes["windows"]
-        source = self.padded(data, windows, tile)
-        planes = self.make("WinogradInput", (source,), f"{result}.planes", node, tile=tile)
-        name = f"{weights}.planes{tile}"
-        matrices = self.make("WinogradWeights", (weights,), name, node, tile=tile)
-        operands = (self.flat(planes, 3, 5, node), self.flat(matrices, 2, 2, node))
-        columns = const(node.attributes["channels"])
-        product = self.make("MatMul", operands, f"{result}.products", node, columns=columns)
-        tiled = TensorType(DType.float32, (*self.types[planes].shape[:-1], columns))
-        tiles_ = self.view(product, tiled, f"{product}.tiles", node.origin)
-        self.make("WinogradOutput", (tiles_,), result, node, sizes=windows.sizes, tile=tile)
+        sizes = node.attributes["windows"].sizes
+        source = self.padded(data, node.attributes["windows"], forms)
+        planes = self.make("WinogradInput", (source,), f"{result}.planes", node, forms, sizes=sizes)
+        name = f"{weights}.planes{'x'.join(str(form.tile) for form in forms)}"
+        matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
+        channels = node.attributes["channels"]
+        operands, product = (planes, matrices), f"{result}.products"
+        self.emit("WinogradProduct", operands, product, node.origin, "webmlc", channels=channels)
+        self.make("WinogradOutput", (product,), result, node, forms, sizes=sizes)
 
     def make(
-        self, op: str, inputs: tuple[str, ...], output: str, node: Node, **attributes: Any
+        self,
+        op: str,
+        inputs: tuple[str, ...],
+        output: str,
+        node: Node,
+        forms: Forms,
+        **attributes: Any,
     ) -> str:
-        """Emit one of our operators, once: convolutions may share a map or weights."""
+        """Emit one of the transforms, once: convolutions may share a map or weights."""
         if self.is_new(output):
-            self.emit(op, inputs, output, node.origin, "webmlc", **attributes)
+            self.emit(op, inputs, output, node.origin, "webmlc", forms=forms, **attributes)
         return output
 
     def is_new(self, value: str) -> bool:
         """True for what is yet to be written, the source's own values included."""
         return value not in self.types or value in self.source.types
 
-    def padded(self, data: str, windows: Windows, tile: int) -> str:
+    def whole(self, weights: str, forms: Forms) -> str:
+        """The weights, with zeros for what is missing of their last blocks."""
+        missing = [form.blocks * form.taps - form.kernel for form in forms]
+        if not any(missing):
+            return weights
+        pads = [(0, 0), *((0, count) for count in missing), (0, 0), (0, 0)]
+        name = f"{weights}.{'x'.join(map(str, missing))}"
+        return self.constant(name, np.pad(self.constants[weights], pads))
+
+    def padded(self, data: str, windows: Windows, forms: Forms) -> str:
         """The map, large enough for whole tiles: what already pads it, pads more."""
-        sizes = [as_int(size) or 0 for size in windows.sizes]
-        missing = [-size % tile for size in sizes]
+        wanted = [form.inputs(n) for form, n in zip(forms, windows.sizes, strict=True)]
+        pairs = zip(wanted, self.types[data].shape[1:3], strict=True)
+        missing = [max(0, (as_int(n) or 0) - (as_int(size) or 0)) for n, size in pairs]
         if not any(missing):
             return data
         pads = np.array([0, 0, 0, 0, 0, *missing, 0], np.int64)
@@ -159,17 +205,3 @@ class _Rewrite(FunctionRewriter):
             return name
         amounts = self.constant(f"{name}.amounts", pads)
         return self.emit("Pad", (source, amounts, value), name, (), mode="constant")
-
-    def flat(self, value: str, first: int, last: int, node: Node) -> str:
-        """A view with the two dimensions of planes as one, and dimensions `first` to `last - 1`
-        as one, if there are any.
-        """
-        shape = self.types[value].shape
-        merged: Expr = const(1)
-        for dimension in shape[first:last]:
-            merged = simplify(merged * dimension)
-        rows = (merged,) if last > first else ()
-        first_two = simplify(shape[0] * shape[1])
-        known = TensorType(DType.float32, (first_two, *shape[2:first], *rows, *shape[last:]))
-        output = f"{value}.flat"
-        return self.view(value, known, output, node.origin) if self.is_new(output) else output

@@ -17,7 +17,7 @@ from webmlc.core.rewrite import evaluate
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
 from webmlc.graph.ops.attention import attention as attention_of
-from webmlc.graph.ops.winograd import FORMS, _product
+from webmlc.graph.ops.winograd import Form, _product
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run
 from webmlc.loops.ir import Buffer, LoopFunction, seq
@@ -101,7 +101,7 @@ def matmul_sigmoid(m: Size, n: Size, k: int) -> LoopFunction:
 def winograd_input(tiles: int, channels: int) -> LoopFunction:
     """The planes of F(2x2, 3x3) of a row of tiles."""
     a = _tensor("a", 4, 2 * tiles + 2, channels)
-    matrix = FORMS[2].input
+    matrix = Form(3, 1, 2, 3).transforms.input
 
     def column(x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
         return _product(matrix, i, [a[y, x * 2 + b, c] for y in range(4)])

@@ -1,18 +1,23 @@
-"""Winograd convolutions F(4x4, 3x3) and F(2x2, 3x3): 3x3 windows of stride 1 with a quarter, or
-four ninths, of the products.
+"""Winograd convolutions: outputs by tiles, from fewer products than one a tap.
 
-A map is cut into tiles of 4x4 outputs (`tile=4`), each seen through 6x6 inputs. The input and the
-weights are transformed into 36 planes, each plane is a matrix product over channels
-(`webmlc.MatMul`), and the result is transformed back (domain `webmlc`; `graph/use_winograd.py` puts
-them together):
+A map is cut into tiles of, say, 4x4 outputs, each seen through 6x6 inputs. The input and the
+weights are transformed into 36 planes, each plane is a matrix product over channels, and the result
+is transformed back (domain `webmlc`; `graph/use_winograd.py` puts them together):
 
-    planes = WinogradInput(map)              # [N, 4·TH + 2, 4·TW + 2, C] -> [6, 6, N, TH, TW, C]
-    matrices = WinogradWeights(weights)      # [O/8, 3, 3, C, 8] -> [6, 6, O/8, C, 8]
-    result = WinogradOutput(products)        # [6, 6, N, TH, TW, O] -> [N, H, W, O]
+    planes = WinogradInput(map)                # [N, 4·TH + 2, 4·TW + 2, C] -> [6, 6, N, TH, TW, C]
+    matrices = WinogradWeights(weights)        # [O/8, 3, 3, C, 8] -> [6, 6, O/8, 1, 1, C, 8]
+    sums = WinogradProduct(planes, matrices)   # -> [6, 6, N, TH, TW, O]
+    result = WinogradOutput(sums)              # -> [N, H, W, O]
 
-Tiles of 2x2 outputs (`tile=2`) are seen through 4x4 inputs, in 16 planes. Each transform is two
-one-dimensional ones, along columns and along rows. Source: A. Lavin and S. Gray, "Fast Algorithms
-for Convolutional Neural Networks" (2016), points 0, ±1, ±2 (of the larger form alone), ∞.
+A `Form` says how one dimension is cut; each transform is two one-dimensional ones, along columns
+and along rows. Windows of stride s are s windows of stride 1, over every s-th input each: their
+planes stand side by side, and the output transform adds them. A long window is cut into blocks, one
+tile further each, which share the input's planes: there the product is itself a convolution, over
+tiles (the 1s in the shape above).
+
+Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016); the
+matrices are those of Toom and Cook, see B. Barabasz et al., "Error Analysis and Improving the
+Accuracy of Winograd Convolution for Deep Neural Networks" (2018).
 """
 
 from __future__ import annotations
@@ -20,82 +25,126 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from webmlc.core.expr import Expr, const, select
 from webmlc.core.simplify import simplify
-from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Context, Operator
 
-Matrix = tuple[tuple[Fraction | int, ...], ...]
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+_POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
+"""Where polynomials are evaluated, but for infinity: few are needed, and small ones err least."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """The transforms F(n x n, 3x3) consists of, one-dimensional: n + 2 planes of inputs and of
-    three weights, n outputs of n + 2 products.
-    """
+class Transforms:
+    """One-dimensional transforms: planes of inputs, planes of weights, outputs of planes."""
 
     input: Matrix
     weights: Matrix
     output: Matrix
 
 
-FORMS: dict[int, Form] = {
-    2: Form(
-        input=(
-            (1, 0, -1, 0),
-            (0, 1, 1, 0),
-            (0, -1, 1, 0),
-            (0, -1, 0, 1),
-        ),
-        weights=(
-            (1, 0, 0),
-            (Fraction(1, 2), Fraction(1, 2), Fraction(1, 2)),
-            (Fraction(1, 2), Fraction(-1, 2), Fraction(1, 2)),
-            (0, 0, 1),
-        ),
-        output=(
-            (1, 1, 1, 0),
-            (0, 1, -1, 1),
-        ),
-    ),
-    4: Form(
-        input=(
-            (4, 0, -5, 0, 1, 0),
-            (0, -4, -4, 1, 1, 0),
-            (0, 4, -4, -1, 1, 0),
-            (0, -2, -1, 2, 1, 0),
-            (0, 2, -1, -2, 1, 0),
-            (0, 4, 0, -5, 0, 1),
-        ),
-        weights=(
-            (Fraction(1, 4), 0, 0),
-            (Fraction(-1, 6), Fraction(-1, 6), Fraction(-1, 6)),
-            (Fraction(-1, 6), Fraction(1, 6), Fraction(-1, 6)),
-            (Fraction(1, 24), Fraction(1, 12), Fraction(1, 6)),
-            (Fraction(1, 24), Fraction(-1, 12), Fraction(1, 6)),
-            (0, 0, 1),
-        ),
-        output=(
-            (1, 1, 1, 1, 1, 0),
-            (0, 1, -1, 2, -2, 0),
-            (0, 1, 1, 4, 4, 0),
-            (0, 1, -1, 8, -8, 1),
-        ),
-    ),
-}
-"""By the outputs of a tile along one dimension."""
+@dataclass(frozen=True, slots=True)
+class Form:
+    """F(tile, taps) along one dimension: `tile` outputs at once of windows of `kernel` taps, at
+    `stride` inputs from each other; `taps` of them in a block.
+    """
+
+    kernel: int
+    stride: int
+    tile: int
+    taps: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a window; if several, each begins a tile after the last."""
+        return -(-self.kernel // self.taps)
+
+    @property
+    def step(self) -> int:
+        """Inputs from one tile to the next."""
+        return self.tile * self.stride
+
+    @property
+    def span(self) -> int:
+        """Inputs that a tile sees."""
+        return (self.tile - 1) * self.stride + self.taps
+
+    @property
+    def planes(self) -> int:
+        """Products that a tile takes."""
+        return len(self.transforms.input)
+
+    @property
+    def transforms(self) -> Transforms:
+        """The matrices: of every stride-th tap and input, side by side."""
+        return _transforms(self.tile, self.taps, self.stride)
+
+    def tiles(self, size: Expr) -> Expr:
+        """How many tiles cover `size` outputs."""
+        return simplify((size + (self.tile - 1)) // self.tile)
+
+    def inputs(self, size: Expr) -> Expr:
+        """How many inputs the tiles of `size` outputs see."""
+        return simplify((self.tiles(size) + (self.blocks - 2)) * self.step + self.span)
 
 
-def planes_of(tile: int) -> int:
-    """Inputs of a tile along one dimension: its outputs, and two around them."""
-    return tile + 2
+@lru_cache
+def _transforms(tile: int, taps: int, stride: int) -> Transforms:
+    """The phases of a stride: planes below each other, outputs beside each other."""
+    span = (tile - 1) * stride + taps
+    inputs: list[tuple[Fraction, ...]] = []
+    weights: list[tuple[Fraction, ...]] = []
+    outputs: list[tuple[Fraction, ...]] = [()] * tile
+    for phase in range(min(stride, taps)):
+        part = _toom_cook(tile, -(-(taps - phase) // stride))
+        inputs += [_spread(row, phase, stride, span) for row in part.input]
+        weights += [_spread(row, phase, stride, taps) for row in part.weights]
+        outputs = [(*row, *more) for row, more in zip(outputs, part.output, strict=True)]
+    return Transforms(tuple(inputs), tuple(weights), tuple(outputs))
 
 
-def tiles(size: Expr, tile: int) -> Expr:
-    """How many tiles cover `size` outputs."""
-    return simplify((size + (tile - 1)) // tile)
+def _spread(row: Sequence[Fraction], first: int, step: int, size: int) -> tuple[Fraction, ...]:
+    """The elements of a row at `first`, `first + step`, ... of `size` zeros."""
+    spread = [Fraction(0)] * size
+    spread[first : first + step * len(row) : step] = row
+    return tuple(spread)
+
+
+def _toom_cook(tile: int, taps: int) -> Transforms:
+    """F(tile, taps) of stride 1: `tile + taps - 1` inputs, and as many planes."""
+    if taps == 1:
+        unit = tuple(_spread([Fraction(1)], n, 1, tile) for n in range(tile))
+        return Transforms(unit, ((Fraction(1),),) * tile, unit)
+    points = [Fraction(point) for point in _POINTS[: tile + taps - 2]]
+    inputs: list[tuple[Fraction, ...]] = []
+    weights: list[tuple[Fraction, ...]] = []
+    for point in points:
+        others = [other for other in points if other != point]
+        scale = Fraction(1)
+        for other in others:
+            scale *= point - other
+        inputs.append((*_polynomial(others), Fraction(0)))
+        weights.append(tuple(point**power / scale for power in range(taps)))
+    inputs.append(_polynomial(points))
+    weights.append(_spread([Fraction(1)], taps - 1, 1, taps))
+    last = [Fraction(power == tile - 1) for power in range(tile)]
+    outputs = [(*(point**power for point in points), last[power]) for power in range(tile)]
+    return Transforms(tuple(inputs), tuple(weights), tuple(outputs))
+
+
+def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Coefficients of the product of `x - root`, the constant first."""
+    coefficients = [Fraction(1)]
+    for root in roots:
+        shifted, scaled = [Fraction(0), *coefficients], [*coefficients, Fraction(0)]
+        coefficients = [a - root * b for a, b in zip(shifted, scaled, strict=True)]
+    return tuple(coefficients)
 
 
 def _product(matrix: Matrix, row: Expr, values: Sequence[Expr]) -> Expr:
@@ -110,7 +159,7 @@ def _product(matrix: Matrix, row: Expr, values: Sequence[Expr]) -> Expr:
     return result
 
 
-def _sum(coefficients: Sequence[Fraction | int], values: Sequence[Expr]) -> Expr:
+def _sum(coefficients: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
     """The sum of values times coefficients, positive ones first, without the zeros."""
     used = [(float(c), v) for c, v in zip(coefficients, values, strict=True) if c]
     used.sort(key=lambda term: term[0] < 0)
@@ -126,43 +175,46 @@ def _sum(coefficients: Sequence[Fraction | int], values: Sequence[Expr]) -> Expr
     return total
 
 
-def _only(tensors: tuple[Tensor | None, ...]) -> Tensor:
-    (tensor,) = tensors
+def _tensor(tensors: Sequence[Tensor | None], index: int = 0) -> Tensor:
+    tensor = tensors[index]
     assert tensor is not None
     return tensor
 
 
-def _sizes(context: Context) -> tuple[int, int]:
-    """Outputs and inputs of a tile along one dimension."""
-    tile: int = context.attribute("tile")
-    return tile, planes_of(tile)
+def _forms(context: Context) -> tuple[Form, Form]:
+    """How rows and columns are cut."""
+    forms: tuple[Form, Form] = context.attribute("forms")
+    return forms
 
 
 # -- input -----------------------------------------------------------------------------
 
 
 def _infer_input(context: Context) -> tuple[TensorType, ...]:
-    batch, height, width, channels = context.shape(0)
-    tile, planes = _sizes(context)
-    counts = tuple(simplify((size - (planes - tile)) // tile) for size in (height, width))
-    both = (const(planes), const(planes))
-    return (TensorType(context.dtype(0), (*both, batch, *counts, channels)),)
+    batch, _, _, channels = context.shape(0)
+    forms = _forms(context)
+    planes = (const(form.planes) for form in forms)
+    sizes = zip(forms, context.attribute("sizes"), strict=True)
+    tiles = (simplify(form.tiles(size) + (form.blocks - 1)) for form, size in sizes)
+    return (TensorType(context.dtype(0), (*planes, batch, *tiles, channels)),)
 
 
 def _input(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    data = _only(tensors)
-    tile, count = _sizes(context)
-    matrix = FORMS[tile].input
-    *planes, batch, down, across, channels = context.outputs[0].shape
+    data = _tensor(tensors)
+    rows, columns = _forms(context)
+    planes, _, batch, down, across, channels = context.outputs[0].shape
 
     def column(n: Expr, y: Expr, x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
-        taps = [data[n, y * tile + a, x * tile + b, c] for a in range(count)]
-        return _product(matrix, i, taps)
+        place = x * columns.step + b
+        taps = [data[n, y * rows.step + a, place, c] for a in range(rows.span)]
+        return _product(rows.transforms.input, i, taps)
 
-    columns = compute("columns", (batch, down, across, *planes, channels), column, keep=True)
+    shape = (batch, down, across, const(columns.span), planes, channels)
+    made = compute("columns", shape, column, keep=True)
 
     def plane(i: Expr, j: Expr, n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        return _product(matrix, j, [columns[n, y, x, b, i, c] for b in range(count)])
+        taps = [made[n, y, x, b, i, c] for b in range(columns.span)]
+        return _product(columns.transforms.input, j, taps)
 
     return (compute("planes", context.outputs[0].shape, plane),)
 
@@ -172,26 +224,53 @@ def _input(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor
 
 def _infer_weights(context: Context) -> tuple[TensorType, ...]:
     panels, _, _, channels, lanes = context.shape(0)
-    planes = const(_sizes(context)[1])
-    return (TensorType(context.dtype(0), (planes, planes, panels, channels, lanes)),)
+    forms = _forms(context)
+    planes = (const(form.planes) for form in forms)
+    blocks = (const(form.blocks) for form in forms)
+    return (TensorType(context.dtype(0), (*planes, panels, *blocks, channels, lanes)),)
 
 
 def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    data = _only(tensors)
-    tile, count = _sizes(context)
-    matrix = FORMS[tile].weights
-    panels, _, taps, channels, lanes = data.shape
+    """Of whole blocks of taps."""
+    data = _tensor(tensors)
+    rows, columns = _forms(context)
+    planes, _, panels, down, across, channels, lanes = context.outputs[0].shape
 
-    def column(o: Expr, k: Expr, b: Expr, i: Expr, lane: Expr) -> Expr:
-        return _product(matrix, i, [data[o, a, b, k, lane] for a in range(3)])
+    def column(o: Expr, u: Expr, v: Expr, k: Expr, b: Expr, i: Expr, lane: Expr) -> Expr:
+        place = v * columns.taps + b
+        taps = [data[o, u * rows.taps + a, place, k, lane] for a in range(rows.taps)]
+        return _product(rows.transforms.weights, i, taps)
 
-    shape = (panels, channels, taps, const(count), lanes)
-    columns = compute("columns", shape, column, keep=True)
+    shape = (panels, down, across, channels, const(columns.taps), planes, lanes)
+    made = compute("columns", shape, column, keep=True)
 
-    def plane(i: Expr, j: Expr, o: Expr, k: Expr, lane: Expr) -> Expr:
-        return _product(matrix, j, [columns[o, k, b, i, lane] for b in range(3)])
+    def plane(i: Expr, j: Expr, o: Expr, u: Expr, v: Expr, k: Expr, lane: Expr) -> Expr:
+        taps = [made[o, u, v, k, b, i, lane] for b in range(columns.taps)]
+        return _product(columns.transforms.weights, j, taps)
 
     return (compute("planes", context.outputs[0].shape, plane),)
+
+
+# -- product ---------------------------------------------------------------------------
+
+
+def _infer_product(context: Context) -> tuple[TensorType, ...]:
+    *planes, batch, down, across, _ = context.shape(0)
+    blocks = context.shape(1)[3:5]
+    counts = (simplify(n - b + 1) for n, b in zip((down, across), blocks, strict=True))
+    channels = const(context.attribute("channels"))
+    return (TensorType(context.dtype(0), (*planes, batch, *counts, channels)),)
+
+
+def _products(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    planes, matrices = _tensor(tensors, 0), _tensor(tensors, 1)
+
+    def element(*axes: Expr) -> Expr:
+        i, j, n, y, x, o, u, v, k = axes
+        weight = matrices[i, j, o // PACK, u, v, k, o % PACK]
+        return planes[i, j, n, y + u, x + v, k] * weight
+
+    return (reduce("product", context.outputs[0].shape, matrices.shape[3:6], "add", element),)
 
 
 # -- output ----------------------------------------------------------------------------
@@ -203,20 +282,21 @@ def _infer_output(context: Context) -> tuple[TensorType, ...]:
 
 
 def _output(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    data = _only(tensors)
-    tile, count = _sizes(context)
-    matrix = FORMS[tile].output
+    data = _tensor(tensors)
+    rows, columns = _forms(context)
     _, planes, batch, down, across, channels = data.shape
 
     def column(n: Expr, y: Expr, x: Expr, j: Expr, a: Expr, o: Expr) -> Expr:
-        return _product(matrix, a, [data[i, j, n, y, x, o] for i in range(count)])
+        sums = [data[i, j, n, y, x, o] for i in range(rows.planes)]
+        return _product(rows.transforms.output, a, sums)
 
-    shape = (batch, down, across, planes, const(tile), channels)
-    columns = compute("columns", shape, column, keep=True)
+    shape = (batch, down, across, planes, const(rows.tile), channels)
+    made = compute("columns", shape, column, keep=True)
 
     def element(n: Expr, h: Expr, w: Expr, o: Expr) -> Expr:
-        y, x, a, b = h // tile, w // tile, h % tile, w % tile
-        return _product(matrix, b, [columns[n, y, x, j, a, o] for j in range(count)])
+        y, x, a, b = h // rows.tile, w // columns.tile, h % rows.tile, w % columns.tile
+        sums = [made[n, y, x, j, a, o] for j in range(columns.planes)]
+        return _product(columns.transforms.output, b, sums)
 
     return (compute("tile", context.outputs[0].shape, element),)
 
@@ -224,5 +304,6 @@ def _output(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tenso
 OPS: tuple[Operator, ...] = (
     Operator("WinogradInput", _infer_input, _input, domain="webmlc"),
     Operator("WinogradWeights", _infer_weights, _weights, domain="webmlc"),
+    Operator("WinogradProduct", _infer_product, _products, kind="contraction", domain="webmlc"),
     Operator("WinogradOutput", _infer_output, _output, kind="contraction", domain="webmlc"),
 )

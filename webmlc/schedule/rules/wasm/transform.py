@@ -31,6 +31,9 @@ from webmlc.schedule.schedule import Schedule
 WAY_BYTES = 4096
 """Bytes of one way of the first-level cache: addresses so far apart share a set."""
 
+FEW_VECTORS = 2
+"""Vectors that a loop over them would take longer to count than to transform."""
+
 
 def schedule_transform(schedule: Schedule, machine: Machine) -> bool:
     """Schedule a kernel of such stages; False where it is something else."""
@@ -94,6 +97,8 @@ def _finish(schedule: Schedule, block: str, loops: list[str], machine: Machine) 
         vector, lanes = schedule.split(lanes, [None, machine.lanes])
         order.insert(len(order) - len(picking), vector)
         unrolled = picking or [vector]
+        if (extent_of(schedule, vector) or 0) <= FEW_VECTORS and vector not in unrolled:
+            unrolled = [vector, *unrolled]
     schedule.reorder(*order, lanes)
     for loop in unrolled:
         if extent_of(schedule, loop) != 1:
