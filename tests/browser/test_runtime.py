@@ -112,6 +112,46 @@ def test_without_isolation_there_is_one_thread_and_a_reason(site: Path) -> None:
     assert "Cross-Origin-Opener-Policy" in value["threadsReason"]
 
 
+REPEATS = """async ({ threads, sizes }) => {
+  const { load } = await import("/scaled/webmlc.js");
+  const model = await load("/scaled/", { device: "wasm", threads });
+  let messages = 0;
+  const { postMessage } = Worker.prototype;
+  Worker.prototype.postMessage = function (...given) {
+    messages++;
+    return postMessage.apply(this, given);
+  };
+  const sent = [];
+  const outputs = [];
+  for (const [run, n] of sizes.entries()) {
+    const data = Float32Array.from({ length: 4 * n }, (_, i) => i + run);
+    const before = messages;
+    const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
+    outputs.push(Array.from(y.data));
+    sent.push(messages - before);
+  }
+  const last = model.run({ x: { dtype: "float32", shape: [1, 4], data: new Float32Array(4) } });
+  for (let i = 0; i < 5; i++) await null; // so that it has begun
+  model.dispose();
+  const after = await last.then(() => "ran", (error) => error.name);
+  return { outputs, sent, after };
+}"""
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_requests_are_repeated_with_new_bytes(site: Path, isolated: bool) -> None:
+    """Whatever shape came between, and however memory grew; by message where none is shared."""
+    sizes = [1, 1, 1, 20_000, 1, 1, 20_000]
+    pages = [Page("/", REPEATS, arg={"threads": t, "sizes": sizes}) for t in (1, 2)]
+    for report in open_pages({"/": site}, *pages, isolated=isolated):
+        for run, (n, got) in enumerate(zip(sizes, report.value["outputs"], strict=True)):
+            x = np.arange(run, run + 4 * n, dtype=np.float32).reshape(n, 4)
+            np.testing.assert_allclose(np.reshape(got, (n, 4)), expected(x), rtol=1e-6)
+        # A larger input needs other bytes to travel in; the requests before are told anew.
+        assert report.value["sent"] == ([1, 0, 0, 1, 1, 0, 1] if isolated else [1] * 7)
+        assert report.value["after"] == "InternalError"
+
+
 ERRORS = """async ({ calls }) => {
   const { load, InputError, WebmlcError } = await import("/scaled/webmlc.js");
   const model = await load("/scaled/", { device: "wasm", threads: 1 });
