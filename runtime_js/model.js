@@ -41,7 +41,7 @@ export async function load(url, { device = "auto", threads, variant, onProgress 
     const manifest = await fetchManifest(base);
     const { own, reason, adapter } = await chooseDevice(manifest, device);
     const choice = { device: own, deviceReason: reason, ...chooseThreads(threads), variant };
-    return await open(base, manifest, choice, adapter, wasm, onProgress);
+    return await openModel(base, manifest, choice, adapter, wasm, onProgress);
   } catch (error) {
     wasm?.dispose();
     throw error;
@@ -56,7 +56,7 @@ export async function load(url, { device = "auto", threads, variant, onProgress 
  * @param {WasmDevice | null} started
  * @param {LoadOptions["onProgress"]} onProgress
  */
-async function open(base, manifest, choice, adapter, started, onProgress) {
+async function openModel(base, manifest, choice, adapter, started, onProgress) {
   const own = choice.device;
   const program = /** @type {Program} */ (manifest.programs[own]);
   const uses = usedDevices(manifest, own);

@@ -5,16 +5,10 @@
 //
 // After each message it sleeps on shared words, where the page can repeat requests (see repeats.js).
 
-// One level of imports, as in webmlc.js.
-import "./dtypes.js";
 import { toData } from "./errors.js";
-import "./memory_plan.js";
 import { canShareMemory, parentPort } from "./platform.js";
 import { ANSWER, serve } from "./repeats.js";
-import "./sizes.js";
-import "./threads.js";
 import { Leader } from "./wasm_leader.js";
-import "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
 

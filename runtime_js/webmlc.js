@@ -1,12 +1,7 @@
 // The one module to import:  import { load } from "./webmlc.js";
-
-// One level of imports: all files are requested at once, after a single round trip.
-import "./dtypes.js";
-import "./manifest.js";
-import "./memory_plan.js";
-import "./platform.js";
-import "./wasm_device.js";
-import "./sizes.js";
+//
+// In a package it holds all the modules that a page and its workers share, so that they come in one request (see
+// webmlc/package/runtime_files.py). What webmlc.d.ts does not name is theirs.
 
 export { AdapterError, DeviceLostError, InputError, InternalError, PackageError, WebmlcError } from "./errors.js";
 export { load } from "./model.js";

@@ -12,7 +12,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import Var, const
 from webmlc.package.manifest import Buffer, Port
-from webmlc.package.write import without_comments, write_package
+from webmlc.package.write import write_package
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -98,29 +98,3 @@ def test_weights_are_grouped_by_who_needs_them(tmp_path: Path) -> None:
 def test_a_missing_constant_is_our_error(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="no constant 'weight' for w"):
         write_package(tmp_path, replace(parts(), constants={}))
-
-
-def test_scripts_lose_only_their_comments() -> None:
-    script = """// What this file is.
-
-/**
- * Adds.
- * @param {number} a
- */
-export function add(a) {
-  // One more.
-  const text = "// no comment"; // kept: it shares a line with code
-  /** @type {number} */
-  const b = /** @type {number} */ (a);
-  return b + 1;
-}
-"""
-    assert (
-        without_comments(script)
-        == """export function add(a) {
-  const text = "// no comment"; // kept: it shares a line with code
-  const b = /** @type {number} */ (a);
-  return b + 1;
-}
-"""
-    )

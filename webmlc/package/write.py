@@ -6,7 +6,7 @@ parts, same bytes.
     write_package(Path("build/digits"), Parts(name="digits", ..., programs={"wasm":
     ProgramParts(buffers, steps)}))
 
-`runtime_js/` is copied, without the lines that only comment; no JavaScript is generated.
+`runtime_js/` is copied (see `runtime_files`); no JavaScript is generated.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from webmlc.package.manifest import (
 )
 from webmlc.package.manifest_json import from_json, to_json
 from webmlc.package.memory_plan import layout, used_on
+from webmlc.package.runtime_files import runtime_files
 from webmlc.package.transfers import segments_of
 from webmlc.package.weights import SHARD_BYTES, write_weights
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from webmlc.target.webgpu.emit_shaders import Shaders
 
 SHADERS = "kernels.wgsl"
-RUNTIME_SUFFIXES = (".js", ".ts", ".html", ".css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Ma
     Raises `PackageError` where `out` holds files that no package of ours wrote under the same names
     as a manifest.
     """
-    runtime = runtime_folder()
+    runtime = runtime_files()
     out.mkdir(parents=True, exist_ok=True)
     _remove_old(out)
     weights = tuple(
@@ -129,11 +129,7 @@ def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Ma
     if parts.shaders is not None:
         contents[SHADERS] = parts.shaders.encode()
     contents |= {path: text.encode() for path, text in parts.texts.items()}
-    for source in sorted(runtime.iterdir()):
-        if source.suffix == ".js":
-            contents[source.name] = without_comments(source.read_text("utf-8")).encode()
-        elif source.suffix in RUNTIME_SUFFIXES:
-            contents[source.name] = source.read_bytes()
+    contents |= runtime
     for path, data in contents.items():
         (out / path).write_bytes(data)
     files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
@@ -158,32 +154,6 @@ def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Ma
     from_json(text)  # what we write, we can read
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
     return manifest
-
-
-def without_comments(script: str) -> str:
-    """A script of ours without the lines that only comment, which pages need not download.
-
-    >>> without_comments("/** @type {number} */\\nlet a = 1; // one\\n")
-    'let a = 1; // one\\n'
-    """
-    kept: list[str] = []
-    inside = False
-    for line in script.splitlines(keepends=True):
-        text = line.strip()
-        if inside or (text.startswith("/**") and (text.endswith("*/") or "*/" not in text)):
-            inside = not text.endswith("*/")
-        elif not text.startswith("//"):
-            kept.append(line)
-    return "".join(kept).lstrip("\n")
-
-
-def runtime_folder() -> Path:
-    """Where the JavaScript runtime is: inside an installed webmlc, beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    for folder in (package / "runtime_js", package.parent / "runtime_js"):
-        if (folder / "webmlc.js").is_file():
-            return folder
-    raise InternalError("package: this installation of webmlc lacks its runtime_js folder")
 
 
 def _remove_old(out: Path) -> None:
