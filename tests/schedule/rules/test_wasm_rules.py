@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,13 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matvec, cold": ("contraction", k.matmul(1, 141, 256), {}),
     "matvec, cold, odd": ("contraction", k.matmul(1, 136, 258), {}),
     "matvec, cold, sigmoid": ("contraction", k.matmul_sigmoid(1, 136, 256), {}),
+    "matvec, cold, halves": ("contraction", k.matmul(1, 144, 256), {}),
+    "matmul, cold, halves, symbolic rows": ("contraction", k.matmul(S, 544, 256), {"s": 7}),
+    "matmul, cold, halves, one symbolic row": (
+        "contraction",
+        k.matmul_sigmoid(S, 144, 256),
+        {"s": 1},
+    ),
     "matmul, cold, two rows": ("contraction", k.matmul(2, 136, 256), {}),
     "matmul, cold, symbolic rows": ("contraction", k.matmul(S, 136, 256), {"s": 8}),
     "matmul, cold, one symbolic row": ("contraction", k.matmul_sigmoid(S, 136, 256), {"s": 1}),
@@ -200,12 +208,16 @@ def test_small_kernels_stay_on_one_thread() -> None:
 
 def _inner_loop(function: LoopFunction, machine: Machine, features: str) -> str:
     """The text of the first innermost loop of a kernel's WAT."""
+    return _inner_loops(function, machine, features)[0]
+
+
+def _inner_loops(function: LoopFunction, machine: Machine, features: str) -> list[str]:
+    """The text of every innermost loop of a kernel's WAT, up to its branch back."""
     lowered = lower(choose_rule(function, machine)[1].function, machine)
     steps = [Step("kernel", tuple(range(len(function.params) + len(function.symbols))))]
     text = emit_module({"kernel": lowered}, steps, features).text  # type: ignore[arg-type]
     text = text[text.index("(func $kernel") :]
-    end = text.index("(br_if")
-    return text[text.rindex("(loop", 0, end) : end]
+    return re.findall(r"\(loop (?:(?!\(loop ).)*?(?=\(br_if)", text, re.DOTALL)
 
 
 def test_the_micro_kernel_is_the_hand_written_one() -> None:
@@ -287,12 +299,33 @@ def test_a_cold_matrix_is_read_from_one_end_to_the_other() -> None:
     assert _inner_loop(k.matmul(1, 128, 64), RELAXED, "relaxed").count("v128.load32_splat") == 1
 
 
+@pytest.mark.parametrize("rows", [1, S])
+def test_a_row_reads_both_halves_of_a_cold_matrix_at_once(rows: int | str) -> None:
+    """One pointer, and the second half at an offset: 8 sums of two steps of four vectors."""
+    loops = _inner_loops(k.matmul(rows, 1024, 256), RELAXED, "relaxed")
+    (loop,) = [text for text in loops if text.count("f32x4.relaxed_madd") == 8]
+    assert loop.count("v128.load32_splat") == 2
+    loads = [int(n or 0) for n in re.findall(r"v128\.load(?: offset=(\d+))? ", loop)]
+    half = 1024 // 2 * 256 * 4
+    assert loads == [0, 16, half, half + 16, 32, 48, half + 32, half + 48]
+
+
+def test_tiles_of_several_rows_read_one_half_after_the_other() -> None:
+    """Beside the row that reads both: panels come in bursts that the first cache holds."""
+    schedule = choose_rule(k.matmul(S, 1024, 256), RELAXED)[1]
+    assert [as_int(schedule.extent(n)) for n in schedule.loops("matmul")][:3] == [16, 2, 4]
+    bursts = [as_int(schedule.extent(n)) for n in schedule.loops("b_prefetch")]
+    assert bursts[:2] == [16, 2] and math.prod(n or 1 for n in bursts[2:]) == 4 * 256 * 32 // 64
+    tail = [as_int(schedule.extent(n)) for n in schedule.loops("matmul_tail_rf")]
+    assert tail == [16, None, 4, 128, 2, 2, 2, 4]
+
+
 def test_a_panel_is_prefetched_where_there_are_tiles_of_several_rows() -> None:
     schedule = choose_rule(k.matmul(S, 512, 260), RELAXED)[1]
     times = [str(schedule.extent(loop)) for loop in schedule.loops("b_prefetch")]
-    assert times[1] == "T.min(s // 6, 1)"
+    assert times[:3] == ["16", "2", "T.min(s // 6, 1)"]
     fixed = choose_rule(k.matmul(8, 512, 260), RELAXED)[1]
-    assert len(fixed.loops("b_prefetch")) == len(times) - 1
+    assert len(fixed.loops("b_prefetch")) == len(times) - 2
 
 
 @pytest.mark.parametrize(("k_size", "together"), [(128, 8), (256, 4), (512, 2), (1024, 1)])

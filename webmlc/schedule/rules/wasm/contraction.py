@@ -32,6 +32,7 @@ from webmlc.schedule.rules.wasm.nests import (
     nest_under,
     product,
 )
+from webmlc.schedule.rules.wasm.stream import Stream
 from webmlc.schedule.rules.wasm.tile import (
     Part,
     columns_for,
@@ -45,8 +46,6 @@ from webmlc.schedule.schedule import Schedule
 
 ENOUGH_FOR_THREADS = 8
 """Iterations that a parallel loop should have to balance."""
-LINES = 8
-"""Cache lines that one iteration of a prefetch asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Plan:
     column_extent: Expr
     block_rows: int | None
     walk_outermost: bool
-    streamed: Buffer | None
+    streamed: Stream | None
     cold: bool
     depth: int
 
@@ -182,7 +181,7 @@ def _plan(
         column.extent,
         block_rows,
         bool(walk) and small_right and many,
-        found.right.buffer if panels > machine.l2_bytes else None,
+        Stream(found.right.buffer, reduced or 0) if panels > machine.l2_bytes else None,
         panels > machine.l2_bytes // 4,
         reduced or 0,
     )
@@ -319,59 +318,76 @@ class _Tiling:
         inside = schedule.loops(nest.result)
         inside = inside[inside.index(loop) + 1 :]
         panels, lane = split_off(schedule, loop, width.size)
-        if lane is not None and inside:
-            schedule.reorder(*inside, lane)
+        half: str | None = None
+        if panels is not None and self.reads_halves(panels, heights):
+            half, panels = schedule.split(panels, [2, None])
+        again = len(heights) > 1 or walks or as_int(heights[0].count) != 1
+        stream = self.plan.streamed
+        is_fetched = stream is not None and again and stream.fits(width.size, self.machine)
+        together: str | None = None
+        if panels is not None and stream is not None and is_fetched:
+            count = stream.burst(extent_of(schedule, panels) or 1, width.size, self.machine)
+            if count > 1:
+                panels, together = schedule.split(panels, [None, count])
+        around, within = (together, None) if half is None else (None, together)
+        self.order(panels, around, *inside, half, within, lane)
         if not has_rows:
-            make_tile(schedule, nest, None, lane, self.machine, self.phases(1))
+            make_tile(schedule, nest, half, lane, self.machine, self.phases(1, half))
             return
         row, walk = inside[0], inside[1 : 1 + walks]
+        fetched = panels
         for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
             part = nest_under(schedule, each) if each != row else nest
             names = schedule.loops(part.result)
             below = names[names.index(each) + 1 :]
-            self.row_part(part, each, height, below[: len(walk)], below[len(walk) :])
-        again = len(heights) > 1 or walk or as_int(heights[0].count) != 1
-        if panels is not None and again:
-            self.prefetch(panels, width.size, heights[0].count)
+            own = iter(below[len(walk) :])
+            streams = [next(own) if name is not None else None for name in (half, within, lane)]
+            if half is not None and each == row:
+                fetched = streams[0]
+            self.row_part(part, each, height, below[: len(walk)], streams)
+        if stream is not None and is_fetched and fetched is not None:
+            # Where there may be no tile but of one row, which reads in order, the run decides.
+            depends = as_int(heights[0].count) is None and self.phases(1) > 1
+            times = minimum(heights[0].count, 1) if depends else Const(1)
+            stream.prefetch(schedule, fetched, times)
 
-    def prefetch(self, panels: str, columns: int, tiles: Expr) -> None:
-        """Have a panel that several tiles read come from memory at once, before the first does;
-        with it as many of the next as the first-level cache holds: each wait is for more bytes.
+    def order(self, *loops: str | None) -> None:
+        """Put those loops that there are in this order."""
+        given = [loop for loop in loops if loop is not None]
+        if len(given) > 1:
+            self.schedule.reorder(*given)
 
-        Where there may be no tile but of one row, which reads in order, that depends on the run.
+    def reads_halves(self, panels: str, heights: tuple[Part, ...]) -> bool:
+        """True where one row may be all there is of a cold matrix: it then reads two panels, the
+        first of either half, as one core asks for more lines at once along two streams.
         """
-        schedule, plan, machine = self.schedule, self.plan, self.machine
-        right = plan.streamed
-        if right is None:
-            return
-        panel_bytes = plan.depth * columns * right.dtype.bytes
-        if panel_bytes > machine.l2_bytes // 2:
-            return
-        count = extent_of(schedule, panels) or 1
-        together = [n for n in range(2, count) if count % n == 0]
-        together = [n for n in together if n * panel_bytes <= machine.l1_bytes]
-        if together:
-            panels, _ = schedule.split(panels, [None, together[-1]])
-        depends = as_int(tiles) is None and self.phases(1) > 1
-        times = minimum(tiles, 1) if depends else Const(1)
-        lines = schedule.loops(schedule.prefetch(panels, right.name, times))[-1]
-        if (extent_of(schedule, lines) or 1) % LINES == 0:
-            _, lines = schedule.split(lines, [None, LINES])
-            schedule.unroll(lines)
+        known = all(as_int(part.count) is not None for part in heights)
+        alone = heights == (Part(1, Const(1)),) or not known
+        return alone and self.phases(1) > 1 and (extent_of(self.schedule, panels) or 1) % 2 == 0
 
     def row_part(
-        self, nest: Nest, row: str, height: Part, walk: list[str], lanes: list[str]
+        self,
+        nest: Nest,
+        row: str,
+        height: Part,
+        walk: list[str],
+        streams: list[str | None],
     ) -> None:
-        """The register tiles of one part of the rows within one panel."""
+        """The register tiles of one part of the rows; `streams`: the loops over the two halves of
+        the matrix, over panels of one that are fetched together, and over a panel's columns.
+        """
         schedule = self.schedule
+        half, together, lane = streams
         columns = self.tile_columns(height.size)
-        lane = lanes[0] if lanes else None
         narrow: str | None = None
         if lane is not None and (extent_of(schedule, lane) or 0) > columns:
             narrow, lane = schedule.split(lane, [None, columns])
         tiles, inner = split_off(schedule, row, height.size)
-        order = [narrow, *walk, tiles, inner, lane]
-        schedule.reorder(*(loop for loop in order if loop is not None))
+        if half is not None and height.size == 1:
+            self.order(*walk, tiles, together, half, lane)
+            make_tile(schedule, nest, half, lane, self.machine, self.phases(1, half))
+            return
+        self.order(half, together, narrow, *walk, tiles, inner, lane)
         make_tile(schedule, nest, inner, lane, self.machine, self.phases(height.size))
 
     def tile_columns(self, rows: int) -> int:
@@ -380,12 +396,15 @@ class _Tiling:
             return self.machine.tile.columns
         return columns_for(rows, self.machine)
 
-    def phases(self, rows: int) -> int:
-        """How many tiles of so many rows take turns along the reduction.
+    def phases(self, rows: int, half: str | None = None) -> int:
+        """How many tiles of so many rows take turns along the reduction; half as many where each
+        has a panel of both halves.
 
         A wide tile would read several cold panels side by side, which is a third slower than one
         after the other; so its accumulators, which few rows need in flight, are phases of one.
         """
         wide = columns_for(rows, self.machine) // self.machine.tile.columns
         is_even = self.plan.depth > 0 and self.plan.depth % wide == 0
-        return wide if self.plan.cold and is_even else 1
+        if not self.plan.cold or not is_even:
+            return 1
+        return wide if half is None else wide // 2
