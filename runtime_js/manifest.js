@@ -16,7 +16,7 @@ import { evaluate } from "./sizes.js";
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
-const VERSION = 2;
+const VERSION = 3;
 const LIMIT = 2 ** 31;
 
 /**
@@ -54,13 +54,14 @@ export function checked(manifest, url) {
 /**
  * What the manifest leaves out because it can be derived; see webmlc/package/manifest_json.py.
  * @param {string} device
- * @param {{ buffers: any[], steps: any[] }} program
+ * @param {{ sizes?: Record<string, any>, buffers: any[], steps: any[] }} program
  */
 function fillIn(device, program) {
   for (const buffer of program.buffers) {
     buffer.kind ??= "scratch";
     buffer.dtype ??= "float32";
     if (buffer.kind === "constant") buffer.tensor ??= buffer.name;
+    buffer.shape = buffer.shape.map((/** @type {any} */ size) => program.sizes?.[size] ?? size);
   }
   for (const step of program.steps) {
     step.arguments = step.arguments.map((/** @type {number} */ place) => program.buffers[place].name);

@@ -1,6 +1,7 @@
 """The manifest round-trips, and what is wrong with one is named."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,21 @@ def test_a_manifest_is_the_same_after_a_round_trip(tmp_path: Path) -> None:
     text = (tmp_path / "manifest.json").read_text()
     assert from_json(text) == manifest
     assert to_json(from_json(text)) == text
+
+
+def test_sizes_that_buffers_share_are_said_once(tmp_path: Path) -> None:
+    manifest = mixed(tmp_path)
+    program = manifest.programs["wasm"]
+    half = (N + 1) // 2
+    buffers = tuple(
+        replace(b, shape=(half, const(4)) if b.kind == "scratch" else b.shape)
+        for b in (*program.buffers, *(replace(b, name=f"{b.name}.2") for b in program.buffers))
+    )
+    shared = replace(manifest, programs={"wasm": replace(program, buffers=buffers)})
+    text = to_json(shared)
+    assert text.count(json.dumps(to_size(half), separators=(",", ":"))) == 1
+    assert json.loads(text)["programs"]["wasm"]["sizes"] == {"#0": to_size(half)}
+    assert from_json(text) == shared
 
 
 @pytest.mark.parametrize(
@@ -65,7 +81,7 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
     ("path", "value", "message"),
     [
         (("format",), None, "not a webmlc package"),
-        (("version",), 99, "package version 99, this webmlc reads 2: rebuild it"),
+        (("version",), 99, "package version 99, this webmlc reads 3: rebuild it"),
         (("name",), 3, "name is 3, expected str"),
         (("inputs", 0, "dtype"), "float13", r"inputs\[0\].dtype is 'float13'"),
         (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is no size"),

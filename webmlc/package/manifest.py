@@ -21,7 +21,7 @@ from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
 from webmlc.core.rewrite import variables
 
 FORMAT = "webmlc"
-VERSION = 2
+VERSION = 3
 MANIFEST = "manifest.json"
 SIZE_OPERATORS = ("add", "sub", "mul", "floordiv", "floormod", "min", "max")
 
@@ -102,7 +102,8 @@ class Control:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One kernel call: buffers in the kernel's parameter order (the last `outputs` are written),
-    then symbols. With `control`, no kernel but what decides which step is next.
+    then symbols (of a webgpu step: a wasm module has its steps' own). With `control`, no kernel but
+    what decides which step is next.
 
     `workgroups` is the dispatch of a webgpu step; `origin` the ONNX nodes it computes; `reason`
     why a step of a webgpu program runs on the CPU.
@@ -262,8 +263,12 @@ def to_size(expr: Expr) -> Size:
     )
 
 
-def from_size(size: Any) -> Expr:
-    """The expression of a JSON size. Raises `PackageError` where it is malformed."""
+def from_size(size: Any, named: Mapping[str, Any] | None = None) -> Expr:
+    """The expression of a JSON size, which may be the name of one. Raises `PackageError` where it
+    is malformed.
+    """
+    if named and isinstance(size, str):
+        size = named.get(size, size)
     match size:
         case bool():
             pass

@@ -4,8 +4,9 @@ In: a `Manifest`. Out: the text of `manifest.json`: one buffer, step or file a l
 order, so that equal manifests are equal bytes. What can be derived is left out
 (`runtime_js/manifest.js` fills it in): a buffer's kind where it is `scratch`, its tensor where it
 is its name; a step's device where it is the program's, its outputs where it has one, its origin
-where it has none. A step's arguments are the positions of its buffers. Reading checks every field
-and names the culprit:
+where it has none. A step's arguments are the positions of its buffers, and a program's `sizes` are
+those that several of its buffers have and that take long to say. Reading checks every field and
+names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
 """
@@ -13,12 +14,13 @@ and names the culprit:
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
-from webmlc.core.expr import Expr
+from webmlc.core.expr import Call, Expr
 from webmlc.package.manifest import (
     FORMAT,
     VERSION,
@@ -110,8 +112,10 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
 def _program(own: Device, program: Program) -> dict[str, Any]:
     resources = program.resources
     positions = {buffer.name: place for place, buffer in enumerate(program.buffers)}
+    names = _name_sizes(program.buffers)
     data: dict[str, Any] = {
-        "buffers": [_buffer(b) for b in program.buffers],
+        **({"sizes": {name: to_size(size) for size, name in names.items()}} if names else {}),
+        "buffers": [_buffer(b, names) for b in program.buffers],
         "steps": [_step(own, s, positions) for s in program.steps],
         "segments": [_segment(s) for s in program.segments],
         "resources": {
@@ -130,8 +134,15 @@ def _program(own: Device, program: Program) -> dict[str, Any]:
     return data
 
 
-def _buffer(buffer: Buffer) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": buffer.name, "shape": _shape(buffer.shape)}
+def _name_sizes(buffers: Sequence[Buffer]) -> dict[Expr, str]:
+    """Names, which no symbol has, for the expressions that several dimensions are."""
+    found = Counter(d for b in buffers for d in b.shape if isinstance(d, Call))
+    return {size: f"#{i}" for i, size in enumerate(d for d, count in found.items() if count > 1)}
+
+
+def _buffer(buffer: Buffer, sizes: Mapping[Expr, str]) -> dict[str, Any]:
+    shape = [sizes.get(d) or to_size(d) for d in buffer.shape]
+    data: dict[str, Any] = {"name": buffer.name, "shape": shape}
     if buffer.dtype is not DType.float32:
         data["dtype"] = str(buffer.dtype)
     if buffer.kind != "scratch":
@@ -222,8 +233,8 @@ class _Object:
             )
         return value
 
-    def shape(self, key: str) -> tuple[Expr, ...]:
-        return tuple(from_size(d) for d in self.get(key, list))
+    def shape(self, key: str, named: Mapping[str, Any] | None = None) -> tuple[Expr, ...]:
+        return tuple(from_size(d, named) for d in self.get(key, list))
 
     def objects(self, key: str, read: Callable[[_Object], T]) -> tuple[T, ...]:
         items = self.get(key, list)
@@ -321,7 +332,8 @@ def _read_programs(root: _Object) -> Mapping[Device, Program]:
 
 def _read_program(o: _Object, own: Device) -> Program:
     resources = _Object(o.get("resources", dict), o.path("resources"))
-    buffers = o.objects("buffers", _read_buffer)
+    sizes = o.get("sizes", dict) if "sizes" in o.data else {}
+    buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes))
     return Program(
         buffers=buffers,
         steps=o.objects("steps", lambda s: _read_step(s, own, buffers)),
@@ -339,14 +351,16 @@ def _read_program(o: _Object, own: Device) -> Program:
     )
 
 
-def _read_buffer(o: _Object) -> Buffer:
+def _read_buffer(o: _Object, sizes: Mapping[str, Any]) -> Buffer:
     kind: BufferKind = "scratch"
     if "kind" in o.data:
         kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "derived", "scratch")))
     name = o.get("name", str)
     tensor = name if "tensor" not in o.data else o.get("tensor", str)
     dtype = _read_dtype(o) if "dtype" in o.data else DType.float32
-    return Buffer(name, dtype, o.shape("shape"), kind, tensor if kind == "constant" else None)
+    return Buffer(
+        name, dtype, o.shape("shape", sizes), kind, tensor if kind == "constant" else None
+    )
 
 
 def _read_device(o: _Object) -> Device:
