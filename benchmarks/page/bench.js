@@ -38,12 +38,13 @@ async function start() {
   const device = /** @type {"wasm" | "webgpu"} */ (query.get("device"));
   const threads = Number(query.get("threads"));
   const variant = query.get("variant") ?? undefined;
-  const inputs = await fetchData(model, "inputs");
+  const inputsToCome = fetchData(model, "inputs"); // a page's data and its engine do not wait for each other
   const { create } = await import(`./engines/${query.get("engine")}.js`);
   const loading = performance.now();
   /** @type {Engine} */
   const engine = await create({ model, device, threads, variant });
   const load = performance.now() - loading;
+  const inputs = await inputsToCome;
   const outputs = await engine.run(inputs);
   const first = performance.now(); // since navigation began
   const error = relativeError(outputs, await fetchData(model, "outputs"));

@@ -32,7 +32,7 @@ def test_a_module_comes_after_what_it_imports() -> None:
     }
 
 
-def test_scripts_lose_only_their_comments() -> None:
+def test_scripts_lose_comments_and_indentation() -> None:
     script = """// What this file is.
 
 /**
@@ -50,9 +50,9 @@ export function add(a) {
     assert (
         without_comments(script)
         == """export function add(a) {
-  const text = "// no comment"; // kept: it shares a line with code
-  const b = /** @type {number} */ (a);
-  return b + 1;
+const text = "// no comment"; // kept: it shares a line with code
+const b = (a);
+return b + 1;
 }
 """
     )
