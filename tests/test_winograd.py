@@ -32,32 +32,36 @@ class Case:
     kernel: tuple[int, int] = (3, 3)
     stride: int = 1
     bound: float = 5e-6
+    channels: int = CHANNELS
 
     @property
     def name(self) -> str:
-        return f"F({self.tile}) of {self.kernel[0]}x{self.kernel[1]}, stride {self.stride}"
+        window = f"{self.kernel[0]}x{self.kernel[1]}, stride {self.stride}"
+        return f"F({self.tile}) of {window}, {self.channels} channels"
 
     @property
     def size(self) -> int:
         return (SIZE - 1) // self.stride + 1
 
+    def layer(self) -> Layer:
+        sizes, strides = (self.size, self.size), (self.stride, self.stride)
+        return Layer(self.channels, CHANNELS, sizes, self.kernel, strides)
+
     def forms(self) -> Forms:
-        strides = (self.stride, self.stride)
-        layer = Layer(CHANNELS, CHANNELS, (self.size, self.size), self.kernel, strides)
-        (found,) = (f for f in layer.forms() if f[0].tile == f[1].tile == self.tile)
+        (found,) = (f for f in self.layer().forms() if f[0].tile == f[1].tile == self.tile)
         return found
 
     def pads(self) -> list[int]:
         return [k // 2 for k in self.kernel] * 2
 
     def sines(self, batch: int) -> np.ndarray:
-        shape = (batch, CHANNELS, SIZE, SIZE)
+        shape = (batch, self.channels, SIZE, SIZE)
         return np.sin(np.arange(np.prod(shape))).astype(np.float32).reshape(shape)
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         random = np.random.default_rng(0)
-        terms = CHANNELS * np.prod(self.kernel)
-        kernel = random.standard_normal((CHANNELS, CHANNELS, *self.kernel)) / np.sqrt(terms)
+        terms = self.channels * np.prod(self.kernel)
+        kernel = random.standard_normal((CHANNELS, self.channels, *self.kernel)) / np.sqrt(terms)
         return kernel.astype(np.float32), random.standard_normal(CHANNELS).astype(np.float32)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
@@ -79,8 +83,8 @@ class Case:
         add = [helper.make_node("Add", ["c", "x"], ["s"])] if self.stride == 1 else []
         relu = helper.make_node("Relu", ["s" if add else "c"], ["y"])
         values = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", CHANNELS, size, size])
-            for name, size in (("x", SIZE), ("y", self.size))
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", count, size, size])
+            for name, count, size in (("x", self.channels, SIZE), ("y", CHANNELS, self.size))
         ]
         arrays = zip("wb", self.weights(), strict=True)
         constants = [numpy_helper.from_array(a, n) for n, a in arrays]
@@ -98,6 +102,8 @@ CASES = [
     Case(2, (3, 11)),
     Case(4, (3, 11), bound=1e-5),
     Case(3, (9, 7), stride=2, bound=1e-5),
+    Case(4, (7, 7), stride=2, bound=1e-5, channels=3),  # folded: 12 channels, 4x4 taps
+    Case(2, (3, 5), stride=2, channels=6),
 ]
 
 
@@ -147,7 +153,8 @@ def test_the_package_ships_small_weights(package: Path, case: Case) -> None:
     (derived,) = [b for b in program.buffers if b.kind == "derived"]
     forms = case.forms()
     taps = math.prod(form.blocks * form.taps for form in forms)
-    assert program.resources.weights < 4 * CHANNELS * (taps * CHANNELS + 2) + 256
+    most = taps * case.layer().folded.channels
+    assert program.resources.weights < 4 * CHANNELS * (most + 2) + 256
     assert [run.once for run in program.runs] == [True, False]
     assert derived.name in program.steps[0].written
     assert [as_int(n) for n in derived.shape[:2]] == [form.planes for form in forms]

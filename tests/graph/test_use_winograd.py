@@ -68,6 +68,8 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
         (Layer(64, 128, (28, 28), strides=(2, 2)), (4, 4)),
         (Layer(256, 256, (14, 14), strides=(2, 2)), (2, 2)),
         (Layer(256, 512, (7, 7), strides=(2, 2)), None),
+        (Layer(3, 64, (112, 112), kernel=(7, 7), strides=(2, 2)), (4, 4)),  # folded
+        (Layer(3, 32, (112, 112), strides=(2, 2)), None),  # as many products folded
         (Layer(8, 8, (172, 264), kernel=(3, 39)), (4, 4)),  # ten blocks of four taps
         (Layer(8, 32, (172, 88), kernel=(5, 5), strides=(1, 3)), None),  # planes leave the cache
     ],
@@ -75,6 +77,13 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
 def test_the_cost_model(layer, tiles) -> None:
     forms = best_forms([layer]).get(layer)
     assert (None if forms is None else tuple(form.tile for form in forms)) == tiles
+
+
+def test_strides_are_folded_into_channels_that_fill_no_vector() -> None:
+    assert Layer(3, 64, (112, 112), (7, 7), (2, 2)).folded == Layer(12, 64, (112, 112), (4, 4))
+    assert Layer(3, 96, (54, 54), (11, 11), (4, 4)).folded == Layer(48, 96, (54, 54), (3, 3))
+    for layer in (Layer(4, 8, (9, 9), strides=(2, 2)), Layer(3, 8, (9, 9)), Layer(5, 8, (9, 9))):
+        assert layer.folded == layer
 
 
 def test_layers_of_one_shape_share_their_code() -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.core.expr import as_int, const
+from webmlc.core.expr import Expr, as_int, const
+from webmlc.core.simplify import simplify
 from webmlc.graph.function_writer import FunctionRewriter
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.layout import PACK
@@ -70,9 +71,23 @@ class Layer:
     kernel: tuple[int, int] = (3, 3)
     strides: tuple[int, int] = (1, 1)
 
+    @property
+    def folded(self) -> Layer:
+        """The same layer, with the inputs that its strides step over as channels, where its own
+        fill no vector: windows of stride 1 over a smaller map. Else itself.
+        """
+        (kh, kw), (sh, sw) = self.kernel, self.strides
+        channels = self.channels * sh * sw
+        if self.channels % _LANES == 0 or channels % _LANES:
+            return self
+        return Layer(channels, self.outputs, self.sizes, (-(-kh // sh), -(-kw // sw)))
+
     def forms(self) -> list[Forms]:
-        """The forms it can have: the same along both dimensions if their windows are."""
-        rows, columns = map(_forms, self.kernel, self.strides)
+        """The forms it can have, folded: the same along both dimensions if their windows are."""
+        folded = self.folded
+        if folded.channels % _LANES or self.outputs % PACK:
+            return []
+        rows, columns = map(_forms, folded.kernel, folded.strides)
         return [(a, b) for a in rows for b in columns if rows != columns or a == b]
 
 
@@ -85,13 +100,14 @@ def _forms(kernel: int, stride: int) -> list[Form]:
 
 def saved(layer: Layer, forms: Forms) -> int:
     """Multiply-adds that the transforms and products of a form save, by a model of both."""
-    channels, outputs = layer.channels, layer.outputs
+    channels, outputs = layer.folded.channels, layer.outputs
     counts = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
     count = math.prod(counts)
     seen = math.prod(n + form.blocks - 1 for n, form in zip(counts, forms, strict=True))
     planes = math.prod(form.planes for form in forms)
     depth = math.prod(form.blocks for form in forms) * channels
-    direct = math.prod(layer.kernel) * math.prod(layer.sizes) * channels * outputs
+    taps = math.prod(layer.kernel) * layer.channels
+    direct = taps * math.prod(layer.sizes) * outputs
     products = planes * (depth + _START_COST) * outputs * (count + _STREAM_COST)
     transforms = _transform(planes * seen * channels) + _transform(planes * count * outputs)
     return direct - (products + transforms)
@@ -105,12 +121,12 @@ def _transform(elements: int) -> int:
 def best_forms(layers: Iterable[Layer]) -> dict[Layer, Forms]:
     """The forms of each layer that, as often as it occurs, save more than its kernels cost."""
     counts = Counter(layers)
-    best = {layer: max(layer.forms(), key=lambda forms: saved(layer, forms)) for layer in counts}
-    return {
-        layer: forms
-        for layer, forms in best.items()
-        if saved(layer, forms) * counts[layer] >= SAVED
-    }
+    best: dict[Layer, Forms] = {}
+    for layer, count in counts.items():
+        gains = {forms: saved(layer, forms) for forms in layer.forms()}
+        if gains and max(gains.values()) * count >= SAVED:
+            best[layer] = max(gains, key=lambda forms: gains[forms])
+    return best
 
 
 @dataclass(slots=True)
@@ -122,8 +138,8 @@ class _Rewrite(FunctionRewriter):
         chosen = best_forms(layer for layer in layers.values() if layer is not None)
         for node in self.source.nodes:
             layer = layers[node.outputs]
-            if layer in chosen:
-                self.convolution(node, chosen[layer])
+            if layer is not None and layer in chosen:
+                self.convolution(node, layer, chosen[layer])
             else:
                 self.nodes.append(node)
         return self.written()
@@ -138,17 +154,22 @@ class _Rewrite(FunctionRewriter):
         if weights is None or weights.dtype != np.float32 or windows.dilations != (1, 1):
             return None
         channels, outputs = weights.shape[-2], int(node.attributes["channels"])
-        if None in sizes or channels % _LANES or outputs % PACK or 1 in windows.kernel:
+        if None in sizes or 1 in windows.kernel:
             return None
         height, width, *_ = (size or 0 for size in sizes)
         (kh, kw), (sh, sw) = windows.kernel, windows.strides
         return Layer(channels, outputs, (height, width), (kh, kw), (sh, sw))
 
-    def convolution(self, node: Node, forms: Forms) -> None:
+    def convolution(self, node: Node, layer: Layer, forms: Forms) -> None:
         data, weights = node.inputs
         (result,) = node.outputs
-        sizes = node.attributes["windows"].sizes
-        source = self.padded(data, node.attributes["windows"], forms)
+        windows: Windows = node.attributes["windows"]
+        folds = layer.folded != layer
+        steps = layer.strides if folds else (1, 1)
+        source = self.padded(data, windows.sizes, forms, steps)
+        if folds:
+            source, weights = self.fold(source, node, steps), self.fold_weights(weights, steps)
+        sizes = windows.sizes
         planes = self.make("WinogradInput", (source,), f"{result}.planes", node, forms, sizes=sizes)
         name = f"{weights}.planes{'x'.join(str(form.tile) for form in forms)}"
         matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
@@ -184,11 +205,48 @@ class _Rewrite(FunctionRewriter):
         name = f"{weights}.{'x'.join(map(str, missing))}"
         return self.constant(name, np.pad(self.constants[weights], pads))
 
-    def padded(self, data: str, windows: Windows, forms: Forms) -> str:
-        """The map, large enough for whole tiles: what already pads it, pads more."""
-        wanted = [form.inputs(n) for form, n in zip(forms, windows.sizes, strict=True)]
-        pairs = zip(wanted, self.types[data].shape[1:3], strict=True)
-        missing = [max(0, (as_int(n) or 0) - (as_int(size) or 0)) for n, size in pairs]
+    def fold(self, data: str, node: Node, steps: tuple[int, int]) -> str:
+        """The map with `steps` inputs along each dimension as channels of one."""
+        output = f"{data}.folded"
+        if not self.is_new(output):
+            return output
+        known = self.types[data]
+        batch, height, width, channels = known.shape
+        (down, sh), (across, sw) = (
+            (simplify(n // step), const(step))
+            for n, step in zip((height, width), steps, strict=True)
+        )
+        apart = replace(known, shape=(batch, down, sh, across, sw, channels))
+        self.view(data, apart, f"{data}.apart", node.origin)
+        order = (0, 1, 3, 2, 4, 5)
+        self.emit("Transpose", (f"{data}.apart",), f"{data}.together", node.origin, perm=order)
+        folded = replace(known, shape=(batch, down, across, simplify(channels * (sh * sw))))
+        return self.view(f"{data}.together", folded, output, node.origin)
+
+    def fold_weights(self, weights: str, steps: tuple[int, int]) -> str:
+        """The weights of a folded map: `[O/8, KH, KW, C, 8]`, with zeros for whole steps."""
+        array = self.constants[weights]
+        panels, *kernel, channels, lanes = array.shape
+        taps = [-(-k // step) for k, step in zip(kernel, steps, strict=True)]
+        whole = ((0, t * s - k) for t, s, k in zip(taps, steps, kernel, strict=True))
+        padded = np.pad(array, [(0, 0), *whole, (0, 0), (0, 0)])
+        apart = padded.reshape(panels, taps[0], steps[0], taps[1], steps[1], channels, lanes)
+        together = apart.transpose(0, 1, 3, 2, 4, 5, 6)
+        folded = together.reshape(panels, *taps, channels * steps[0] * steps[1], lanes)
+        return self.constant(f"{weights}.folded", folded)
+
+    def padded(
+        self, data: str, sizes: tuple[Expr, ...], forms: Forms, steps: tuple[int, int]
+    ) -> str:
+        """The map, large enough for whole tiles and in whole steps: what already pads it, pads
+        more.
+        """
+        wanted = [as_int(form.inputs(n)) or 0 for form, n in zip(forms, sizes, strict=True)]
+        present = [as_int(size) or 0 for size in self.types[data].shape[1:3]]
+        missing = [
+            max(n * step, -(-size // step) * step) - size
+            for n, size, step in zip(wanted, present, steps, strict=True)
+        ]
         if not any(missing):
             return data
         pads = np.array([0, 0, 0, 0, 0, *missing, 0], np.int64)
