@@ -32,19 +32,24 @@ ARGUMENTS, ARGUMENTS_END = 320, 1024
 
 _MOST_CHUNKS = 64
 """Enough that a loop's first run is soon optimised code, and that the last chunk is little."""
-_SPINS = 1 << 18
-"""Turns that a helper looks for chunks before it naps: somewhat less than a millisecond."""
 _NAP, _LONGEST_NAP = 200_000, 3_200_000
-"""Nanoseconds. A thread that cannot find work may keep the leader from its core."""
-_PATIENCE, _LEAST_PATIENCE = 1 << 19, 1 << 10
-"""Turns that the leader waits for the last chunks before it sleeps, at first some 0.5 ms: half as
-long after each time in vain, twice as long after each time not.
+"""Nanoseconds that a helper sleeps where it found no chunk: it may keep the leader from its core."""
+_PATIENCE, _LEAST_PATIENCE, _TRUST = 1 << 18, 1 << 10, 1 << 12
+"""Turns that a thread looks out for what another does before it sleeps: some tenths of a
+millisecond. A quarter of that after each time in vain, for then the other does not run, or not
+beside this thread; `_TRUST` more after each time not.
 """
 
 THREADS = f"""(type $loop (func (param i32) (param i32)))
 (global $tid (mut i32) (i32.const 0))
 (global $threads (mut i32) (i32.const 1))
 (global $patience (mut i32) (i32.const {_PATIENCE}))
+(func $trust
+  (if (i32.lt_u (global.get $patience) (i32.const {_PATIENCE})) (then
+    (global.set $patience (i32.add (global.get $patience) (i32.const {_TRUST}))))))
+(func $distrust
+  (if (i32.gt_u (global.get $patience) (i32.const {_LEAST_PATIENCE})) (then
+    (global.set $patience (i32.shr_u (global.get $patience) (i32.const 2))))))
 (func $chunk (param $loop i32) (param $extent i32) (param $chunks i32) (param $i i32)
     (local $size i32) (local $more i32) (local $first i32)
   (local.set $size (i32.div_u (local.get $extent) (local.get $chunks)))
@@ -102,13 +107,10 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
   (local.set $own (i32.sub (local.get $chunks) (local.get $own)))  ;; now the helpers'
   (local.set $spins (global.get $patience))
   (loop $spin
-    (if (i32.eq (i32.atomic.load offset={DONE} (i32.const 0)) (local.get $own)) (then
-      (if (i32.lt_u (global.get $patience) (i32.const {_PATIENCE})) (then
-        (global.set $patience (i32.shl (global.get $patience) (i32.const 1)))))
-      (return)))
+    (if (i32.eq (i32.atomic.load offset={DONE} (i32.const 0)) (local.get $own))
+      (then (call $trust) (return)))
     (br_if $spin (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))))
-  (if (i32.gt_u (global.get $patience) (i32.const {_LEAST_PATIENCE})) (then
-    (global.set $patience (i32.shr_u (global.get $patience) (i32.const 1)))))
+  (call $distrust)
   (i32.atomic.store offset={WAITS} (i32.const 0) (i32.const 1))
   (block $met
     (loop $sleep
@@ -118,7 +120,7 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
       (br $sleep)))
   (i32.atomic.store offset={WAITS} (i32.const 0) (i32.const 0)))
 (func $help (local $spins i32) (local $nap i64)
-  (local.set $spins (i32.const {_SPINS}))
+  (local.set $spins (global.get $patience))
   (local.set $nap (i64.const {_NAP}))
   (loop $on
     (if (i32.eqz (i32.atomic.load offset={RUNNING} (i32.const 0))) (then (return)))
@@ -127,13 +129,15 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
         (drop (i32.atomic.rmw.add offset={DONE} (i32.const 0) (i32.const 1)))
         (if (i32.atomic.load offset={WAITS} (i32.const 0)) (then
           (drop (memory.atomic.notify offset={DONE} (i32.const 0) (i32.const 1)))))
-        (local.set $spins (i32.const {_SPINS}))
+        (call $trust)
+        (local.set $spins (global.get $patience))
         (local.set $nap (i64.const {_NAP})))
       (else
         (if (i32.eqz (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))) (then
+          (call $distrust)
           (drop (memory.atomic.wait32 offset={RUNNING}
             (i32.const 0) (i32.const 1) (local.get $nap)))
           (if (i64.lt_u (local.get $nap) (i64.const {_LONGEST_NAP})) (then
             (local.set $nap (i64.shl (local.get $nap) (i64.const 1)))))
-          (local.set $spins (i32.const {_SPINS}))))))
+          (local.set $spins (global.get $patience))))))
     (br $on)))"""
