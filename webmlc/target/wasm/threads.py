@@ -33,7 +33,7 @@ ARGUMENTS, ARGUMENTS_END = 320, 1024
 _MOST_CHUNKS = 64
 """Enough that a loop's first run is soon optimised code, and that the last chunk is little."""
 _NAP, _LONGEST_NAP = 200_000, 3_200_000
-"""Nanoseconds that a helper sleeps where it found no chunk: it may keep the leader from its core."""
+"""Nanoseconds that a helper without chunks sleeps: it may keep the leader from its core."""
 _PATIENCE, _LEAST_PATIENCE, _TRUST = 1 << 18, 1 << 10, 1 << 12
 """Turns that a thread looks out for what another does before it sleeps: some tenths of a
 millisecond. A quarter of that after each time in vain, for then the other does not run, or not
