@@ -30,6 +30,8 @@ MOVES = frozenset(
 """
 SCALED = frozenset({"Relu", "LeakyRelu", "Clip"})
 """Functions f with f(a · x) = a · f(x) for positive a (Clip with limits scaled likewise)."""
+_FINE = np.float32(64)
+"""Sums of quantised operands are computed in parts of a step so fine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,10 +364,6 @@ def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | N
     none = steps.constant(0, context.outputs[0].dtype.numpy)
     origin = tuple(dict.fromkeys((*summed.origin, *node.origin)))
     return replace(node, inputs=(value, one, none), origin=origin)
-
-
-_FINE = np.float32(64)
-"""Sums of quantised operands are computed in parts of a step so fine."""
 
 
 def _multiply_add(steps: Steps, source: str, factor: Array, value: str, unit: Array) -> str:
