@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
+from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError, UserError
 from webmlc.host.load import Model, read_manifest
 
@@ -134,6 +135,18 @@ def test_convolutions(device: str, tmp_path: Path) -> None:
             assert close(actual, wanted)
     loaded.dispose()
     assert all(step.device == device for step in manifest.programs[device].steps)  # type: ignore[index]
+
+
+def test_a_maximum_over_a_window_is_one_instruction_a_tap() -> None:
+    pool = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3])
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, size, size])
+        for name, size in (("x", 6), ("y", 4))
+    ]
+    graph = helper.make_graph([pool], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    text = compile_model(model, "wasm", emit_text=True).texts["model.relaxed.wat"]
+    assert text.count("f32x4.pmax") == 4 * 2 * 9 and "f32x4.max" not in text
 
 
 def test_every_unsupported_node_is_named_at_once(tmp_path: Path) -> None:

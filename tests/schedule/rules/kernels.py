@@ -198,7 +198,7 @@ def pool(size: int, channels: int, kernel: int, combine: str) -> LoopFunction:
         "pool", shape, _sizes(kernel, kernel), combine,
         lambda n, y, v, c, ky, kx: x[n, y * 2 + ky, v * 2 + kx, c],
     )  # fmt: skip
-    if combine == "max":
+    if combine == "relaxed_max":
         return naive([x], total)
     scale = _f32(1 / (kernel * kernel))
     return naive([x], compute("average", shape, lambda *i: total[i] * scale))

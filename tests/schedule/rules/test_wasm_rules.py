@@ -93,7 +93,7 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "depthwise 5x5 stride 2": ("window", k.depthwise(6, 9, 12, 5, 2), {}),
     "depthwise stride 3": ("window", k.depthwise(5, 6, 12, 5, 3), {}),
     "depthwise, symbolic size": ("window", k.depthwise(S, S, 8, 3), {"s": 6}),
-    "max pool": ("window", k.pool(5, 12, 3, "max"), {}),
+    "max pool": ("window", k.pool(5, 12, 3, "relaxed_max"), {}),
     "average pool": ("window", k.pool(6, 12, 2, "add"), {}),
     "global average": ("window", k.global_average(7, 40), {}),
     "global average, symbolic": ("window", k.global_average(S, 5), {"s": 3}),
@@ -334,6 +334,11 @@ def test_as_many_panels_are_prefetched_as_the_first_cache_holds(k_size: int, tog
     panels, *lines = (as_int(schedule.extent(loop)) for loop in schedule.loops("b_prefetch"))
     assert panels == 256 // together
     assert math.prod(n or 0 for n in lines) == together * k_size * 32 // LINE_BYTES
+
+
+def test_a_maximum_over_a_window_is_one_instruction_a_tap() -> None:
+    loop = _inner_loop(k.pool(8, 8, 3, "relaxed_max"), RELAXED, "relaxed")
+    assert loop.count("f32x4.pmax") == 4 * 2 * 9 and "f32x4.max" not in loop
 
 
 def test_a_transpose_gathers_vectors() -> None:

@@ -37,7 +37,7 @@ CASES: dict[str, tuple[LoopFunction, dict[str, int]]] = {
     "conv 3x3": (k.convolution(14, 14, 32, 32, 3), {}),
     "conv 3x3, symbolic batch": (k.convolution(14, 14, 32, 32, 3, batch=k.S), {"s": 3}),
     "depthwise": (k.depthwise(28, 28, 32, 3), {}),
-    "max pool": (k.pool(28, 64, 3, "max"), {}),
+    "max pool": (k.pool(28, 64, 3, "relaxed_max"), {}),
     "global average": (k.global_average(40, 64), {}),
     "softmax": (k.softmax(64, 129), {}),
     "softmax, symbolic": (k.softmax(k.Var("b"), 12, k.S, k.S), {"b": 2, "s": 19}),

@@ -21,7 +21,7 @@ from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.pooling import mean_type, window_mean
+from webmlc.graph.ops.pooling import largest, mean_type, window_mean
 from webmlc.graph.ops.shapes import product_type
 from webmlc.graph.ops.windows import Windows
 
@@ -124,7 +124,8 @@ def _pool(context: Context, tensors: Tensors, combine: str, dtype: DType) -> Ten
 
 
 def _max_pool(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    return (_pool(context, tensors, "max", context.dtype(0)),)
+    dtype = context.dtype(0)
+    return (_pool(context, tensors, largest(dtype), dtype),)
 
 
 def _average_pool(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:

@@ -46,10 +46,17 @@ def _pool(
     return reduce("pool", shape, [const(k) for k in windows.kernel], combine, element)
 
 
+def largest(dtype: DType) -> str:
+    """The scalar operator of a maximum over a window. Whether a NaN among floats is passed over
+    depends on where it stands, as in onnxruntime.
+    """
+    return "relaxed_max" if dtype.is_float else "max"
+
+
 def _max_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, windows = given(inputs, 0), windows_of(context)
     lowest = identity("max", x.dtype).value
-    pooled = _pool(x, windows, "max", lowest, lambda v: v)
+    pooled = _pool(x, windows, largest(x.dtype), lowest, lambda v: v)
     if len(context.outputs) < 2:
         return (pooled,)
     return (pooled, _max_position(context, x, pooled, windows))
@@ -161,7 +168,7 @@ def _global_average(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _global_max(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x = given(inputs, 0)
-    return (fold("pool", x, range(2, x.rank), "max", lambda *i: x[i]),)
+    return (fold("pool", x, range(2, x.rank), largest(x.dtype), lambda *i: x[i]),)
 
 
 def _global_lp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
