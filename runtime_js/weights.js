@@ -52,6 +52,7 @@ export async function streamWeights(base, file, onChunk, onBytes) {
   const finish = async (/** @type {Uint8Array<ArrayBuffer>} */ data, /** @type {number} */ index) => {
     await verify(file.path, data, file.chunks[index]);
     onChunk(data, index * file.chunk_bytes);
+    onBytes(data.length);
     return data.buffer;
   };
   let chunk = room(new ArrayBuffer(size), number);
@@ -76,7 +77,6 @@ export async function streamWeights(base, file, onChunk, onBytes) {
         filled = 0;
       }
     }
-    onBytes(value.length);
   }
   await free;
   if (received !== file.bytes) throw incomplete(file.path, received, file.bytes);

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
-from webmlc.core.expr import Call, Expr
+from webmlc.core.expr import Const, Expr
 from webmlc.package.manifest import (
     FORMAT,
     VERSION,
@@ -135,8 +135,8 @@ def _program(own: Device, program: Program) -> dict[str, Any]:
 
 
 def _name_sizes(buffers: Sequence[Buffer]) -> dict[Expr, str]:
-    """Names, which no symbol has, for the expressions that several dimensions are."""
-    found = Counter(d for b in buffers for d in b.shape if isinstance(d, Call))
+    """Names, which no symbol has, for the symbolic sizes that several dimensions are."""
+    found = Counter(d for b in buffers for d in b.shape if not isinstance(d, Const))
     return {size: f"#{i}" for i, size in enumerate(d for d, count in found.items() if count > 1)}
 
 

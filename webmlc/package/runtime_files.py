@@ -1,8 +1,8 @@
 """The JavaScript runtime as a package holds it.
 
-In: the folder `runtime_js`. Out: its files for pages, by name: scripts without the lines that only
-comment, and the modules that a page and its workers share joined into `webmlc.js`, so that one
-request brings what a first run waits for. Only imports are taken out; no JavaScript is generated.
+In: the folder `runtime_js`. Out: its files for pages, by name: scripts without most comments and
+indentation, and the modules that a page and its workers share joined into `webmlc.js`, so that one
+request brings what a first run waits for. Imports are taken out; no JavaScript is generated.
 
     runtime_files()["webmlc.js"]    # errors.js, dtypes.js, ..., model.js, in the order of imports
 
