@@ -13,6 +13,7 @@ from webmlc.core.machine import RELAXED
 from webmlc.core.rewrite import evaluate
 from webmlc.loops import interp
 from webmlc.loops.ir import Block, For, LoopFunction, Store, loads, stores, walk_statements
+from webmlc.loops.text import parse_function
 from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
@@ -143,6 +144,26 @@ def test_pointers_leave_no_index_arithmetic() -> None:
     ]
     assert {s.buffer.name.split("_")[0] for s in bumps} == {"A", "B"}
     assert len(bumps) == 2
+
+
+ROWS = """
+@T.kernel
+def rows(A: T.Buffer((3 * n * 7,), "float32"), B: T.Output((n,), "float32"), n: T.symbol):
+    for i in range(n):
+        with T.block("B"):
+            vi = T.axis.spatial(n, i)
+            B[vi] = A[vi * 7] + A[vi * 7 + n * 7] + A[vi * 7 + n * 14]
+"""
+
+
+def test_a_pointer_is_set_from_a_near_one() -> None:
+    reduced = reduce_strength(lower(parse_function(ROWS), RELAXED))
+    owners = reduced.pointers
+    starts = [
+        s for s in stores(reduced.function.body) if owners.get(s.buffer, s.buffer).name == "A"
+    ]
+    others = [{load.buffer for load in loads(s)} - {s.buffer} for s in starts]
+    assert sum(bool(read & owners.keys()) for read in others) == 2
 
 
 def test_carried_values_keep_their_buffer() -> None:

@@ -10,8 +10,8 @@
   (loop $L_f
     (local.set $X_p (i32.add (local.get $X) (i32.add (i32.sub (i32.mul (i32.div_s (local.get $f) (i32.const 7)) (i32.const 448)) (i32.shl (local.get $f) (i32.const 5))) (i32.const 192))))
     (local.set $Y_p (i32.add (local.get $Y) (i32.sub (i32.mul (local.get $f) (i32.const 160)) (i32.mul (i32.div_s (local.get $f) (i32.const 7)) (i32.const 1088)))))
-    (local.set $X_p_1 (i32.add (local.get $X) (i32.add (i32.sub (i32.mul (i32.div_s (local.get $f) (i32.const 7)) (i32.const 448)) (i32.shl (local.get $f) (i32.const 5))) (i32.const 208))))
-    (local.set $Y_p_1 (i32.add (local.get $Y) (i32.add (i32.sub (i32.mul (local.get $f) (i32.const 160)) (i32.mul (i32.div_s (local.get $f) (i32.const 7)) (i32.const 1088))) (i32.const 16))))
+    (local.set $X_p_1 (i32.add (local.get $X_p) (i32.const 16)))
+    (local.set $Y_p_1 (i32.add (local.get $Y_p) (i32.const 16)))
     (v128.store (local.get $Y_p) (v128.load (local.get $X_p)))
     (v128.store (local.get $Y_p_1) (v128.load (local.get $X_p_1)))
     (br_if $L_f (i32.lt_s (local.tee $f (i32.add (local.get $f) (i32.const 1))) (local.get $f.end)))))

@@ -4,7 +4,8 @@ Needs: the lowered form. Guarantees: the index of every memory access is a liter
 register plus a literal that is not negative. A pointer belongs to one buffer
 (`StrengthReduced.pointers`), so the printer can keep it as a byte address. Accesses to one buffer
 whose indices differ by a constant share a pointer; an affine loop variable bumps it at the end of
-the body; what is not affine is computed where its variables are bound.
+the body; what is not affine is computed where its variables are bound. Of pointers that are set in
+one place, one is set from another where their difference is the shorter sum.
 
 before                                             after
     for i in range(9):                                 p_1[()] = 0
@@ -22,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.affine import constant_part, depends, split_linear
+from webmlc.core.affine import canonical, constant_part, depends, split_linear
 from webmlc.core.bounds import bounds
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Const, Expr, Ramp
-from webmlc.core.rewrite import rewrite
+from webmlc.core.rewrite import rewrite, walk
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -162,7 +163,7 @@ class _State:
         body, below = self.statement(loop.body, inner)
         needs: Needs = {}
         extent = self.use(loop.extent, scope, needs)
-        bound: list[Stmt] = []
+        bound: Needs = {}
         start: list[Stmt] = []
         bumps: list[Stmt] = []
         innermost = not any(isinstance(s, For) for s in walk_statements(loop.body))
@@ -174,12 +175,12 @@ class _State:
             split = split_linear(index, loop.var)
             bumped = loop.kind == "serial" and (innermost or len(bumps) < _MOST_BUMPED_OUTSIDE)
             if split is None or not bumped:
-                bound.append(Store(register, (), index))
+                bound[buffer, index] = register
                 continue
             first, stride = split  # it may start before its buffer: addresses wrap
             start.append(Store(register, (), self.first(buffer, first, above)))
             bumps.append(Store(register, (), Load(register, ()) + stride))
-        new: Stmt = replace(loop, extent=extent, body=seq(*bound, body, *bumps))
+        new: Stmt = replace(loop, extent=extent, body=seq(set_before(body, bound), *bumps))
         return bind(seq(*start, new), needs, above)
 
     def first(self, buffer: Buffer, index: Expr, above: Needs) -> Expr:
@@ -194,7 +195,18 @@ class _State:
 
 def set_before(stmt: Stmt, needs: Needs) -> Stmt:
     """`stmt` after its pointers are set."""
-    return seq(*(Store(register, (), index) for (_, index), register in needs.items()), stmt)
+    stores: list[Stmt] = []
+    done: Needs = {}
+    for (buffer, index), register in needs.items():
+        others = ((i, r) for (b, i), r in done.items() if b == buffer)
+        sums = [index, *(Load(r, ()) + canonical(index - i) for i, r in others)]
+        stores.append(Store(register, (), min(sums, key=_length)))
+        done[buffer, index] = register
+    return seq(*stores, stmt)
+
+
+def _length(root: Expr) -> int:
+    return sum(1 for _ in walk(root))
 
 
 def bind(stmt: Stmt, needs: Needs, above: Needs) -> tuple[Stmt, Needs]:
