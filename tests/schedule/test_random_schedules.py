@@ -129,6 +129,7 @@ STEPS: dict[str, Callable[[st.DrawFn, Schedule], tuple[object, ...]]] = {
     ),
     "cache_write": lambda draw, s: (some(draw, s.blocks()), draw(st.sampled_from(SCOPES))),
     "set_scope": lambda draw, s: (some(draw, s.blocks()), draw(st.sampled_from(SCOPES))),
+    "reuse_buffer": lambda draw, s: (some(draw, s.blocks()), some(draw, s.blocks())),
     "compute_at": lambda draw, s: (some(draw, s.blocks()), some(draw, all_loops(s))),
     "reverse_compute_at": lambda draw, s: (some(draw, s.blocks()), some(draw, all_loops(s))),
     "compute_inline": lambda draw, s: (some(draw, s.blocks()),),

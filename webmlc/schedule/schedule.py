@@ -147,6 +147,10 @@ class Schedule:
         """Put the temporary that a block writes into `scope`."""
         self.apply("set_scope", block, scope)
 
+    def reuse_buffer(self, block: str, reader: str) -> None:
+        """Let the temporary that a block writes live in what its last reader writes."""
+        self.apply("reuse_buffer", block, reader)
+
     def split_dimension(self, block: str, dimension: int, size: int) -> None:
         """Split a dimension of the temporary that a block writes, and the block axes along it."""
         self.apply("split_dimension", block, dimension, size)

@@ -226,7 +226,7 @@ def softmax(*shape: Size, axis: int = -1) -> LoopFunction:
     top = reduce("max", rows, extent, "relaxed_max", lambda *i: x[at(i[:-1], i[-1])])
     e = compute("exp", x.shape, lambda *i: call("exp", x[i] - top[without(i)]))
     total = reduce("sum", rows, extent, "add", lambda *i: e[at(i[:-1], i[-1])])
-    return naive([x], compute("softmax", x.shape, lambda *i: e[i] / total[without(i)]))
+    return naive([x], compute("softmax", x.shape, lambda *i: e[i] * (1 / total[without(i)])))
 
 
 def attention(heads: int, m: int, n: int, d: int, *, masked: bool = False) -> LoopFunction:

@@ -310,6 +310,14 @@ def test_a_row_reads_both_halves_of_a_cold_matrix_at_once(rows: int | str) -> No
     assert loads == [0, 16, half, half + 16, 32, 48, half + 32, half + 48]
 
 
+def test_a_softmax_of_any_length_keeps_its_exponentials_in_its_result() -> None:
+    """Each is computed once; no memory is needed for a row, whose size only a run knows."""
+    function = choose_rule(k.softmax(S, S), RELAXED)[1].function
+    made = [s for s in stores(function.body) if "T.exp" in str(s.value)]
+    assert [s.buffer.name for s in made] == ["out0", "out0"]  # whole vectors, and the rest
+    assert all(buffer.scope == "local" for buffer in function.allocations)
+
+
 def test_tiles_of_several_rows_read_one_half_after_the_other() -> None:
     """Beside the row that reads both: panels come in bursts that the first cache holds."""
     schedule = choose_rule(k.matmul(S, 1024, 256), RELAXED)[1]

@@ -231,7 +231,7 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
             if log:
                 value = shifted(*i) - call("log", total[one(i)])
             else:
-                value = exponential[i] / total[one(i)]
+                value = exponential[i] * (1 / total[one(i)])
             return value.astype(x.dtype)
 
         return (compute("log_softmax" if log else "softmax", x.shape, element),)

@@ -24,6 +24,7 @@ from webmlc.schedule.primitives.parallel import parallel
 from webmlc.schedule.primitives.partition import partition
 from webmlc.schedule.primitives.prefetch import prefetch
 from webmlc.schedule.primitives.reorder import reorder
+from webmlc.schedule.primitives.reuse_buffer import reuse_buffer
 from webmlc.schedule.primitives.reverse_compute_at import reverse_compute_at
 from webmlc.schedule.primitives.reverse_compute_inline import reverse_compute_inline
 from webmlc.schedule.primitives.rfactor import rfactor
@@ -51,6 +52,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
         partition,
         prefetch,
         reorder,
+        reuse_buffer,
         reverse_compute_at,
         reverse_compute_inline,
         rfactor,

@@ -76,7 +76,8 @@ def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
     """Every producer moved under a loop of `anchor`: the innermost one that makes nothing twice.
 
     Returns the schedule and how many loops are shared; zero where there is no such loop. What one
-    iteration stores must be of known size: if nothing else helps, values are computed twice.
+    iteration stores must be of known size, or live where its result will: if nothing else helps,
+    values are computed twice.
     """
     limit = operations(schedule.function) * 1.05
     has_symbols = any(as_int(d) is None for b in schedule.function.allocations for d in b.shape)
@@ -124,22 +125,25 @@ def _innermost_gathering(
                 trial.compute_at(producer, loops[depth - 1])
         except ScheduleError:
             continue
-        if operations(trial.function) <= limit and _stores_known_sizes(trial, producers, depth):
+        if operations(trial.function) <= limit and _has_room(trial, anchor, producers, depth):
             for producer in producers:
                 _keep_near(trial, producer)
             return trial, depth
     return None
 
 
-def _stores_known_sizes(schedule: Schedule, producers: list[str], depth: int) -> bool:
-    """True where what each producer stores in one iteration of the shared loops has a known
-    size.
+def _has_room(schedule: Schedule, anchor: str, producers: list[str], depth: int) -> bool:
+    """True where what each producer stores in one iteration of the shared loops has a known size,
+    or takes the place of what `anchor` will write there.
     """
     for producer in producers:
         reduced = schedule.reduce_loops(producer)
         own = [loop for loop in schedule.loops(producer)[depth:] if loop not in reduced]
         if any(extent_of(schedule, loop) is None for loop in own):
-            return False
+            try:
+                schedule.reuse_buffer(producer, anchor)
+            except ScheduleError:
+                return False
     return True
 
 
