@@ -22,6 +22,7 @@ export const SCRATCH_BASE = 256;
 export const PAGE = 65536;
 const ALIGNMENT = { wasm: 64, webgpu: 256 };
 export const CONSTANT_ALIGNMENT = 256;
+const NOWHERE = -1; // the offset of what has no place yet
 const ROUNDS = 32; // orders that are tried for a smaller arena
 export const GROWTH = 1.5; // times its size: what memory that may grow has room for, or grows by
 
@@ -50,19 +51,19 @@ export function boundSymbols(program) {
  */
 export function place(intervals, alignment) {
   const sizes = intervals.map(([bytes]) => align(Math.max(bytes, 1), alignment));
-  /** @type {Map<number, number>} */
-  let offsets = new Map();
+  let offsets = intervals.map(() => NOWHERE);
   let total = 0;
   const groups = [...new Set(intervals.map((interval) => interval[3]))].sort((a, b) => a - b);
   for (const group of groups) {
     const order = [...intervals.keys()].filter((i) => intervals[i][3] === group);
-    const floor = Math.max(total, largestLiveSet(intervals, sizes, [...offsets.keys(), ...order]));
+    const placed = [...intervals.keys()].filter((i) => offsets[i] !== NOWHERE);
+    const floor = Math.max(total, largestLiveSet(intervals, sizes, [...placed, ...order]));
     order.sort((i, j) => intervals[j][0] - intervals[i][0] || i - j);
     let best = offsets;
     let least = -1;
     for (let round = 0; round < ROUNDS; round++) {
       const trial = firstFit(intervals, sizes, order, offsets);
-      const ends = order.map((i) => (trial.get(i) ?? 0) + sizes[i]);
+      const ends = order.map((i) => trial[i] + sizes[i]);
       const end = Math.max(total, ...ends);
       if (least < 0 || end < least) [best, least] = [trial, end];
       if (least <= floor) break;
@@ -70,7 +71,7 @@ export function place(intervals, alignment) {
     }
     [offsets, total] = [best, least];
   }
-  return { offsets: intervals.map((_, i) => offsets.get(i) ?? 0), total };
+  return { offsets, total };
 }
 
 /**
@@ -93,23 +94,22 @@ function largestLiveSet(intervals, sizes, members) {
 
 /**
  * Offsets of `fixed`, and of those in `order`, each at the lowest that the ones before it leave.
- * @param {Interval[]} intervals @param {number[]} sizes @param {number[]} order @param {Map<number, number>} fixed
- * @returns {Map<number, number>}
+ * @param {Interval[]} intervals @param {number[]} sizes @param {number[]} order @param {number[]} fixed
  */
 function firstFit(intervals, sizes, order, fixed) {
-  const offsets = new Map(fixed);
-  const offset = (/** @type {number} */ i) => offsets.get(i) ?? 0;
-  const placed = [...offsets.keys()].sort((i, j) => offset(i) - offset(j) || i - j);
+  const offsets = [...fixed];
+  const placed = [...offsets.keys()].filter((i) => offsets[i] !== NOWHERE).sort((i, j) => offsets[i] - offsets[j] || i - j);
   for (const i of order) {
     const [, first, last] = intervals[i];
     let own = 0;
     for (const j of placed) {
-      if (intervals[j][2] < first || last < intervals[j][1]) continue;
-      if (offset(j) >= own + sizes[i]) break;
-      own = Math.max(own, offset(j) + sizes[j]);
+      const other = intervals[j];
+      if (other[2] < first || last < other[1]) continue;
+      if (offsets[j] >= own + sizes[i]) break;
+      own = Math.max(own, offsets[j] + sizes[j]);
     }
-    offsets.set(i, own);
-    const at = placed.findIndex((j) => offset(j) > own);
+    offsets[i] = own;
+    const at = placed.findIndex((j) => offsets[j] > own);
     placed.splice(at < 0 ? placed.length : at, 0, i);
   }
   return offsets;
@@ -323,9 +323,12 @@ function loadLifetimes(manifest, own, device) {
   const once = (/** @type {number} */ i) => early.some(({ first, last }) => first <= i && i < last);
   const outputs = new Set(manifest.outputs.map((o) => o.buffer));
   const here = usedOn(program, device, own);
+  /** @type {Map<string, number[]>} */
+  const users = new Map(program.buffers.map(({ name }) => [name, []]));
+  for (const [i, step] of program.steps.entries()) for (const name of new Set(step.arguments)) users.get(name)?.push(i);
   for (const { name, kind, tensor } of program.buffers) {
     if (!isResident({ kind }) || !here.has(name)) continue;
-    const uses = [...program.steps.keys()].filter((i) => program.steps[i].arguments.includes(name));
+    const uses = users.get(name) ?? [];
     const passing = uses.length > 0 && uses.every(once) && !outputs.has(name);
     const last = passing ? uses[uses.length - 1] : program.steps.length;
     if (kind === "derived") spans.set(name, [uses[0], last]);
