@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, Var, call, const
+from webmlc.core.expr import Call, Expr, Var, call, const, literal
 from webmlc.core.machine import RELAXED
-from webmlc.loops.ir import Buffer, For, LoopFunction, Store
+from webmlc.core.rewrite import rewrite
+from webmlc.loops.ir import Buffer, For, LoopFunction, Store, map_expressions
 from webmlc.target.lower import lower
+from webmlc.target.wasm.emit_module import print_function
 
 COUNT = 1 << 14
 WIDE = np.longdouble
@@ -75,6 +79,32 @@ def test_float32_within_a_few_ulps(run_wasm, op, features, kind) -> None:
     lowered = lower(elementwise(op, DType.float32, kind=kind), RELAXED)
     run_wasm(lowered, {"X0": x, "Y": y}, features=features)
     assert ulps(y, meaning(x.astype(np.float64)).astype(WIDE)) <= limit
+
+
+@pytest.mark.parametrize("op", ["erf", "tanh"])
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+@pytest.mark.parametrize("divisor", [math.sqrt(2), -3.0, 0.0])
+def test_a_quotient_of_a_literal_costs_no_division(run_wasm, op, kind, divisor) -> None:
+    """But by zero, where it is one: the argument of GELU's error function is x / sqrt(2)."""
+    x = np.resize([*spread(-8, 8)[:-2], 0.0, np.nan], COUNT).astype(np.float32)
+    y = np.zeros_like(x)
+    function = elementwise(op, DType.float32, kind=kind)
+    divided = map_expressions(function.body, lambda e: rewrite(e, lambda n: _by(n, op, divisor)))
+    lowered = lower(replace(function, body=divided), RELAXED)
+    text = print_function(lowered, "kernel", "relaxed").text
+    assert len(re.findall(r"\.div ", text)) == (1 if divisor else 2) * text.count("store")
+    run_wasm(lowered, {"X0": x, "Y": y})
+    with np.errstate(all="ignore"):
+        exact = CASES[op][0](x.astype(np.float64) / np.float64(np.float32(divisor))).astype(WIDE)
+    assert ulps(y[x == x], exact[x == x]) <= 7 and np.isnan(y[x != x]).all()
+
+
+def _by(node: Expr, op: str, divisor: float) -> Expr | None:
+    """op(x) -> op(x / divisor)."""
+    match node:
+        case Call(op=name, args=(x,)) if name == op:
+            return call(op, Call("div", (x, literal(divisor, x)), x.dtype))
+    return None
 
 
 @pytest.mark.parametrize("op", ["sin", "cos"])

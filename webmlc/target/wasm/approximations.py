@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Bitcast, Call, Cast, Expr, call, literal, select
+from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, literal, select
 
 EXP = (
     1.0,
@@ -175,9 +175,20 @@ def log(x: Expr) -> Expr:
 
 
 def _odd_rational(x: Expr, limit: float, parts: tuple[Sequence[float], Sequence[float]]) -> Expr:
-    inside = clamp(x, -limit, limit)
+    inside = clamp(_undivided(x), -limit, limit)
     t = inside * inside
     return inside * polynomial(t, parts[0]) / polynomial(t, parts[1])
+
+
+def _undivided(x: Expr) -> Expr:
+    """A quotient by a literal as a product: in the argument of what grows no faster than it, one
+    rounding more is one more in the result.
+    """
+    match x:
+        case Call(op="div", args=(a, Const(value=divisor) | Broadcast(value=Const(value=divisor)))):
+            inverse = 1 / float(divisor) if divisor else math.inf
+            return a * literal(inverse, x) if math.isfinite(inverse) and inverse else x
+    return x
 
 
 def tanh(x: Expr) -> Expr:
