@@ -78,6 +78,7 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     ),
     "conv 3x3, symbolic size": ("contraction", k.convolution(S, S, 3, 8, 3), {"s": 8}),
     "conv 3x3, one output": ("rows", k.convolution(5, 4, 8, 1, 3), {}),
+    "conv 5x5, one output": ("rows", k.convolution(5, 4, 8, 1, 5), {}),
     "conv 3x3, one output, odd channels": ("rows", k.convolution(5, 4, 11, 1, 3), {}),
     "conv in groups": ("contraction", k.grouped_convolution(5, 3, 4, 16), {}),
     "conv in groups, odd channels": ("contraction", k.grouped_convolution(5, 2, 3, 10), {}),
@@ -363,11 +364,14 @@ def test_addresses_that_hold_for_a_loop_are_computed_before_it() -> None:
     assert not any(part in loop for part in ("select", "i32.mul", "i32.div", "i32.rem"))
 
 
-def test_a_convolution_into_one_channel_multiplies_vectors_of_its_inputs() -> None:
-    for channels in (8, 11):  # runs of 24 and of 33 elements
-        body = _inner_loop(k.convolution(5, 4, channels, 1, 3), RELAXED, "relaxed")
-        assert body.count("f32x4.relaxed_madd") == 2
-        assert body.count("v128.load") == 4
+@pytest.mark.parametrize(("channels", "runs"), [(8, 3), (11, 1)])
+def test_a_convolution_into_one_channel_multiplies_vectors_of_its_inputs(channels, runs) -> None:
+    """Three runs of 24 elements are walked side by side, with two sums each; those of 33, which are
+    no whole vectors, one by one.
+    """
+    body = _inner_loop(k.convolution(5, 4, channels, 1, 3), RELAXED, "relaxed")
+    assert body.count("f32x4.relaxed_madd") == 2 * runs
+    assert body.count("v128.load") == 4 * runs
 
 
 @pytest.mark.parametrize(("tiles", "copied"), [(16, True), (12, False), (32, True)])

@@ -163,10 +163,11 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     last = fuse_even(schedule, update, reduced)[-1] if len(reduced) > 1 else reduced[-1]
     size = extent_of(schedule, last)
     lanes = machine.lanes
-    width = lanes * (4 if size is None or size >= SHORT_ROW else 2)
+    outer = [loop for loop in schedule.reduce_loops(update) if loop != last]
+    apart = _run_beside_each_other(schedule, outer, size, machine)
+    width = lanes * (2 if apart or (size is not None and size < SHORT_ROW) else 4)
     if size is not None and size < 2 * width:
         return False
-    outer = [loop for loop in schedule.reduce_loops(update) if loop != last]
     if size is None and outer:
         return False
     if size is None or size % width:
@@ -182,9 +183,10 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
         _, lane = schedule.split(last, [None, width])
     partial = schedule.rfactor(lane, -1)
     schedule.set_scope(partial, "local")
+    runs = _runs_apart(schedule, partial) if apart else []
     vectors, lane = schedule.split(schedule.reduce_loops(update)[-1], [None, lanes])
     vector = schedule.rfactor(lane, -1)
-    blocks = [partial, vector, schedule.cache_write(vector, "local")]
+    blocks = [*runs, partial, vector, schedule.cache_write(vector, "local")]
     for sums, loops in ((partial, schedule.reduce_loops(partial)), (vector, [vectors])):
         blocks += [schedule.decompose_reduction(sums, loops[0])] if loops else []
     for block in blocks:
@@ -194,3 +196,30 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     schedule.decompose_reduction(update, final)
     schedule.unroll(final)
     return True
+
+
+def _run_beside_each_other(
+    schedule: Schedule, outer: list[str], size: int | None, machine: Machine
+) -> bool:
+    """True for a few runs of whole pairs of vectors, which are walked side by side: a pair of sums
+    each in registers.
+    """
+    if len(outer) != 1 or size is None or size % (2 * machine.lanes):
+        return False
+    count = extent_of(schedule, outer[0])
+    return count is not None and 2 * count < machine.vector_registers
+
+
+def _runs_apart(schedule: Schedule, partial: str) -> list[str]:
+    """Give each run sums of its own, so that more are in flight, and make the loop over runs the
+    inner one; returns the blocks that fill them.
+    """
+    outer, run = schedule.reduce_loops(partial)
+    lane = schedule.loops(partial)[-1]
+    sums = schedule.rfactor(outer, 0)
+    schedule.set_scope(sums, "local")
+    schedule.reorder(run, outer, lane)
+    start = schedule.decompose_reduction(sums, run)
+    for block in (start, sums):
+        schedule.unroll(schedule.loops(block)[-2])
+    return [start, sums]
