@@ -47,7 +47,8 @@ export function checked(manifest, url) {
   if (manifest.version !== VERSION) {
     throw new PackageError(`${url}: package version ${manifest.version}, this runtime reads ${VERSION}: rebuild it`);
   }
-  for (const [device, program] of Object.entries(manifest.programs)) fillIn(device, program);
+  const tensors = new Set(manifest.weights.files.flatMap((/** @type {any} */ file) => Object.keys(file.tensors)));
+  for (const [device, program] of Object.entries(manifest.programs)) fillIn(device, program, tensors);
   return manifest;
 }
 
@@ -55,10 +56,11 @@ export function checked(manifest, url) {
  * What the manifest leaves out because it can be derived; see webmlc/package/manifest_json.py.
  * @param {string} device
  * @param {{ sizes?: Record<string, any>, buffers: any[], steps: any[] }} program
+ * @param {Set<string>} tensors
  */
-function fillIn(device, program) {
+function fillIn(device, program, tensors) {
   for (const buffer of program.buffers) {
-    buffer.kind ??= "scratch";
+    buffer.kind ??= tensors.has(buffer.name) ? "constant" : "scratch";
     buffer.dtype ??= "float32";
     if (buffer.kind === "constant") buffer.tensor ??= buffer.name;
     buffer.shape = buffer.shape.map((/** @type {any} */ size) => program.sizes?.[size] ?? size);

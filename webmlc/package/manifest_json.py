@@ -2,11 +2,11 @@
 
 In: a `Manifest`. Out: the text of `manifest.json`: one buffer, step or file a line, keys in a fixed
 order, so that equal manifests are equal bytes. What can be derived is left out
-(`runtime_js/manifest.js` fills it in): a buffer's kind where it is `scratch`, its tensor where it
-is its name; a step's device where it is the program's, its outputs where it has one, its origin
-where it has none. A step's arguments are the positions of its buffers, and a program's `sizes` are
-those that several of its buffers have and that take long to say. Reading checks every field and
-names the culprit:
+(`runtime_js/manifest.js` fills it in): a buffer's kind where it is `constant` and the weights hold
+its name, or `scratch` and they do not; its tensor where it is its name; a step's device where it is
+the program's, its outputs where it has one, its origin where it has none. A step's arguments are
+the positions of its buffers, and a program's `sizes` are the symbolic ones that several of its
+dimensions are. Reading checks every field and names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypeVar, cast
 
 from webmlc.core.dtypes import DType
@@ -66,7 +67,10 @@ def to_json(manifest: Manifest) -> str:
             path: {"bytes": f.bytes, "sha256": f.sha256}
             for path, f in sorted(manifest.files.items())
         },
-        "programs": {name: _program(name, p) for name, p in manifest.programs.items()},
+        "programs": {
+            name: _program(name, p, _tensors(manifest.weights))
+            for name, p in manifest.programs.items()
+        },
     }
     return _text(data) + "\n"
 
@@ -109,13 +113,17 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
     }
 
 
-def _program(own: Device, program: Program) -> dict[str, Any]:
+def _tensors(weights: Sequence[WeightFile]) -> frozenset[str]:
+    return frozenset(name for file in weights for name in file.tensors)
+
+
+def _program(own: Device, program: Program, tensors: AbstractSet[str]) -> dict[str, Any]:
     resources = program.resources
     positions = {buffer.name: place for place, buffer in enumerate(program.buffers)}
     names = _name_sizes(program.buffers)
     data: dict[str, Any] = {
         **({"sizes": {name: to_size(size) for size, name in names.items()}} if names else {}),
-        "buffers": [_buffer(b, names) for b in program.buffers],
+        "buffers": [_buffer(b, names, tensors) for b in program.buffers],
         "steps": [_step(own, s, positions) for s in program.steps],
         "segments": [_segment(s) for s in program.segments],
         "resources": {
@@ -140,12 +148,16 @@ def _name_sizes(buffers: Sequence[Buffer]) -> dict[Expr, str]:
     return {size: f"#{i}" for i, size in enumerate(d for d, count in found.items() if count > 1)}
 
 
-def _buffer(buffer: Buffer, sizes: Mapping[Expr, str]) -> dict[str, Any]:
+def _usual_kind(name: str, tensors: AbstractSet[str]) -> BufferKind:
+    return "constant" if name in tensors else "scratch"
+
+
+def _buffer(buffer: Buffer, sizes: Mapping[Expr, str], tensors: AbstractSet[str]) -> dict[str, Any]:
     shape = [sizes.get(d) or to_size(d) for d in buffer.shape]
     data: dict[str, Any] = {"name": buffer.name, "shape": shape}
     if buffer.dtype is not DType.float32:
         data["dtype"] = str(buffer.dtype)
-    if buffer.kind != "scratch":
+    if buffer.kind != _usual_kind(buffer.name, tensors):
         data["kind"] = buffer.kind
     if buffer.tensor not in (None, buffer.name):
         data["tensor"] = buffer.tensor
@@ -263,15 +275,16 @@ def from_json(text: str) -> Manifest:
         )
     weights = _Object(root.get("weights", dict), "weights")
     files = root.mapping("files", lambda o: File(o.get("bytes", int), o.get("sha256", str)))
+    read = weights.objects("files", lambda o: _read_weight_file(o, files))
     manifest = Manifest(
         name=root.get("name", str),
         compiler=root.get("compiler", str),
         symbols=root.objects("symbols", _read_symbol),
         inputs=root.objects("inputs", _read_port),
         outputs=root.objects("outputs", _read_port),
-        weights=weights.objects("files", lambda o: _read_weight_file(o, files)),
+        weights=read,
         files=files,
-        programs=_read_programs(root),
+        programs=_read_programs(root, _tensors(read)),
         sequences=_read_sequences(root),
     )
     _check(manifest)
@@ -318,22 +331,22 @@ def _read_weight_file(o: _Object, files: Mapping[str, File]) -> WeightFile:
     )
 
 
-def _read_programs(root: _Object) -> Mapping[Device, Program]:
+def _read_programs(root: _Object, tensors: AbstractSet[str]) -> Mapping[Device, Program]:
     devices: tuple[Device, ...] = ("wasm", "webgpu")
     given = root.get("programs", dict)
     for name in given.keys() - set(devices):
         raise PackageError(f"manifest.json: programs.{name} is of no known device")
     return {
-        device: _read_program(_Object(given[device], f"programs.{device}"), device)
+        device: _read_program(_Object(given[device], f"programs.{device}"), device, tensors)
         for device in devices
         if device in given
     }
 
 
-def _read_program(o: _Object, own: Device) -> Program:
+def _read_program(o: _Object, own: Device, tensors: AbstractSet[str]) -> Program:
     resources = _Object(o.get("resources", dict), o.path("resources"))
     sizes = o.get("sizes", dict) if "sizes" in o.data else {}
-    buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes))
+    buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes, tensors))
     return Program(
         buffers=buffers,
         steps=o.objects("steps", lambda s: _read_step(s, own, buffers)),
@@ -351,11 +364,11 @@ def _read_program(o: _Object, own: Device) -> Program:
     )
 
 
-def _read_buffer(o: _Object, sizes: Mapping[str, Any]) -> Buffer:
-    kind: BufferKind = "scratch"
+def _read_buffer(o: _Object, sizes: Mapping[str, Any], tensors: AbstractSet[str]) -> Buffer:
+    name = o.get("name", str)
+    kind = _usual_kind(name, tensors)
     if "kind" in o.data:
         kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "derived", "scratch")))
-    name = o.get("name", str)
     tensor = name if "tensor" not in o.data else o.get("tensor", str)
     dtype = _read_dtype(o) if "dtype" in o.data else DType.float32
     return Buffer(
