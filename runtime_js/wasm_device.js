@@ -68,11 +68,10 @@ export class WasmDevice {
     this.next = 0;
     /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
     this.pending = new Map();
-    /** @type {Map<string, Uint8Array>} */
-    this.staging = new Map();
     this.words = repeatWords(canShareMemory);
-    /** @type {Map<string, { slot: number, results: Transfers }>} Requests that the worker can repeat. */
+    /** @type {Map<string, { slot: number, downloads: Transfers, places: Map<string, Uint8Array> }>} Requests that the worker can repeat. */
     this.made = new Map();
+    this.slots = 0;
     /** @type {Error | null} */
     this.failure = null;
     this.onBytes = (/** @type {number} */ _bytes) => {};
@@ -113,13 +112,18 @@ export class WasmDevice {
    * @returns {Promise<Transfers>}
    */
   async execute(stage, symbols, uploads) {
-    const results = await this.#request(stage, symbols, this.#stage(uploads));
-    // A view of the model's own memory holds until the next stage: what is handed on is a copy.
-    return canShareMemory ? results.map(([name, view]) => [name, view.slice()]) : results;
+    try {
+      const downloads = await this.#request(stage, symbols, uploads);
+      // A view of the model's own memory holds until the next stage: what is handed on is a copy.
+      return canShareMemory ? downloads.map(([name, view]) => [name, view.slice()]) : downloads;
+    } catch (error) {
+      this.made.clear(); // the model's memory may have moved
+      throw error;
+    }
   }
 
   /**
-   * The downloads: by message the first time, later by repeating the request.
+   * The downloads: by message the first time; later the bytes are put in their places, and the request is repeated.
    * @param {number} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
@@ -128,18 +132,22 @@ export class WasmDevice {
   async #request(stage, symbols, uploads) {
     const { words, made } = this;
     const key = JSON.stringify([stage, symbols]);
-    let request = made.get(key);
+    const request = made.get(key);
     if (words && request && !this.failure) {
+      for (const [name, bytes] of uploads) request.places.get(name)?.set(bytes);
       const answer = this.#answer(ANSWER);
-      if (!(await repeat(words, request.slot, answer))) request.results = await answer;
-      this.pending.delete(ANSWER);
-      return request.results;
+      if (await repeat(words, request.slot, answer)) {
+        this.pending.delete(ANSWER);
+        return request.downloads;
+      }
+      made.clear(); // the memory has moved
+      return (await answer).downloads;
     }
-    if (made.size === MAX_REQUESTS) made.clear();
-    const slot = made.size;
-    const results = await this.#call({ type: "execute", slot, stage, symbols, uploads });
-    made.set(key, { slot, results });
-    return results;
+    const slot = this.slots++ % MAX_REQUESTS;
+    const { downloads, places, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });
+    if (moved || made.size === MAX_REQUESTS) made.clear();
+    if (words) made.set(key, { slot, downloads, places: new Map(places) });
+    return downloads;
   }
 
   /**
@@ -150,29 +158,11 @@ export class WasmDevice {
    * @returns {Promise<number[]>}
    */
   profile(stage, symbols, uploads) {
-    return this.#call({ type: "profile", stage, symbols, uploads: this.#stage(uploads) });
+    return this.#call({ type: "profile", stage, symbols, uploads });
   }
 
   dispose() {
     this.#fail(new InternalError("the model was disposed of"));
-  }
-
-  /**
-   * The same bytes in memory that the worker sees, so that no message carries them, where the page may share memory.
-   * @param {Transfers} uploads
-   * @returns {Transfers}
-   */
-  #stage(uploads) {
-    if (!canShareMemory) return uploads;
-    return uploads.map(([name, bytes]) => {
-      let staged = this.staging.get(name);
-      if (staged?.length !== bytes.length) {
-        this.staging.set(name, (staged = new Uint8Array(new SharedArrayBuffer(bytes.length))));
-        this.made.clear(); // the worker does not know the new bytes
-      }
-      staged.set(bytes);
-      return [name, staged];
-    });
   }
 
   /** @param {Record<string, any>} message @param {Transferable[]} [transfer] @returns {Promise<any>} */

@@ -133,6 +133,11 @@ export class Leader {
     return downloads.map((name) => [name, canShareMemory ? this.#view(name) : this.#view(name).slice()]);
   }
 
+  /** Where the uploads of what was executed last lie. @param {Execute} request @returns {Transfers} */
+  places({ uploads }) {
+    return uploads.map(([name]) => [name, this.#view(name)]);
+  }
+
   /** Milliseconds of each step. @param {Execute} request @returns {number[]} */
   profile(request) {
     const { run } = this.#start(request);

@@ -17,21 +17,25 @@ const parent = parentPort();
 let leader;
 /** @type {Int32Array | null} */
 let words = null;
-/** @type {{ request: Execute, memory: WebAssembly.Memory }[]} By slot; the memory that their answers are views of. */
+/** @type {Execute[]} Requests that the page may repeat, by slot: their bytes are in place by then. */
 const made = [];
+/** @type {WebAssembly.Memory | null} What the answers until now are views of. */
+let memory = null;
 
 parent.listen(async ({ id, type, slot, bell, ...request }) => {
   try {
     if (type === "load") {
       leader = await Leader.load(request, (bytes) => parent.post({ bytes }));
+      ({ memory } = leader);
       words = request.words;
       parent.post({ id, result: leader.stages });
     } else if (type === "profile") {
       parent.post({ id, result: leader.profile(request) });
     } else {
-      const result = leader.execute(request);
-      made[slot] = { request, memory: leader.memory };
-      parent.post({ id, result }, canShareMemory ? [] : result.map(([, data]) => data.buffer));
+      const result = execute(request);
+      const places = canShareMemory ? leader.places(request) : [];
+      made[slot] = { ...request, uploads: [] };
+      parent.post({ id, result: { ...result, places } }, canShareMemory ? [] : result.downloads.map(([, data]) => data.buffer));
     }
   } catch (error) {
     parent.post({ id, error: toData(error) });
@@ -39,13 +43,19 @@ parent.listen(async ({ id, type, slot, bell, ...request }) => {
   if (words) serve(words, bell, repeat);
 });
 
-/** Whether the answer is what it was: the same views; else posts it. @param {number} slot */
+/** The downloads, and whether they and all places lie in another memory than before. @param {Execute} request */
+function execute(request) {
+  const downloads = leader.execute(request);
+  const moved = leader.memory !== memory;
+  ({ memory } = leader);
+  return { downloads, moved };
+}
+
+/** Whether the answer is the same views as before; else posts it. @param {number} slot */
 function repeat(slot) {
   try {
-    const before = made[slot];
-    const result = leader.execute(before.request);
-    if (leader.memory === before.memory) return true;
-    before.memory = leader.memory;
+    const result = execute(made[slot]);
+    if (!result.moved) return true;
     parent.post({ id: ANSWER, result });
   } catch (error) {
     parent.post({ id: ANSWER, error: toData(error) });
