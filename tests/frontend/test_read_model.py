@@ -188,6 +188,17 @@ def test_models_of_before_numpy_broadcasting_are_converted() -> None:
     assert [node.op for node in module.main.nodes] == ["Unsqueeze", "Add"]
 
 
+@pytest.mark.parametrize("shape", ["2, 3, 4", "2, 3"])
+def test_slopes_of_before_numpy_broadcasting_are_one_a_channel(shape: str) -> None:
+    text = f"""<ir_version: 3, opset_import: ["" : 6]>
+        g (float[{shape}] x, float[3] s) => (float[{shape}] y) {{ a = Relu(x)  y = PRelu(a, s) }}"""
+    module = read_model(onnx.parser.parse_model(text))
+    nodes = {node.op: node for node in module.main.nodes}
+    assert list(nodes) == (["Relu", "PRelu"] if shape == "2, 3" else ["Relu", "Unsqueeze", "PRelu"])
+    if "Unsqueeze" in nodes:
+        assert nodes["Unsqueeze"].attributes["axes"] == (1,)
+
+
 def test_a_value_that_nothing_makes() -> None:
     with pytest.raises(ModelError, match="malformed"):
         read_model(parse(RELU + "{ y = Relu(z) }"))

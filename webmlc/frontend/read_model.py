@@ -32,6 +32,7 @@ from onnx import (
     helper,
     inliner,
     numpy_helper,
+    shape_inference,
     version_converter,
 )
 
@@ -95,12 +96,37 @@ def _modernise(model: ModelProto) -> ModelProto:
     if all(version >= NUMPY_BROADCASTING for version in _versions(model)):
         return model
     try:
-        return version_converter.convert_version(model, NUMPY_BROADCASTING)
+        return version_converter.convert_version(_align_slopes(model), NUMPY_BROADCASTING)
     except (RuntimeError, version_converter.ConvertError) as error:
         message = str(error).strip().splitlines()[0]
         raise ModelError(
             f"ONNX's version converter cannot modernise the model: {message}"
         ) from None
+
+
+def _align_slopes(model: ModelProto) -> ModelProto:
+    """A copy whose slopes of PRelu, one a channel, stand along the second axis: the converter
+    leaves them to numpy's broadcasting, which takes them along the last.
+    """
+    inferred = shape_inference.infer_shapes(model).graph
+    known = (*inferred.input, *inferred.value_info, *inferred.output)
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in known}
+    ranks |= {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
+    result = ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    for original in model.graph.node:
+        node = NodeProto()
+        node.CopyFrom(original)
+        if node.op_type == "PRelu" and not node.domain:
+            data, slope = node.input
+            axes = range(1, ranks.get(data, 0) - 1)
+            if ranks.get(slope) == 1 and axes:
+                node.input[1] = f"{node.output[0]}.slope"
+                aligned = helper.make_node("Unsqueeze", [slope], [node.input[1]], axes=axes)
+                result.graph.node.append(aligned)
+        result.graph.node.append(node)
+    return result
 
 
 def _check_opsets(model: ModelProto) -> None:

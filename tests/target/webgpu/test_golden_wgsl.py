@@ -42,7 +42,7 @@ KERNELS: dict[str, LoopFunction] = {
     "convolution": k.convolution(8, 8, 8, 16, 3),
     "convolution_first": k.convolution(7, 7, 3, 8, 3, 2),
     "depthwise": k.depthwise(8, 8, 8, 3),
-    "max_pool": k.pool(8, 8, 2, "max"),
+    "max_pool": k.pool(8, 8, 2, "relaxed_max"),
     "softmax": k.softmax(5, 40),
     "layer_norm": k.layer_norm(S, 3, 9),
     "transpose": k.transpose((0, 2, 3, 1), 1, 3, 8, 8),

@@ -16,8 +16,10 @@ fn softmax(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id
  for (var k1 = 0; k1 < 40; k1++) {
   r1 += exp(x_0[p + k1] - r);
  }
+ let v = 1.0f / r1;
+ let p1 = tx * 40;
  for (var k2 = 0; k2 < 40; k2++) {
-  let p1 = p + k2;
-  out0_0[p1] = exp(x_0[p1] - r) / r1;
+  let p2 = p1 + k2;
+  out0_0[p2] = exp(x_0[p2] - r) * v;
  }
 }
