@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from tests.graph.graphs import module
 from tests.schedule.checks import body_text
+from tests.schedule.rules import kernels as k
 from webmlc.core.expr import Expr
 from webmlc.core.machine import WEBGPU
 from webmlc.graph.choose_layouts import choose_layouts
@@ -21,12 +19,6 @@ from webmlc.loops.verify import verify
 from webmlc.schedule.factor_reductions import factor_kernel, factor_reductions
 from webmlc.schedule.split_kernels import fits_dispatch, split_kernels
 
-_spec = importlib.util.spec_from_file_location(
-    "kernels", Path(__file__).parent / "rules/kernels.py"
-)
-assert _spec is not None and _spec.loader is not None
-k = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(k)
 S: Expr = k.S
 
 

@@ -6,26 +6,20 @@ WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_inner_loops.py      # after a ch
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.schedule.rules import kernels
 from webmlc.core.machine import RELAXED
 from webmlc.schedule.rules import choose_rule
 from webmlc.target.lower import lower
 from webmlc.target.wasm.emit_module import Step, emit_module
 
 GOLDEN = Path(__file__).parent / "golden"
-_KERNELS = Path(__file__).parents[1] / "schedule" / "rules" / "kernels.py"
-_spec = importlib.util.spec_from_file_location("kernels", _KERNELS)
-assert _spec is not None and _spec.loader is not None
-kernels: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(kernels)
 CASES = {
     "matmul": (kernels.matmul(12, 16, 480, epilogue=False), 12, 1),
     "conv_3x3": (kernels.convolution(14, 12, 64, 16, 3), 12, 1),

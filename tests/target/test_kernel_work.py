@@ -4,12 +4,11 @@ that they move.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
 
 import pytest
 
+from tests.schedule.rules import kernels as k
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.rewrite import evaluate
 from webmlc.loops.count_work import count_work
@@ -17,12 +16,6 @@ from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.kernel_work import Kernel, kernel_work
 from webmlc.target.lower import lower
-
-_path = Path(__file__).parents[1] / "schedule" / "rules" / "kernels.py"
-_spec = importlib.util.spec_from_file_location("kernels", _path)
-assert _spec is not None and _spec.loader is not None
-k = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(k)
 
 S = k.S
 WRITTEN_ONCE: dict[str, tuple[LoopFunction, dict[str, int]]] = {

@@ -6,7 +6,6 @@ WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_row_loops.py      # after a chan
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import textwrap
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.schedule.rules import kernels
 from webmlc.core.machine import RELAXED, SIMD128
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import choose_rule
@@ -23,11 +23,6 @@ from webmlc.target.lower import lower
 from webmlc.target.wasm.emit_module import print_function
 
 GOLDEN = Path(__file__).parent / "golden"
-_KERNELS = Path(__file__).parents[1] / "schedule" / "rules" / "kernels.py"
-_spec = importlib.util.spec_from_file_location("kernels", _KERNELS)
-assert _spec is not None and _spec.loader is not None
-kernels: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(kernels)
 ROWS, COLUMNS = 3, 128
 
 

@@ -4,14 +4,13 @@ replays.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.schedule.rules import kernels as k
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.simplify import simplify
@@ -22,11 +21,6 @@ from webmlc.schedule.rules import choose_rule
 from webmlc.schedule.schedule import replay
 from webmlc.target.lower import lower
 from webmlc.target.wasm.emit_module import Step, emit_module
-
-_spec = importlib.util.spec_from_file_location("kernels", Path(__file__).with_name("kernels.py"))
-assert _spec is not None and _spec.loader is not None
-k = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(k)
 
 S = k.S
 CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {

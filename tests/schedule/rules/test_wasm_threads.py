@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 import wasmtime
 from numpy.typing import NDArray
 
+from tests.schedule.rules import kernels as k
 from webmlc.core.machine import RELAXED
 from webmlc.host.wasm import _Memory
 from webmlc.loops.ir import LoopFunction
@@ -20,11 +19,6 @@ from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.lower import lower
 from webmlc.target.wasm.emit_module import Step, emit_module
 from webmlc.target.wasm.threads import RUNNING
-
-_spec = importlib.util.spec_from_file_location("kernels", Path(__file__).with_name("kernels.py"))
-assert _spec is not None and _spec.loader is not None
-k = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(k)
 
 CASES: dict[str, tuple[LoopFunction, dict[str, int]]] = {
     "matmul": (k.matmul(100, 96, 64), {}),

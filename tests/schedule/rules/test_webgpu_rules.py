@@ -4,13 +4,13 @@ one does.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+from tests.schedule.rules import kernels as k
+from tests.target.webgpu import gpu
 from webmlc.core.machine import WEBGPU
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
@@ -20,18 +20,7 @@ from webmlc.schedule.schedule import replay
 from webmlc.target.lower import lower
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 
-
-def _load(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 HERE = Path(__file__).parent
-k = _load("kernels", HERE / "kernels.py")
-gpu = _load("gpu", HERE.parents[1] / "target" / "webgpu" / "gpu.py")
 
 S = k.S
 Case = tuple[str, LoopFunction, dict[str, int]]

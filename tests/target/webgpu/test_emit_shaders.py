@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.target.webgpu import gpu
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import WEBGPU
 from webmlc.loops.gpu_form import gpu_obstacle
@@ -19,11 +18,6 @@ from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.lower import lower
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 from webmlc.target.webgpu.names import wgsl_name
-
-_spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
-assert _spec is not None and _spec.loader is not None
-gpu = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(gpu)
 
 DOUBLE = """\
 @T.kernel(origin=["Mul 1", "twice"])

@@ -5,16 +5,15 @@ WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/webgpu/test_golden_wgsl.py   # after 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.browser.pages import Page, open_pages
+from tests.schedule.rules import kernels as k
 from webmlc.core.machine import WEBGPU
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import schedule_kernel
@@ -25,15 +24,6 @@ HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
 
 
-def _load(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-k = _load("kernels", HERE.parents[1] / "schedule" / "rules" / "kernels.py")
 S = k.S
 KERNELS: dict[str, LoopFunction] = {
     "matmul": k.matmul(32, 32, 32),

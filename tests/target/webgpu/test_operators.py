@@ -4,12 +4,10 @@ and edges.
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from tests.target.webgpu import gpu
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Var
 from webmlc.core.machine import WEBGPU
@@ -17,11 +15,6 @@ from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Store
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.lower import lower
-
-_spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
-assert _spec is not None and _spec.loader is not None
-gpu = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(gpu)
 
 FLOATS = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.7, -3.7, 0.1, -0.01, 1e-4]
 INTEGERS = [0, 1, -1, 2, -2, 3, -3, 7, -7, 8, -8, 100, -100, 12345, -12345, 2**30]

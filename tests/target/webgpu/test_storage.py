@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.target.webgpu import gpu
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var
 from webmlc.core.machine import WEBGPU
@@ -18,11 +17,6 @@ from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Store
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.lower import lower
-
-_spec = importlib.util.spec_from_file_location("gpu", Path(__file__).with_name("gpu.py"))
-assert _spec is not None and _spec.loader is not None
-gpu = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(gpu)
 
 Array = np.ndarray[Any, Any]
 SMALL = [DType.int8, DType.uint8, DType.int16, DType.uint16]
