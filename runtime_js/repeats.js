@@ -2,20 +2,22 @@
 // a small model.
 //
 //   page:   ring(words, MESSAGE)                 after posting a message: it must carry `bell`, the count to come
-//           await repeat(words, slot, answer)    true where the answer is what it was before
+//           await repeat(words, slot, failure)   resolves when the request is done again
 //   worker: serve(words, bell, again)            after each message: sleeps, repeats, returns when one waits
+
+import { canShareMemory } from "./platform.js";
 
 const BELL = 0; // counts requests
 const SLOT = 1; // which; or that a message waits
-const DONE = 2; // counts answers to repeated requests
-const SAME = 3; // whether the last answer is what it was; else a message has it
+const DONE = 2; // counts requests that were repeated
+const FAILED = 3; // 1 where the last one failed: a message says why
 export const MESSAGE = -1;
-export const ANSWER = -1; // the id of a message that answers a repeated request
+export const FAILURE = -1; // the id of that message
 
 const { waitAsync } = /** @type {any} */ (Atomics);
 
-/** @param {boolean} canShareMemory @returns {Int32Array | null} null where a page cannot wait without blocking */
-export function repeatWords(canShareMemory) {
+/** @returns {Int32Array | null} null where a page cannot wait without blocking */
+export function repeatWords() {
   return canShareMemory && waitAsync ? new Int32Array(new SharedArrayBuffer(16)) : null;
 }
 
@@ -32,25 +34,24 @@ export function ring(words, slot) {
 }
 
 /**
- * Have a request repeated.
+ * Have a request repeated; resolves when it is done.
  * @param {Int32Array} words
  * @param {number} slot
- * @param {Promise<any>} answer resolves or rejects by message
- * @returns {Promise<boolean>} whether the answer is what it was; else `answer` has it
+ * @param {Promise<any>} failure rejects by message
  */
-export async function repeat(words, slot, answer) {
+export async function repeat(words, slot, failure) {
   const done = Atomics.load(words, DONE);
   ring(words, slot);
-  const { async, value } = waitAsync.call(Atomics, words, DONE, done);
-  if (async) await Promise.race([value, answer]);
-  return Atomics.load(words, SAME) === 1;
+  const { async, value } = waitAsync(words, DONE, done);
+  if (async) await Promise.race([value, failure]);
+  if (Atomics.load(words, FAILED)) await failure;
 }
 
 /**
  * The worker's part: sleep until the page rings, and repeat what it asks; returns when a message waits.
  * @param {Int32Array} words
  * @param {number} seen the count that the message before carried
- * @param {(slot: number) => boolean} again whether the answer is what it was; else it is posted already
+ * @param {(slot: number) => boolean} again false where it failed and has posted why
  */
 export function serve(words, seen, again) {
   for (;;) {
@@ -58,7 +59,7 @@ export function serve(words, seen, again) {
     seen = Atomics.load(words, BELL);
     const slot = Atomics.load(words, SLOT);
     if (slot === MESSAGE) return;
-    Atomics.store(words, SAME, again(slot) ? 1 : 0);
+    Atomics.store(words, FAILED, again(slot) ? 0 : 1);
     Atomics.add(words, DONE, 1);
     Atomics.notify(words, DONE);
   }

@@ -5,7 +5,7 @@
 
 import { fromData, InternalError, PackageError } from "./errors.js";
 import { canShareMemory, openWorker } from "./platform.js";
-import { ANSWER, MESSAGE, nextBell, repeat, repeatWords, ring } from "./repeats.js";
+import { FAILURE, MESSAGE, nextBell, repeat, repeatWords, ring } from "./repeats.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -68,7 +68,7 @@ export class WasmDevice {
     this.next = 0;
     /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
     this.pending = new Map();
-    this.words = repeatWords(canShareMemory);
+    this.words = repeatWords();
     /** @type {Map<string, { slot: number, downloads: Transfers, places: Map<string, Uint8Array> }>} Requests that the worker can repeat. */
     this.made = new Map();
     this.slots = 0;
@@ -135,13 +135,9 @@ export class WasmDevice {
     const request = made.get(key);
     if (words && request && !this.failure) {
       for (const [name, bytes] of uploads) request.places.get(name)?.set(bytes);
-      const answer = this.#answer(ANSWER);
-      if (await repeat(words, request.slot, answer)) {
-        this.pending.delete(ANSWER);
-        return request.downloads;
-      }
-      made.clear(); // the memory has moved
-      return (await answer).downloads;
+      await repeat(words, request.slot, this.#answer(FAILURE));
+      this.pending.delete(FAILURE);
+      return request.downloads;
     }
     const slot = this.slots++ % MAX_REQUESTS;
     const { downloads, places, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });

@@ -105,28 +105,28 @@ def _modernise(model: ModelProto) -> ModelProto:
 
 
 def _align_slopes(model: ModelProto) -> ModelProto:
-    """A copy whose slopes of PRelu, one a channel, stand along the second axis: the converter
-    leaves them to numpy's broadcasting, which takes them along the last.
+    """The model, or a copy in which slopes of PRelu, one a channel, stand along the second axis:
+    the converter leaves them to numpy's broadcasting, which takes them along the last.
     """
+    if all(node.op_type != "PRelu" for node in model.graph.node):
+        return model
+    aligned = ModelProto()
+    aligned.CopyFrom(model)
     inferred = shape_inference.infer_shapes(model).graph
     known = (*inferred.input, *inferred.value_info, *inferred.output)
     ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in known}
     ranks |= {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
-    result = ModelProto()
-    result.CopyFrom(model)
-    del result.graph.node[:]
-    for original in model.graph.node:
-        node = NodeProto()
-        node.CopyFrom(original)
+    nodes = aligned.graph.node
+    for place, node in reversed(list(enumerate(nodes))):
         if node.op_type == "PRelu" and not node.domain:
             data, slope = node.input
             axes = range(1, ranks.get(data, 0) - 1)
             if ranks.get(slope) == 1 and axes:
                 node.input[1] = f"{node.output[0]}.slope"
-                aligned = helper.make_node("Unsqueeze", [slope], [node.input[1]], axes=axes)
-                result.graph.node.append(aligned)
-        result.graph.node.append(node)
-    return result
+                nodes.insert(
+                    place, helper.make_node("Unsqueeze", [slope], [node.input[1]], axes=axes)
+                )
+    return aligned
 
 
 def _check_opsets(model: ModelProto) -> None:

@@ -28,13 +28,13 @@ from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
 from webmlc.package.manifest import Run
 from webmlc.package.memory_plan import (
     PAGE,
-    RUNNING,
     SCRATCH_BASE,
     SLOT_TABLE,
     Layout,
     layout,
     scratch_stride,
 )
+from webmlc.target.wasm.threads import RUNNING
 
 Function = Callable[[int, int, int, int], None]
 MAX_PAGES = 65536

@@ -33,8 +33,6 @@ from webmlc.package.transfers import Stage, stages
 
 SLOT_TABLE = 1024
 """Address of the slot table; the control area lies below."""
-RUNNING = 128
-"""Address of the i32 that is 1 while threads other than the first are to help."""
 SCRATCH_BASE = 256
 """Address of the i32 that holds the first thread's scratch address; the stride follows it."""
 PAGE = 65536

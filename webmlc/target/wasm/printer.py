@@ -45,6 +45,9 @@ SCRATCH_ALIGNMENT = 64
 SCRATCH_BASE, SCRATCH_STRIDE = 256, 260
 """Where the control area says how scratch memory is laid out (see `emit_module`)."""
 
+_ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
+_BYTES = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "v128": 16}
+
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
@@ -293,10 +296,6 @@ class _KernelPrinter:
 def uses(root: Stmt, var: Var) -> bool:
     """True where any expression of `root` depends on `var`."""
     return any(depends(e, var) for stmt in walk_statements(root) for e in expressions(stmt))
-
-
-_ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
-_BYTES = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "v128": 16}
 
 
 def names_taken(lines: list[str]) -> list[str]:
