@@ -100,6 +100,23 @@ def test_resized_maps_keep_channels_last(resize: str, made_of: str) -> None:
     assert operators(made) == ["Transpose", "Conv", *made_of.split(), "Conv", "Transpose"]
 
 
+def test_shuffled_channels_stay_last() -> None:
+    text = f"""
+    g (float[1,8,6,6] x) => (float[1,8,6,6] y)
+    <{zeros("w", 8, 4, 1, 1)}, {zeros("v", 8, 1, 3, 3)},
+     int64[5] apart = {{1, 2, 4, 6, 6}}, int64[4] whole = {{1, 8, 6, 6}}> {{
+      a = Conv <group = 2> (x, w)
+      b = Reshape(a, apart)
+      c = Transpose <perm = [0,2,1,3,4]> (b)
+      d = Reshape(c, whole)
+      e = Relu(d)
+      y = Conv <group = 8, pads = [1,1,1,1]> (e, v)
+    }}
+    """
+    made = ["transpose", "conv_relu", "channelshuffle_pad", "depthwiseconv", "transpose"]
+    assert groups(module(text)) == made
+
+
 def test_epilogues_join_their_contraction() -> None:
     assert groups(module(RESIDUAL)) == [
         "transpose_pad",

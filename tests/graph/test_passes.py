@@ -190,6 +190,32 @@ def test_transposes_and_views_compose() -> None:
     check(model, module, x=normal(2, 3, 4))
 
 
+@pytest.mark.parametrize(
+    ("apart", "perm", "made"),
+    [
+        ([2, 2, 3, 5, 4], [0, 2, 1, 3, 4], ["ChannelShuffle"]),
+        ([2, 3, 2, 5, 4], [0, 2, 1, 3, 4], ["ChannelShuffle"]),
+        ([2, 6, 5, 2, 2], [0, 1, 2, 4, 3], ["ChannelShuffle"]),
+        ([2, 3, 2, 5, 4], [0, 2, 1, 4, 3], ["Reshape", "Transpose", "Reshape"]),
+        ([2, 2, 3, 5, 4], [0, 1, 3, 2, 4], ["Reshape", "Transpose", "Reshape"]),
+    ],
+)
+def test_an_axis_whose_halves_change_places_is_shuffled(
+    apart: list[int], perm: list[int], made: list[str]
+) -> None:
+    model = parse(
+        f"""g (float[2, 6, 5, 4] x) => (float[2, 6, 5, 4] y) {{
+            a = Reshape(x, apart)
+            b = Transpose<perm = {perm}>(a)
+            y = Reshape(b, whole)
+        }}""",
+        apart=np.array(apart), whole=np.array([2, 6, 5, 4]),
+    )  # fmt: skip
+    module = optimise(model)
+    assert operators(module.main) == made
+    check(model, module, x=normal(2, 6, 5, 4))
+
+
 def test_parts_without_elements_leave_a_concat() -> None:
     model = parse(
         """g (float[2, 3] x) => (float[2, 3] y) {

@@ -91,6 +91,24 @@ def test_pads_and_concats_write_disjoint_pieces_that_cover_the_output() -> None:
         assert len(list(blocks(kernel.body))) == 1
 
 
+def test_what_maps_a_concat_is_written_part_by_part() -> None:
+    text = """
+    g (float[n,3,4] a, float[n,3,2] b, float[6] k) => (float[n,3,6] y) {
+      c = Concat <axis = -1> (a, b)
+      d = Add(c, k)
+      y = Relu(d)
+    }
+    """
+    (kernel,) = kernels(text).values()
+    assert len(list(blocks(kernel.body))) == 2
+    assert "select" not in print_function(kernel)
+    rng = np.random.default_rng(0)
+    a, b, k = (rng.normal(size=s).astype(np.float32) for s in ((2, 3, 4), (2, 3, 2), (6,)))
+    written = np.full((2, 3, 6), np.nan, np.float32)
+    run(kernel, {"in0": a, "in1": b, "in2": k, "out0": written}, {"n": 2})
+    assert np.array_equal(written, np.maximum(np.concatenate([a, b], -1) + k, 0))
+
+
 def test_dear_values_are_stored_for_the_stages_that_share_them() -> None:
     text = "g (float[4,16] x) => (float[4,16] y) { y = Softmax <axis = -1> (x) }"
     names = [b.name for b in next(iter(kernels(text).values())).allocations]

@@ -274,7 +274,7 @@ class _Layouts(LayoutValues):
         elif key == "Gather" and self.rank(node.inputs[1]) == 1:
             inputs = [self.as_nhwc(node.inputs[0]), node.inputs[1]]
             attributes = {**attributes, "axis": moved[attributes.get("axis", 0) % rank]}
-        elif key == "webmlc.Resample":
+        elif key in ("webmlc.Resample", "webmlc.ChannelShuffle"):
             inputs = [self.as_nhwc(node.inputs[0]), *node.inputs[1:]]
             attributes = {**attributes, "axis": moved[attributes["axis"]]}
         elif key == "Resize" and self.resize_inputs(node) is not None:

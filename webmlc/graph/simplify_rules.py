@@ -11,32 +11,30 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.expr import as_int
-from webmlc.graph.ir import Array, Node, TensorType
-from webmlc.graph.meaning import kind_of
+from webmlc.graph.ir import Array, Node
 from webmlc.graph.ops.operator import Context
-from webmlc.graph.ops.shapes import ONE, ZERO, same
+from webmlc.graph.ops.shapes import ZERO
 from webmlc.graph.ops.slice import pads_of, slices
 from webmlc.graph.ops.view import permutation
+from webmlc.graph.rearrangement_rules import (
+    canonical_view,
+    hoist_elementwise,
+    same_type,
+    simplify_transpose,
+    use_channel_shuffle,
+)
 from webmlc.graph.rewriting import Rewriting, Rule
 
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 SINGLE = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})
 NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
-MAPS = ("elementwise", "broadcast")
 COMMUTATIVE = frozenset({"Add", "Mul"})
-
-
-def _same_type(a: TensorType | None, b: TensorType | None) -> bool:
-    if a is None or b is None or a.dtype != b.dtype or a.rank != b.rank:
-        return False
-    return all(same(x, y) for x, y in zip(a.shape, b.shape, strict=True))
 
 
 def drop_identity(rewriting: Rewriting, node: Node, context: Context) -> str | None:
     """What returns its first input as it is."""
     if node.domain or len(node.outputs) != 1 or not node.inputs or not node.inputs[0]:
         return None
-    unchanged = _same_type(context.types[0], context.outputs[0] if context.outputs else None)
+    unchanged = same_type(context.types[0], context.outputs[0] if context.outputs else None)
     match node.op:
         case "Identity":
             found = True
@@ -81,83 +79,11 @@ def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | No
         return None
     for here, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE else ((0, 1),):
         array = context.constant(other)
-        if array is None or not _same_type(context.types[here], context.outputs[0]):
+        if array is None or not same_type(context.types[here], context.outputs[0]):
             continue
         if array.size and bool(np.all(array == NEUTRAL[node.op])):
             return node.inputs[here]
     return None
-
-
-def canonical_view(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Every view is a Reshape that names its shape; a view of a view is one view."""
-    if node.domain or node.op not in VIEWS or not context.outputs:
-        return None
-    source = node.inputs[0]
-    before = rewriting.producer(source)
-    if before is not None and _is_view(before):
-        source = before.inputs[0]
-    if source == node.inputs[0] and _is_view(node):
-        return None
-    return replace(
-        node, op="Reshape", inputs=(source,), attributes={"shape": context.outputs[0].shape}
-    )
-
-
-def _is_view(node: Node) -> bool:
-    return node.op == "Reshape" and not node.domain and len(node.inputs) == 1
-
-
-def simplify_transpose(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """A transpose of a transpose is one; one that moves only axes of size 1 is a view."""
-    if node.domain or node.op != "Transpose":
-        return None
-    axes = permutation(context)
-    before = rewriting.producer(node.inputs[0])
-    if before is not None and before.op == "Transpose" and not before.domain:
-        inner = permutation(rewriting.scope.context(before))
-        composed = tuple(inner[a] for a in axes)
-        return replace(node, inputs=before.inputs, attributes={"perm": composed})
-    moved = [a for a in axes if context.shape(0)[a] != ONE]
-    if moved == sorted(moved):
-        return replace(node, op="Reshape", attributes={"shape": context.outputs[0].shape})
-    return None
-
-
-def hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """What maps the elements of a rearranged product comes before the rearrangement: there it joins
-    the product's kernel.
-    """
-    if node.domain or kind_of(node) not in MAPS or len(context.outputs) != 1:
-        return None
-    read = [i for i in node.inputs if i and not _is_number(rewriting.constants.get(i))]
-    if len(read) != 1 or not _same_type(rewriting.scope.type_of(read[0]), context.outputs[0]):
-        return None
-    value, moves = read[0], list[Node]()
-    while rewriting.is_single_use(value) and (maker := rewriting.producer(value)) is not None:
-        if not _rearranges(maker):
-            break
-        moves.insert(0, maker)
-        value = maker.inputs[0]
-    maker = rewriting.producer(value)
-    if not moves or maker is None or not rewriting.is_single_use(value):
-        return None
-    if kind_of(maker) not in (*MAPS, "contraction"):
-        return None
-    steps = [replace(node, inputs=tuple(value if i == read[0] else i for i in node.inputs)), *moves]
-    for before, step in zip((maker, *moves[:-1]), steps[:-1], strict=True):
-        output = rewriting.fresh(node, "hoisted")
-        rewriting.types[output] = rewriting.types[before.outputs[0]]
-        inputs = step.inputs if step is steps[0] else (value,)
-        value = rewriting.emit(replace(step, inputs=inputs, outputs=(output,)))
-    return replace(moves[-1], inputs=(value,), outputs=node.outputs)
-
-
-def _rearranges(node: Node) -> bool:
-    return (node.domain, node.op) in (("", "Reshape"), ("", "Transpose"), ("webmlc", "View"))
-
-
-def _is_number(array: Array | None) -> bool:
-    return array is not None and array.ndim == 0
 
 
 def split_batch_normalisation(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
@@ -196,7 +122,7 @@ def fold_into_weights(rewriting: Rewriting, node: Node, context: Context) -> Nod
             continue
         if maker.domain or maker.op not in ("Conv", "ConvTranspose", "Gemm"):
             continue
-        if not _same_type(context.types[here], context.outputs[0]):
+        if not same_type(context.types[here], context.outputs[0]):
             continue
         made = rewriting.scope.context(maker)
         channels = _per_channel(array, made)
@@ -317,7 +243,7 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
         made = rewriting.scope.context(inner)
         for x, c in ((0, 1), (1, 0)):
             constant = made.constant(c)
-            if constant is None or not _same_type(made.types[x], context.outputs[0]):
+            if constant is None or not same_type(made.types[x], context.outputs[0]):
                 continue
             wide = np.float64 if outer.dtype != np.float64 else np.longdouble
             a: Any = constant.astype(wide)
@@ -344,6 +270,7 @@ RULES: tuple[Rule, ...] = (
     drop_neutral,
     canonical_view,
     simplify_transpose,
+    use_channel_shuffle,
     hoist_elementwise,
     split_batch_normalisation,
     fold_into_weights,

@@ -17,14 +17,15 @@ from typing import Literal
 
 import numpy as np
 
+from webmlc.core.bounds import Interval
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int
 from webmlc.core.rewrite import rewrite, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
-from webmlc.graph.ir import Function, TensorType
-from webmlc.graph.meaning import compute_node, pieces_of_node
+from webmlc.graph.ir import Function, Node, TensorType
+from webmlc.graph.meaning import compute_node, kind_of, pieces_of_node
 from webmlc.graph.pieces import Piece
 from webmlc.loops.ir import (
     Axis,
@@ -47,6 +48,9 @@ Device = Literal["wasm", "webgpu"]
 _DEAR = 4
 """Scalar operators of this cost or more are not computed twice."""
 _HALVES = (DType.float16, DType.bfloat16)
+_MAPS = ("elementwise", "broadcast")
+_FEW = 8
+"""Pieces up to which what maps a value's elements is written for each piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,9 @@ def from_graph(body: Function, name: str, device: Device = "wasm") -> Lowered:
     Parameters are `in0, in1, ...` (the inputs that are read at run time, in order) then `out0,
     ...`: names do not depend on the model, so equal kernels are equal functions; what only shapes
     the code (axes, pads) is no parameter. On the CPU, operators that put parts together (Concat,
-    Pad) write each part by a block of its own, and dear values that several stages read are stored;
-    a GPU dispatch cannot wait for all its threads between blocks, so there both are computed where
-    they are read.
+    Pad) write each part by a block of its own, as does what maps their results, and dear values
+    that several stages read are stored; a GPU dispatch cannot wait for all its threads between
+    blocks, so there all are computed where they are read.
     """
     return _Lowering(body, name, device).run()
 
@@ -128,17 +132,26 @@ class _Lowering:
         pieces: dict[str, tuple[Piece, ...]] = {}
         for node in self.body.nodes:
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
-            in_parts = self.device == "wasm" or node.op == "PutSlice"
-            if in_parts and node.outputs[0] in self.body.outputs:
-                parts = pieces_of_node(node, self.body, inputs)
-                if parts is not None:
-                    pieces[node.outputs[0]] = parts
+            output, in_parts = node.outputs[0], self.device == "wasm" or node.op == "PutSlice"
+            parts = pieces_of_node(node, self.body, inputs) if in_parts else None
+            if parts is not None:
+                pieces[output] = parts
+                if output in self.body.outputs:
                     continue
             results = compute_node(node, self.body, inputs)
             for value, tensor in zip(node.outputs, results, strict=False):
                 if value:
                     self.tensors[value] = tensor
-        return pieces
+            mapped = next((i for i in node.inputs if self.is_map_of(node, i, pieces)), None)
+            if mapped is not None:
+                pieces[output] = tuple(_part(self.tensors[output], p) for p in pieces[mapped])
+        return {value: parts for value, parts in pieces.items() if value in self.body.outputs}
+
+    def is_map_of(self, node: Node, value: str, pieces: Mapping[str, tuple[Piece, ...]]) -> bool:
+        """True where the node maps, element by element, a value that has a few pieces."""
+        if kind_of(node) not in _MAPS or not 0 < len(pieces.get(value, ())) <= _FEW:
+            return False
+        return self.body.type(value).shape == self.body.type(node.outputs[0]).shape
 
     def emit_stages(
         self,
@@ -214,12 +227,14 @@ class _Lowering:
             loops.append((Var(label), extent))
             block_axes.append(Axis(axis_var, extent, "spatial" if kind == "spatial" else "reduce"))
         target: tuple[Expr, ...] = tuple(a.var for a in block_axes[: tensor.rank])
+        ranges: dict[Var, Interval] = {}
         if offsets is not None:
             target = tuple(simplify(v + o) for v, o in zip(target, offsets, strict=True))
+            ranges = _ranges(block_axes)
         init: Stmt | None = None
         if reduction is None:
             assert isinstance(tensor.body, Expr)
-            store = Store(buffer, target, self.lower(tensor.body, renamed))
+            store = Store(buffer, target, simplify(self.lower(tensor.body, renamed), ranges))
         else:
             value = self.lower(reduction.value, renamed)
             folded = Call(reduction.combine, (buffer[target], value), tensor.dtype)
@@ -281,6 +296,21 @@ def _scalar_constant(value: str, array: np.ndarray) -> Tensor:
     return Tensor(
         "constant", tuple(Const(s) for s in array.shape), dtype, axes, Const(array.item(), dtype)
     )
+
+
+def _part(tensor: Tensor, piece: Piece) -> Piece:
+    """What is in a tensor where `piece` goes."""
+
+    def element(*axes: Expr) -> Expr:
+        return tensor[tuple(v + o for v, o in zip(axes, piece.offsets, strict=True))]
+
+    return Piece(compute(tensor.name, piece.tensor.shape, element), piece.offsets)
+
+
+def _ranges(axes: Sequence[Axis]) -> dict[Var, Interval]:
+    """The interval of every axis, of as many values as are known."""
+    sizes = ((axis.var, as_int(axis.extent)) for axis in axes)
+    return {var: Interval(0, size - 1) for var, size in sizes if size}
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -163,6 +163,22 @@ def _transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("transpose", shape, lambda *i: x[tuple(i[p] for p in places)]),)
 
 
+def _channel_shuffle_type(context: Context) -> tuple[TensorType, ...]:
+    return (context.type(0),)
+
+
+def _channel_shuffle(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The first channel of every group, then the second of every group, ..."""
+    x, axis, groups = given(inputs, 0), context.axis(0), int(context.attribute("groups"))
+    each = canonical(x.shape[axis] // groups)
+
+    def element(*i: Expr) -> Expr:
+        channel = i[axis] % groups * each + i[axis] // groups
+        return x[(*i[:axis], channel, *i[axis + 1 :])]
+
+    return (compute("channel_shuffle", x.shape, element),)
+
+
 def _expand_type(context: Context) -> tuple[TensorType, ...]:
     wanted = tuple(dimensions(context, 1, "the shape"))
     return (TensorType(context.dtype(0), broadcast(context.shape(0), wanted)),)
@@ -318,6 +334,8 @@ OPS: tuple[Operator, ...] = (
         case(X, [0]), case(X, [1, -1]), case(X, axes=(0, 4), opset=11))),
     Operator("Transpose", _transpose_type, _transpose, kind="injective", cases=(
         case(X), case(X, perm=(0, 2, 1)), case(X, perm=(2, 0, 1)))),
+    Operator("ChannelShuffle", _channel_shuffle_type, _channel_shuffle, domain="webmlc",
+             kind="injective"),
     Operator("Expand", _expand_type, _expand, kind="injective", cases=(
         case("float32[3, 1]", [2, 1, 4]), case("float32[3, 1]", [3, 4]), case("float32[4]", [1]))),
     Operator("Tile", _tile_type, _tile, kind="injective", cases=(case(X, [1, 2, 3]),)),
