@@ -9,6 +9,8 @@ import { open } from "./platform.js";
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").WeightFile} WeightFile */
 /** @typedef {{ begin: number, end: number, view: Uint8Array }} Destination */
+/** @typedef {Uint8Array<ArrayBuffer>} Bytes */
+/** @typedef {{ done: boolean, value: Bytes }} Part */
 
 /**
  * A whole package file, checked against the manifest.
@@ -38,48 +40,65 @@ export async function fetchFile(base, manifest, path, onBytes) {
  * @param {(chunk: Uint8Array, start: number) => void} onChunk  takes the chunks in order; each is overwritten afterwards
  * @param {(bytes: number) => void} onBytes
  */
-export async function streamWeights(base, file, onChunk, onBytes) {
-  const response = await request(base, file.path);
-  if (!response.body) throw new PackageError(`${file.path}: the response has no body`);
-  const reader = response.body.getReader();
+export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks }, onChunk, onBytes) {
+  const response = await request(base, path);
+  if (!response.body) throw new PackageError(`${path}: the response has no body`);
+  const read = readInto(response.body);
   let received = 0;
-  let number = 0;
-  let filled = 0;
-  // Two buffers in turn, which stay in the cache.
-  const size = Math.min(file.chunk_bytes, file.bytes);
-  const room = (/** @type {ArrayBuffer} */ buffer, /** @type {number} */ index) =>
-    new Uint8Array(buffer, 0, Math.max(0, Math.min(size, file.bytes - index * file.chunk_bytes)));
-  const finish = async (/** @type {Uint8Array<ArrayBuffer>} */ data, /** @type {number} */ index) => {
-    await verify(file.path, data, file.chunks[index]);
-    onChunk(data, index * file.chunk_bytes);
+  /** The next bytes, `length` of them or what is left, in a buffer that is given away for it. */
+  const fill = async (/** @type {ArrayBuffer} */ buffer, /** @type {number} */ length) => {
+    let filled = 0;
+    for (let ended = false; !ended && filled < length; ) {
+      const { done, value } = await read(new Uint8Array(buffer, filled, length - filled)).catch((error) => {
+        throw new PackageError(`${path}: the download broke off (${error.message})`);
+      });
+      [ended, buffer, filled] = [done, value.buffer, filled + value.length];
+    }
+    received += filled;
+    return new Uint8Array(buffer, 0, filled);
+  };
+  const finish = async (/** @type {Bytes} */ data, /** @type {number} */ start) => {
+    await verify(path, data, chunks[start / size]);
+    onChunk(data, start);
     onBytes(data.length);
     return data.buffer;
   };
-  let chunk = room(new ArrayBuffer(size), number);
-  let free = Promise.resolve(new ArrayBuffer(size));
-  for (;;) {
-    const { done, value } = await reader.read().catch((error) => {
-      throw new PackageError(`${file.path}: the download broke off (${error.message})`);
-    });
-    if (done) break;
-    if (received + value.length > file.bytes) throw incomplete(file.path, received + value.length, file.bytes);
-    received += value.length;
-    for (let used = 0; used < value.length; ) {
-      const count = Math.min(value.length - used, chunk.length - filled);
-      chunk.set(value.subarray(used, used + count), filled);
-      used += count;
-      filled += count;
-      if (filled === chunk.length) {
-        const buffer = await free; // hashing one chunk overlaps with receiving the next
-        free = finish(chunk, number++);
-        free.catch(() => {}); // reported where it is awaited
-        chunk = room(buffer, number);
-        filled = 0;
-      }
-    }
+  // Two buffers in turn, which stay in the cache: hashing one chunk overlaps with receiving the next.
+  let buffer = new ArrayBuffer(Math.min(size, bytes));
+  let free = Promise.resolve(new ArrayBuffer(Math.min(size, bytes)));
+  for (let start = 0; start < bytes; start += size) {
+    const length = Math.min(size, bytes - start);
+    const data = await fill(buffer, length);
+    if (data.length < length) throw incomplete(path, received, bytes);
+    buffer = await free;
+    free = finish(data, start);
+    free.catch(() => {}); // reported where it is awaited
   }
+  await fill(buffer, 1);
+  if (received > bytes) throw incomplete(path, received, bytes);
   await free;
-  if (received !== file.bytes) throw incomplete(file.path, received, file.bytes);
+}
+
+/**
+ * Reads a stream into views that are given away for it; where an engine has no byte streams, by a copy.
+ * @param {ReadableStream<Bytes>} body
+ * @returns {(view: Bytes) => Promise<Part>}
+ */
+function readInto(body) {
+  try {
+    const reader = body.getReader({ mode: "byob" });
+    return (view) => /** @type {Promise<Part>} */ (reader.read(view, { min: view.length }));
+  } catch {
+    const reader = body.getReader();
+    let rest = new Uint8Array(0);
+    return async (view) => {
+      const { done, value } = rest.length ? { done: false, value: rest } : await reader.read();
+      if (done) return { done, value: view.subarray(0, 0) };
+      rest = value.subarray(view.length);
+      view.set(value.subarray(0, view.length));
+      return { done, value: view.subarray(0, value.length) };
+    };
+  }
 }
 
 /**

@@ -1,0 +1,30 @@
+// Download weights in pieces of odd sizes, with byte streams and without.
+//
+//   in (argv[2]):  { byteStreams, pieces: [bytes...], breaks, bytes, chunk_bytes, chunks }
+//   out (stdout):  { chunks: [[start, data]...], told, error }
+
+import { streamWeights } from "../../runtime_js/weights.js";
+
+const { byteStreams, pieces, breaks, ...file } = JSON.parse(process.argv[2]);
+
+globalThis.fetch = async () => {
+  const type = byteStreams ? { type: "bytes" } : {};
+  const pull = (controller) => {
+    const piece = pieces.shift();
+    if (piece) return controller.enqueue(Uint8Array.from(piece));
+    if (breaks) return controller.error(new Error("reset"));
+    controller.close();
+    controller.byobRequest?.respond(0);
+  };
+  return new Response(new ReadableStream({ ...type, pull }));
+};
+
+const chunks = [];
+let told = 0;
+const take = (data, start) => chunks.push([start, [...data]]);
+const count = (bytes) => (told += bytes);
+const error = await streamWeights(new URL("http://models/"), { path: "w", ...file }, take, count).then(
+  () => null,
+  ({ name, message }) => `${name}: ${message}`,
+);
+process.stdout.write(JSON.stringify({ chunks, told, error }));

@@ -1,0 +1,58 @@
+"""Weights arrive whole and in order, however a response is cut; what is wrong with them is said."""
+
+import json
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "stream_weights.mjs"
+SIZE = 64
+DATA = bytes(i * i % 251 for i in range(5 * SIZE - 7))
+
+
+def download(byte_streams: bool, sent: bytes, piece: int, breaks: bool = False) -> dict[str, Any]:
+    """What comes of `sent`, cut into pieces, where `DATA` is expected."""
+    job = {
+        "byteStreams": byte_streams,
+        "pieces": [list(sent[i : i + piece]) for i in range(0, len(sent), piece)],
+        "breaks": breaks,
+        "bytes": len(DATA),
+        "chunk_bytes": SIZE,
+        "chunks": [sha256(DATA[i : i + SIZE]).hexdigest() for i in range(0, len(DATA), SIZE)],
+    }
+    done = subprocess.run(
+        ["node", str(SCRIPT), json.dumps(job)], capture_output=True, text=True, check=True
+    )
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.parametrize("byte_streams", [True, False])
+@pytest.mark.parametrize("piece", [1, 50, SIZE, 3 * SIZE + 1, 1000])
+def test_chunks_are_those_of_the_file(byte_streams: bool, piece: int) -> None:
+    result = download(byte_streams, DATA, piece)
+    assert result["error"] is None
+    assert [start for start, _ in result["chunks"]] == list(range(0, len(DATA), SIZE))
+    assert b"".join(bytes(chunk) for _, chunk in result["chunks"]) == DATA
+    assert result["told"] == len(DATA)
+
+
+@pytest.mark.parametrize("byte_streams", [True, False])
+@pytest.mark.parametrize(
+    ("sent", "breaks", "message"),
+    [
+        (DATA[:-1], False, f"w: has {len(DATA) - 1} bytes, expected {len(DATA)}: incomplete"),
+        (DATA + b"x", False, f"w: has {len(DATA) + 1} bytes, expected {len(DATA)}: incomplete"),
+        (DATA[:70] + b"x" + DATA[71:], False, "w: its SHA-256 differs from the manifest's"),
+        (DATA[:70], True, "w: the download broke off (reset)"),
+    ],
+    ids=["short", "long", "altered", "broken off"],
+)
+def test_what_is_wrong_is_said(byte_streams: bool, sent: bytes, breaks: bool, message: str) -> None:
+    result = download(byte_streams, sent, 50, breaks)
+    assert result["error"].startswith(f"PackageError: {message}")
+    for start, chunk in result["chunks"]:  # what was handed over was verified
+        assert bytes(chunk) == DATA[start : start + SIZE]
