@@ -143,15 +143,27 @@ def copy_sign(magnitude: Expr, sign: Expr) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
-    """e^x: 0 below the smallest normal, infinity past the largest."""
-    low, high = literal(-87.33654, x), literal(88.72283, x)
-    biased = fma(x, literal(1 / math.log(2), x), literal(_ROUNDING, x))
-    n = biased - literal(_ROUNDING, x)
-    r = fma(n, literal(-LN2_LOW, x), fma(n, literal(-LN2_HIGH, x), x))
-    exponent = _shift_left(_bits(biased), 23)
-    scaled = Bitcast(_bits(polynomial(r, EXP)) + exponent, DType.float32)
-    small = select(call("lt", x, low), literal(0.0, x), scaled)
-    return select(call("gt", x, high), literal(math.inf, x), small)
+    """e^x: 0 below 2^-125.5, infinity past the largest; e^-x without a negation.
+
+    Half of 2^n is a factor, whose exponent n + 126 is 0 to 254 within the limits of x: what is too
+    small meets the factor 0, what is too large overflows, and what is added makes it an `fma`.
+    """
+    match x:
+        case Call(op="neg", args=(a,)):
+            return _exp(a, -1.0)
+    return _exp(x, 1.0)
+
+
+def _exp(x: Expr, sign: float) -> Expr:
+    """e^(sign·x)."""
+    low, high = sorted((sign * -87.5, sign * 89.0))
+    inside = clamp(x, low, high)
+    rounding = literal(_ROUNDING + 126, x)
+    biased = fma(inside, literal(sign / math.log(2), x), rounding)
+    n = biased - rounding
+    r = fma(n, literal(-sign * LN2_LOW, x), fma(n, literal(-sign * LN2_HIGH, x), inside))
+    half_power = Bitcast(_shift_left(_bits(biased), 23), DType.float32)
+    return polynomial(r, [2 * sign**k * c for k, c in enumerate(EXP)]) * half_power
 
 
 def log(x: Expr) -> Expr:

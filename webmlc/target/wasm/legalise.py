@@ -8,6 +8,7 @@ before                                             after
     T.exp(x)                                           2^n · polynomial(r)
     c + a * b                                          T.fma(a, b, c)
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
+    x * (1.0 / f(x))                                   x / f(x)
     T.max(x, 0.0)               (vectors)              T.select(x < 0.0, 0.0, x)    `f32x4.pmax`
     T.relaxed_max(a, b)                                T.select(a < b, b, a)
     T.isnan(x)                                         x != x
@@ -22,7 +23,7 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, literal, select
-from webmlc.core.rewrite import rewrite
+from webmlc.core.rewrite import rewrite, walk
 from webmlc.loops.ir import LoopFunction, map_expressions
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.expand_vectors import compares_indices
@@ -61,6 +62,8 @@ def _call(node: Call) -> Expr | None:
             return _multiply_add(a, b)
         case Call(op="min" | "max" as op, args=(a, b)) if dtype is DType.float32 and node.lanes > 1:
             return _limit(op, a, b)
+        case Call(op="mul", args=(a, b)):
+            return _quotient(a, b)
         case Call(op="relaxed_max", args=(a, b)):
             return select(call("lt", a, b), b, a)
         case Call(op="isnan", args=(a,)):
@@ -142,6 +145,15 @@ def is_number(expr: Expr) -> bool:
         case Broadcast(value=Const(value=value)):
             return not math.isnan(value)
     return False
+
+
+def _quotient(a: Expr, b: Expr) -> Expr | None:
+    """x · (1 / f(x)) as x / f(x): x · sigmoid(x) takes one operation less, and rounds once less."""
+    for x, inverse in ((a, b), (b, a)):
+        match inverse:
+            case Call(op="div", args=(one, divisor)) if one == literal(1.0, x):
+                return x / divisor if x in walk(divisor) else None
+    return None
 
 
 def _multiply_add(a: Expr, b: Expr) -> Expr | None:
