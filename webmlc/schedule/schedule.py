@@ -113,6 +113,10 @@ class Schedule:
         """Write the body of a loop once for each iteration."""
         self.apply("unroll", loop)
 
+    def round_up(self, loop: str, size: int) -> None:
+        """Let a loop that ends with a temporary's dimension go on to a multiple of `size`."""
+        self.apply("round_up", loop, size)
+
     def vectorize(self, loop: str) -> None:
         """Make the iterations of a loop the lanes of a vector."""
         self.apply("vectorize", loop)

@@ -14,7 +14,7 @@ from tests.schedule.rules import kernels as k
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.simplify import simplify
-from webmlc.loops.ir import For, LoopFunction, Seq, stores, walk_statements
+from webmlc.loops.ir import For, LoopFunction, Seq, blocks, stores, walk_statements
 from webmlc.loops.verify import verify
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules import choose_rule
@@ -150,6 +150,14 @@ def _kinds(function: LoopFunction) -> list[str]:
 def test_rows_picked_by_an_index_are_copied_in_vectors() -> None:
     schedule = choose_rule(k.gather_rows(3, 12, 5), RELAXED)[1]
     assert "vectorized" in _kinds(schedule.function)
+
+
+def test_a_remainder_of_columns_is_computed_in_whole_vectors() -> None:
+    """Ten channels: eight, and two that take the place of four, of which two are written."""
+    function = choose_rule(k.convolution(3, 4, 8, 10, 1), RELAXED)[1].function
+    sums = [b for b in blocks(function.body) if any(a.kind == "reduce" for a in b.axes)]
+    assert sorted({str(block.axes[3].extent) for block in sums}) == ["10", "12"]
+    assert _kinds(function).count("vectorized") >= 2 * len(sums)
 
 
 def test_a_symbolic_batch_alone_is_not_what_threads_share() -> None:

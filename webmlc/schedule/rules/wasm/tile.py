@@ -15,11 +15,12 @@ with the tile's loops unrolled and vectorized: `target` turns the tile of `Y` in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Machine
 from webmlc.schedule.analysis import is_vectorizable
+from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.wasm.nests import Nest, extent_of
 from webmlc.schedule.schedule import Schedule
 
@@ -131,10 +132,15 @@ def make_tile(
     `phases`: every so many steps of the innermost reduction loop have a tile of their own; the
     tiles are added at the end.
     """
+    is_ragged = rows is not None and _is_ragged(schedule, nest, columns, machine)
+    if is_ragged and nest.copy is None:
+        nest = replace(nest, copy=schedule.cache_write(nest.update, "local"))
     partial = _split_phases(schedule, nest.update, phases) if phases > 1 else None
     for loop in (columns, rows):
         if loop is not None:
             schedule.fission(loop)
+    if is_ragged and columns is not None and nest.copy is not None:
+        _round_up(schedule, (columns, schedule.loops(nest.copy)[-1]), machine)
     tile = [loop for loop in (rows, columns) if loop is not None]
     sums = [nest.update] if partial is None else [partial, nest.update]
     starts = [_put_inside(schedule, s, len(tile)) for s in sums if schedule.reduce_loops(s)]
@@ -147,6 +153,22 @@ def make_tile(
     if nest.copy is not None and columns is not None:
         loop = schedule.loops(nest.result)[-1]
         vectorize_columns(schedule, nest.result, loop, machine, unroll=rows is not None)
+
+
+def _is_ragged(schedule: Schedule, nest: Nest, columns: str | None, machine: Machine) -> bool:
+    """True for columns that would fill vectors if there were more of them."""
+    if columns is None or (extent_of(schedule, columns) or 0) % machine.lanes == 0:
+        return False
+    return is_vectorizable(schedule.function, nest.update, columns, machine.lanes)
+
+
+def _round_up(schedule: Schedule, loops: Sequence[str], machine: Machine) -> None:
+    """Compute whole vectors of columns, where the right operand is padded to them."""
+    try:
+        for loop in loops:
+            schedule.round_up(loop, machine.lanes)
+    except ScheduleError:
+        return
 
 
 def _split_phases(schedule: Schedule, update: str, phases: int) -> str:
