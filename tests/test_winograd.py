@@ -26,18 +26,22 @@ SCRIPT = Path(__file__).parent / "js" / "run_sines.mjs"
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution of stride `stride`, in tiles of `tile` outputs, and how far it may err."""
+    """A convolution of stride `stride`, in tiles of `tile` outputs, all at once or by rows of them;
+    and how far it may err.
+    """
 
     tile: int
     kernel: tuple[int, int] = (3, 3)
     stride: int = 1
     bound: float = 5e-6
     channels: int = CHANNELS
+    by_rows: bool = False
 
     @property
     def name(self) -> str:
         window = f"{self.kernel[0]}x{self.kernel[1]}, stride {self.stride}"
-        return f"F({self.tile}) of {window}, {self.channels} channels"
+        how = ", by rows" if self.by_rows else ""
+        return f"F({self.tile}) of {window}, {self.channels} channels{how}"
 
     @property
     def size(self) -> int:
@@ -104,6 +108,9 @@ CASES = [
     Case(3, (9, 7), stride=2, bound=1e-5),
     Case(4, (7, 7), stride=2, bound=1e-5, channels=3),  # folded: 12 channels, 4x4 taps
     Case(2, (3, 5), stride=2, channels=6),
+    *(Case(tile, by_rows=True) for tile in (3, 6)),
+    Case(4, (3, 5), stride=2, by_rows=True),
+    Case(4, (7, 7), stride=2, bound=1e-5, channels=3, by_rows=True),
 ]
 
 
@@ -118,6 +125,7 @@ def package(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("winograd")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("webmlc.graph.use_winograd.TILES", (case.tile,))
+        patch.setattr("webmlc.graph.use_winograd.goes_by_rows", lambda *_: case.by_rows)
         patch.setattr("webmlc.graph.use_winograd.SAVED", -(10**9))  # in a map so small it loses
         webmlc.build(case.model(), folder, target="wasm")
     return folder

@@ -10,8 +10,15 @@ from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.ir import Module
-from webmlc.graph.ops.winograd import Form
-from webmlc.graph.use_winograd import MOST_TAPS, TILES, Layer, best_forms, use_winograd
+from webmlc.graph.ops.winograd import POINTS, Form
+from webmlc.graph.use_winograd import (
+    MOST_TAPS,
+    TILES,
+    Layer,
+    best_forms,
+    goes_by_rows,
+    use_winograd,
+)
 
 
 def operators(made: Module) -> list[str]:
@@ -27,26 +34,35 @@ def convolution(channels: int, size: int, attributes: str = "pads = [1,1,1,1]") 
 
 
 def test_a_convolution_is_transforms_around_products() -> None:
-    made = convolution(64, 54)
+    made = convolution(64, 56)
     assert operators(made) == [
         "Transpose",
         "Pad",
-        "WinogradInput",
         "WinogradWeights",
+        "WinogradInput",
         "WinogradProduct",
         "WinogradOutput",
         "Transpose",
     ]
     (pad,) = [node for node in made.main.nodes if node.op == "Pad"]
-    # One row and column around the map, and two more after it for whole tiles.
-    assert made.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 3, 3, 0]
+    # One row and column around the map, and four more after it for whole tiles.
+    assert made.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 5, 5, 0]
+
+
+def test_a_large_map_goes_by_rows_of_tiles() -> None:
+    made = convolution(64, 112)
+    around = ["Transpose", "Pad"], ["Transpose"]
+    assert operators(made) == [*around[0], "WinogradWeights", "WinogradConv", *around[1]]
+    (node,) = [node for node in made.main.nodes if node.op == "WinogradConv"]
+    *sizes, channels = made.main.types[node.outputs[0]].shape[1:]
+    assert [as_int(n) for n in (*sizes, channels)] == [112, 112, 64]
 
 
 def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
-    made = convolution(64, 54)
+    made = convolution(64, 56)
     (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
     *planes, batch, down, across, _ = made.main.types[product.inputs[0]].shape
-    assert [as_int(n) for n in (*planes, down, across)] == [6, 6, 14, 14] and str(batch) == "n"
+    assert [as_int(n) for n in (*planes, down, across)] == [8, 8, 10, 10] and str(batch) == "n"
 
 
 def test_windows_with_holes_stay_direct() -> None:
@@ -60,18 +76,18 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
 @pytest.mark.parametrize(
     ("layer", "tiles"),
     [
-        (Layer(64, 64, (56, 56)), (4, 4)),
-        (Layer(256, 256, (14, 14)), (3, 3)),  # 25 tiles of 25 planes are 16 of 36, and less memory
-        (Layer(16, 64, (55, 55)), (4, 4)),
-        (Layer(512, 512, (7, 7)), (2, 2)),  # four tiles of 4x4 would need 37 MB of weights
+        (Layer(64, 64, (56, 56)), (6, 6)),
+        (Layer(256, 256, (14, 14)), (4, 5)),  # 12 tiles fill two register tiles
+        (Layer(16, 64, (55, 55)), (5, 5)),
+        (Layer(512, 512, (7, 7)), (3, 4)),  # 6 tiles fill one, and 4x4 would need 37 MB of weights
         (Layer(128, 32, (14, 14)), None),  # saves too little for its code
         (Layer(64, 128, (28, 28), strides=(2, 2)), (4, 4)),
         (Layer(256, 256, (14, 14), strides=(2, 2)), (2, 2)),
         (Layer(256, 512, (7, 7), strides=(2, 2)), None),
-        (Layer(3, 64, (112, 112), kernel=(7, 7), strides=(2, 2)), (4, 4)),  # folded
+        (Layer(3, 64, (112, 112), kernel=(7, 7), strides=(2, 2)), (5, 5)),  # folded
         (Layer(3, 32, (112, 112), strides=(2, 2)), None),  # as many products folded
-        (Layer(8, 8, (172, 264), kernel=(3, 39)), (4, 4)),  # ten blocks of four taps
-        (Layer(8, 32, (172, 88), kernel=(5, 5), strides=(1, 3)), None),  # planes leave the cache
+        (Layer(8, 8, (172, 264), kernel=(3, 39)), (6, 4)),  # ten blocks of four taps
+        (Layer(8, 32, (172, 88), kernel=(5, 5), strides=(1, 3)), (4, 4)),
     ],
 )
 def test_the_cost_model(layer, tiles) -> None:
@@ -91,15 +107,39 @@ def test_layers_of_one_shape_share_their_code() -> None:
     assert best_forms([layer]) == {} and layer in best_forms([layer] * 24)
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("taps", range(1, MOST_TAPS + 1))
-@pytest.mark.parametrize("tile", TILES)
-def test_transforms_are_exact(tile: int, taps: int, stride: int) -> None:
+def test_large_tiles_of_long_windows_would_err() -> None:
+    """More than seven points but infinity."""
+    rows = {forms[0].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms()}
+    columns = {forms[1].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms()}
+    assert (rows, columns) == ({2, 3, 4}, {2, 3, 4, 5, 6})
+
+
+@pytest.mark.parametrize(
+    ("layer", "by_rows"),
+    [
+        (Layer(64, 64, (224, 224)), True),
+        (Layer(64, 64, (28, 28)), False),  # the planes stay in the cache
+        (Layer(256, 256, (56, 56)), False),  # the weights do not
+        (Layer(8, 8, (172, 264), kernel=(3, 39)), False),  # blocks of taps share inputs' planes
+    ],
+)
+def test_planes_of_rows_where_those_of_the_map_leave_the_cache(layer, by_rows) -> None:
+    assert goes_by_rows(layer, best_forms([layer] * 9)[layer]) == by_rows
+
+
+FORMS = [
+    form
+    for tile, taps, stride in itertools.product(TILES, range(1, MOST_TAPS + 1), (1, 2, 3))
+    if (form := Form(taps, stride, tile, taps)).points <= len(POINTS)
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_transforms_are_exact(form: Form) -> None:
     """The windows of unit vectors, in rational numbers: output(input(x) * weights(w)) is conv."""
-    form = Form(taps, stride, tile, taps)
     matrices = form.transforms
     assert {len(row) for row in matrices.input} == {form.span}
-    for n, tap, output in itertools.product(range(form.span), range(taps), range(tile)):
+    for n, tap, output in itertools.product(range(form.span), range(form.taps), range(form.tile)):
         planes = zip(matrices.output[output], matrices.input, matrices.weights, strict=True)
         value = sum(o * i[n] * w[tap] for o, i, w in planes)
-        assert value == (n == output * stride + tap)
+        assert value == (n == output * form.stride + tap)

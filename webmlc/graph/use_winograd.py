@@ -6,6 +6,7 @@ constants only: it runs once, at load, so that the package ships the small form.
 
     %y = webmlc.Conv(%p, %w)  ->  %v = WinogradInput(%p); %u = WinogradWeights(%w)
                                   %m = WinogradProduct(%v, %u); %y = WinogradOutput(%m)
+                           or ->  %u = WinogradWeights(%w); %y = WinogradConv(%p, %u)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,22 +26,23 @@ from webmlc.graph.function_writer import FunctionRewriter
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.ops.winograd import Form
+from webmlc.graph.ops.winograd import POINTS, Form, Forms
 from webmlc.graph.simplify_graph import remove_dead_code
 
-Forms = tuple[Form, Form]
-
-TILES = (2, 3, 4)
-"""Outputs along a tile: with more, results err more."""
+TILES = (2, 3, 4, 5, 6)
+"""Outputs along a tile: with more, results err ten times more."""
 MOST_TAPS = 5
 """The longest window that is one block. Those of longer ones are as long as a tile."""
-_TRANSFORM_COST = 7
-"""Multiply-adds that transforming one element costs as much as; twice as many where planes of more
-than `_CACHED` elements leave the second-level cache.
-"""
 _CACHED = 500_000
-_STREAM_COST = 6
-"""Tiles in whose products a transformed weight takes as long to arrive from memory."""
+"""Elements of planes, or of transformed weights, that the second-level cache keeps."""
+_TILE = 6
+"""Rows of a register tile: a product takes one row of every tile of outputs."""
+_STREAM = 8
+"""Rows in whose products a transformed weight arrives from memory, where one register tile takes
+them all.
+"""
+_WAIT = 3
+"""Rows that waiting for such weights costs where several tiles read them."""
 _START_COST = 4
 """Steps of a product's inner loop that beginning and ending one take."""
 _LANES = 4
@@ -83,39 +86,73 @@ class Layer:
         return Layer(channels, self.outputs, self.sizes, (-(-kh // sh), -(-kw // sw)))
 
     def forms(self) -> list[Forms]:
-        """The forms it can have, folded: the same along both dimensions if their windows are."""
+        """The forms it can have, folded: of each along one dimension with each along the other."""
         folded = self.folded
         if folded.channels % _LANES or self.outputs % PACK:
             return []
         rows, columns = map(_forms, folded.kernel, folded.strides)
-        return [(a, b) for a in rows for b in columns if rows != columns or a == b]
+        return list(product(rows, columns))
 
 
 def _forms(kernel: int, stride: int) -> list[Form]:
     """The forms of windows along one dimension."""
-    if kernel <= MOST_TAPS:
-        return [Form(kernel, stride, tile, kernel) for tile in TILES]
-    return [Form(kernel, stride, tile, tile * stride) for tile in TILES]
+    forms = (
+        Form(kernel, stride, tile, kernel if kernel <= MOST_TAPS else tile * stride)
+        for tile in TILES
+    )
+    return [form for form in forms if form.points <= len(POINTS)]
 
 
 def saved(layer: Layer, forms: Forms) -> int:
     """Multiply-adds that the transforms and products of a form save, by a model of both."""
+    direct = math.prod((*layer.kernel, *layer.sizes)) * layer.channels * layer.outputs
+    return direct - min(_cost(layer, forms, bands) for bands in _bands(layer, forms))
+
+
+def goes_by_rows(layer: Layer, forms: Forms) -> bool:
+    """True where planes of one row of tiles at a time are faster than those of the map, in spite of
+    weights that every row reads anew.
+    """
+    whole, *rows = (_cost(layer, forms, bands) for bands in _bands(layer, forms))
+    return any(cost < whole for cost in rows)
+
+
+def _bands(layer: Layer, forms: Forms) -> list[int]:
+    """In how many parts the tiles may be taken: as a whole, or by rows that share no inputs'
+    planes.
+    """
+    (rows, columns), height = forms, layer.sizes[0]
+    return [1] if rows.blocks * columns.blocks > 1 else [1, as_int(rows.tiles(const(height))) or 1]
+
+
+def _cost(layer: Layer, forms: Forms, bands: int) -> int:
+    """Multiply-adds that a form takes as long as, its tiles in so many parts: an element of a plane
+    as many as there are points, or half as many in the cache.
+    """
     channels, outputs = layer.folded.channels, layer.outputs
-    counts = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
-    count = math.prod(counts)
-    seen = math.prod(n + form.blocks - 1 for n, form in zip(counts, forms, strict=True))
+    tiles = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
+    down, across = tiles[0] // bands, tiles[1]
+    blocks = [form.blocks for form in forms]
+    seen = (down + blocks[0] - 1) * (across + blocks[1] - 1)
     planes = math.prod(form.planes for form in forms)
-    depth = math.prod(form.blocks for form in forms) * channels
-    taps = math.prod(layer.kernel) * layer.channels
-    direct = taps * math.prod(layer.sizes) * outputs
-    products = planes * (depth + _START_COST) * outputs * (count + _STREAM_COST)
-    transforms = _transform(planes * seen * channels) + _transform(planes * count * outputs)
-    return direct - (products + transforms)
+    depth = math.prod(blocks) * channels
+    rows = _rows(down * across, planes * depth * outputs)
+    products = planes * (depth + _START_COST) * outputs * rows
+    each = sum(form.points for form in forms)
+    transforms = sum(
+        elements * each // (2 if elements <= _CACHED else 1)
+        for elements in (planes * seen * channels, planes * down * across * outputs)
+    )
+    return bands * (products + transforms)
 
 
-def _transform(elements: int) -> int:
-    """Multiply-adds that transforming so many elements of planes costs as much as."""
-    return elements * _TRANSFORM_COST * (2 if elements > _CACHED else 1)
+def _rows(count: int, weights: int) -> int:
+    """Rows of a full register tile that take as long as `count` rows do, with so many weights."""
+    full, rest = divmod(count, _TILE)
+    rows = full * _TILE + rest + (rest > 2)
+    if weights <= _CACHED:
+        return rows + 1
+    return rows + _WAIT if (full and rest) or full > 1 else max(rows, _STREAM)
 
 
 def best_forms(layers: Iterable[Layer]) -> dict[Layer, Forms]:
@@ -169,11 +206,14 @@ class _Rewrite(FunctionRewriter):
         source = self.padded(data, windows.sizes, forms, steps)
         if folds:
             source, weights = self.fold(source, node, steps), self.fold_weights(weights, steps)
-        sizes = windows.sizes
-        planes = self.make("WinogradInput", (source,), f"{result}.planes", node, forms, sizes=sizes)
+        sizes, channels = windows.sizes, node.attributes["channels"]
         name = f"{weights}.planes{'x'.join(str(form.tile) for form in forms)}"
         matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
-        channels = node.attributes["channels"]
+        shape = {"sizes": sizes, "channels": channels}
+        if goes_by_rows(layer, forms):
+            self.make("WinogradConv", (source, matrices), result, node, forms, **shape)
+            return
+        planes = self.make("WinogradInput", (source,), f"{result}.planes", node, forms, sizes=sizes)
         operands, product = (planes, matrices), f"{result}.products"
         self.emit("WinogradProduct", operands, product, node.origin, "webmlc", channels=channels)
         self.make("WinogradOutput", (product,), result, node, forms, sizes=sizes)

@@ -12,12 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Var, as_expr, call, const, maximum, minimum
+from webmlc.core.expr import Const, Expr, Var, as_expr, as_int, call, const, maximum, minimum
 from webmlc.core.rewrite import evaluate
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
 from webmlc.graph.ops.attention import attention as attention_of
-from webmlc.graph.ops.winograd import Form, _product
+from webmlc.graph.ops.winograd import (
+    Form,
+    _transformed,
+    input_planes,
+    output_tiles,
+    plane_products,
+)
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run
 from webmlc.loops.ir import Buffer, LoopFunction, seq
@@ -104,13 +110,27 @@ def winograd_input(tiles: int, channels: int) -> LoopFunction:
     matrix = Form(3, 1, 2, 3).transforms.input
 
     def column(x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
-        return _product(matrix, i, [a[y, x * 2 + b, c] for y in range(4)])
+        return _transformed(matrix, i, [a[y, x * 2 + b, c] for y in range(4)])
 
     def plane(i: Expr, j: Expr, x: Expr, c: Expr) -> Expr:
-        return _product(matrix, j, [columns[x, b, i, c] for b in range(4)])
+        return _transformed(matrix, j, [columns[x, b, i, c] for b in range(4)])
 
     columns = compute("columns", _sizes(tiles, 4, 4, channels), column, keep=True)
     return naive([a], compute("planes", _sizes(4, 4, tiles, channels), plane))
+
+
+def winograd(form: Form, size: int, channels: int, outputs: int, batch: Size = 1) -> LoopFunction:
+    """A whole convolution of a square map, in such tiles; relu."""
+    tiles = as_int(form.tiles(as_expr(size)))
+    assert tiles is not None
+    side = tiles * form.step + form.span - form.step
+    a = _tensor("a", batch, side, side, channels)
+    b = _tensor("b", form.planes, form.planes, outputs // 8, 1, 1, channels, 8)
+    planes = _sizes(form.planes, form.planes, batch, tiles, tiles)
+    inputs = input_planes(a, (form, form), (*planes, as_expr(channels)))
+    products = plane_products(inputs, b, (*planes, as_expr(outputs)))
+    y = output_tiles(products, (form, form), _sizes(batch, size, size, outputs))
+    return naive([a, b], compute("relu", y.shape, lambda *i: maximum(y[i], _f32(0))))
 
 
 def attention_scores(heads: int, m: Size, n: Size, k: int) -> LoopFunction:

@@ -14,6 +14,7 @@ from tests.schedule.rules import kernels as k
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.simplify import simplify
+from webmlc.graph.ops.winograd import Form
 from webmlc.loops.ir import For, LoopFunction, Seq, blocks, stores, walk_statements
 from webmlc.loops.verify import verify
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
@@ -82,6 +83,14 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         for c in (4, 8, 12, 24, 32)
     },
     "transform, planes 4 KiB apart": ("transform", k.winograd_input(16, 64), {}),
+    "winograd": ("bands", k.winograd(Form(3, 1, 4, 3), 12, 8, 16), {}),
+    "winograd, no whole tiles": ("bands", k.winograd(Form(3, 1, 6, 3), 15, 4, 8), {}),
+    "winograd, stride 2, symbolic batch": (
+        "bands",
+        k.winograd(Form(3, 2, 2, 3), 5, 4, 8, S),
+        {"s": 2},
+    ),
+    "winograd, parts of rows": ("bands", k.winograd(Form(3, 1, 2, 3), 48, 4, 8), {}),
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
     "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),
@@ -386,6 +395,14 @@ def test_planes_in_one_set_of_the_cache_get_whole_lines(tiles: int, copied: bool
     assert len(stored) == 4
     near = [const(4 * vector) for vector in range(4)]
     assert ([simplify(i.base - stored[0].base) for i in stored] == near) == copied
+
+
+@pytest.mark.parametrize(("channels", "tiles"), [(64, 28), (128, 14), (8, 56)])
+def test_the_planes_of_a_part_of_a_row_fit_the_cache(channels: int, tiles: int) -> None:
+    schedule = choose_rule(k.winograd(Form(3, 1, 4, 3), 224, channels, channels), RELAXED)[1]
+    made = {buffer.name: buffer for buffer in lower(schedule.function, RELAXED).allocations}
+    assert made["planes"].shape == made["product"].shape == (const(36 * tiles * channels),)
+    assert tiles == 56 or 4 * 36 * tiles * 2 * channels <= RELAXED.l2_bytes
 
 
 def test_neighbouring_pixels_of_a_depthwise_tile_share_their_loads() -> None:

@@ -9,6 +9,9 @@ is transformed back (domain `webmlc`; `graph/use_winograd.py` puts them together
     sums = WinogradProduct(planes, matrices)   # -> [6, 6, N, TH, TW, O]
     result = WinogradOutput(sums)              # -> [N, H, W, O]
 
+Where the planes of a map outgrow the cache, one operator, `WinogradConv`, is all but the weights'
+transform: its kernel goes from row of tiles to row of tiles, and each has its planes to itself.
+
 A `Form` says how one dimension is cut; each transform is two one-dimensional ones, along columns
 and along rows. Windows of stride s are s windows of stride 1, over every s-th input each: their
 planes stand side by side, and the output transform adds them. A long window is cut into blocks, one
@@ -35,8 +38,9 @@ from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Context, Operator
 
 Matrix = tuple[tuple[Fraction, ...], ...]
+Shape = tuple[Expr, ...]
 
-_POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
+POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 """Where polynomials are evaluated, but for infinity: few are needed, and small ones err least."""
 
 
@@ -76,6 +80,11 @@ class Form:
         return (self.tile - 1) * self.stride + self.taps
 
     @property
+    def points(self) -> int:
+        """Places at which polynomials are evaluated, infinity not counted."""
+        return self.tile + -(-self.taps // self.stride) - 2
+
+    @property
     def planes(self) -> int:
         """Products that a tile takes."""
         return len(self.transforms.input)
@@ -92,6 +101,10 @@ class Form:
     def inputs(self, size: Expr) -> Expr:
         """How many inputs the tiles of `size` outputs see."""
         return simplify((self.tiles(size) + (self.blocks - 2)) * self.step + self.span)
+
+
+Forms = tuple[Form, Form]
+"""Of rows and of columns."""
 
 
 @lru_cache
@@ -121,7 +134,7 @@ def _toom_cook(tile: int, taps: int) -> Transforms:
     if taps == 1:
         unit = tuple(_spread([Fraction(1)], n, 1, tile) for n in range(tile))
         return Transforms(unit, ((Fraction(1),),) * tile, unit)
-    points = [Fraction(point) for point in _POINTS[: tile + taps - 2]]
+    points = [Fraction(point) for point in POINTS[: tile + taps - 2]]
     inputs: list[tuple[Fraction, ...]] = []
     weights: list[tuple[Fraction, ...]] = []
     for point in points:
@@ -147,16 +160,63 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     return tuple(coefficients)
 
 
-def _product(matrix: Matrix, row: Expr, values: Sequence[Expr]) -> Expr:
+def _transformed(matrix: Matrix, row: Expr, values: Sequence[Expr]) -> Expr:
     """Element `row` of the matrix times a vector: the schedule unrolls `row`, which leaves the
     sum of one row.
     """
-    result: Expr | None = None
-    for index in reversed(range(len(matrix))):
-        total = _sum(matrix[index], values)
-        result = total if result is None else select(row.equals(index), total, result)
-    assert result is not None
+    *sums, result = _sums(*_folded(matrix, values))
+    for index, total in reversed(list(enumerate(sums))):
+        result = select(row.equals(index), total, result)
     return result
+
+
+def _folded(matrix: Matrix, values: Sequence[Expr]) -> tuple[Matrix, list[Expr]]:
+    """A product in which columns that differ only by signs are the sum of their values and the
+    difference: every row has one of these.
+    """
+    columns, given = list(zip(*matrix, strict=True)), list(values)
+    folded: list[tuple[Fraction, ...]] = []
+    terms: list[Expr] = []
+    while columns:
+        column, value = columns.pop(0), given.pop(0)
+        twin = _twin(column, columns)
+        if twin is None:
+            folded, terms = [*folded, column], [*terms, value]
+            continue
+        other, twin_value = columns.pop(twin), given.pop(twin)
+        pairs = list(zip(column, other, strict=True))
+        folded.append(tuple(a if a == b else Fraction(0) for a, b in pairs))
+        folded.append(tuple(a if a != b else Fraction(0) for a, b in pairs))
+        terms += [value + twin_value, value - twin_value]
+    return tuple(zip(*folded, strict=True)), terms
+
+
+def _sums(matrix: Matrix, values: Sequence[Expr]) -> list[Expr]:
+    """The product of each row; rows that differ only by signs share the sum of their equal terms
+    and that of the others.
+    """
+    sums: dict[int, Expr] = {}
+    for index, row in enumerate(matrix):
+        if index in sums:
+            continue
+        twin = _twin(row, matrix[index + 1 :])
+        if twin is None:
+            sums[index] = _sum(row, values)
+            continue
+        pairs = list(zip(row, matrix[index + 1 + twin], strict=True))
+        equal = _sum([a if a == b else Fraction(0) for a, b in pairs], values)
+        other = _sum([a if a != b else Fraction(0) for a, b in pairs], values)
+        sums[index], sums[index + 1 + twin] = equal + other, equal - other
+    return [sums[index] for index in range(len(matrix))]
+
+
+def _twin(row: Sequence[Fraction], others: Sequence[Sequence[Fraction]]) -> int | None:
+    """The first of the others that differs from a row by the signs of some terms, not of all."""
+    for index, other in enumerate(others):
+        signs = [a == b for a, b in zip(row, other, strict=True) if a or b]
+        if any(signs) and not all(signs) and list(map(abs, row)) == list(map(abs, other)):
+            return index
+    return None
 
 
 def _sum(coefficients: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
@@ -181,9 +241,9 @@ def _tensor(tensors: Sequence[Tensor | None], index: int = 0) -> Tensor:
     return tensor
 
 
-def _forms(context: Context) -> tuple[Form, Form]:
+def _forms(context: Context) -> Forms:
     """How rows and columns are cut."""
-    forms: tuple[Form, Form] = context.attribute("forms")
+    forms: Forms = context.attribute("forms")
     return forms
 
 
@@ -191,32 +251,40 @@ def _forms(context: Context) -> tuple[Form, Form]:
 
 
 def _infer_input(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), _planes_shape(context)),)
+
+
+def _planes_shape(context: Context) -> Shape:
     batch, _, _, channels = context.shape(0)
     forms = _forms(context)
     planes = (const(form.planes) for form in forms)
     sizes = zip(forms, context.attribute("sizes"), strict=True)
     tiles = (simplify(form.tiles(size) + (form.blocks - 1)) for form, size in sizes)
-    return (TensorType(context.dtype(0), (*planes, batch, *tiles, channels)),)
+    return (*planes, batch, *tiles, channels)
 
 
 def _input(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    data = _tensor(tensors)
-    rows, columns = _forms(context)
-    planes, _, batch, down, across, channels = context.outputs[0].shape
+    return (input_planes(_tensor(tensors), _forms(context), _planes_shape(context)),)
+
+
+def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
+    """The planes (of `shape`) of a map `[N, H, W, C]` that is large enough for whole tiles."""
+    rows, columns = forms
+    planes, _, batch, down, across, channels = shape
 
     def column(n: Expr, y: Expr, x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
         place = x * columns.step + b
         taps = [data[n, y * rows.step + a, place, c] for a in range(rows.span)]
-        return _product(rows.transforms.input, i, taps)
+        return _transformed(rows.transforms.input, i, taps)
 
-    shape = (batch, down, across, const(columns.span), planes, channels)
-    made = compute("columns", shape, column, keep=True)
+    each = (batch, down, across, const(columns.span), planes, channels)
+    made = compute("columns", each, column, keep=True)
 
     def plane(i: Expr, j: Expr, n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
         taps = [made[n, y, x, b, i, c] for b in range(columns.span)]
-        return _product(columns.transforms.input, j, taps)
+        return _transformed(columns.transforms.input, j, taps)
 
-    return (compute("planes", context.outputs[0].shape, plane),)
+    return compute("planes", shape, plane, keep=True)
 
 
 # -- weights ---------------------------------------------------------------------------
@@ -239,14 +307,14 @@ def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
     def column(o: Expr, u: Expr, v: Expr, k: Expr, b: Expr, i: Expr, lane: Expr) -> Expr:
         place = v * columns.taps + b
         taps = [data[o, u * rows.taps + a, place, k, lane] for a in range(rows.taps)]
-        return _product(rows.transforms.weights, i, taps)
+        return _transformed(rows.transforms.weights, i, taps)
 
     shape = (panels, down, across, channels, const(columns.taps), planes, lanes)
     made = compute("columns", shape, column, keep=True)
 
     def plane(i: Expr, j: Expr, o: Expr, u: Expr, v: Expr, k: Expr, lane: Expr) -> Expr:
         taps = [made[o, u, v, k, b, i, lane] for b in range(columns.taps)]
-        return _product(columns.transforms.weights, j, taps)
+        return _transformed(columns.transforms.weights, j, taps)
 
     return (compute("planes", context.outputs[0].shape, plane),)
 
@@ -255,22 +323,29 @@ def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
 
 
 def _infer_product(context: Context) -> tuple[TensorType, ...]:
-    *planes, batch, down, across, _ = context.shape(0)
+    return (TensorType(context.dtype(0), _products_shape(context, context.shape(0))),)
+
+
+def _products_shape(context: Context, planes: Shape) -> Shape:
+    *each, batch, down, across, _ = planes
     blocks = context.shape(1)[3:5]
     counts = (simplify(n - b + 1) for n, b in zip((down, across), blocks, strict=True))
-    channels = const(context.attribute("channels"))
-    return (TensorType(context.dtype(0), (*planes, batch, *counts, channels)),)
+    return (*each, batch, *counts, const(context.attribute("channels")))
 
 
-def _products(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    planes, matrices = _tensor(tensors, 0), _tensor(tensors, 1)
+def _product(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    return (plane_products(_tensor(tensors), _tensor(tensors, 1), context.outputs[0].shape),)
+
+
+def plane_products(planes: Tensor, matrices: Tensor, shape: Shape) -> Tensor:
+    """The sums (of `shape`) of products of planes with matrices of weights, over channels."""
 
     def element(*axes: Expr) -> Expr:
         i, j, n, y, x, o, u, v, k = axes
         weight = matrices[i, j, o // PACK, u, v, k, o % PACK]
         return planes[i, j, n, y + u, x + v, k] * weight
 
-    return (reduce("product", context.outputs[0].shape, matrices.shape[3:6], "add", element),)
+    return reduce("product", shape, matrices.shape[3:6], "add", element)
 
 
 # -- output ----------------------------------------------------------------------------
@@ -282,28 +357,48 @@ def _infer_output(context: Context) -> tuple[TensorType, ...]:
 
 
 def _output(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    data = _tensor(tensors)
-    rows, columns = _forms(context)
+    return (output_tiles(_tensor(tensors), _forms(context), context.outputs[0].shape),)
+
+
+def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
+    """The outputs (of `shape`, `[N, H, W, O]`) of the products' planes."""
+    rows, columns = forms
     _, planes, batch, down, across, channels = data.shape
 
-    def column(n: Expr, y: Expr, x: Expr, j: Expr, a: Expr, o: Expr) -> Expr:
+    def line(n: Expr, y: Expr, x: Expr, j: Expr, a: Expr, o: Expr) -> Expr:
         sums = [data[i, j, n, y, x, o] for i in range(rows.planes)]
-        return _product(rows.transforms.output, a, sums)
+        return _transformed(rows.transforms.output, a, sums)
 
-    shape = (batch, down, across, planes, const(rows.tile), channels)
-    made = compute("columns", shape, column, keep=True)
+    each = (batch, down, across, planes, const(rows.tile), channels)
+    made = compute("lines", each, line, keep=True)
 
     def element(n: Expr, h: Expr, w: Expr, o: Expr) -> Expr:
         y, x, a, b = h // rows.tile, w // columns.tile, h % rows.tile, w % columns.tile
         sums = [made[n, y, x, j, a, o] for j in range(columns.planes)]
-        return _product(columns.transforms.output, b, sums)
+        return _transformed(columns.transforms.output, b, sums)
 
-    return (compute("tile", context.outputs[0].shape, element),)
+    return compute("tile", shape, element)
+
+
+# -- all three -------------------------------------------------------------------------
+
+
+def _infer_whole(context: Context) -> tuple[TensorType, ...]:
+    shape = (context.shape(0)[0], *context.attribute("sizes"), const(context.attribute("channels")))
+    return (TensorType(context.dtype(0), shape),)
+
+
+def _whole(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    forms = _forms(context)
+    planes = input_planes(_tensor(tensors), forms, _planes_shape(context))
+    products = plane_products(planes, _tensor(tensors, 1), _products_shape(context, planes.shape))
+    return (output_tiles(products, forms, context.outputs[0].shape),)
 
 
 OPS: tuple[Operator, ...] = (
     Operator("WinogradInput", _infer_input, _input, domain="webmlc"),
     Operator("WinogradWeights", _infer_weights, _weights, domain="webmlc"),
-    Operator("WinogradProduct", _infer_product, _products, kind="contraction", domain="webmlc"),
+    Operator("WinogradProduct", _infer_product, _product, kind="contraction", domain="webmlc"),
     Operator("WinogradOutput", _infer_output, _output, kind="contraction", domain="webmlc"),
+    Operator("WinogradConv", _infer_whole, _whole, kind="contraction", domain="webmlc"),
 )

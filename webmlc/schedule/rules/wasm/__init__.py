@@ -11,6 +11,7 @@ from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules.wasm.kernel import (
     attention,
+    bands,
     contraction,
     rows,
     scalar,
@@ -22,5 +23,5 @@ from webmlc.schedule.schedule import Schedule
 
 Rule = Callable[[LoopFunction, Machine], Schedule | None]
 
-RULES: tuple[Rule, ...] = (contraction, window, transform, attention, rows, stages, scalar)
+RULES: tuple[Rule, ...] = (contraction, window, transform, bands, attention, rows, stages, scalar)
 """In order of preference; `scalar` always answers."""

@@ -9,6 +9,7 @@ from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import fold_of, operations
 from webmlc.schedule.rules.wasm.attention import schedule_attention
+from webmlc.schedule.rules.wasm.bands import schedule_bands
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.nests import epilogue_of
 from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stages
@@ -42,6 +43,12 @@ def transform(function: LoopFunction, machine: Machine) -> Schedule | None:
     """Small linear transforms of tiles."""
     schedule = Schedule(function)
     return _shared(schedule, machine) if schedule_transform(schedule, machine) else None
+
+
+def bands(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """A product between transforms of tiles."""
+    schedule = Schedule(function)
+    return _shared(schedule, machine) if schedule_bands(schedule, machine) else None
 
 
 def attention(function: LoopFunction, machine: Machine) -> Schedule | None:

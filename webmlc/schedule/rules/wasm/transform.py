@@ -18,18 +18,29 @@ Planes that are a multiple of 4 KiB apart share a set of the cache: there the li
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables, walk
 from webmlc.core.simplify import divides, simplify
-from webmlc.loops.ir import Block, Buffer, Store, expressions, loads
+from webmlc.loops.ir import Block, Store, expressions, loads
 from webmlc.schedule.analysis import fold_of, is_vectorizable
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
-from webmlc.schedule.rules.wasm.nests import extent_of, is_parameter, written_buffer
+from webmlc.schedule.rules.wasm.nests import (
+    axis_loops,
+    extent_of,
+    is_parameter,
+    written_buffer,
+)
 from webmlc.schedule.schedule import Schedule
 
 WAY_BYTES = 4096
 """Bytes of one way of the first-level cache: addresses so far apart share a set."""
+
+LINE_ELEMENTS = LINE_BYTES // DType.float32.bytes
 
 FEW_VECTORS = 2
 """Vectors that a loop over them would take longer to count than to transform."""
@@ -38,42 +49,62 @@ FEW_VECTORS = 2
 def schedule_transform(schedule: Schedule, machine: Machine) -> bool:
     """Schedule a kernel of such stages; False where it is something else."""
     *producers, last = schedule.blocks()
-    stages = [schedule.block(name) for name in (*producers, last)]
-    if not producers or any(fold_of(s) is not None or not _picked(s) for s in stages):
-        return False
-    written = written_buffer(stages[-1])
+    written = written_buffer(schedule.block(last))
     if written is None or not is_parameter(schedule.function, written):
         return False
-    picked = set(_picked(stages[-1]))
-    for producer in stages[:-1]:
-        picked |= _read_where_picked(producer, stages[-1])
-    outer, short, lane = _tile(schedule, last, picked)
-    if (extent_of(schedule, lane) or 1) % machine.lanes:
+    if not is_transform(schedule, (*producers, last), machine):
         return False
-    writes_planes = stages[-1].axes[0].var in picked
-    width = _line(extent_of(schedule, lane) or 0, machine) if writes_planes else machine.lanes
-    if width * written.dtype.bytes == LINE_BYTES and _alias(written):
-        loops = schedule.loops(last)
+    transform_tiles(schedule, producers, last, find_loops(schedule, producers, last), machine)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class TileLoops:
+    """The loops of a stage: over whole tiles, within a tile (they pick its formulas), and along
+    channels. `planes`: the outermost picks, so that a tile is written to planes.
+    """
+
+    tiles: tuple[str, ...]
+    short: tuple[str, ...]
+    lane: str
+    planes: bool
+
+
+def is_transform(schedule: Schedule, stages: Sequence[str], machine: Machine) -> bool:
+    """True where there are several stages, each picks its formulas, and channels fill vectors."""
+    found = [schedule.block(name) for name in stages]
+    if len(found) < 2 or any(fold_of(stage) is not None or not _picked(stage) for stage in found):
+        return False
+    return (as_int(found[-1].axes[-1].extent) or 1) % machine.lanes == 0
+
+
+def transform_tiles(
+    schedule: Schedule, producers: Sequence[str], last: str, loops: TileLoops, machine: Machine
+) -> None:
+    """Give each tile its stages, `last` after its producers."""
+    tiles, short, lane = list(loops.tiles), list(loops.short), loops.lane
+    width = _line(extent_of(schedule, lane) or 0, machine) if loops.planes else machine.lanes
+    if width == LINE_ELEMENTS and _alias(schedule, loops):
+        own = schedule.loops(last)
         producers, last = [*producers, last], schedule.cache_write(last, "local")
-        copied = dict(zip(loops, schedule.loops(last), strict=True))
-        outer, short = [copied[loop] for loop in outer], [copied[loop] for loop in short]
+        copied = dict(zip(own, schedule.loops(last), strict=True))
+        tiles, short = ([copied[loop] for loop in names] for names in (tiles, short))
         lane = copied[lane]
     across, line = schedule.split(lane, [None, width])
-    schedule.reorder(*outer, across, *short, line)
+    schedule.reorder(*tiles, across, *short, line)
     for name in reversed(producers):
         schedule.compute_at(name, across)
         schedule.set_scope(name, "local")
     for name in (*producers, last):
-        loops = schedule.loops(name)
-        _finish(schedule, name, loops[loops.index(across) + 1 :], machine)
-    return True
+        under = schedule.loops(name)
+        _finish(schedule, name, under[under.index(across) + 1 :], machine)
 
 
-def _alias(planes: Buffer) -> bool:
+def _alias(schedule: Schedule, loops: TileLoops) -> bool:
     """True where the lines that a tile writes to planes share a set of the first-level cache."""
-    plane: Expr = Const(planes.dtype.bytes)
-    for size in planes.shape[2:]:
-        plane = plane * size
+    plane: Expr = Const(LINE_BYTES // LINE_ELEMENTS)
+    for loop in (*loops.tiles, loops.lane):
+        plane = plane * schedule.extent(loop)
     return divides(WAY_BYTES, simplify(plane), {})
 
 
@@ -107,14 +138,23 @@ def _finish(schedule: Schedule, block: str, loops: list[str], machine: Machine) 
         schedule.vectorize(lanes)
 
 
-def _tile(schedule: Schedule, block: str, picked: set[Expr]) -> tuple[list[str], list[str], str]:
-    """The loops of a block over whole tiles, within a tile (those that pick formulas), and along
-    channels.
+def find_loops(
+    schedule: Schedule, producers: Sequence[str], last: str, fixed: int = 0
+) -> TileLoops:
+    """The loops of a stage, those split that run along tiles and within them; the outermost `fixed`
+    ones are not its own.
     """
-    outer: list[str] = []
+    stage = schedule.block(last)
+    picked = set(_picked(stage))
+    for producer in producers:
+        picked |= _read_where_picked(schedule.block(producer), stage)
+    tiles: list[str] = []
     short: list[str] = []
-    *loops, lane = schedule.loops(block)
-    for loop, axis in zip(loops, schedule.block(block).axes, strict=False):
+    *loops, lane = axis_loops(schedule, last, fixed)
+    assert lane is not None
+    for loop, axis in zip(loops, stage.axes, strict=False):
+        if loop is None:
+            continue
         periods = [
             as_int(e.args[1]) for e in picked if isinstance(e, Call) and e.args[0] == axis.var
         ]
@@ -122,11 +162,11 @@ def _tile(schedule: Schedule, block: str, picked: set[Expr]) -> tuple[list[str],
             short.append(loop)
         elif periods:
             tile, inside = schedule.split(loop, [None, periods[0]])
-            outer.append(tile)
+            tiles.append(tile)
             short.append(inside)
         else:
-            outer.append(loop)
-    return outer, short, lane
+            tiles.append(loop)
+    return TileLoops(tuple(tiles), tuple(short), lane, stage.axes[0].var in picked)
 
 
 def _picked(block: Block) -> frozenset[Expr]:
