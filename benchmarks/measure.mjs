@@ -7,23 +7,43 @@
 //
 // The engines of a group take turns, one run each, so that what else the machine does falls on all alike; each has
 // a page of its own. Groups never overlap: an engine's idle threads may spin. `memory` is the most that the page's
-// process, of which nothing else is part, has had in RAM at once (on Linux).
+// process, of which nothing else is part, has had in RAM at once (on Linux). A page is opened once the browser rests: for
+// half a second after it makes a context, Chromium loads pages of its own into it, as at a start, which would be part of
+// the first load of every engine.
 
 import { readFile } from "node:fs/promises";
 import { startBrowser, startServer } from "../tests/browser/chromium.mjs";
 
 const PAUSE_MS = 30; // lets the threads of the engine before fall asleep
 const LOAD_LIMIT_MS = 180_000;
+const REST = { ms: 100, share: 0.05, tries: 50 }; // so long, using no more of a core; an engine's idle threads may never rest
 
 const WEIGHTS = /\.(safetensors|onnx)$|\/constants-\d+\.bin$/;
 const SCAFFOLDING = /^\/bench\/|\/data\.json$|\/(inputs|outputs)-\d+\.bin$/;
 
-/** The operating system's numbers of the processes that hold pages. */
-async function renderers(browser) {
+/** The browser's processes: { type, id, cpuTime }, in seconds. */
+async function processesOf(browser) {
   const session = await browser.newBrowserCDPSession();
   const { processInfo } = await session.send("SystemInfo.getProcessInfo");
   await session.detach();
-  return processInfo.filter(({ type }) => type === "renderer").map(({ id }) => id);
+  return processInfo;
+}
+
+/** The operating system's numbers of the processes that hold pages. */
+async function renderers(browser) {
+  return (await processesOf(browser)).filter(({ type }) => type === "renderer").map(({ id }) => id);
+}
+
+/** Resolves when the browser has nothing to do. */
+async function rest(browser) {
+  const used = async () => (await processesOf(browser)).reduce((sum, { cpuTime }) => sum + cpuTime, 0);
+  let before = await used();
+  for (let i = 0; i < REST.tries; i++) {
+    await new Promise((resolve) => setTimeout(resolve, REST.ms));
+    const now = await used();
+    if ((now - before) * 1000 <= REST.share * REST.ms) return;
+    before = now;
+  }
 }
 
 /** Bytes at a process's peak; null where the system does not say. */
@@ -45,6 +65,7 @@ async function openPage(browser, server, group, { engine, variant }) {
   const { model, device, threads } = group;
   const query = new URLSearchParams({ engine, model, device, threads: String(threads), ...(variant && { variant }) });
   try {
+    await rest(browser);
     await page.goto(`${server.origin}/bench/index.html?${query}`);
     const facts = await page.evaluate(async () => {
       const { load, first, error, version, variant } = await globalThis.bench;

@@ -5,8 +5,8 @@ Out: a table, what is demanded of the figures and whether it holds, and the figu
 chart beside it. Latency is the median of the runs; the ratio is the peer's latency over webmlc's,
 so more is better; the error is the largest difference from native onnxruntime relative to the
 largest output; "load" is what the engine takes to be ready to run, "first" the time from navigation
-to the first result, with a cold cache over the loopback interface; "native" is onnxruntime outside
-the browser, with one thread.
+to the first result, with a cold cache over the loopback interface, in a browser that has come to
+rest; "native" is onnxruntime outside the browser, with one thread.
 
     python benchmarks/run.py --models matmul,squeezenet --threads 1 --json results.json
 
