@@ -178,15 +178,16 @@ def _remove_old(out: Path) -> None:
 
 def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
     """Constants by who needs them, so that a page downloads only its device's: all programs', then
-    each one's own.
+    each one's own. They stand in the order of their first use: what loading makes of some is made
+    while the rest is on its way.
     """
-    users: dict[str, set[Device]] = {name: set() for name in parts.constants}
+    users: dict[str, set[Device]] = {}
     for device, program in parts.programs.items():
         for buffer in program.buffers:
             if buffer.tensor is not None:
-                if buffer.tensor not in users:
+                if buffer.tensor not in parts.constants:
                     raise InternalError(f"package: no constant {buffer.tensor!r} for {buffer.name}")
-                users[buffer.tensor].add(device)
+                users.setdefault(buffer.tensor, set()).add(device)
     groups: dict[str, dict[str, NDArray[Any]]] = {}
     everyone = set(parts.programs)
     for stem, wanted in (
