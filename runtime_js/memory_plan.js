@@ -23,7 +23,7 @@ export const PAGE = 65536;
 const ALIGNMENT = { wasm: 64, webgpu: 256 };
 export const CONSTANT_ALIGNMENT = 256;
 const NOWHERE = -1; // the offset of what has no place yet
-const ROUNDS = 32; // orders that are tried for a smaller arena
+const ROUNDS = 16; // orders that are tried for a smaller arena
 export const GROWTH = 1.5; // times its size: what memory that may grow has room for, or grows by
 
 /** @param {number} value @param {number} alignment */

@@ -38,7 +38,7 @@ SCRATCH_BASE = 256
 PAGE = 65536
 ALIGNMENT: Mapping[Device, int] = {"wasm": 64, "webgpu": 256}
 CONSTANT_ALIGNMENT = 256
-ROUNDS = 32
+ROUNDS = 16
 """Orders that are tried for a smaller arena."""
 
 
