@@ -36,12 +36,14 @@ class Case:
     bound: float = 5e-6
     channels: int = CHANNELS
     by_rows: bool = False
+    groups: int = 1
 
     @property
     def name(self) -> str:
         window = f"{self.kernel[0]}x{self.kernel[1]}, stride {self.stride}"
         how = ", by rows" if self.by_rows else ""
-        return f"F({self.tile}) of {window}, {self.channels} channels{how}"
+        groups = f" in {self.groups} groups" if self.groups > 1 else ""
+        return f"F({self.tile}) of {window}, {self.channels} channels{groups}{how}"
 
     @property
     def size(self) -> int:
@@ -49,7 +51,7 @@ class Case:
 
     def layer(self) -> Layer:
         sizes, strides = (self.size, self.size), (self.stride, self.stride)
-        return Layer(self.channels, CHANNELS, sizes, self.kernel, strides)
+        return Layer(self.channels, CHANNELS, sizes, self.kernel, strides, self.groups)
 
     def forms(self) -> Forms:
         (found,) = (f for f in self.layer().forms() if f[0].tile == f[1].tile == self.tile)
@@ -64,8 +66,8 @@ class Case:
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         random = np.random.default_rng(0)
-        terms = self.channels * np.prod(self.kernel)
-        kernel = random.standard_normal((CHANNELS, self.channels, *self.kernel)) / np.sqrt(terms)
+        shape = (CHANNELS, self.channels // self.groups, *self.kernel)
+        kernel = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
         return kernel.astype(np.float32), random.standard_normal(CHANNELS).astype(np.float32)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
@@ -76,13 +78,21 @@ class Case:
         total = bias[:, None, None] + (x if self.stride == 1 else 0.0)
         for ky, kx in np.ndindex(*self.kernel):
             part = padded[:, :, ky : ky + SIZE : self.stride, kx : kx + SIZE : self.stride]
-            total = total + np.einsum("oi,nihw->nohw", kernel[:, :, ky, kx], part)
+            taps = np.split(kernel[:, :, ky, kx], self.groups)
+            terms = zip(taps, np.split(part, self.groups, axis=1), strict=True)
+            sums = [np.einsum("oi,nihw->nohw", w, channels) for w, channels in terms]
+            total = total + np.concatenate(sums, axis=1)
         return np.maximum(total, 0)
 
     def model(self) -> onnx.ModelProto:
         """y = relu(conv(x) + x), batch symbolic; without + x where the stride is not 1."""
         conv = helper.make_node(
-            "Conv", ["x", "w", "b"], ["c"], pads=self.pads(), strides=[self.stride] * 2
+            "Conv",
+            ["x", "w", "b"],
+            ["c"],
+            pads=self.pads(),
+            strides=[self.stride] * 2,
+            group=self.groups,
         )
         add = [helper.make_node("Add", ["c", "x"], ["s"])] if self.stride == 1 else []
         relu = helper.make_node("Relu", ["s" if add else "c"], ["y"])
@@ -110,6 +120,8 @@ CASES = [
     Case(2, (3, 5), stride=2, channels=6),
     *(Case(tile, by_rows=True) for tile in (3, 6)),
     Case(4, (3, 5), stride=2, by_rows=True),
+    Case(4, groups=2),
+    Case(2, (5, 3), stride=2, groups=4),
     Case(4, (7, 7), stride=2, bound=1e-5, channels=3, by_rows=True),
 ]
 
@@ -161,7 +173,7 @@ def test_the_package_ships_small_weights(package: Path, case: Case) -> None:
     (derived,) = [b for b in program.buffers if b.kind == "derived"]
     forms = case.forms()
     taps = math.prod(form.blocks * form.taps for form in forms)
-    most = taps * case.layer().folded.channels
+    most = taps * case.layer().folded.channels // case.groups
     assert program.resources.weights < 4 * CHANNELS * (most + 2) + 256
     assert [run.once for run in program.runs] == [True, False]
     assert derived.name in program.steps[0].written

@@ -88,6 +88,9 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
         (Layer(3, 32, (112, 112), strides=(2, 2)), None),  # as many products folded
         (Layer(8, 8, (172, 264), kernel=(3, 39)), (6, 4)),  # ten blocks of four taps
         (Layer(8, 32, (172, 88), kernel=(5, 5), strides=(1, 3)), (4, 4)),
+        (Layer(96, 256, (26, 26), kernel=(5, 5), groups=2), (4, 4)),
+        (Layer(96, 252, (26, 26), kernel=(5, 5), groups=2), None),  # 126 outputs: no whole panels
+        (Layer(96, 256, (26, 26), kernel=(5, 5), groups=32), None),  # groups too small to save much
     ],
 )
 def test_the_cost_model(layer, tiles) -> None:

@@ -65,7 +65,7 @@ def use_winograd(module: Module) -> Module:
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A convolution of one image: its channels; its outputs, the taps of its windows and their
-    strides along each dimension. Equal layers share their kernels.
+    strides along each dimension; groups of channels and outputs. Equal layers share their kernels.
     """
 
     channels: int
@@ -73,6 +73,7 @@ class Layer:
     sizes: tuple[int, int]
     kernel: tuple[int, int] = (3, 3)
     strides: tuple[int, int] = (1, 1)
+    groups: int = 1
 
     @property
     def folded(self) -> Layer:
@@ -81,14 +82,14 @@ class Layer:
         """
         (kh, kw), (sh, sw) = self.kernel, self.strides
         channels = self.channels * sh * sw
-        if self.channels % _LANES == 0 or channels % _LANES:
+        if self.channels % _LANES == 0 or channels % _LANES or self.groups > 1:
             return self
         return Layer(channels, self.outputs, self.sizes, (-(-kh // sh), -(-kw // sw)))
 
     def forms(self) -> list[Forms]:
         """The forms it can have, folded: of each along one dimension with each along the other."""
         folded = self.folded
-        if folded.channels % _LANES or self.outputs % PACK:
+        if folded.channels % _LANES or self.outputs % (PACK * self.groups):
             return []
         rows, columns = map(_forms, folded.kernel, folded.strides)
         return list(product(rows, columns))
@@ -105,7 +106,8 @@ def _forms(kernel: int, stride: int) -> list[Form]:
 
 def saved(layer: Layer, forms: Forms) -> int:
     """Multiply-adds that the transforms and products of a form save, by a model of both."""
-    direct = math.prod((*layer.kernel, *layer.sizes)) * layer.channels * layer.outputs
+    taps = math.prod(layer.kernel) * layer.channels // layer.groups
+    direct = taps * math.prod(layer.sizes) * layer.outputs
     return direct - min(_cost(layer, forms, bands) for bands in _bands(layer, forms))
 
 
@@ -119,10 +121,12 @@ def goes_by_rows(layer: Layer, forms: Forms) -> bool:
 
 def _bands(layer: Layer, forms: Forms) -> list[int]:
     """In how many parts the tiles may be taken: as a whole, or by rows that share no inputs'
-    planes.
+    planes; groups as a whole.
     """
     (rows, columns), height = forms, layer.sizes[0]
-    return [1] if rows.blocks * columns.blocks > 1 else [1, as_int(rows.tiles(const(height))) or 1]
+    if rows.blocks * columns.blocks * layer.groups > 1:
+        return [1]
+    return [1, as_int(rows.tiles(const(height))) or 1]
 
 
 def _cost(layer: Layer, forms: Forms, bands: int) -> int:
@@ -135,7 +139,7 @@ def _cost(layer: Layer, forms: Forms, bands: int) -> int:
     blocks = [form.blocks for form in forms]
     seen = (down + blocks[0] - 1) * (across + blocks[1] - 1)
     planes = math.prod(form.planes for form in forms)
-    depth = math.prod(blocks) * channels
+    depth = math.prod(blocks) * channels // layer.groups
     rows = _rows(down * across, planes * depth * outputs)
     products = planes * (depth + _START_COST) * outputs * rows
     each = sum(form.points for form in forms)
@@ -182,20 +186,21 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def layer(self, node: Node) -> Layer | None:
-        """The sizes of a dense two-dimensional convolution of a static map, else `None`."""
-        if (node.domain, node.op) != ("webmlc", "Conv") or node.attributes["groups"] != 1:
+        """The sizes of a two-dimensional convolution of a static map, else `None`."""
+        if (node.domain, node.op) != ("webmlc", "Conv"):
             return None
         windows: Windows = node.attributes["windows"]
         sizes = [as_int(size) for size in (*windows.sizes, *self.types[node.inputs[0]].shape[1:3])]
         weights = self.constants.get(node.inputs[1])
         if weights is None or weights.dtype != np.float32 or windows.dilations != (1, 1):
             return None
-        channels, outputs = weights.shape[-2], int(node.attributes["channels"])
+        groups, outputs = (int(node.attributes[name]) for name in ("groups", "channels"))
         if None in sizes or 1 in windows.kernel:
             return None
         height, width, *_ = (size or 0 for size in sizes)
         (kh, kw), (sh, sw) = windows.kernel, windows.strides
-        return Layer(channels, outputs, (height, width), (kh, kw), (sh, sw))
+        channels = weights.shape[-2] * groups
+        return Layer(channels, outputs, (height, width), (kh, kw), (sh, sw), groups)
 
     def convolution(self, node: Node, layer: Layer, forms: Forms) -> None:
         data, weights = node.inputs
@@ -206,6 +211,8 @@ class _Rewrite(FunctionRewriter):
         source = self.padded(data, windows.sizes, forms, steps)
         if folds:
             source, weights = self.fold(source, node, steps), self.fold_weights(weights, steps)
+        elif layer.groups > 1:
+            weights = self.join_groups(weights)
         sizes, channels = windows.sizes, node.attributes["channels"]
         name = f"{weights}.planes{'x'.join(str(form.tile) for form in forms)}"
         matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
@@ -274,6 +281,13 @@ class _Rewrite(FunctionRewriter):
         together = apart.transpose(0, 1, 3, 2, 4, 5, 6)
         folded = together.reshape(panels, *taps, channels * steps[0] * steps[1], lanes)
         return self.constant(f"{weights}.folded", folded)
+
+    def join_groups(self, weights: str) -> str:
+        """The weights `[G, O/G/8, KH, KW, C/G, 8]` of groups, one below the other:
+        `[O/8, KH, KW, C/G, 8]`.
+        """
+        array = self.constants[weights]
+        return self.constant(f"{weights}.joined", array.reshape(-1, *array.shape[2:]))
 
     def padded(
         self, data: str, sizes: tuple[Expr, ...], forms: Forms, steps: tuple[int, int]

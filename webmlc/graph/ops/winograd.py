@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from webmlc.core.expr import Expr, const, select
+from webmlc.core.expr import Expr, as_int, const, select
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
@@ -338,12 +338,19 @@ def _product(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
 
 
 def plane_products(planes: Tensor, matrices: Tensor, shape: Shape) -> Tensor:
-    """The sums (of `shape`) of products of planes with matrices of weights, over channels."""
+    """The sums (of `shape`) of products of planes with matrices of weights, over the channels of a
+    group: the matrices have only these.
+    """
+
+    *_, group, _ = matrices.shape
+    groups = simplify(planes.shape[-1] // group)
+    outputs = simplify(shape[-1] // groups)
 
     def element(*axes: Expr) -> Expr:
         i, j, n, y, x, o, u, v, k = axes
         weight = matrices[i, j, o // PACK, u, v, k, o % PACK]
-        return planes[i, j, n, y + u, x + v, k] * weight
+        channel = k if as_int(groups) == 1 else o // outputs * group + k
+        return planes[i, j, n, y + u, x + v, channel] * weight
 
     return reduce("product", shape, matrices.shape[3:6], "add", element)
 
