@@ -12,7 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, Var, as_expr, as_int, call, const, maximum, minimum
+from webmlc.core.expr import (
+    Const,
+    Expr,
+    Var,
+    as_expr,
+    as_int,
+    call,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 from webmlc.core.rewrite import evaluate
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
@@ -317,6 +328,20 @@ def transpose(permutation: tuple[int, ...], *shape: Size) -> LoopFunction:
             "transpose", sizes, lambda *i: x[tuple(i[permutation.index(d)] for d in range(len(i)))]
         ),
     )
+
+
+def interleave(maps: int, channels: int, size: Size) -> LoopFunction:
+    """The channels of several maps side by side, channels last."""
+    inputs = [_tensor(f"x{m}", channels, size) for m in range(maps)]
+
+    def element(i: Expr, c: Expr) -> Expr:
+        value = inputs[-1][c - (maps - 1) * channels, i]
+        for m in reversed(range(maps - 1)):
+            value = select(c < (m + 1) * channels, inputs[m][c - m * channels, i], value)
+        return value
+
+    shape = _sizes(size, maps * channels)
+    return naive(inputs, compute("interleaved", shape, element))
 
 
 def pack_keys(heads: int, keys: Size, width: int) -> LoopFunction:

@@ -126,6 +126,8 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "transpose heads": ("stages", k.transpose((0, 2, 1, 3), 2, 3, 4, 16), {}),
     "transpose, symbolic": ("stages", k.transpose((1, 0), S, 8), {"s": 5}),
     "transpose, no whole blocks": ("stages", k.transpose((0, 2, 1), 2, 13, 21), {}),
+    "interleave": ("stages", k.interleave(4, 3, 21), {}),
+    "interleave, symbolic": ("stages", k.interleave(3, 3, S), {"s": 5}),
     "pack keys": ("stages", k.pack_keys(3, 21, 5), {}),
     "pack keys, symbolic": ("stages", k.pack_keys(3, S, 16), {"s": 13}),
     "gather": ("stages", k.gather_rows(3, 12, 5), {}),
@@ -366,6 +368,13 @@ def test_a_transpose_gathers_vectors() -> None:
     loop = _inner_loop(k.transpose((1, 0), 64, 48), RELAXED, "relaxed")
     assert loop.count("v128.load32_lane") == 6 and loop.count("v128.store") == 2
     assert "f32.load" not in loop
+
+
+def test_channels_of_several_maps_are_interleaved_without_a_test() -> None:
+    """Which map a column is of is known where each is written out."""
+    loop = _inner_loop(k.interleave(4, 3, 208), RELAXED, "relaxed")
+    assert loop.count("f32.load") == loop.count("f32.store") == 12
+    assert "(if" not in loop and "select" not in loop
 
 
 def test_addresses_that_hold_for_a_loop_are_computed_before_it() -> None:

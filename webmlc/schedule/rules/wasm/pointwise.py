@@ -54,8 +54,9 @@ def schedule_pointwise(
             _, lane = split_off(schedule, loop, width.size)
             if lane is not None:
                 vectorize_columns(schedule, part, lane, machine, gathers=True)
-    elif other is not None and (extent_of(schedule, last) or BLOCK) <= machine.tile.columns:
-        schedule.unroll(last)  # a panel: each of its columns keeps a pointer
+    elif other is not None and (extent_of(schedule, last) or BLOCK) < BLOCK:
+        # A panel: each of its columns keeps a pointer, and has no test of which it is.
+        schedule.unroll(last)
 
 
 def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
