@@ -76,6 +76,30 @@ def test_a_maximum_over_large_windows_is_taken_along_rows_first(
     assert math.prod(math.prod(w.kernel) for w in windows) == kernel**2
 
 
+@pytest.mark.parametrize(
+    ("shape", "perm", "made"),
+    [
+        ([1, 8, 36], [0, 2, 1], "Transpose Conv View"),  # of patches, a token each
+        ([1, 8, 3, 2, 6], [0, 2, 3, 4, 1], "Transpose Conv View"),
+        ([1, 4, 2, 6, 6], [0, 2, 1, 3, 4], "Transpose Conv Transpose View Transpose"),
+    ],
+)
+def test_a_view_that_keeps_the_channels_keeps_them_last(
+    shape: list[int], perm: list[int], made: str
+) -> None:
+    result = ",".join(str(shape[d]) for d in perm)
+    sizes = ",".join(map(str, shape))
+    text = f"""
+    g (float[1,8,6,6] x) => (float[{result}] y)
+    <{zeros("w", 8, 8, 1, 1)}, int64[{len(shape)}] s = {{{sizes}}}> {{
+      a = Conv(x, w)
+      b = Reshape(a, s)
+      y = Transpose <perm = {perm}> (b)
+    }}
+    """
+    assert operators(simplify_graph(choose_layouts(module(text)))) == made.split()
+
+
 NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric"'
 
 

@@ -196,6 +196,13 @@ def test_a_loop_of_little_work_is_no_part_of_what_threads_share() -> None:
     assert [str(loop.extent) for loop in shared] == ["(s + 7) // 8 * heads"]
 
 
+def test_many_rows_of_a_symbolic_batch_are_shared_as_one_loop() -> None:
+    """Not the columns of each row, which come in two parts."""
+    body = choose_rule(k.add_bias(S, 2048, 257), RELAXED)[1].function.body
+    assert isinstance(body, For) and body.kind == "parallel"
+    assert str(body.extent) == "s * 2048"
+
+
 def test_every_nest_of_a_large_kernel_is_shared() -> None:
     """Blocked rows and their remainder stand under the loop over a batch of one."""
     function = k.convolution(56, 55, 64, 64, 1)

@@ -8,6 +8,7 @@ batch).
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from webmlc.core.expr import Call, Expr, as_int
 from webmlc.core.rewrite import variables
@@ -32,6 +33,7 @@ def share_work(schedule: Schedule) -> None:
             continue  # one tile: its results reach the next nest in one thread's memory
         loops, last = _loops_to_share(schedule, nest)
         known = any(extent_of(schedule, loop) is not None for loop in loops)
+        known = known or prod(_known_factor(schedule.extent(loop)) for loop in loops) >= ENOUGH
         parts = [] if known or not isinstance(last.body, Seq) else _independent_nests(last.body)
         if isinstance(last.body, Seq) and (len(parts) == len(last.body.statements) or not loops):
             nests += parts  # around them a batch, perhaps of one
