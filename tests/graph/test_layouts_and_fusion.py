@@ -61,6 +61,36 @@ def test_sound_runs_with_channels_last() -> None:
     assert shapes[2:] == [(1, 12, 8), (1, 12, 8), (1, 13, 8), (1, 6, 8)]
 
 
+def test_views_that_keep_the_channels_keep_them_last() -> None:
+    """Heads of detectors join the pixels of maps of several sizes, then put channels last."""
+    text = f"""
+    g (float[1,8,6,4] x) => (float[1,30,8] y)
+    <{zeros("w", 8, 8, 1, 1)}, {zeros("v", 8, 8, 2, 2)}, int64[3] joined = {{1, 8, -1}}> {{
+      a = Conv (x, w)
+      b = Conv <strides = [2,2]> (x, v)
+      c = Reshape (a, joined)
+      d = Reshape (b, joined)
+      e = Concat <axis = 2> (c, d)
+      y = Transpose <perm = [0,2,1]> (e)
+    }}
+    """
+    made = simplify_graph(choose_layouts(module(text)))
+    assert operators(made) == ["Transpose", "Conv", "Conv", "View", "View", "Concat"]
+    assert made.main.nodes[-1].attributes["axis"] == 1
+
+
+def test_a_view_that_splits_the_channels_reads_them_first() -> None:
+    text = f"""
+    g (float[1,8,6,4] x) => (float[1,2,96] y)
+    <{zeros("w", 8, 8, 1, 1)}, int64[3] split = {{1, 2, 96}}> {{
+      a = Conv (x, w)
+      y = Reshape (a, split)
+    }}
+    """
+    made = simplify_graph(choose_layouts(module(text)))
+    assert operators(made) == ["Transpose", "Conv", "Transpose", "View"]
+
+
 @pytest.mark.parametrize(
     ("kernel", "stride", "pools"), [(5, 1, 2), (3, 1, 1), (7, 2, 2), (7, 7, 1)]
 )

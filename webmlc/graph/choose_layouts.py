@@ -3,8 +3,8 @@
 In: an inferred function of ONNX operators (NCHW). Out: the same meaning, where convolutions and
 pools are the `webmlc` operators of `ops/layout.py` over NHWC maps of any rank, and constant matrix
 operands are packed `[N/8][K][8]`. One pass: every value may have an NHWC twin, made on demand;
-elementwise operators, Concat, Pad and the like follow the layout of their inputs, so transposes
-remain only where a layout really meets another (usually at the graph's edge).
+elementwise operators, Concat, Pad, views that keep the channels and the like follow the layout of
+their inputs, so transposes remain only where a layout really meets another (usually at the graph's edge).
 
     %y = Conv(%x, %w)  ->  %x.nhwc = Transpose(%x); %y.nhwc = webmlc.Conv(%x.nhwc, %w.packed)
 """
@@ -98,6 +98,8 @@ class _Layouts(LayoutValues):
             case _:
                 written = False
         if written or (self.follows_nhwc(node) and self.follow(node, key)):
+            return
+        if key in _VIEWS and self.view_of_map(node):
             return
         inputs = tuple(self.nchw(i) for i in node.inputs)
         if key in _VIEWS or self.is_view(node):
@@ -334,6 +336,22 @@ class _Layouts(LayoutValues):
             else:
                 return None
         return inputs
+
+    def view_of_map(self, node: Node) -> bool:
+        """Write a view that keeps batch and channels, and only joins or splits the dimensions
+        between them, over the NHWC twin; False for other views.
+        """
+        value, output = node.inputs[0], node.outputs[0]
+        before, after = self.types[value].shape, self.types[output].shape
+        if value not in self.pending or len(after) not in _MAPS:
+            return False
+        if not all(map(same, before[:2], after[:2])):
+            return False
+        shape = tuple(after[d] for d in channels_last(len(after)))
+        twin = f"{output}.nhwc"
+        self.view(self.nhwc[value], TensorType(self.types[value].dtype, shape), twin, node.origin)
+        self.define_nhwc(output, twin, node.origin)
+        return True
 
     def resize_inputs(self, node: Node) -> list[str] | None:
         """Resize's inputs with scales and sizes reordered."""
