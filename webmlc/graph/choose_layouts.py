@@ -4,7 +4,8 @@ In: an inferred function of ONNX operators (NCHW). Out: the same meaning, where 
 pools are the `webmlc` operators of `ops/layout.py` over NHWC maps of any rank, and constant matrix
 operands are packed `[N/8][K][8]`. One pass: every value may have an NHWC twin, made on demand;
 elementwise operators, Concat, Pad, views that keep the channels and the like follow the layout of
-their inputs, so transposes remain only where a layout really meets another (usually at the graph's edge).
+their inputs, so transposes remain only where a layout really meets another (usually at the graph's
+edge).
 
     %y = Conv(%x, %w)  ->  %x.nhwc = Transpose(%x); %y.nhwc = webmlc.Conv(%x.nhwc, %w.packed)
 """
