@@ -5,7 +5,7 @@
 //                 version, bytes, weights, memory, profile? } | { ..., failure }] }
 //   stderr:       one line per group, while it works
 //
-// The engines of a group take turns, one run each, so that what else the machine does falls on all alike; each has
+// The engines of a group take turns, one load or run each, so that what else the machine does falls on all alike; each has
 // a page of its own. Groups never overlap: an engine's idle threads may spin. `memory` is the most that the page's
 // process, of which nothing else is part, has had in RAM at once (on Linux). A page is opened once the browser rests: for
 // half a second after it makes a context, Chromium loads pages of its own into it, as at a start, which would be part of
@@ -81,18 +81,24 @@ async function openPage(browser, server, group, { engine, variant }) {
   }
 }
 
-/** Load an engine `loads` times in fresh contexts; the last page stays open. */
-async function openEngine(browser, server, group, engine, loads) {
-  const first = [];
-  const load = [];
-  let opened;
+/** Load every engine `loads` times, in turn and in fresh contexts; the last page of each stays open. */
+async function openPages(browser, server, group, rows, loads) {
+  const pages = new Map();
   for (let i = 0; i < loads; i++) {
-    await opened?.context.close();
-    opened = await openPage(browser, server, group, engine);
-    first.push(opened.first);
-    load.push(opened.load);
+    for (const [number, row] of rows.entries()) {
+      if (row.failure) continue;
+      await pages.get(row)?.context.close();
+      pages.delete(row);
+      try {
+        const { context, page, processes, first, load, ...facts } = await openPage(browser, server, group, group.engines[number]);
+        Object.assign(row, facts, { first: [...(row.first ?? []), first], load: [...(row.load ?? []), load] });
+        pages.set(row, { row, page, context, processes });
+      } catch (error) {
+        row.failure = error.message;
+      }
+    }
   }
-  return { ...opened, first, load };
+  return [...pages.values()];
 }
 
 /** Milliseconds of every step, one list per profile. */
@@ -103,19 +109,10 @@ async function profile(page, times) {
 }
 
 async function measureGroup(browser, server, job, group) {
-  const rows = [];
-  const pages = [];
-  for (const engine of group.engines) {
-    const row = { model: group.model, device: group.device, threads: group.threads, ...engine };
-    rows.push(row);
-    try {
-      const { context, page, processes, ...facts } = await openEngine(browser, server, group, engine, job.loads);
-      Object.assign(row, facts, { latencies: [] });
-      pages.push({ row, page, context, processes });
-    } catch (error) {
-      row.failure = error.message;
-    }
-  }
+  const { model, device, threads, engines } = group;
+  const rows = engines.map((engine) => ({ model, device, threads, ...engine }));
+  const pages = await openPages(browser, server, group, rows, job.loads);
+  for (const { row } of pages) row.latencies = [];
   for (let round = -job.warmup; round < job.runs; round++) {
     pages.push(...pages.splice(0, 1)); // nobody always runs after the same one
     for (const { row, page } of pages) {
