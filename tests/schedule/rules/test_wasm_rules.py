@@ -10,12 +10,15 @@ import re
 import numpy as np
 import pytest
 
+from tests.graph.graphs import module
 from tests.schedule.rules import kernels as k
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.simplify import simplify
+from webmlc.graph.fuse import fuse
 from webmlc.graph.ops.winograd import Form
 from webmlc.loops.ir import For, LoopFunction, Seq, blocks, stores, walk_statements
+from webmlc.loops.lower_module import lower_module
 from webmlc.loops.verify import verify
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules import choose_rule
@@ -210,6 +213,20 @@ def test_every_nest_of_a_large_kernel_is_shared() -> None:
     assert isinstance(body, For) and isinstance(body.body, Seq)
     for nest in body.body.statements:
         assert sum(isinstance(s, For) and s.kind == "parallel" for s in walk_statements(nest)) == 1
+
+
+def test_slabs_of_padding_are_no_work_for_two() -> None:
+    text = """
+    g (float[1,56,56,64] x) => (float[1,58,58,64] y) <int64[8] p = {0,1,1,0,0,1,1,0}> {
+      y = Pad <mode = "constant"> (x, p)
+    }
+    """
+    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
+    body = choose_rule(kernel, RELAXED)[1].function.body
+    assert isinstance(body, Seq)
+    shared = ["parallel" in [n.kind for n in walk_statements(s) if isinstance(n, For)]
+              for s in body.statements]  # fmt: skip
+    assert shared == [False, False, False, False, True]
 
 
 def test_rows_are_shared_as_a_whole() -> None:

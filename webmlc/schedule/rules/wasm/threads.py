@@ -22,6 +22,8 @@ ENOUGH = 8
 """Iterations that a parallel loop should have to balance."""
 LITTLE = 2048
 """Scalar operations of a loop that is no part of a parallel one around it."""
+SMALL = 16384
+"""Scalar operations of a nest that one thread runs sooner than two: slabs of padding."""
 
 
 def share_work(schedule: Schedule) -> None:
@@ -31,6 +33,8 @@ def share_work(schedule: Schedule) -> None:
         nest = nests.pop()
         if locals_shared_with(schedule.function, nest):
             continue  # one tile: its results reach the next nest in one thread's memory
+        if operations(replace(schedule.function, body=nest)) < SMALL:
+            continue
         loops, last = _loops_to_share(schedule, nest)
         known = any(extent_of(schedule, loop) is not None for loop in loops)
         known = known or prod(_known_factor(schedule.extent(loop)) for loop in loops) >= ENOUGH
