@@ -54,7 +54,7 @@ class Case:
         return Layer(self.channels, CHANNELS, sizes, self.kernel, strides, self.groups)
 
     def forms(self) -> Forms:
-        (found,) = (f for f in self.layer().forms() if f[0].tile == f[1].tile == self.tile)
+        (found,) = (f for f in self.layer().forms() if {f[0].tile, f[1].tile} <= {self.tile, 1})
         return found
 
     def pads(self) -> list[int]:
@@ -121,6 +121,9 @@ CASES = [
     *(Case(tile, by_rows=True) for tile in (3, 6)),
     Case(4, (3, 5), stride=2, by_rows=True),
     Case(4, groups=2),
+    Case(4, (5, 1)),
+    Case(3, (1, 3), stride=2),
+    Case(6, (1, 3), by_rows=True),
     Case(2, (5, 3), stride=2, groups=4),
     Case(4, (7, 7), stride=2, bound=1e-5, channels=3, by_rows=True),
 ]

@@ -58,6 +58,14 @@ def test_a_large_map_goes_by_rows_of_tiles() -> None:
     assert [as_int(n) for n in (*sizes, channels)] == [112, 112, 64]
 
 
+def test_windows_of_one_tap_stay_direct() -> None:
+    text = f"""
+    g (float[n,64,56,56] x) => (float[n,o,h,w] y)
+    <{zeros("w", 64, 64, 1, 1)}> {{ y = Conv (x, w) }}
+    """
+    assert operators(use_winograd(choose_layouts(module(text))))[1] == "Conv"
+
+
 def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
     made = convolution(64, 56)
     (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
@@ -88,6 +96,8 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
         (Layer(3, 32, (112, 112), strides=(2, 2)), None),  # as many products folded
         (Layer(8, 8, (172, 264), kernel=(3, 39)), (6, 4)),  # ten blocks of four taps
         (Layer(8, 32, (172, 88), kernel=(5, 5), strides=(1, 3)), (4, 4)),
+        (Layer(256, 512, (508, 1), kernel=(5, 1)), (4, 1)),
+        (Layer(256, 512, (1, 508), kernel=(1, 3)), (1, 6)),
         (Layer(96, 256, (26, 26), kernel=(5, 5), groups=2), (4, 4)),
         (Layer(96, 252, (26, 26), kernel=(5, 5), groups=2), None),  # 126 outputs: no whole panels
         (Layer(96, 256, (26, 26), kernel=(5, 5), groups=32), None),  # groups too small to save much

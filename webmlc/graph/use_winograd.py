@@ -96,7 +96,9 @@ class Layer:
 
 
 def _forms(kernel: int, stride: int) -> list[Form]:
-    """The forms of windows along one dimension."""
+    """The forms of windows along one dimension; of one tap, each output for itself."""
+    if kernel == 1:
+        return [Form(1, stride, 1, 1)]
     forms = (
         Form(kernel, stride, tile, kernel if kernel <= MOST_TAPS else tile * stride)
         for tile in TILES
@@ -195,7 +197,7 @@ class _Rewrite(FunctionRewriter):
         if weights is None or weights.dtype != np.float32 or windows.dilations != (1, 1):
             return None
         groups, outputs = (int(node.attributes[name]) for name in ("groups", "channels"))
-        if None in sizes or 1 in windows.kernel:
+        if None in sizes or set(windows.kernel) == {1}:
             return None
         height, width, *_ = (size or 0 for size in sizes)
         (kh, kw), (sh, sw) = windows.kernel, windows.strides

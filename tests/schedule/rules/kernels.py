@@ -130,6 +130,23 @@ def winograd_input(tiles: int, channels: int) -> LoopFunction:
     return naive([a], compute("planes", _sizes(4, 4, tiles, channels), plane))
 
 
+def winograd_rows(tiles: int, channels: int) -> LoopFunction:
+    """The planes of F(2x1, 3x1): one transform, no stage before it."""
+    a = _tensor("a", 1, 2 * tiles + 2, 3, channels)
+    shape = _sizes(4, 1, 1, tiles, 3, channels)
+    return naive([a], input_planes(a, (Form(3, 1, 2, 3), Form(1, 1, 1, 1)), shape))
+
+
+def special_element(size: int) -> LoopFunction:
+    """Another value for the first element: no formula for each."""
+    a = _tensor("a", 4, size)
+
+    def element(i: Expr, j: Expr) -> Expr:
+        return select(i.equals(0), a[i, j] * _f32(2), a[i, j])
+
+    return naive([a], compute("special", a.shape, element))
+
+
 def winograd(form: Form, size: int, channels: int, outputs: int, batch: Size = 1) -> LoopFunction:
     """A whole convolution of a square map, in such tiles; relu."""
     tiles = as_int(form.tiles(as_expr(size)))

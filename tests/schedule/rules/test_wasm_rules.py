@@ -94,6 +94,8 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         {"s": 2},
     ),
     "winograd, parts of rows": ("bands", k.winograd(Form(3, 1, 2, 3), 48, 4, 8), {}),
+    "winograd, windows of one column": ("transform", k.winograd_rows(7, 8), {}),
+    "one element of many is special": ("stages", k.special_element(12), {}),
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
     "depthwise 5x5": ("window", k.depthwise(8, 8, 13, 5, epilogue=False), {}),

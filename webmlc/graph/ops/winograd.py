@@ -247,6 +247,11 @@ def _forms(context: Context) -> Forms:
     return forms
 
 
+def _are_both_cut(forms: Forms) -> bool:
+    """True where the first of two transforms is a stage of its own: not of windows of one tap."""
+    return all(form.kernel > 1 for form in forms)
+
+
 # -- input -----------------------------------------------------------------------------
 
 
@@ -278,7 +283,7 @@ def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
         return _transformed(rows.transforms.input, i, taps)
 
     each = (batch, down, across, const(columns.span), planes, channels)
-    made = compute("columns", each, column, keep=True)
+    made = compute("columns", each, column, keep=_are_both_cut(forms))
 
     def plane(i: Expr, j: Expr, n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
         taps = [made[n, y, x, b, i, c] for b in range(columns.span)]
@@ -301,7 +306,7 @@ def _infer_weights(context: Context) -> tuple[TensorType, ...]:
 def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """Of whole blocks of taps."""
     data = _tensor(tensors)
-    rows, columns = _forms(context)
+    rows, columns = forms = _forms(context)
     planes, _, panels, down, across, channels, lanes = context.outputs[0].shape
 
     def column(o: Expr, u: Expr, v: Expr, k: Expr, b: Expr, i: Expr, lane: Expr) -> Expr:
@@ -310,7 +315,7 @@ def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
         return _transformed(rows.transforms.weights, i, taps)
 
     shape = (panels, down, across, channels, const(columns.taps), planes, lanes)
-    made = compute("columns", shape, column, keep=True)
+    made = compute("columns", shape, column, keep=_are_both_cut(forms))
 
     def plane(i: Expr, j: Expr, o: Expr, u: Expr, v: Expr, k: Expr, lane: Expr) -> Expr:
         taps = [made[o, u, v, k, b, i, lane] for b in range(columns.taps)]
@@ -377,7 +382,7 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
         return _transformed(rows.transforms.output, a, sums)
 
     each = (batch, down, across, planes, const(rows.tile), channels)
-    made = compute("lines", each, line, keep=True)
+    made = compute("lines", each, line, keep=_are_both_cut(forms))
 
     def element(n: Expr, h: Expr, w: Expr, o: Expr) -> Expr:
         y, x, a, b = h // rows.tile, w // columns.tile, h % rows.tile, w % columns.tile

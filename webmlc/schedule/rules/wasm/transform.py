@@ -71,9 +71,9 @@ class TileLoops:
 
 
 def is_transform(schedule: Schedule, stages: Sequence[str], machine: Machine) -> bool:
-    """True where there are several stages, each picks its formulas, and channels fill vectors."""
+    """True where every stage picks its formulas, and channels fill vectors."""
     found = [schedule.block(name) for name in stages]
-    if len(found) < 2 or any(fold_of(stage) is not None or not _picked(stage) for stage in found):
+    if not found or any(fold_of(s) is not None or not _picked(s) for s in found):
         return False
     return (as_int(found[-1].axes[-1].extent) or 1) % machine.lanes == 0
 
@@ -170,23 +170,29 @@ def find_loops(
 
 
 def _picked(block: Block) -> frozenset[Expr]:
-    """What picks a formula: axes, or axes modulo a tile, that are compared with literals."""
-    found: set[Expr] = set()
+    """What picks a formula: axes, or axes modulo a tile, that are compared with all their values
+    but the last.
+    """
+    found: dict[Expr, set[int]] = {}
     for root in expressions(block.body):
         for node in walk(root):
             match node:
-                case Call(op="select", args=(Call(op="eq", args=(index, Const())), _, _)):
-                    if _is_short(index):
-                        found.add(index)
-    return frozenset(found)
+                case Call(op="select", args=(Call(op="eq", args=(index, Const() as value)), _, _)):
+                    found.setdefault(index, set()).add(as_int(value) or 0)
+    sizes = {index: _values(index, block) for index in found}
+    return frozenset(
+        index for index, size in sizes.items() if size and found[index] == set(range(size - 1))
+    )
 
 
-def _is_short(index: Expr) -> bool:
-    """True for an axis, or an axis modulo a literal."""
+def _values(index: Expr, block: Block) -> int | None:
+    """How many values an axis has, or an axis modulo a literal; `None` for another index."""
     match index:
-        case Var() | Call(op="floormod", args=(Var(), Const())):
-            return True
-    return False
+        case Var():
+            return next((as_int(axis.extent) for axis in block.axes if axis.var == index), None)
+        case Call(op="floormod", args=(Var(), Const() as size)):
+            return as_int(size)
+    return None
 
 
 def _read_where_picked(producer: Block, reader: Block) -> set[Expr]:
@@ -198,7 +204,7 @@ def _read_where_picked(producer: Block, reader: Block) -> set[Expr]:
         for load in loads(reader.body)
         if load.buffer == stored.buffer
         for index, axis in zip(load.indices, stored.indices, strict=True)
-        if axis in picked and _is_short(index)
+        if axis in picked and _values(index, reader) is not None
     }
 
 
