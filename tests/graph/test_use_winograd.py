@@ -86,6 +86,7 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
     [
         (Layer(64, 64, (56, 56)), (6, 6)),
         (Layer(256, 256, (14, 14)), (4, 5)),  # 12 tiles fill two register tiles
+        (Layer(128, 128, (28, 28)), (4, 4)),  # more weights would save little
         (Layer(16, 64, (55, 55)), (5, 5)),
         (Layer(512, 512, (7, 7)), (3, 4)),  # 6 tiles fill one, and 4x4 would need 37 MB of weights
         (Layer(128, 32, (14, 14)), None),  # saves too little for its code

@@ -45,6 +45,10 @@ _WAIT = 3
 """Rows that waiting for such weights costs where several tiles read them."""
 _START_COST = 4
 """Steps of a product's inner loop that beginning and ending one take."""
+_LOAD = 3
+"""Multiply-adds of a run that each transformed weight must save: it takes memory, and at load as
+long as fifty of these.
+"""
 _LANES = 4
 """Channels that the transforms take at once."""
 SAVED = 8_000_000
@@ -133,7 +137,7 @@ def _bands(layer: Layer, forms: Forms) -> list[int]:
 
 def _cost(layer: Layer, forms: Forms, bands: int) -> int:
     """Multiply-adds that a form takes as long as, its tiles in so many parts: an element of a plane
-    as many as there are points, or half as many in the cache.
+    as many as there are points, or half as many in the cache; and what its weights must save.
     """
     channels, outputs = layer.folded.channels, layer.outputs
     tiles = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
@@ -149,7 +153,7 @@ def _cost(layer: Layer, forms: Forms, bands: int) -> int:
         elements * each // (2 if elements <= _CACHED else 1)
         for elements in (planes * seen * channels, planes * down * across * outputs)
     )
-    return bands * (products + transforms)
+    return bands * (products + transforms) + planes * depth * outputs * _LOAD
 
 
 def _rows(count: int, weights: int) -> int:
