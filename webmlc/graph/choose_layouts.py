@@ -274,8 +274,6 @@ class _Layouts(LayoutValues):
         elif key == "webmlc.Repeat":
             inputs = [self.as_nhwc(node.inputs[0])]
             attributes = {**attributes, "repeats": tuple(attributes["repeats"][d] for d in last)}
-        elif key in _VIEWS and self.keeps_channels(node):
-            return self.follow_view(node, last)
         elif key == "Gather" and self.rank(node.inputs[1]) == 1:
             inputs = [self.as_nhwc(node.inputs[0]), node.inputs[1]]
             attributes = {**attributes, "axis": moved[attributes.get("axis", 0) % rank]}
@@ -301,20 +299,6 @@ class _Layouts(LayoutValues):
                 self.types[twin] = known
                 self.define_nhwc(value, twin, node.origin)
         self.nodes.append(written)
-        return True
-
-    def keeps_channels(self, node: Node) -> bool:
-        """True for a view of a map that only takes its spatial dimensions apart or together."""
-        before, after = self.types[node.inputs[0]].shape, self.types[node.outputs[0]].shape
-        return len(before) in _MAPS and all(map(same, before[:2], after[:2]))
-
-    def follow_view(self, node: Node, order: tuple[int, ...]) -> bool:
-        """Write a view over the NHWC twin; `order` is that of the result's dimensions there."""
-        (value,), twin = node.outputs, f"{node.outputs[0]}.nhwc"
-        known = self.types[value]
-        moved = TensorType(known.dtype, tuple(known.shape[d] for d in order))
-        self.view(self.as_nhwc(node.inputs[0]), moved, twin, node.origin)
-        self.define_nhwc(value, twin, node.origin)
         return True
 
     def broadcast_inputs(self, node: Node, rank: int) -> list[str] | None:
