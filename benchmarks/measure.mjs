@@ -15,6 +15,7 @@ import { readFile } from "node:fs/promises";
 import { startBrowser, startServer } from "../tests/browser/chromium.mjs";
 
 const PAUSE_MS = 30; // lets the threads of the engine before fall asleep
+const WARM = { runs: 40, ms: 2000 }; // of all together, whichever ends first: until then V8 may still optimise a small model
 const LOAD_LIMIT_MS = 180_000;
 const REST = { ms: 100, share: 0.05, tries: 50 }; // so long, using no more of a core; an engine's idle threads may never rest
 
@@ -113,14 +114,17 @@ async function measureGroup(browser, server, job, group) {
   const rows = engines.map((engine) => ({ model, device, threads, ...engine }));
   const pages = await openPages(browser, server, group, rows, job.loads);
   for (const { row } of pages) row.latencies = [];
-  for (let round = -job.warmup; round < job.runs; round++) {
+  for (let round = 0, timed = 0, spent = 0; timed < job.runs; round++) {
+    const warms = round < job.warmup || (round < WARM.runs && spent < WARM.ms);
+    if (!warms) timed++;
     pages.push(...pages.splice(0, 1)); // nobody always runs after the same one
     for (const { row, page } of pages) {
       if (row.failure) continue;
       await page.waitForTimeout(PAUSE_MS);
       try {
         const latency = await page.evaluate(async () => (await globalThis.bench).run());
-        if (round >= 0) row.latencies.push(latency);
+        spent += latency;
+        if (!warms) row.latencies.push(latency);
       } catch (error) {
         row.failure = error.message;
       }

@@ -156,7 +156,7 @@ def main(
     threads: Annotated[str, typer.Option(help="Numbers of threads on the CPU")] = "1,2",
     dims: Annotated[str, typer.Option(help="Symbolic dimensions: name=size,…; else 1")] = "",
     runs: Annotated[int, typer.Option(help="Timed runs of each engine", min=1)] = 15,
-    warmup: Annotated[int, typer.Option(help="Runs before those", min=0)] = 4,
+    warmup: Annotated[int, typer.Option(help="Runs before those, at least", min=0)] = 4,
     loads: Annotated[int, typer.Option(help="Fresh loads of each page", min=1)] = 3,
     kernels: Annotated[int, typer.Option(help="How many steps of each model to list")] = 0,
     again: Annotated[bool, typer.Option("--reuse", help="Measure what was built before")] = False,
