@@ -31,7 +31,7 @@ class Case:
     """
 
     tile: int
-    kernel: tuple[int, int] = (3, 3)
+    kernel: tuple[int, ...] = (3, 3)
     stride: int = 1
     bound: float = 5e-6
     channels: int = CHANNELS
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        window = f"{self.kernel[0]}x{self.kernel[1]}, stride {self.stride}"
+        window = f"{'x'.join(map(str, self.kernel))}, stride {self.stride}"
         how = ", by rows" if self.by_rows else ""
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
         return f"F({self.tile}) of {window}, {self.channels} channels{groups}{how}"
@@ -50,8 +50,11 @@ class Case:
         return (SIZE - 1) // self.stride + 1
 
     def layer(self) -> Layer:
-        sizes, strides = (self.size, self.size), (self.stride, self.stride)
-        return Layer(self.channels, CHANNELS, sizes, self.kernel, strides, self.groups)
+        rank = len(self.kernel)
+        sizes, kernel, strides = (
+            (1, *values)[-2:] for values in ([self.size] * rank, self.kernel, [self.stride] * rank)
+        )
+        return Layer(self.channels, CHANNELS, sizes, kernel, strides, self.groups)
 
     def forms(self) -> Forms:
         (found,) = (f for f in self.layer().forms() if {f[0].tile, f[1].tile} <= {self.tile, 1})
@@ -61,7 +64,7 @@ class Case:
         return [k // 2 for k in self.kernel] * 2
 
     def sines(self, batch: int) -> np.ndarray:
-        shape = (batch, self.channels, SIZE, SIZE)
+        shape = (batch, self.channels, *[SIZE] * len(self.kernel))
         return np.sin(np.arange(np.prod(shape))).astype(np.float32).reshape(shape)
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
@@ -75,12 +78,13 @@ class Case:
         kernel, bias = self.weights()
         around = [(k // 2, k // 2) for k in self.kernel]
         padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *around])
-        total = bias[:, None, None] + (x if self.stride == 1 else 0.0)
-        for ky, kx in np.ndindex(*self.kernel):
-            part = padded[:, :, ky : ky + SIZE : self.stride, kx : kx + SIZE : self.stride]
-            taps = np.split(kernel[:, :, ky, kx], self.groups)
+        start = x if self.stride == 1 else 0.0
+        total = start + bias.reshape(-1, *[1] * len(self.kernel))
+        for place in np.ndindex(*self.kernel):
+            part = padded[:, :, *(slice(k, k + SIZE, self.stride) for k in place)]
+            taps = np.split(kernel[:, :, *place], self.groups)
             terms = zip(taps, np.split(part, self.groups, axis=1), strict=True)
-            sums = [np.einsum("oi,nihw->nohw", w, channels) for w, channels in terms]
+            sums = [np.einsum("oi,ni...->no...", w, channels) for w, channels in terms]
             total = total + np.concatenate(sums, axis=1)
         return np.maximum(total, 0)
 
@@ -91,13 +95,15 @@ class Case:
             ["x", "w", "b"],
             ["c"],
             pads=self.pads(),
-            strides=[self.stride] * 2,
+            strides=[self.stride] * len(self.kernel),
             group=self.groups,
         )
         add = [helper.make_node("Add", ["c", "x"], ["s"])] if self.stride == 1 else []
         relu = helper.make_node("Relu", ["s" if add else "c"], ["y"])
         values = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", count, size, size])
+            helper.make_tensor_value_info(
+                name, TensorProto.FLOAT, ["batch", count, *[size] * len(self.kernel)]
+            )
             for name, count, size in (("x", self.channels, SIZE), ("y", CHANNELS, self.size))
         ]
         arrays = zip("wb", self.weights(), strict=True)
@@ -124,6 +130,8 @@ CASES = [
     Case(4, (5, 1)),
     Case(3, (1, 3), stride=2),
     Case(6, (1, 3), by_rows=True),
+    Case(4, (3,)),
+    Case(3, (5,), stride=2, groups=2),
     Case(2, (5, 3), stride=2, groups=4),
     Case(4, (7, 7), stride=2, bound=1e-5, channels=3, by_rows=True),
 ]

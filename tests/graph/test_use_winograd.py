@@ -66,6 +66,17 @@ def test_windows_of_one_tap_stay_direct() -> None:
     assert operators(use_winograd(choose_layouts(module(text))))[1] == "Conv"
 
 
+def test_a_map_of_one_dimension_is_one_row() -> None:
+    text = f"""
+    g (float[n,64,3000] x) => (float[n,o,w] y)
+    <{zeros("w", 64, 64, 3)}> {{ y = Conv <pads = [1,1]> (x, w) }}
+    """
+    made = use_winograd(choose_layouts(module(text)))
+    (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
+    *planes, _, down, across, _ = made.main.types[product.inputs[0]].shape
+    assert [as_int(n) for n in (*planes, down, across)] == [1, 8, 1, 500]
+
+
 def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
     made = convolution(64, 56)
     (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]

@@ -192,21 +192,26 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def layer(self, node: Node) -> Layer | None:
-        """The sizes of a two-dimensional convolution of a static map, else `None`."""
+        """The sizes of a convolution of a static map with one or two dimensions (of one row, or
+        more), else `None`.
+        """
         if (node.domain, node.op) != ("webmlc", "Conv"):
             return None
         windows: Windows = node.attributes["windows"]
-        sizes = [as_int(size) for size in (*windows.sizes, *self.types[node.inputs[0]].shape[1:3])]
-        weights = self.constants.get(node.inputs[1])
-        if weights is None or weights.dtype != np.float32 or windows.dilations != (1, 1):
-            return None
+        sizes = [as_int(size) for size in windows.sizes]
+        known = (*sizes, *(as_int(size) for size in self.types[node.inputs[0]].shape[1:-1]))
         groups, outputs = (int(node.attributes[name]) for name in ("groups", "channels"))
-        if None in sizes or set(windows.kernel) == {1}:
+        weights = self.constants.get(node.inputs[1])
+        if weights is None or weights.dtype != np.float32 or set(windows.dilations) != {1}:
             return None
-        height, width, *_ = (size or 0 for size in sizes)
-        (kh, kw), (sh, sw) = windows.kernel, windows.strides
+        if None in known or set(windows.kernel) == {1} or windows.rank > 2:
+            return None
+        (height, width), kernel, strides = (
+            (1, *values)[-2:] for values in (sizes, windows.kernel, windows.strides)
+        )
         channels = weights.shape[-2] * groups
-        return Layer(channels, outputs, (height, width), (kh, kw), (sh, sw), groups)
+        found = Layer(channels, outputs, (height or 0, width or 0), kernel, strides, groups)
+        return found if windows.rank == 2 or found.folded == found else None
 
     def convolution(self, node: Node, layer: Layer, forms: Forms) -> None:
         data, weights = node.inputs
@@ -217,8 +222,8 @@ class _Rewrite(FunctionRewriter):
         source = self.padded(data, windows.sizes, forms, steps)
         if folds:
             source, weights = self.fold(source, node, steps), self.fold_weights(weights, steps)
-        elif layer.groups > 1:
-            weights = self.join_groups(weights)
+        elif layer.groups > 1 or windows.rank == 1:
+            weights = self.join_groups(weights, layer.kernel)
         sizes, channels = windows.sizes, node.attributes["channels"]
         name = f"{weights}.planes{'x'.join(str(form.tile) for form in forms)}"
         matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
@@ -288,12 +293,12 @@ class _Rewrite(FunctionRewriter):
         folded = together.reshape(panels, *taps, channels * steps[0] * steps[1], lanes)
         return self.constant(f"{weights}.folded", folded)
 
-    def join_groups(self, weights: str) -> str:
-        """The weights `[G, O/G/8, KH, KW, C/G, 8]` of groups, one below the other:
-        `[O/8, KH, KW, C/G, 8]`.
+    def join_groups(self, weights: str, kernel: tuple[int, int]) -> str:
+        """The weights `[G, O/G/8, KH, KW, C/G, 8]` of groups, one below the other, and those of one
+        dimension as of one row: `[O/8, KH, KW, C/G, 8]`.
         """
         array = self.constants[weights]
-        return self.constant(f"{weights}.joined", array.reshape(-1, *array.shape[2:]))
+        return self.constant(f"{weights}.joined", array.reshape(-1, *kernel, *array.shape[-2:]))
 
     def padded(
         self, data: str, sizes: tuple[Expr, ...], forms: Forms, steps: tuple[int, int]
@@ -301,15 +306,17 @@ class _Rewrite(FunctionRewriter):
         """The map, large enough for whole tiles and in whole steps: what already pads it, pads
         more.
         """
-        wanted = [as_int(form.inputs(n)) or 0 for form, n in zip(forms, sizes, strict=True)]
-        present = [as_int(size) or 0 for size in self.types[data].shape[1:3]]
+        rank = len(sizes)
+        present = [as_int(size) or 0 for size in self.types[data].shape[1:-1]]
         missing = [
-            max(n * step, -(-size // step) * step) - size
-            for n, size, step in zip(wanted, present, steps, strict=True)
+            max((as_int(form.inputs(n)) or 0) * step, -(-size // step) * step) - size
+            for form, n, size, step in zip(
+                forms[-rank:], sizes, present, steps[-rank:], strict=True
+            )
         ]
         if not any(missing):
             return data
-        pads = np.array([0, 0, 0, 0, 0, *missing, 0], np.int64)
+        pads = np.array([*[0] * (rank + 2), 0, *missing, 0], np.int64)
         maker = self.makers.get(data)
         value = f"{data}.zero"
         source = data

@@ -9,7 +9,8 @@ is transformed back (domain `webmlc`; `graph/use_winograd.py` puts them together
     sums = WinogradProduct(planes, matrices)   # -> [6, 6, N, TH, TW, O]
     result = WinogradOutput(sums)              # -> [N, H, W, O]
 
-Where the planes of a map outgrow the cache, one operator, `WinogradConv`, is all but the weights'
+Windows over one dimension only, or of one tap along the other, have one transform each. Where the
+planes of a map outgrow the cache, one operator, `WinogradConv`, is all but the weights'
 transform: its kernel goes from row of tiles to row of tiles, and each has its planes to itself.
 
 A `Form` says how one dimension is cut; each transform is two one-dimensional ones, along columns
@@ -260,10 +261,10 @@ def _infer_input(context: Context) -> tuple[TensorType, ...]:
 
 
 def _planes_shape(context: Context) -> Shape:
-    batch, _, _, channels = context.shape(0)
-    forms = _forms(context)
+    batch, *_, channels = context.shape(0)
+    forms, given = _forms(context), context.attribute("sizes")
     planes = (const(form.planes) for form in forms)
-    sizes = zip(forms, context.attribute("sizes"), strict=True)
+    sizes = zip(forms, [const(1)] * (2 - len(given)) + list(given), strict=True)
     tiles = (simplify(form.tiles(size) + (form.blocks - 1)) for form, size in sizes)
     return (*planes, batch, *tiles, channels)
 
@@ -273,13 +274,18 @@ def _input(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor
 
 
 def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
-    """The planes (of `shape`) of a map `[N, H, W, C]` that is large enough for whole tiles."""
+    """The planes (of `shape`) of a map `[N, H, W, C]` that is large enough for whole tiles; those
+    of `[N, W, C]` as of one row.
+    """
     rows, columns = forms
     planes, _, batch, down, across, channels = shape
 
+    def tap(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+        return data[n, x, c] if data.rank == 3 else data[n, y, x, c]
+
     def column(n: Expr, y: Expr, x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
         place = x * columns.step + b
-        taps = [data[n, y * rows.step + a, place, c] for a in range(rows.span)]
+        taps = [tap(n, y * rows.step + a, place, c) for a in range(rows.span)]
         return _transformed(rows.transforms.input, i, taps)
 
     each = (batch, down, across, const(columns.span), planes, channels)
@@ -373,7 +379,7 @@ def _output(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tenso
 
 
 def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
-    """The outputs (of `shape`, `[N, H, W, O]`) of the products' planes."""
+    """The outputs (of `shape`, `[N, H, W, O]` or `[N, W, O]`) of the products' planes."""
     rows, columns = forms
     _, planes, batch, down, across, channels = data.shape
 
@@ -384,7 +390,9 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
     each = (batch, down, across, planes, const(rows.tile), channels)
     made = compute("lines", each, line, keep=_are_both_cut(forms))
 
-    def element(n: Expr, h: Expr, w: Expr, o: Expr) -> Expr:
+    def element(n: Expr, *axes: Expr) -> Expr:
+        *above, w, o = axes
+        h = above[0] if above else const(0)
         y, x, a, b = h // rows.tile, w // columns.tile, h % rows.tile, w % columns.tile
         sums = [made[n, y, x, j, a, o] for j in range(columns.planes)]
         return _transformed(columns.transforms.output, b, sums)
