@@ -149,7 +149,7 @@ def package(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("webmlc.graph.use_winograd.TILES", (case.tile,))
         patch.setattr("webmlc.graph.use_winograd.goes_by_rows", lambda *_: case.by_rows)
-        patch.setattr("webmlc.graph.use_winograd.SAVED", -(10**9))  # in a map so small it loses
+        patch.setattr("webmlc.graph.use_winograd.CODE", -(10**9))  # in a map so small it loses
         webmlc.build(case.model(), folder, target="wasm")
     return folder
 

@@ -45,16 +45,17 @@ _WAIT = 3
 """Rows that waiting for such weights costs where several tiles read them."""
 _START_COST = 4
 """Steps of a product's inner loop that beginning and ending one take."""
-_LOAD = 3
+_LOAD = 2
 """Multiply-adds of a run that each transformed weight must save: it takes memory, and at load as
-long as fifty of these.
+long as eighty of these.
 """
 _LANES = 4
 """Channels that the transforms take at once."""
-SAVED = 8_000_000
-"""Multiply-adds that Winograd's form must save at least in the layers of one shape, which share
-their kernels: these are about 20 KB of code.
+CODE = 350_000
+"""Multiply-adds that a plane must save in all layers of one shape, which share their kernels: each
+is a hundred bytes or more of code, and the kernels themselves are as four.
 """
+_KERNELS = 4
 
 
 def use_winograd(module: Module) -> Module:
@@ -166,12 +167,15 @@ def _rows(count: int, weights: int) -> int:
 
 
 def best_forms(layers: Iterable[Layer]) -> dict[Layer, Forms]:
-    """The forms of each layer that, as often as it occurs, save more than its kernels cost."""
-    counts = Counter(layers)
+    """The forms of each layer that, as often as it occurs, save most beside their kernels' code."""
     best: dict[Layer, Forms] = {}
-    for layer, count in counts.items():
-        gains = {forms: saved(layer, forms) for forms in layer.forms()}
-        if gains and max(gains.values()) * count >= SAVED:
+    for layer, count in Counter(layers).items():
+        gains = {
+            forms: count * saved(layer, forms)
+            - CODE * (math.prod(form.planes for form in forms) + _KERNELS)
+            for forms in layer.forms()
+        }
+        if gains and max(gains.values()) > 0:
             best[layer] = max(gains, key=lambda forms: gains[forms])
     return best
 

@@ -8,6 +8,7 @@ blocks of the left one in the second.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, minimum
@@ -346,10 +347,22 @@ class _Tiling:
                 fetched = streams[0]
             self.row_part(part, each, height, below[: len(walk)], streams)
         if stream is not None and is_fetched and fetched is not None:
-            # Where there may be no tile but of one row, which reads in order, the run decides.
-            depends = as_int(heights[0].count) is None and self.phases(1) > 1
-            times = minimum(heights[0].count, 1) if depends else Const(1)
-            stream.prefetch(schedule, fetched, times)
+            stream.prefetch(schedule, fetched, self.fetches(heights, walk))
+
+    def fetches(self, heights: tuple[Part, ...], walk: Sequence[str]) -> Expr:
+        """How many times a panel is fetched before it is read: once, but not where one tile is all
+        that reads it, in order. The run decides where that depends on how many rows there are, or
+        how often they are walked.
+        """
+        (first, *others), count = heights, as_int(heights[0].count)
+        if count is None and self.phases(1) > 1:
+            return minimum(first.count, 1)
+        if others or count != 1:
+            return Const(1)
+        walks: Expr = Const(1)
+        for loop in walk:
+            walks = walks * self.schedule.extent(loop)
+        return minimum(walks - 1, 1)
 
     def order(self, *loops: str | None) -> None:
         """Put those loops that there are in this order."""
