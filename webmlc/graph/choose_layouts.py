@@ -35,7 +35,7 @@ from webmlc.graph.layout_values import (
     channels_last,
     keeps_order,
 )
-from webmlc.graph.meaning import infer_node, kind_of
+from webmlc.graph.meaning import MAPS, infer_node, kind_of
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.shapes import same
 from webmlc.graph.pack_weights import pack_matrix
@@ -43,7 +43,7 @@ from webmlc.graph.pack_weights import pack_matrix
 LARGEST_BINDING = 128 << 20
 """Bytes that every WebGPU device binds as one buffer (`maxStorageBufferBindingSize`)."""
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
-_MAPS = range(3, 6)
+_RANKS = range(3, 6)
 """Ranks of maps: one to three spatial dimensions between batch and channels."""
 _FLOAT: tuple[DType, ...] = (DType.float32,)
 _WEIGHTS = (DType.int8, DType.int16)
@@ -80,7 +80,7 @@ class _Layouts(LayoutValues):
     def rewrite(self, node: Node) -> None:
         """Write `node` in the layout that suits it."""
         key = node.op if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op}"
-        maps = bool(node.inputs and node.inputs[0]) and self.rank(node.inputs[0]) in _MAPS
+        maps = bool(node.inputs and node.inputs[0]) and self.rank(node.inputs[0]) in _RANKS
         match key:
             case "Conv" | "ConvInteger":
                 written = maps and convolution(self, node)
@@ -253,7 +253,7 @@ class _Layouts(LayoutValues):
         inputs: list[str] | None = None
         ranks = {self.types[o].rank for o in node.outputs if o}
         rank = max(ranks)
-        if len(ranks) > 1 or rank not in _MAPS:
+        if len(ranks) > 1 or rank not in _RANKS:
             return False
         last, moved = channels_last(rank), channels_first(rank)
         if key in _QUANTISATION and any(i and self.rank(i) > 1 for i in node.inputs[1:]):
@@ -262,7 +262,7 @@ class _Layouts(LayoutValues):
             inputs = [self.as_nhwc(node.inputs[0]), *node.inputs[1:]]
             axis = int(attributes.get("axis", 1))
             attributes = {**attributes, "axis": moved[axis]}
-        elif kind_of(node) in ("elementwise", "broadcast"):
+        elif kind_of(node) in MAPS:
             inputs = self.broadcast_inputs(node, rank)
         elif key == "Concat" and all(self.rank(i) == rank for i in node.inputs):
             inputs = [self.as_nhwc(i) for i in node.inputs]
@@ -328,7 +328,7 @@ class _Layouts(LayoutValues):
         """
         value, output = node.inputs[0], node.outputs[0]
         before, after = self.types[value].shape, self.types[output].shape
-        if value not in self.pending or len(after) not in _MAPS:
+        if value not in self.pending or len(after) not in _RANKS:
             return False
         if not all(map(same, before[:2], after[:2])):
             return False

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.bound_symbols import BoundSymbols
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
-from webmlc.graph.meaning import kind_of
+from webmlc.graph.meaning import MAPS, kind_of
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
 
-POINTWISE = frozenset({"elementwise", "broadcast", "injective"})
-EPILOGUE = frozenset({"elementwise", "broadcast"})
+POINTWISE = MAPS | {"injective"}
 _LOOK_AHEAD = 24
 
 
@@ -74,7 +73,7 @@ class _Fusion:
         for kind in ("contraction", "reduction"):
             for node in self.function.nodes:
                 if kind_of(node) == kind and node not in self.groups:
-                    self.take_epilogue([node], EPILOGUE)
+                    self.take_epilogue([node], MAPS)
         for node in self.function.nodes:
             if kind_of(node) == "reduction" and node.domain == "":
                 self.take_prologue(self.groups[node])
@@ -113,7 +112,7 @@ class _Fusion:
     def take_dequantised(self, group: list[Node]) -> None:
         """Let what follows the anchor read quantised values as they lie in memory."""
         for node in list(group):
-            for value in node.inputs if kind_of(node) in EPILOGUE else ():
+            for value in node.inputs if kind_of(node) in MAPS else ():
                 maker = self.makers.get(value)
                 if maker is None or maker.op != "DequantizeLinear" or maker in self.groups:
                     continue
@@ -182,7 +181,7 @@ class _Fusion:
         queue = [i for node in group for i in node.inputs if i]
         while queue:
             maker = self.makers.get(queue.pop(0))
-            if maker is None or maker in self.groups or kind_of(maker) not in EPILOGUE:
+            if maker is None or maker in self.groups or kind_of(maker) not in MAPS:
                 continue
             members = set(group)
             only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))

@@ -18,6 +18,9 @@ from webmlc.graph.pieces import PIECES, Piece
 
 Tensors = tuple[Tensor | None, ...]
 
+MAPS: frozenset[FusionKind] = frozenset({"elementwise", "broadcast"})
+"""Kinds of nodes whose elements each depend on one element of every input."""
+
 
 def row_of(node: Node) -> Operator:
     """The operator's row; raises `KeyError` for an operator that inference would have reported."""

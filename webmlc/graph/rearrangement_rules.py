@@ -10,14 +10,13 @@ from dataclasses import replace
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.graph.ir import Array, Node, TensorType
-from webmlc.graph.meaning import kind_of
+from webmlc.graph.meaning import MAPS, kind_of
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ONE, canonical, same
 from webmlc.graph.ops.view import permutation
 from webmlc.graph.rewriting import Rewriting
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-MAPS = ("elementwise", "broadcast")
 
 
 def same_type(a: TensorType | None, b: TensorType | None) -> bool:

@@ -52,10 +52,11 @@ long as eighty of these.
 _LANES = 4
 """Channels that the transforms take at once."""
 CODE = 350_000
-"""Multiply-adds that a plane must save in all layers of one shape, which share their kernels: each
-is a hundred bytes or more of code, and the kernels themselves are as four.
+"""Multiply-adds that a plane must save in all layers of one shape, which share their kernels: it is
+a hundred bytes or more of code.
 """
 _KERNELS = 4
+"""Planes that take as much code as what the kernels have besides."""
 
 
 def use_winograd(module: Module) -> Module:

@@ -25,7 +25,7 @@ from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
 from webmlc.graph.ir import Function, Node, TensorType
-from webmlc.graph.meaning import compute_node, kind_of, pieces_of_node
+from webmlc.graph.meaning import MAPS, compute_node, kind_of, pieces_of_node
 from webmlc.graph.pieces import Piece
 from webmlc.loops.ir import (
     Axis,
@@ -48,7 +48,6 @@ Device = Literal["wasm", "webgpu"]
 _DEAR = 4
 """Scalar operators of this cost or more are not computed twice."""
 _HALVES = (DType.float16, DType.bfloat16)
-_MAPS = ("elementwise", "broadcast")
 _FEW = 8
 """Pieces up to which what maps a value's elements is written for each piece."""
 
@@ -149,7 +148,7 @@ class _Lowering:
 
     def is_map_of(self, node: Node, value: str, pieces: Mapping[str, tuple[Piece, ...]]) -> bool:
         """True where the node maps, element by element, a value that has a few pieces."""
-        if kind_of(node) not in _MAPS or not 0 < len(pieces.get(value, ())) <= _FEW:
+        if kind_of(node) not in MAPS or not 0 < len(pieces.get(value, ())) <= _FEW:
             return False
         return self.body.type(value).shape == self.body.type(node.outputs[0]).shape
 

@@ -322,11 +322,12 @@ class _Tiling:
         half: str | None = None
         if panels is not None and self.reads_halves(panels, heights):
             half, panels = schedule.split(panels, [2, None])
-        again = len(heights) > 1 or walks or as_int(heights[0].count) != 1
+        times = self.fetches(heights, inside[1 : 1 + walks] if has_rows else ())
         stream = self.plan.streamed
-        is_fetched = stream is not None and again and stream.fits(width.size, self.machine)
+        if stream is not None and (as_int(times) == 0 or not stream.fits(width.size, self.machine)):
+            stream = None
         together: str | None = None
-        if panels is not None and stream is not None and is_fetched:
+        if panels is not None and stream is not None:
             count = stream.burst(extent_of(schedule, panels) or 1, width.size, self.machine)
             if count > 1:
                 panels, together = schedule.split(panels, [None, count])
@@ -346,8 +347,8 @@ class _Tiling:
             if half is not None and each == row:
                 fetched = streams[0]
             self.row_part(part, each, height, below[: len(walk)], streams)
-        if stream is not None and is_fetched and fetched is not None:
-            stream.prefetch(schedule, fetched, self.fetches(heights, walk))
+        if stream is not None and fetched is not None:
+            stream.prefetch(schedule, fetched, times)
 
     def fetches(self, heights: tuple[Part, ...], walk: Sequence[str]) -> Expr:
         """How many times a panel is fetched before it is read: once, but not where one tile is all

@@ -102,7 +102,7 @@ def transform_tiles(
 
 def _alias(schedule: Schedule, loops: TileLoops) -> bool:
     """True where the lines that a tile writes to planes share a set of the first-level cache."""
-    plane: Expr = Const(LINE_BYTES // LINE_ELEMENTS)
+    plane: Expr = Const(DType.float32.bytes)
     for loop in (*loops.tiles, loops.lane):
         plane = plane * schedule.extent(loop)
     return divides(WAY_BYTES, simplify(plane), {})
