@@ -145,12 +145,16 @@ export interface WorkerDoor extends MessageDoor {
 /** The function that a WebAssembly module exports. */
 export type ModuleRun = (first: number, last: number, tid: number, threads: number) => void;
 
-/** What a helper thread is started with. */
-export interface Help {
-  tid: number;
-  threads: number;
+/** What a page needs to run a model in its own thread, too. */
+export interface Shared {
   module: WebAssembly.Module;
   memory: WebAssembly.Memory;
+}
+
+/** What a helper thread is started with. */
+export interface Help extends Shared {
+  tid: number;
+  threads: number;
   control: Int32Array;
   seen: number;
   port: MessagePort;

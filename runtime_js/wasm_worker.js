@@ -32,8 +32,9 @@ parent.listen(async ({ id, type, slot, bell, ...request }) => {
       const { memory } = leader;
       const downloads = leader.execute(request);
       const places = canShareMemory ? leader.places(request) : [];
+      const shared = canShareMemory && leader.module ? { module: leader.module, memory: leader.memory } : null;
       made[slot] = { ...request, uploads: [] };
-      const result = { downloads, places, moved: leader.memory !== memory };
+      const result = { downloads, places, shared, moved: leader.memory !== memory };
       parent.post({ id, result }, canShareMemory ? [] : downloads.map(([, data]) => data.buffer));
     }
   } catch (error) {

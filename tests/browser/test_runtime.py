@@ -154,6 +154,52 @@ def test_requests_are_repeated_with_new_bytes(site: Path, isolated: bool) -> Non
         assert report.value["after"] == "InternalError"
 
 
+SHORT_RUNS = """async ({ threads }) => {
+  const { load } = await import("/scaled/webmlc.js");
+  const model = await load("/scaled/", { device: "wasm", threads });
+  let rings = 0;
+  const { notify } = Atomics;
+  Atomics.notify = (...given) => {
+    rings++;
+    return notify(...given);
+  };
+  let count = 0;
+  const outputs = [];
+  async function run(n) {
+    const data = Float32Array.from({ length: 4 * n }, (_, i) => i + count);
+    const before = rings;
+    const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
+    outputs.push([count++, n, Array.from(y.data)]);
+    return rings - before;
+  }
+  async function until(rang, n) {
+    let last = 0;
+    for (let i = 0; i < 200 && (!i || last !== rang); i++) last = await run(n);
+    return last;
+  }
+  const story = [await until(0, 1)]; // short: the page comes to run it
+  story.push(await run(3), await run(1)); // the memory is bound for another shape each time
+  story.push(await until(0, 1));
+  const { now } = performance;
+  let time = 0;
+  performance.now = () => (time += 10); // so long that the worker gets it back
+  story.push(await until(1, 1));
+  performance.now = now;
+  model.dispose();
+  return { story, outputs };
+}"""
+
+
+def test_short_runs_are_made_in_the_page(site: Path) -> None:
+    """As long as they are short, and the memory is bound for their shapes."""
+    pages = [Page("/", SHORT_RUNS, arg={"threads": t}) for t in (1, 2)]
+    for report in open_pages({"/": site}, *pages):
+        assert report.value["story"] == [0, 1, 1, 0, 1]
+        for run, n, got in report.value["outputs"]:
+            x = np.arange(run, run + 4 * n, dtype=np.float32).reshape(n, 4)
+            np.testing.assert_allclose(np.reshape(got, (n, 4)), expected(x), rtol=1e-6)
+
+
 ERRORS = """async ({ calls }) => {
   const { load, InputError, WebmlcError } = await import("/scaled/webmlc.js");
   const model = await load("/scaled/", { device: "wasm", threads: 1 });
