@@ -63,6 +63,22 @@ export function chooseVariant(modules, wanted) {
 }
 
 const MAX_REQUESTS = 16;
+const PAGE_BYTES = 4096; // of the operating system's memory, or a part of one
+
+/** As many bytes of each, touched: to be given memory takes longer than to fill it. @param {Transfers} transfers @returns {Transfers} */
+function roomFor(transfers) {
+  return transfers.map(([name, { length }]) => {
+    const bytes = new Uint8Array(length);
+    for (let i = 0; i < length; i += PAGE_BYTES) bytes[i] = 0;
+    return [name, bytes];
+  });
+}
+
+/** A view of the model's own memory holds until the next stage: what is handed on is a copy. @param {Transfers} room @param {Transfers} views */
+function fill(room, views) {
+  for (const [i, [, bytes]] of room.entries()) bytes.set(views[i][1]);
+  return room;
+}
 
 export class WasmDevice {
   /** Starts the worker at once: it comes up while the manifest is on its way. */
@@ -119,63 +135,59 @@ export class WasmDevice {
   }
 
   /**
+   * The downloads, the caller's own: by message the first time; later the bytes are put in their places, and the request is
+   * repeated.
    * @param {number} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @returns {Promise<Transfers>}
    */
   async execute(stage, symbols, uploads) {
+    const { words, made } = this;
+    const binding = JSON.stringify(symbols);
+    const key = `${stage} ${binding}`;
+    const request = made.get(key);
     try {
-      const downloads = await this.#request(stage, symbols, uploads);
-      // A view of the model's own memory holds until the next stage: what is handed on is a copy.
-      return canShareMemory ? downloads.map(([name, view]) => [name, view.slice()]) : downloads;
+      if (words && request && !this.failure) {
+        for (const [name, bytes] of uploads) request.places.get(name)?.set(bytes);
+        return await this.#again(stage, request, words);
+      }
+      const slot = this.slots++ % MAX_REQUESTS;
+      const { downloads, places, shared, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });
+      this.bound = binding;
+      if (moved || made.size === MAX_REQUESTS) made.clear();
+      if (moved || !this.shared) {
+        this.shared = shared;
+        this.here = null;
+      }
+      if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace() });
+      return canShareMemory ? fill(roomFor(downloads), downloads) : downloads;
     } catch (error) {
-      this.made.clear(); // the model's memory may have moved
+      made.clear(); // the model's memory may have moved
       throw error;
     }
   }
 
   /**
-   * The downloads: by message the first time; later the bytes are put in their places, and the request is repeated.
+   * Make a request again, in the worker or, where that is sooner, here.
    * @param {number} stage
-   * @param {Symbols} symbols
-   * @param {Transfers} uploads
+   * @param {Made} request
+   * @param {Int32Array} words
    * @returns {Promise<Transfers>}
    */
-  async #request(stage, symbols, uploads) {
-    const { words, made } = this;
-    const binding = JSON.stringify(symbols);
-    const key = `${stage} ${binding}`;
-    const request = made.get(key);
-    if (words && request && !this.failure) {
-      for (const [name, bytes] of uploads) request.places.get(name)?.set(bytes);
-      await this.#again(stage, request, words);
-      return request.downloads;
-    }
-    const slot = this.slots++ % MAX_REQUESTS;
-    const { downloads, places, shared, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });
-    this.bound = binding;
-    if (moved || made.size === MAX_REQUESTS) made.clear();
-    if (moved || !this.shared) {
-      this.shared = shared;
-      this.here = null;
-    }
-    if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace() });
-    return downloads;
-  }
-
-  /** Make a request again, in the worker or, where that is sooner, here. @param {number} stage @param {Made} request @param {Int32Array} words */
-  async #again(stage, { slot, binding, pace }, words) {
+  async #again(stage, { slot, binding, downloads, pace }, words) {
     if (this.shared && this.bound === binding && pace.short) {
       const run = await (this.here ??= instantiateHere(this.shared));
       if (this.failure) throw this.failure;
       pace.took(this.#runHere(run, /** @type {Run} */ (this.stages[stage].segment)));
-    } else {
-      const took = await repeat(words, slot, this.#answer(FAILURE));
-      this.pending.delete(FAILURE);
-      this.bound = binding;
-      pace.took(took * this.threads);
+      return fill(roomFor(downloads), downloads);
     }
+    const repeated = repeat(words, slot, this.#answer(FAILURE));
+    const results = roomFor(downloads); // while the worker runs
+    pace.took((await repeated) * this.threads);
+    this.pending.delete(FAILURE);
+    this.bound = binding;
+    return fill(results, downloads);
   }
 
   /** @param {ModuleRun} run @param {Run} segment */
