@@ -89,17 +89,17 @@ export function shapeOf(port, symbols) {
  * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
  */
 export function bind(manifest, inputs) {
-  const known = manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
+  const known = () => manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
   for (const name of Object.keys(inputs ?? {})) {
     if (!manifest.inputs.some((p) => p.name === name)) {
-      throw new InputError(`no input is named "${name}"; the model takes ${known}`);
+      throw new InputError(`no input is named "${name}"; the model takes ${known()}`);
     }
   }
   /** @type {Map<string, { shape: readonly number[], data: TypedArray }>} */
   const tensors = new Map();
   for (const port of manifest.inputs) {
     const value = inputs?.[port.name];
-    if (value === undefined) throw new InputError(`input "${port.name}" is missing; the model takes ${known}`);
+    if (value === undefined) throw new InputError(`input "${port.name}" is missing; the model takes ${known()}`);
     tensors.set(port.name, checkTensor(port, value));
   }
   /** @type {Symbols} */
