@@ -4,7 +4,8 @@
 
 Graphs come in groups of GROUP; each group has a seed of its own (`--seed`, its number), so that
 `--start` goes on where an earlier run stopped. The first failure of a group is shrunk (hypothesis)
-and printed as ONNX text with its inputs. Exit code 1 where there was any.
+and printed as ONNX text with its inputs. Exit code 1 where there was any. A graph that is refused
+is a line for each node that cannot be compiled; with `--verbose` its text and inputs, too.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Group:
     counts: Counter[str] = field(default_factory=Counter)
     operators: Counter[str] = field(default_factory=Counter)
     failure: tuple[FuzzGraph, Verdict] | None = None
+    refused: list[tuple[FuzzGraph, Verdict]] = field(default_factory=list)
     _verdicts: dict[tuple[bytes, ...], Verdict] = field(default_factory=dict)
     _deadline: float | None = None
 
@@ -56,14 +58,19 @@ class Group:
         if key not in self._verdicts:
             self._verdicts[key] = check_graph(graph, self.runner.device, self.runner.run)
             if self._deadline is None:
-                self.counts[self._verdicts[key].kind] += 1
-                self.operators.update(node.op_type for node in graph.nodes)
+                self._count(graph, self._verdicts[key])
         verdict = self._verdicts[key]
         if verdict.is_bug:
             if self.failure is None or len(graph.text()) < len(self.failure[0].text()):
                 self.failure = (graph, verdict)
             self._deadline = self._deadline or time.monotonic() + SHRINK_SECONDS
             raise Wrong(verdict.message)
+
+    def _count(self, graph: FuzzGraph, verdict: Verdict) -> None:
+        if verdict.kind == "unsupported":
+            self.refused.append((graph, verdict))
+        self.counts[verdict.kind] += 1
+        self.operators.update(node.op_type for node in graph.nodes)
 
 
 def run_group(
@@ -96,6 +103,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="time limit of one graph")
     parser.add_argument("--nodes", type=int, default=12, help="the most nodes of a graph")
     parser.add_argument("--operator", action="append", default=[], help="only this; repeatable")
+    parser.add_argument("--verbose", action="store_true", help="print refused graphs whole")
     arguments = parser.parse_args()
     runner = Runner(arguments.device, arguments.seconds)
     counts: Counter[str] = Counter()
@@ -109,9 +117,15 @@ def main() -> None:
             group = run_group(runner, seed, count, only, arguments.nodes)
             counts += group.counts
             operators += group.operators
+            place = f"(seed {arguments.seed}, --start {first})"
+            for graph, verdict in group.refused:
+                for line in verdict.message.splitlines():
+                    print(f"{verdict.kind} {place}: {line}", flush=True)
+                if arguments.verbose:
+                    print(graph.text(), flush=True)
             if group.failure is not None:
                 graph, verdict = group.failure
-                print(f"\n=== {verdict.kind} (seed {arguments.seed}, --start {first})")
+                print(f"\n=== {verdict.kind} {place}")
                 print(f"{verdict.message}\n{graph.text()}", flush=True)
             progress.update(bar, completed=first + count)
     runner.close()

@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz.check_graph import check_graph
 from tests.fuzz.graph import FuzzGraph
 from tests.fuzz.operators import drawable
-from tests.fuzz.run import run_group
+from tests.fuzz.run import Group, run_group
 from tests.fuzz.worker import Device, Failure, Results, Runner, build_and_run
 from webmlc.frontend.read_model import NEWEST_OPSET
 from webmlc.graph.ops import OPS
@@ -68,6 +68,18 @@ def test_a_wrong_result_is_seen(name: str) -> None:
     verdict = check_graph(GRAPH, "wasm", wrong)
     assert verdict.kind == "mismatch"
     assert f"{name} 1 of" in verdict.message
+
+
+def test_a_refused_graph_is_named() -> None:
+    model = '<ir_version: 10, opset_import: ["" : 21]> g (float[40,40] x) => (float y)'
+    runner = Runner("wasm", seconds=120)
+    group = Group(runner)
+    group.test(FuzzGraph.from_text(f"{model} {{ y = Det (x) }}", {}))
+    runner.close()
+    ((graph, verdict),) = group.refused
+    assert [node.op_type for node in graph.nodes] == ["Det"]
+    assert verdict.message == "Det (node 'y'): a determinant of more than 32 rows"
+    assert group.counts == {"unsupported": 1} and not verdict.is_bug
 
 
 def test_a_hang_and_a_crash_are_results() -> None:

@@ -34,7 +34,9 @@ MOST_BYTES = 6 << 30
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A graph that could not be built or run: `unsupported`, `error`, `crash` or `hang`."""
+    """A graph that could not be built or run: `unsupported` (the message has a line for each node),
+    `error`, `crash` or `hang`.
+    """
 
     kind: str
     message: str
@@ -126,7 +128,7 @@ def build_and_run(model: onnx.ModelProto, feeds: dict[str, Array], device: Devic
                 finally:
                     loaded.dispose()
     except UnsupportedError as error:
-        return Failure("unsupported", str(error))
+        return Failure("unsupported", "\n".join(map(str, error.nodes)))
     except Exception as error:
         place = traceback.format_exc(limit=-4)
         return Failure("error", f"{type(error).__name__}: {error}\n{place}")

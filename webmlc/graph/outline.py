@@ -83,8 +83,9 @@ class Outline:
             if branch is not None and all(t.dtype.is_float for t in (*one, *other)):
                 attributes = {**self.context.node.attributes, ASSUMED: branch}
                 return replace(self.context.node, attributes=attributes)
-            what = "the condition of an If whose branches give different types or sequences"
-            raise UnknownValueError(condition, what)
+            made = " or ".join(", ".join(map(str, types)) for types in (one, other))
+            made = "sequences" if any(f.sequences for f in functions) else made
+            raise UnknownValueError(condition, f"the condition of an If that gives {made}")
         return self.call((condition, *captures), functions, one)
 
     def equation(self) -> str | None:
