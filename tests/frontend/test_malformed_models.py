@@ -111,3 +111,34 @@ def test_operands_that_do_not_fit(node: str, message: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         compile_model(model, "wasm")
     assert [n.reason for n in caught.value.nodes] == [message]
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("y = MatMul (x, w)", "input 0 is float32, input 1 is float64"),
+        ("y = Gemm (x, x, v)", "input 0 is float32, input 2 is float64"),
+        ("y = Where (b, x, w)", "input 1 is float32, input 2 is float64"),
+        ("y = Concat <axis: int = 0> (x, x, w)", "input 0 is float32, input 2 is float64"),
+        ("y = LayerNormalization (x, v)", "input 0 is float32, input 1 is float64"),
+        ("y = Max (w, w, x)", "input 0 is float64, input 2 is float32"),
+    ],
+)
+def test_types_that_must_be_one(node: str, message: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[4,4] x, double[4,4] w, double[4] v, bool[4,4] b) => (float[n,m] y) {{ {node} }}""")
+    with pytest.raises(onnx.shape_inference.InferenceError):
+        onnx.checker.check_model(model, full_check=True)
+    with pytest.raises(UnsupportedError) as caught:
+        compile_model(model, "wasm")
+    expected = f"{message}; they must be of one type: cast one of them"
+    assert [n.reason for n in caught.value.nodes] == [expected]
+
+
+def test_types_that_may_differ() -> None:
+    """Where the schema has a variable for each: an exponent, scales of quantisation."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (double[4,4] x, float[4,4] w, float16 s, int8[4] q) => (double[n,m] y, float16[n] z) {
+        y = Pow (x, w) z = DequantizeLinear (q, s) }""")
+    onnx.checker.check_model(model, full_check=True)
+    compile_model(model, "wasm")
