@@ -82,9 +82,10 @@ def centred(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tenso
         value = x[i].astype(DType.int32)
         if zero_point is None:
             return value
-        index = (i[axis],) if zero_point.rank == 1 else aligned(i, zero_point.shape, x.shape)
-        if zero_point.rank == 1 and zero_point.shape[0] == Const(1):
-            index = (Const(0),)
+        place, within = (
+            ((i[axis],), x.shape[axis : axis + 1]) if zero_point.rank == 1 else (i, x.shape)
+        )
+        index = aligned(place, zero_point.shape, within)
         return value - zero_point[index].astype(DType.int32)
 
     return compute(f"{name}_centred", x.shape, element)

@@ -14,9 +14,9 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, const, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.contract import centred, check_inner, rounded
+from webmlc.graph.ops.contract import centred, rounded
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, broadcast, canonical, given
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes, given
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
@@ -28,21 +28,22 @@ def kernel_of(context: Context) -> tuple[int, ...]:
     known = tuple(s for s in sizes if s is not None)
     if len(known) != len(sizes):
         raise NotSupportedError("the kernel's shape is symbolic")
+    if (said := tuple(context.attribute("kernel_shape", known))) != known:
+        raise NotSupportedError(f"a kernel of shape {list(known)}, not {list(said)} as is said")
     return known
 
 
 def _conv_type(context: Context) -> tuple[TensorType, ...]:
+    groups = int(context.attribute("group", 1))
+    check_shapes(context, "batch groups*inputs ...", "groups*outputs inputs ...", groups=groups)
     sizes = Windows.of(context, kernel_of(context)).sizes
-    (batch, channels, *_), (outputs, per_group, *_) = context.shape(0), context.shape(1)
-    check_inner(channels, canonical(per_group * int(context.attribute("group", 1))))
-    return (TensorType(context.dtype(0), (batch, outputs, *sizes)),)
+    return (TensorType(context.dtype(0), (context.shape(0)[0], context.shape(1)[0], *sizes)),)
 
 
 def _conv_bias_type(context: Context) -> tuple[TensorType, ...]:
-    (result,) = _conv_type(context)
-    if context.has(2) and broadcast(context.shape(2), result.shape[1:2]) != result.shape[1:2]:
-        raise NotSupportedError(f"a bias of {context.shape(2)} for {result.shape[1]} channels")
-    return (result,)
+    result = _conv_type(context)
+    check_shapes(context, "", "outputs inputs ...", "outputs")
+    return result
 
 
 def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tensor:
@@ -136,8 +137,11 @@ def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
 
 
 def _transpose_type(context: Context) -> tuple[TensorType, ...]:
+    groups = int(context.attribute("group", 1))
+    signatures = ("batch groups*inputs ...", "groups*inputs outputs ...", "groups*outputs")
+    check_shapes(context, *signatures, groups=groups)
     _, sizes = transposed_windows(context)
-    channels = canonical(context.shape(1)[1] * int(context.attribute("group", 1)))
+    channels = canonical(context.shape(1)[1] * groups)
     return (TensorType(context.dtype(0), (context.shape(0)[0], channels, *sizes)),)
 
 

@@ -25,7 +25,15 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.ops.pooling import power
 from webmlc.graph.ops.reduction import fold, mean_scale, reduced_shape
-from webmlc.graph.ops.shapes import ZERO, accumulator, aligned, canonical, given
+from webmlc.graph.ops.shapes import (
+    ZERO,
+    accumulator,
+    aligned,
+    axes_within,
+    canonical,
+    check_shapes,
+    given,
+)
 
 Inputs = tuple[Tensor | None, ...]
 Index = tuple[Expr, ...]
@@ -34,7 +42,16 @@ Index = tuple[Expr, ...]
 def _batch_type(context: Context) -> tuple[TensorType, ...]:
     if not context.attribute("spatial", 1):
         raise NotSupportedError("statistics of every element (spatial=0, before opset 9)")
+    _check_batch(context)
     return (context.type(0),)
+
+
+def _check_batch(context: Context) -> None:
+    """Elements of a vector are of one channel."""
+    if context.rank(0) == 1:
+        check_shapes(context, "batch", *["channels"] * 4, channels=1)
+    else:
+        check_shapes(context, "batch channels ...", *["channels"] * 4)
 
 
 def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
@@ -44,6 +61,7 @@ def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
         return None
     if outputs > 3:
         raise NotSupportedError("saved statistics of a batch (before opset 14) are not supported")
+    _check_batch(context)
     x, scale, bias, *running = context.node.inputs
     wide = build("Cast", x, to=1) if accumulator(context.dtype(0)) != context.dtype(0) else x
     axes = build.constant(np.array([0, *range(2, context.rank(0))]))
@@ -87,6 +105,11 @@ def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
         return value.astype(x.dtype)
 
     return (compute("batch_norm", x.shape, element),)
+
+
+def _local_response_type(context: Context) -> tuple[TensorType, ...]:
+    check_shapes(context, "batch channels ...")
+    return (context.type(0),)
 
 
 def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -197,6 +220,11 @@ def _rms_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("rms_norm", x.shape, element),)
 
 
+def _instance_type(context: Context) -> tuple[TensorType, ...]:
+    check_shapes(context, "batch channels ...", "channels", "channels")
+    return (context.type(0),)
+
+
 def _instance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, scale, bias = (given(inputs, i) for i in range(3))
     dtype = accumulator(x.dtype)
@@ -207,6 +235,14 @@ def _instance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, .
         return value.astype(x.dtype)
 
     return (compute("instance_norm", x.shape, element),)
+
+
+def _group_type(context: Context) -> tuple[TensorType, ...]:
+    groups = int(context.attribute("num_groups"))
+    check_shapes(context, "batch groups*size ...", groups=groups)
+    parameters = "groups" if context.attribute("per_group", 0) else "channels"
+    check_shapes(context, "batch channels ...", parameters, parameters, groups=groups)
+    return (context.type(0),)
 
 
 def _group_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -239,7 +275,7 @@ def _mark_per_group(node: Node, opset: int) -> Node:
 def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """(x - mean) / (deviation + 1e-9), without an epsilon under the root."""
     x = given(inputs, 0)
-    axes = [int(a) % x.rank for a in context.attribute("axes", (0, 2, 3))]
+    axes = axes_within(context.attribute("axes", (0, 2, 3)), x.rank)
     statistics = _Statistics(x, axes, 0.0, accumulator(x.dtype))
     inverse = statistics.inverse
 
@@ -282,11 +318,13 @@ OPS: tuple[Operator, ...] = (
     Operator("LayerNormalization", _layer_type, _layer_normalisation, kind="reduction", cases=(
         case(X, "float32[5]", "float32[5]"), case(X, "float32[3, 5]", axis=2, epsilon=0.1),
         case(X, "float32[5]", "float32[5]", outputs=3))),
-    _row("LRN", _local_response, case(X, size=3), case(X, size=5, alpha=0.5, beta=0.5, bias=2.0)),
+    Operator("LRN", _local_response_type, _local_response, kind="reduction", cases=(
+        case(X, size=3), case(X, size=5, alpha=0.5, beta=0.5, bias=2.0))),
     _row("RMSNormalization", _rms_normalisation, case(X, "float32[5]"),
          case(X, "float32[3, 5]", axis=2)),
-    _row("InstanceNormalization", _instance_normalisation, case(X, C, C)),
-    Operator("GroupNormalization", same_type, _group_normalisation, kind="reduction",
+    Operator("InstanceNormalization", _instance_type, _instance_normalisation, kind="reduction",
+             cases=(case(X, C, C),)),
+    Operator("GroupNormalization", _group_type, _group_normalisation, kind="reduction",
              normalise=_mark_per_group, cases=(
         case(X, C, C, num_groups=2),)),
     _row("MeanVarianceNormalization", _mean_variance_normalisation,

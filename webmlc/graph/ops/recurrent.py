@@ -17,6 +17,7 @@ import numpy as np
 from webmlc.core.expr import as_int
 from webmlc.graph.ir import Attribute, Function, TensorType
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import check_shapes
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULTS = {
@@ -106,11 +107,25 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
     op, batchwise = context.node.op, bool(context.attribute("layout", 0))
     mode = context.attribute("direction", "forward")
     hidden = int(context.attribute("hidden_size") or as_int(context.shape(2)[-1]) or 0)
+    backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[mode]
+    initial = "batch directions hidden" if batchwise else "directions batch hidden"
+    check_shapes(
+        context,
+        "batch steps features" if batchwise else "steps batch features",
+        "directions gates*hidden features",
+        "directions gates*hidden hidden",
+        "directions 2*gates*hidden",
+        "batch",
+        *(initial, initial),
+        "directions 3*hidden",
+        directions=len(backwards),
+        gates=GATES[op],
+        hidden=hidden,
+    )
     x = context.node.inputs[0]
     x = build("Transpose", x, perm=(1, 0, 2)) if batchwise else x
     sequences: list[str] = []
     states: list[tuple[str, ...]] = []
-    backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[mode]
     for number, backward in enumerate(backwards):
         activations = _activations(context, number)
         direction = _Direction(build, context, number, GATES[op], hidden, activations)

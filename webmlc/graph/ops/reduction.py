@@ -15,8 +15,8 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, Shape, accumulator, given, product
+from webmlc.graph.ops.operator import Builder, Case, Context, Operator, case
+from webmlc.graph.ops.shapes import ONE, ZERO, Shape, accumulator, axes_within, given, product
 
 Inputs = tuple[Tensor | None, ...]
 Body = Callable[[Expr], Expr]
@@ -30,9 +30,7 @@ def axes_of(context: Context) -> tuple[int, ...]:
     axes = context.integers("axes", 1)
     if not axes:
         return () if context.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
-    if any(not -rank <= a < rank for a in axes):
-        raise NotSupportedError(f"axes {axes} are outside a tensor of rank {rank}")
-    return tuple(sorted({a % rank for a in axes}))
+    return axes_within(axes, rank)
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keep: bool) -> Shape:

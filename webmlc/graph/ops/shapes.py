@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from functools import partial, reduce
+from math import prod
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import DType
@@ -140,6 +142,55 @@ def given(inputs: Sequence[Tensor | None], index: int) -> Tensor:
     tensor = inputs[index]
     assert tensor is not None
     return tensor
+
+
+def axes_within(axes: Iterable[int], rank: int) -> tuple[int, ...]:
+    """The axes counted from the front, in order, each once; raises `NotSupportedError` where a
+    tensor of this rank does not have them.
+    """
+    named = tuple(axes)
+    if any(not -rank <= a < rank for a in named):
+        raise NotSupportedError(f"{list(named)} are no axes of a tensor of rank {rank}")
+    return tuple(sorted({a % rank for a in named}))
+
+
+def check_shapes(context: Context, *signatures: str, **sizes: Expr | int) -> None:
+    """Raises `NotSupportedError` where an input's shape does not fit its signature: a word for each
+    axis, equal words for equal sizes (`sizes` gives some), `4*hidden` or `groups*channels` for a
+    multiple, `...` for further axes, equally many of all; "" is not looked at. A symbol may be any
+    size.
+
+        check_shapes(context, "batch channels ...", "channels", "channels")
+        # raises: input 1 is of shape [3], not [channels], where channels = 4
+    """
+    found = {name: n for name, size in sizes.items() if (n := as_int(size)) is not None}
+    for index, signature in enumerate(signatures):
+        if not signature or not context.has(index):
+            continue
+        shape, words = context.shape(index), signature.split()
+        if "..." in words:
+            at, further = words.index("..."), max(len(shape) - len(words) + 1, 0)
+            words[at : at + 1] = ["..."] * found.setdefault("...", further)
+        if len(words) == len(shape) and all(map(partial(_fits, found), words, shape)):
+            continue
+        names = dict.fromkeys(re.findall(r"[a-z_]+", signature))
+        known = ", ".join(f"{name} = {found[name]}" for name in names if name in found)
+        raise NotSupportedError(
+            f"input {index} is of shape [{', '.join(map(str, shape))}], not "
+            f"[{', '.join(signature.split())}]{known and f', where {known}'}"
+        )
+
+
+def _fits(found: dict[str, int], word: str, size: Expr) -> bool:
+    """Whether a size may be what a word says; its last name is `found` where it is new."""
+    *factors, name = word.split("*")
+    number = as_int(size)
+    if name == "..." or number is None:
+        return True
+    times = prod(int(f) if f.isdigit() else found[f] for f in factors)
+    if name.isdigit():
+        return number == times * int(name)
+    return not number % times and found.setdefault(name, number // times) == number // times
 
 
 def dimensions(context: Context, index: int, what: str) -> list[Expr]:

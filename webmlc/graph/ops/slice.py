@@ -23,9 +23,11 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.ops.shapes import (
     ZERO,
+    axes_within,
     canonical,
     dimensions,
     given,
+    product,
     select_among,
 )
 
@@ -45,10 +47,11 @@ def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
     else:
         starts = dimensions(context, 1, "the start of the slice")
         ends = dimensions(context, 2, "the end of the slice")
-    axes = context.integers("axes", 3) or tuple(range(len(starts)))
-    steps = context.integers("steps", 4) or (1,) * len(starts)
+    axes, steps = _axes_and_steps(context, len(starts))
+    if len(ends) != len(starts):
+        raise NotSupportedError(f"{len(starts)} starts and {len(ends)} ends")
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        size = shape[axis % len(shape)]
+        size = shape[axis]
         low, high = (0, size) if step > 0 else (-1, size - 1)
         first, last = _clamped(start, size, low, high), _clamped(end, size, low, high, step < 0)
         distance = last - first if step > 0 else first - last
@@ -57,8 +60,20 @@ def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
         known = as_int(number)
         positive = known is None and _is_natural(number)
         number = number if positive or (known or 0) > 0 else canonical(maximum(number, 0))
-        result[axis % len(shape)] = (first, number, step)
+        result[axis] = (first, number, step)
     return result
+
+
+def _axes_and_steps(context: Context, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of `count` starts, counted from the front, and their steps."""
+    axes = context.integers("axes", 3) or tuple(range(count))
+    steps = context.integers("steps", 4) or (1,) * count
+    distinct = len(axes_within(axes, context.rank(0)))
+    if not distinct == len(axes) == len(steps) == count or 0 in steps:
+        raise NotSupportedError(
+            f"{count} starts, axes {list(axes)} and steps {list(steps)} do not fit together"
+        )
+    return tuple(a % context.rank(0) for a in axes), steps
 
 
 def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
@@ -66,9 +81,7 @@ def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | Non
     x, *bounds_ = context.node.inputs
     if all(context.value(i) is not None for i in (1, 2) if bounds_):
         return None
-    axes = context.integers("axes", 3) or tuple(range(as_int(context.shape(1)[0]) or 0))
-    axes = tuple(axis % context.rank(0) for axis in axes)
-    steps = context.integers("steps", 4) or (1,) * len(axes)
+    axes, steps = _axes_and_steps(context, as_int(context.shape(1)[0]) or 0)
     shape = builder("Shape", x)
     ranges = builder.many(
         "SliceRange", shape, *bounds_[:2], outputs=2, domain="webmlc", axes=axes, steps=steps
@@ -167,6 +180,9 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
     else:
         flat = dimensions(context, 1, "the padding")
     axes = context.integers("axes", 3) or tuple(range(rank))
+    axes_within(axes, rank)
+    if len(flat) != 2 * len(axes):
+        raise NotSupportedError(f"{len(flat)} pads for {len(axes)} axes: 2 for each are expected")
     result: list[tuple[Expr, Expr]] = [(ZERO, ZERO)] * rank
     for place, axis in enumerate(axes):
         result[axis % rank] = (flat[place], flat[len(axes) + place])
@@ -193,6 +209,8 @@ def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
 
 def _pad_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
+    if context.has(2) and as_int(product(context.shape(2))) not in (None, 1):
+        raise NotSupportedError(f"a value of shape {context.shape(2)} to pad with: one is expected")
     pairs = zip(x.shape, pads_of(context), strict=True)
     shape = [canonical(n + a + b) for n, (a, b) in pairs]
     if context.has(4):  # computed during a run: shorter than what they are made of

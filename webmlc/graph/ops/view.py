@@ -34,8 +34,10 @@ from webmlc.graph.ops.shapes import (
     ZERO,
     Shape,
     aligned,
+    axes_within,
     broadcast,
     canonical,
+    check_shapes,
     dimensions,
     given,
     product,
@@ -60,7 +62,8 @@ def _reshape_type(context: Context) -> tuple[TensorType, ...]:
     else:
         wanted = dimensions(context, 1, "the shape")
     if not context.attribute("allowzero", 0):
-        wanted = [x.shape[d] if n == ZERO else n for d, n in enumerate(wanted)]
+        kept = axes_within((d for d, n in enumerate(wanted) if n == ZERO), x.rank)
+        wanted = [x.shape[d] if d in kept else n for d, n in enumerate(wanted)]
     if (unknown := [d for d, n in enumerate(wanted) if as_int(n) == -1]) != []:
         rest = product(n for d, n in enumerate(wanted) if d not in unknown)
         wanted[unknown[0]] = _quotient(x.shape, wanted, rest)
@@ -121,7 +124,8 @@ def _quotient(shape: Shape, wanted: Sequence[Expr], rest: Expr) -> Expr:
 def _flatten_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     axis = int(context.attribute("axis", 1))
-    axis += x.rank if axis < 0 else 0
+    if axis != x.rank:
+        axis = context.axis(1)
     return (TensorType(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:]))),)
 
 
@@ -131,7 +135,9 @@ def _squeeze_type(context: Context) -> tuple[TensorType, ...]:
     if axes is None:
         gone = {d for d, n in enumerate(x.shape) if n == ONE}
     else:
-        gone = {a % x.rank for a in axes}
+        gone = set(axes_within(axes, x.rank))
+    if any((as_int(x.shape[d]) or 1) != 1 for d in gone):
+        raise NotSupportedError(f"axes {sorted(gone)} of {x} are not all of size 1")
     return (TensorType(x.dtype, tuple(n for d, n in enumerate(x.shape) if d not in gone)),)
 
 
@@ -139,7 +145,9 @@ def _unsqueeze_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     axes = context.integers("axes", 1) or ()
     rank = x.rank + len(axes)
-    new = {a % rank for a in axes}
+    new = axes_within(axes, rank)
+    if len(new) < len(axes):
+        raise NotSupportedError(f"axes {list(axes)} name one twice")
     rest = iter(x.shape)
     return (TensorType(x.dtype, tuple(ONE if d in new else next(rest) for d in range(rank))),)
 
@@ -147,8 +155,10 @@ def _unsqueeze_type(context: Context) -> tuple[TensorType, ...]:
 def permutation(context: Context) -> tuple[int, ...]:
     """The axes of a Transpose: output axis d is input axis `permutation[d]`."""
     rank = context.rank(0)
-    axes = context.attribute("perm", tuple(range(rank))[::-1])
-    return tuple(int(a) % max(rank, 1) for a in axes)
+    axes = tuple(context.attribute("perm", tuple(range(rank))[::-1]))
+    if sorted(axes) != list(range(rank)):
+        raise NotSupportedError(f"{list(axes)} does not permute the axes of rank {rank}")
+    return axes
 
 
 def _transpose_type(context: Context) -> tuple[TensorType, ...]:
@@ -191,6 +201,7 @@ def _expand(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _tile_type(context: Context) -> tuple[TensorType, ...]:
     x, repeats = context.type(0), dimensions(context, 1, "the number of repeats")
+    check_shapes(context, "", "rank", rank=x.rank)
     sizes = tuple(canonical(n * r) for n, r in zip(x.shape, repeats, strict=True))
     return (TensorType(x.dtype, sizes),)
 
@@ -216,6 +227,10 @@ def _concat_type(context: Context) -> tuple[TensorType, ...]:
             if d == axis:
                 shape[d] = canonical(shape[d] + size)
             elif isinstance(size, Const):
+                if isinstance(shape[d], Const) and shape[d] != size:
+                    raise NotSupportedError(
+                        f"input {i} is of size {size} along axis {d}, others of {shape[d]}"
+                    )
                 shape[d] = size
     return (TensorType(context.dtype(0), tuple(shape)),)
 
@@ -242,15 +257,24 @@ def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def split_sizes(context: Context) -> list[Expr]:
     """The parts' sizes along the axis: given, or as equal as they can be."""
-    size = context.shape(0)[context.axis(0)]
-    count = sum(1 for o in context.node.outputs if o)
+    size, outputs = context.shape(0)[context.axis(0)], sum(1 for o in context.node.outputs if o)
     if "split" in context.node.attributes:
-        return [const(n) for n in context.attribute("split")]
-    if context.has(1):
-        return dimensions(context, 1, "the sizes of the parts")
-    count = int(context.attribute("num_outputs", count))
-    equal = "num_outputs" not in context.node.attributes  # what opsets before 18 ask for
-    if equal or canonical(size % count) == ZERO:
+        parts: list[Expr] = [const(n) for n in context.attribute("split")]
+    elif context.has(1):
+        parts = dimensions(context, 1, "the sizes of the parts")
+    else:
+        parts = _equal_parts(context, size, outputs)
+    total, whole = as_int(canonical(sum(parts, ZERO))), as_int(size)
+    if len(parts) != outputs or (None not in (total, whole) and total != whole):
+        sizes = ", ".join(map(str, parts))
+        raise NotSupportedError(f"{size} elements cannot be {outputs} parts of sizes [{sizes}]")
+    return parts
+
+
+def _equal_parts(context: Context, size: Expr, outputs: int) -> list[Expr]:
+    """Parts of one size; since opset 18 the last may be shorter."""
+    count = int(context.attribute("num_outputs", outputs))
+    if "num_outputs" not in context.node.attributes or canonical(size % count) == ZERO:
         return [canonical(size // count)] * count
     part = (size + (count - 1)) // count
     return [canonical(maximum(minimum(part, size - part * k), 0)) for k in range(count)]
@@ -280,7 +304,9 @@ def _split(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _depth_to_space_type(context: Context) -> tuple[TensorType, ...]:
-    (n, c, h, w), b = context.shape(0), int(context.attribute("blocksize"))
+    b = int(context.attribute("blocksize"))
+    check_shapes(context, "batch block*block*channels height width", block=b)
+    n, c, h, w = context.shape(0)
     sizes = (n, canonical(c // (b * b)), canonical(h * b), canonical(w * b))
     return (TensorType(context.dtype(0), sizes),)
 
@@ -299,7 +325,9 @@ def _depth_to_space(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _space_to_depth_type(context: Context) -> tuple[TensorType, ...]:
-    (n, c, h, w), b = context.shape(0), int(context.attribute("blocksize"))
+    b = int(context.attribute("blocksize"))
+    check_shapes(context, "batch channels block*height block*width", block=b)
+    n, c, h, w = context.shape(0)
     sizes = (n, canonical(c * (b * b)), canonical(h // b), canonical(w // b))
     return (TensorType(context.dtype(0), sizes),)
 

@@ -1,0 +1,183 @@
+"""Inputs whose shapes do not fit the operator: refused in one message, which says what was found
+and what is expected.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from onnx import helper
+
+from tests.graph.test_rows import make_model
+from webmlc.compile import compile_model
+from webmlc.core.errors import UnsupportedError
+from webmlc.graph.ops.operator import case
+
+X, C = "float32[2, 4, 6, 5]", "float32[4]"
+KERNEL = "float32[8, 2, 3, 3]"
+STEPS, STATE = "float32[7, 2, 4]", "float32[1, 2, 5]"
+LSTM = (STEPS, "float32[1, 20, 4]", "float32[1, 20, 5]")
+
+
+def reason(operator: str, *inputs: Any, **attributes: Any) -> str:
+    """Why the node cannot be compiled."""
+    model, _ = make_model("", operator, case(*inputs, **attributes))
+    for info in model.graph.output:
+        info.CopyFrom(helper.make_tensor_value_info(info.name, 1, []))
+    with pytest.raises(UnsupportedError) as caught:
+        compile_model(model, "wasm")
+    (node,) = caught.value.nodes
+    return node.reason
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((X, "float32[3]", C, C, C), "input 1 is of shape [3], not [channels], where channels = 4"),
+        ((X, C, C, C, "float32[1]"),
+         "input 4 is of shape [1], not [channels], where channels = 4"),
+        ((C, C, "float32[1]", "float32[1]", "float32[1]"),
+         "input 1 is of shape [4], not [channels], where channels = 1"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("training", [0, 1])
+def test_batch_normalisation(inputs: Any, message: str, training: int) -> None:
+    assert reason("BatchNormalization", *inputs, training_mode=training) == message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((X, "float32[5]", C), "input 1 is of shape [5], not [channels], where channels = 4"),
+        ((X, C, "float32[1, 4]"),
+         "input 2 is of shape [1, 4], not [channels], where channels = 4"),
+        ((C, C, C), "input 0 is of shape [4], not [batch, channels, ...]"),
+    ],
+)  # fmt: skip
+def test_instance_normalisation(inputs: Any, message: str) -> None:
+    assert reason("InstanceNormalization", *inputs) == message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((X, "float32[2]", C), "input 1 is of shape [2], not [channels], where channels = 4"),
+        (("float32[2, 5, 3]", C, C),
+         "input 0 is of shape [2, 5, 3], not [batch, groups*size, ...], "
+         "where batch = 2, groups = 2"),
+    ],
+)  # fmt: skip
+def test_group_normalisation(inputs: Any, message: str) -> None:
+    assert reason("GroupNormalization", *inputs, num_groups=2) == message
+
+
+@pytest.mark.parametrize("operator", ["LayerNormalization", "RMSNormalization"])
+def test_layer_normalisation(operator: str) -> None:
+    message = "an operand of shape [4] does not broadcast to [2, 4, 6, 5]"
+    assert reason(operator, X, C) == message
+
+
+def test_axes_outside() -> None:
+    message = "[0, 2, 3] are no axes of a tensor of rank 3"
+    assert reason("MeanVarianceNormalization", "float32[2, 3, 4]") == message
+    assert reason("LRN", C, size=3) == "input 0 is of shape [4], not [batch, channels, ...]"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((X, KERNEL, "float32[1]"), "input 2 is of shape [1], not [outputs], where outputs = 8"),
+        ((X, "float32[7, 2, 3, 3]"),
+         "input 1 is of shape [7, 2, 3, 3], not [groups*outputs, inputs, ...], "
+         "where groups = 2, inputs = 2"),
+        ((X, "float32[8, 3, 3, 3]"),
+         "input 1 is of shape [8, 3, 3, 3], not [groups*outputs, inputs, ...], "
+         "where groups = 2, outputs = 4, inputs = 2"),
+        ((X, "float32[8, 2, 3]"),
+         "input 1 is of shape [8, 2, 3], not [groups*outputs, inputs, ...], "
+         "where groups = 2, inputs = 2"),
+        ((X, "float32[8, 2, 3, 2]"), "a kernel of shape [3, 2], not [3, 3] as is said"),
+    ],
+)  # fmt: skip
+def test_convolution(inputs: Any, message: str) -> None:
+    assert reason("Conv", *inputs, group=2, kernel_shape=(3, 3)) == message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((X, "float32[4, 3, 3, 3]", "float32[3]"),
+         "input 2 is of shape [3], not [groups*outputs], where groups = 2, outputs = 3"),
+        ((X, "float32[6, 3, 3, 3]"),
+         "input 1 is of shape [6, 3, 3, 3], not [groups*inputs, outputs, ...], "
+         "where groups = 2, inputs = 2"),
+        ((X, "float32[4, 3, 3]"),
+         "input 1 is of shape [4, 3, 3], not [groups*inputs, outputs, ...], "
+         "where groups = 2, inputs = 2"),
+    ],
+)  # fmt: skip
+def test_transposed_convolution(inputs: Any, message: str) -> None:
+    assert reason("ConvTranspose", *inputs, group=2) == message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((STEPS, "float32[1, 20, 3]", LSTM[2]),
+         "input 1 is of shape [1, 20, 3], not [directions, gates*hidden, features], "
+         "where directions = 1, gates = 4, hidden = 5, features = 4"),
+        ((*LSTM[:2], "float32[2, 20, 5]"),
+         "input 2 is of shape [2, 20, 5], not [directions, gates*hidden, hidden], "
+         "where directions = 1, gates = 4, hidden = 5"),
+        ((*LSTM, "float32[1, 20]"),
+         "input 3 is of shape [1, 20], not [directions, 2*gates*hidden], "
+         "where directions = 1, gates = 4, hidden = 5"),
+        ((*LSTM, None, "int32[3] in 1..7"),
+         "input 4 is of shape [3], not [batch], where batch = 2"),
+        ((*LSTM, None, None, STATE, "float32[2, 5]"),
+         "input 6 is of shape [2, 5], not [directions, batch, hidden], "
+         "where directions = 1, batch = 2, hidden = 5"),
+        ((*LSTM, None, None, None, None, "float32[1, 20]"),
+         "input 7 is of shape [1, 20], not [directions, 3*hidden], "
+         "where directions = 1, hidden = 5"),
+    ],
+)  # fmt: skip
+def test_recurrent_layer(inputs: Any, message: str) -> None:
+    assert reason("LSTM", *inputs, hidden_size=5) == message
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes", "message"),
+    [
+        ("Reshape", (X, [3, 70]), {}, "240 elements cannot take the shape ['3', '70']"),
+        ("Reshape", (X, [2, 4, 6, 5, 0]), {}, "[4] are no axes of a tensor of rank 4"),
+        ("Flatten", (C,), {"axis": 2}, "axis 2 is outside a tensor of rank 1"),
+        ("Squeeze", (X, [1]), {}, "axes [1] of float32[2, 4, 6, 5] are not all of size 1"),
+        ("Squeeze", (X, [4]), {}, "[4] are no axes of a tensor of rank 4"),
+        ("Unsqueeze", (C, [0, -3]), {}, "axes [0, -3] name one twice"),
+        ("Transpose", (X,), {"perm": (0, 2, 1)},
+         "[0, 2, 1] does not permute the axes of rank 4"),
+        ("Tile", (C, [2, 2]), {}, "input 1 is of shape [2], not [rank], where rank = 1"),
+        ("Concat", (X, "float32[2, 4, 7, 5]"), {"axis": 1},
+         "input 1 is of size 7 along axis 2, others of 6"),
+        ("Split", (C, [1, 2, 3]), {"outputs": 3},
+         "4 elements cannot be 3 parts of sizes [1, 2, 3]"),
+        ("Split", (C,), {"outputs": 3, "opset": 13},
+         "4 elements cannot be 3 parts of sizes [1, 1, 1]"),
+        ("DepthToSpace", (X,), {"blocksize": 3},
+         "input 0 is of shape [2, 4, 6, 5], not [batch, block*block*channels, height, width], "
+         "where batch = 2, block = 3"),
+        ("SpaceToDepth", (X,), {"blocksize": 2},
+         "input 0 is of shape [2, 4, 6, 5], not [batch, channels, block*height, block*width], "
+         "where batch = 2, channels = 4, block = 2, height = 3"),
+        ("Slice", (X, [0], [1], [4]), {}, "[4] are no axes of a tensor of rank 4"),
+        ("Slice", (X, [0, 1], [1]), {}, "2 starts and 1 ends"),
+        ("Slice", (X, [0], [1], [0], [0]), {},
+         "1 starts, axes [0] and steps [0] do not fit together"),
+        ("Pad", (X, [0, 1, 1]), {}, "3 pads for 4 axes: 2 for each are expected"),
+        ("Pad", (X, [1, 1], None, [5]), {}, "[5] are no axes of a tensor of rank 4"),
+    ],
+)  # fmt: skip
+def test_views(operator: str, inputs: Any, attributes: Any, message: str) -> None:
+    assert reason(operator, *inputs, **attributes) == message
