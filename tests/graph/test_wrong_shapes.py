@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx import helper
 
@@ -180,4 +181,52 @@ def test_recurrent_layer(inputs: Any, message: str) -> None:
     ],
 )  # fmt: skip
 def test_views(operator: str, inputs: Any, attributes: Any, message: str) -> None:
+    assert reason(operator, *inputs, **attributes) == message
+
+
+GRID = "float32[2, 3, 3, 2]"
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes", "message"),
+    [
+        ("GatherElements", (C, [[1]]), {}, "input 1 is of shape [1, 1], not [...]"),
+        ("GatherElements", ("float32[2, 2]", [[0], [0], [0]]), {"axis": 1},
+         "3 indices along axis 0, which has 2 elements"),
+        ("GatherND", (C, [[1, 0]]), {}, "indices of length 2 into the last 1 axes"),
+        ("GatherND", (X, [[0], [0], [0]]), {"batch_dims": 1},
+         "input 1 is of shape [3, 1], not [2, 1]"),
+        ("ScatterElements", (C, [1, 0], "float32[3]"), {},
+         "input 2 is of shape [3], not [2]"),
+        ("ScatterND", (X, [[1], [0]], "float32[2, 4, 6]"), {},
+         "input 2 is of shape [2, 4, 6], not [2, 4, 6, 5]"),
+        ("OneHot", ([1, 2], [4, 5], [0.0, 1.0]), {}, "input 1 is of shape [2], not one element"),
+        ("OneHot", ([1, 2], [4], [0.0, 1.0, 2.0]), {}, "input 2 is of shape [3], not [2]"),
+        ("Trilu", (C,), {}, "input 0 is of shape [4], not [..., rows, columns]"),
+        ("ReverseSequence", ("float32[4, 3]", [1, 2]), {"time_axis": 0, "batch_axis": 1},
+         "input 1 is of shape [2], not [batch], where batch = 3"),
+        ("TensorScatter", ("float32[2, 5, 3]", "float32[2, 2, 4]"), {},
+         "input 1 is of shape [2, 2, 4], not [2, 2, 3]"),
+        ("TopK", (C, [5]), {"outputs": 2}, "the first 5 of 4 elements"),
+        ("TopK", (C, [2, 3]), {"outputs": 2}, "input 1 is of shape [2], not one element"),
+        ("Compress", (C, "bool[1, 4]"), {}, "input 1 is of shape [1, 4], not [elements]"),
+        ("Range", (np.int64([0, 1]), np.int64(4), np.int64(1)), {},
+         "input 0 is of shape [2], not one element"),
+        ("EyeLike", (C,), {}, "input 0 is of shape [4], not [rows, columns]"),
+        ("CumSum", (C, [0, 0]), {}, "input 1 is of shape [2], not one element"),
+        ("GridSample", ("float32[1, 2, 4, 5]", GRID), {},
+         "input 1 is of shape [2, 3, 3, 2], not [batch, ..., axes], where batch = 1, axes = 2"),
+        ("GridSample", ("float32[2, 2, 4, 5]", "float32[2, 3, 3, 3]"), {},
+         "input 1 is of shape [2, 3, 3, 3], not [batch, ..., axes], where batch = 2, axes = 2"),
+        ("MaxUnpool", ("float32[1, 1, 2, 2]", np.zeros((1, 1, 2, 3), np.int64)),
+         {"kernel_shape": (2, 2)}, "input 1 is of shape [1, 1, 2, 3], not [1, 1, 2, 2]"),
+        ("Resize", (X, None, np.float32([1, 1, 2])), {}, "3 scales for 4 axes"),
+        ("Einsum", (X, C), {"equation": "ij,j->i"}, "'ij,j->i' of tensors of ranks [4, 1]"),
+        ("MatMul", (X, C), {}, "the contracted dimensions 5 and 4 differ"),
+        ("Gemm", ("float32[3, 4]", "float32[4, 5]", C), {},
+         "an operand of shape [4] does not broadcast to [3, 5]"),
+        ("PRelu", (X, C), {}, "an operand of shape [4] does not broadcast to [2, 4, 6, 5]"),
+    ],
+)  # fmt: skip
+def test_others(operator: str, inputs: Any, attributes: Any, message: str) -> None:
     assert reason(operator, *inputs, **attributes) == message

@@ -132,6 +132,12 @@ def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[st
     operands, arrow, wanted = equation.partition("->")
     written = operands.split(",")
     ranks = [context.rank(i) for i in range(len(context.node.inputs))]
+    named = [len(term.replace("...", "")) for term in written]
+    fits = [
+        r >= n if "..." in t else r == n for t, r, n in zip(written, ranks, named, strict=False)
+    ]
+    if len(written) != len(ranks) or not all(fits):
+        raise NotSupportedError(f"{equation!r} of tensors of ranks {ranks}")
     spare = 0
     for term, rank in zip(written, ranks, strict=True):
         if "..." in term:

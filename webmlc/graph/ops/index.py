@@ -14,9 +14,8 @@ from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ZERO, Shape, given
+from webmlc.graph.ops.shapes import ZERO, Shape, check_shape, check_shapes, check_single, given
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -47,7 +46,17 @@ def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _gather_elements_type(context: Context) -> tuple[TensorType, ...]:
+    _check_within(context, context.axis(0))
     return (TensorType(context.dtype(0), context.shape(1)),)
+
+
+def _check_within(context: Context, axis: int) -> None:
+    """Indices (input 1) are of the data's rank, and elsewhere than along the axis no longer."""
+    check_shapes(context, "...", "...")
+    for d, (most, size) in enumerate(zip(context.shape(0), context.shape(1), strict=True)):
+        number, limit = as_int(size), as_int(most)
+        if d != axis and number is not None and limit is not None and number > limit:
+            raise NotSupportedError(f"{size} indices along axis {d}, which has {most} elements")
 
 
 def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -61,15 +70,22 @@ def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _depth(context: Context) -> int:
     """The length of each index of a GatherND or ScatterND."""
+    batch, rank = int(context.attribute("batch_dims", 0)), context.rank(0)
+    if not 0 <= batch < context.rank(1):
+        raise NotSupportedError(f"indices of rank {context.rank(1)} in {batch} batch dimensions")
     depth = as_int(context.shape(1)[-1])
     if depth is None:
         raise NotSupportedError("the length of the indices is symbolic")
+    if batch + depth > rank:
+        raise NotSupportedError(f"indices of length {depth} into the last {rank - batch} axes")
     return depth
 
 
 def _gather_nd_type(context: Context) -> tuple[TensorType, ...]:
     x, batch = context.type(0), int(context.attribute("batch_dims", 0))
-    shape = (*context.shape(1)[:-1], *x.shape[batch + _depth(context) :])
+    depth = _depth(context)
+    check_shape(context, 1, (*x.shape[:batch], *context.shape(1)[batch:]))
+    shape = (*context.shape(1)[:-1], *x.shape[batch + depth :])
     return (TensorType(x.dtype, shape),)
 
 
@@ -130,6 +146,12 @@ def _scattered(
     return compute(name, data.shape, element)
 
 
+def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:
+    _check_within(context, context.axis(0))
+    check_shape(context, 2, context.shape(1))
+    return (context.type(0),)
+
+
 def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     data, indices, updates = (given(inputs, i) for i in range(3))
     axis = context.axis(0)
@@ -146,6 +168,12 @@ def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     extents = (indices.shape[axis],)
     return (_scattered("scatter", context, data, extents, matches, lambda i, u: updates[at(i, u)]),)
+
+
+def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
+    depth = _depth(context)
+    check_shape(context, 2, (*context.shape(1)[:-1], *context.shape(0)[depth:]))
+    return (context.type(0),)
 
 
 def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -167,6 +195,8 @@ def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
+    check_single(context, 1)
+    check_shapes(context, "", "", "2")
     depth = context.known(1, "the depth").reshape(-1)[0]
     shape = list(context.shape(0))
     axis = context.axis(-1, rank=len(shape) + 1)
@@ -186,6 +216,12 @@ def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("one_hot", shape, element),)
 
 
+def _trilu_type(context: Context) -> tuple[TensorType, ...]:
+    check_shapes(context, "... rows columns")
+    check_single(context, 1)
+    return (context.type(0),)
+
+
 def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, upper = given(inputs, 0), bool(context.attribute("upper", 1))
     k = inputs[1] if len(inputs) > 1 else None
@@ -203,6 +239,14 @@ def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("trilu", x.shape, element),)
 
 
+def _reverse_sequence_type(context: Context) -> tuple[TensorType, ...]:
+    axes = [int(context.attribute(f"{name}_axis", n)) for n, name in enumerate(("time", "batch"))]
+    if sorted(axes) != [0, 1]:
+        raise NotSupportedError(f"time and batch axes {axes}: they are 0 and 1, or 1 and 0")
+    check_shapes(context, "batch time ..." if axes[0] else "time batch ...", "batch")
+    return (context.type(0),)
+
+
 def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, lengths = given(inputs, 0), given(inputs, 1)
     time, batch = int(context.attribute("time_axis", 0)), int(context.attribute("batch_axis", 1))
@@ -213,6 +257,14 @@ def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return x[tuple(at if d == time else v for d, v in enumerate(i))]
 
     return (compute("reverse_sequence", x.shape, element),)
+
+
+def _tensor_scatter_type(context: Context) -> tuple[TensorType, ...]:
+    axis = context.axis(-2)
+    shape, update = context.shape(0), context.shape(1)
+    check_shape(context, 1, (*shape[:axis], *update[axis : axis + 1], *shape[axis + 1 :]))
+    check_shape(context, 2, shape[:1])
+    return (context.type(0),)
 
 
 def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -243,21 +295,21 @@ OPS: tuple[Operator, ...] = (
     Operator("GatherND", _gather_nd_type, _gather_nd, kind="injective", cases=(
         case(X, np.array([[0, 1], [2, -1]])), case(X, np.array([[1], [0]])),
         case("float32[2, 3, 4]", np.array([[1], [0]]), batch_dims=1))),
-    Operator("ScatterElements", same_type, _scatter_elements, kind="reduction", cases=(
+    Operator("ScatterElements", _scatter_elements_type, _scatter_elements, kind="reduction", cases=(
         case(X, INDICES, "float32[2, 2]"), case(X, INDICES, "float32[2, 2]", axis=1),
         case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="add"),
         case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="max"))),
-    Operator("Scatter", same_type, _scatter_elements, kind="reduction"),
-    Operator("ScatterND", same_type, _scatter_nd, kind="reduction", cases=(
+    Operator("Scatter", _scatter_elements_type, _scatter_elements, kind="reduction"),
+    Operator("ScatterND", _scatter_nd_type, _scatter_nd, kind="reduction", cases=(
         case(X, [[0], [2]], "float32[2, 4]"), case(X, [[0, 1], [2, 3]], "float32[2]"),
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
     Operator("OneHot", _one_hot_type, _one_hot, kind="injective", cases=(
         case([1, 2, -1], np.int64(4), [0.5, 2.0]), case([[1, 2]], np.int64(3), [0, 7], axis=0))),
-    Operator("Trilu", same_type, _trilu, kind="injective", cases=(
+    Operator("Trilu", _trilu_type, _trilu, kind="injective", cases=(
         case(X), case(X, upper=0), case(X, np.int64(1)), case(X, np.int64(-1), upper=0))),
-    Operator("ReverseSequence", same_type, _reverse_sequence, kind="injective", cases=(
+    Operator("ReverseSequence", _reverse_sequence_type, _reverse_sequence, kind="injective", cases=(
         case("float32[4, 3]", [1, 2, 4], time_axis=0, batch_axis=1),)),
-    Operator("TensorScatter", same_type, _tensor_scatter, kind="injective", cases=(
+    Operator("TensorScatter", _tensor_scatter_type, _tensor_scatter, kind="injective", cases=(
         case("float32[2, 5, 3]", "float32[2, 2, 3]", "int64[2] in 0..3"),
         case("float32[2, 5, 3]", "float32[2, 2, 3]"),
         case("float32[2, 3, 5]", "float32[2, 3, 4]", "int64[2] in 0..9", axis=2,

@@ -11,9 +11,17 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const, select
 from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Context, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.reduction import fold, mean_scale
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, given, product_type
+from webmlc.graph.ops.shapes import (
+    ONE,
+    ZERO,
+    accumulator,
+    check_shape,
+    check_shapes,
+    given,
+    product_type,
+)
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
@@ -180,13 +188,17 @@ def _global_lp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _unpool_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
+    check_shape(context, 1, x.shape)
+    check_shapes(context, "batch channels ...", "", "rank", rank=x.rank)
     wanted = context.integers("output_shape", 2)
     if wanted is not None:
         return (TensorType(x.dtype, tuple(const(n) for n in wanted)),)
     kernel = context.attribute("kernel_shape")
-    rank = len(kernel)
+    rank = x.rank - 2
     strides = context.attribute("strides", (1,) * rank)
     pads = context.attribute("pads", (0,) * (2 * rank))
+    if not len(kernel) == len(strides) == len(pads) // 2 == rank:
+        raise NotSupportedError(f"a kernel, strides and pads that are not of {rank} dimensions")
     sizes = [
         (x.shape[2 + d] - 1) * strides[d] + kernel[d] - pads[d] - pads[rank + d]
         for d in range(rank)

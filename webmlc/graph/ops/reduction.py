@@ -16,7 +16,16 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Builder, Case, Context, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, Shape, accumulator, axes_within, given, product
+from webmlc.graph.ops.shapes import (
+    ONE,
+    ZERO,
+    Shape,
+    accumulator,
+    axes_within,
+    check_single,
+    given,
+    product,
+)
 
 Inputs = tuple[Tensor | None, ...]
 Body = Callable[[Expr], Expr]
@@ -259,6 +268,7 @@ def _coerced_hardmax(context: Context, build: Builder) -> tuple[str, ...] | None
 
 
 def _cumulative_type(context: Context) -> tuple[TensorType, ...]:
+    check_single(context, 1)
     _cumulative_axis(context)  # its value must be known
     return (context.type(0),)
 

@@ -28,7 +28,7 @@ from webmlc.graph.ops.operator import (
     UnknownValueError,
     case,
 )
-from webmlc.graph.ops.shapes import accumulator, canonical, given, same
+from webmlc.graph.ops.shapes import accumulator, axes_within, canonical, given, same
 
 Inputs = tuple[Tensor | None, ...]
 ROI, SCALES, SIZES = 1, 2, 3
@@ -63,7 +63,9 @@ class Axis:
 def resized_axes(context: Context) -> list[Axis]:
     """The axes whose size changes, or may."""
     x = context.type(0)
-    axes = [int(a) % x.rank for a in context.attribute("axes", range(x.rank))]
+    axes = [int(a) for a in context.attribute("axes", range(x.rank))]
+    axes_within(axes, x.rank)
+    axes = [a % x.rank for a in axes]
     crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
     regions = [0.0] * len(axes) + [1.0] * len(axes)
     if crops and context.has(ROI):
@@ -87,6 +89,7 @@ def _sizes(
         tables = context.attribute("mode") == "cubic" or context.attribute("antialias", 0)
         if (policy != "stretch" or crops or tables) and None in map(as_int, sizes):
             raise UnknownValueError(context.node.inputs[SIZES], "the size")
+        _check_count(axes, sizes, "sizes")
         return _of_sizes(policy, shape, axes, sizes)
     if "scales" in context.node.attributes:
         scales: list[Any] = list(context.attribute("scales"))
@@ -94,10 +97,16 @@ def _sizes(
         scales = context.known(SCALES, "the scale").reshape(-1).tolist()
     if any(isinstance(s, Expr) for s in scales):
         raise UnknownValueError(context.node.inputs[SCALES], "the scale")
+    _check_count(axes, scales, "scales")
     return [
         (axis, _scaled(shape[axis], float(scale)), float(scale))
         for axis, scale in zip(axes, scales, strict=True)
     ]
+
+
+def _check_count(axes: Sequence[int], values: Sequence[Any], what: str) -> None:
+    if len(values) != len(axes):
+        raise NotSupportedError(f"{len(values)} {what} for {len(axes)} axes")
 
 
 def _of_sizes(

@@ -17,7 +17,16 @@ from webmlc.core.expr import Expr, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Builder, Context, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, canonical, dimensions, given, product, select_among
+from webmlc.graph.ops.shapes import (
+    ONE,
+    ZERO,
+    canonical,
+    check_shapes,
+    dimensions,
+    given,
+    product,
+    select_among,
+)
 
 Inputs = tuple[Tensor | None, ...]
 BLOCK = 64
@@ -150,6 +159,7 @@ def _non_zero(context: Context, builder: Builder) -> tuple[str, ...]:
 
 def _compress(context: Context, builder: Builder) -> tuple[str, ...]:
     x, condition = context.node.inputs
+    check_shapes(context, "", "elements")
     places = places_of(builder, condition)
     if "axis" not in context.node.attributes:
         return (builder("Gather", flat(builder, x), places, axis=0),)

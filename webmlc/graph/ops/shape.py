@@ -33,6 +33,8 @@ from webmlc.graph.ops.shapes import (
     ZERO,
     Shape,
     canonical,
+    check_shapes,
+    check_single,
     dimensions,
     given,
     product,
@@ -90,6 +92,7 @@ def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _range_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
     """A range that is computed during a run: how many there are is, too."""
+    check_single(context, 0, 1, 2)
     if context.has(3) or all(context.value(i) is not None for i in range(3)):
         return None
     count = builder("RangeCount", *context.node.inputs, domain="webmlc")
@@ -141,6 +144,7 @@ def _range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _eye_like_type(context: Context) -> tuple[TensorType, ...]:
+    check_shapes(context, "rows columns")
     dtype = ELEMENT_TYPES.get(context.attribute("dtype", -1), context.dtype(0))
     return (TensorType(dtype, context.shape(0)),)
 

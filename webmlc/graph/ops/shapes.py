@@ -108,8 +108,9 @@ def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, .
     offset = len(within) - len(shape)
     sizes = zip(map(as_int, shape), map(as_int, within[max(offset, 0) :]), strict=False)
     if offset < 0 or any(None not in (n, m) and n not in (1, m) for n, m in sizes):
-        have, want = (f"[{', '.join(map(str, s))}]" for s in (shape, within))
-        raise NotSupportedError(f"an operand of shape {have} does not broadcast to {want}")
+        raise NotSupportedError(
+            f"an operand of shape {_listed(shape)} does not broadcast to {_listed(within)}"
+        )
     return tuple(
         _aligned_axis(index[offset + d], size, within[offset + d]) for d, size in enumerate(shape)
     )
@@ -176,9 +177,34 @@ def check_shapes(context: Context, *signatures: str, **sizes: Expr | int) -> Non
         names = dict.fromkeys(re.findall(r"[a-z_]+", signature))
         known = ", ".join(f"{name} = {found[name]}" for name in names if name in found)
         raise NotSupportedError(
-            f"input {index} is of shape [{', '.join(map(str, shape))}], not "
-            f"[{', '.join(signature.split())}]{known and f', where {known}'}"
+            f"input {index} is of shape {_listed(shape)}, not "
+            f"{_listed(signature.split())}{known and f', where {known}'}"
         )
+
+
+def check_shape(context: Context, index: int, wanted: Sequence[Expr]) -> None:
+    """Raises `NotSupportedError` where an input cannot be of this shape."""
+    if not context.has(index):
+        return
+    shape = context.shape(index)
+    sizes = zip(map(as_int, shape), map(as_int, wanted), strict=False)
+    if len(shape) != len(wanted) or any(None not in (n, m) and n != m for n, m in sizes):
+        raise NotSupportedError(
+            f"input {index} is of shape {_listed(shape)}, not {_listed(wanted)}"
+        )
+
+
+def check_single(context: Context, *indices: int) -> None:
+    """Raises `NotSupportedError` where one of these inputs is not one element."""
+    for index in indices:
+        if context.has(index) and as_int(product(context.shape(index))) not in (None, 1):
+            raise NotSupportedError(
+                f"input {index} is of shape {_listed(context.shape(index))}, not one element"
+            )
+
+
+def _listed(sizes: Sequence[Expr | str]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"
 
 
 def _fits(found: dict[str, int], word: str, size: Expr) -> bool:

@@ -25,9 +25,9 @@ from webmlc.graph.ops.shapes import (
     ZERO,
     axes_within,
     canonical,
+    check_single,
     dimensions,
     given,
-    product,
     select_among,
 )
 
@@ -209,8 +209,7 @@ def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
 
 def _pad_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
-    if context.has(2) and as_int(product(context.shape(2))) not in (None, 1):
-        raise NotSupportedError(f"a value of shape {context.shape(2)} to pad with: one is expected")
+    check_single(context, 2)
     pairs = zip(x.shape, pads_of(context), strict=True)
     shape = [canonical(n + a + b) for n, (a, b) in pairs]
     if context.has(4):  # computed during a run: shorter than what they are made of
