@@ -33,6 +33,7 @@ from webmlc.graph.simplify_graph import simplify_graph
 from webmlc.graph.split_concats import split_concats
 from webmlc.graph.use_attention import use_attention
 from webmlc.graph.use_byte_products import use_byte_products
+from webmlc.graph.use_strassen import use_strassen
 from webmlc.graph.use_winograd import use_winograd
 from webmlc.graph.widen_halves import widen_halves
 from webmlc.loops import text as loop_text
@@ -143,6 +144,7 @@ def _kernels_of(module: Module, device: Device, watch: Watcher) -> Module:
         module = _seen(watch, "wasm: use winograd", use_winograd(module))
         module = _seen(watch, "wasm: use attention", use_attention(module))
         module = _seen(watch, "wasm: use byte products", use_byte_products(module))
+        module = _seen(watch, "wasm: use strassen", use_strassen(module))
     else:
         module = _seen(watch, "webgpu: split concats", split_concats(module, limits))
     module = _seen(watch, f"{device}: fuse", fuse(module, limits))

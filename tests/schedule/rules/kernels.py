@@ -28,6 +28,7 @@ from webmlc.core.rewrite import evaluate
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, placeholder, reduce
 from webmlc.graph.ops.attention import attention as attention_of
+from webmlc.graph.ops.strassen import PRODUCTS, left_planes, strassen_product
 from webmlc.graph.ops.winograd import (
     Form,
     _transformed,
@@ -159,6 +160,25 @@ def winograd(form: Form, size: int, channels: int, outputs: int, batch: Size = 1
     products = plane_products(inputs, b, (*planes, as_expr(outputs)))
     y = output_tiles(products, (form, form), _sizes(batch, size, size, outputs))
     return naive([a, b], compute("relu", y.shape, lambda *i: maximum(y[i], _f32(0))))
+
+
+def strassen_input(m: int, k: int, batch: Size = 1) -> LoopFunction:
+    """The planes of a left operand."""
+    a = _tensor("a", batch, m, k)
+    return naive([a], left_planes(a, _sizes(PRODUCTS, batch, (m + 1) // 2, k // 2)))
+
+
+def strassen(m: int, n: int, k: int, batch: Size = 1, dear: bool = False) -> LoopFunction:
+    """A product of such planes; bias, and relu or a polynomial."""
+    a, c = _tensor("a", PRODUCTS, batch, (m + 1) // 2, k // 2), _tensor("c", n)
+    b = _tensor("b", n // 8, k, 8)
+    y = strassen_product(a, b, _sizes(batch, m, n))
+
+    def finish(h: Expr, i: Expr, j: Expr) -> Expr:
+        value = y[h, i, j] + c[j]
+        return call("exp", value) if dear else maximum(value, _f32(0))
+
+    return naive([a, b, c], compute("finish", y.shape, finish))
 
 
 def attention_scores(heads: int, m: Size, n: Size, k: int) -> LoopFunction:

@@ -95,6 +95,14 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     ),
     "winograd, parts of rows": ("bands", k.winograd(Form(3, 1, 2, 3), 48, 4, 8), {}),
     "winograd, windows of one column": ("transform", k.winograd_rows(7, 8), {}),
+    "strassen, input": ("transform", k.strassen_input(5, 32), {}),
+    "strassen, input, symbolic batch": ("transform", k.strassen_input(4, 8, S), {"s": 2}),
+    **{
+        f"strassen, {m} rows": ("strassen", k.strassen(m, 32, 8), {})
+        for m in (1, 2, 7, 12, 13, 14, 23)
+    },
+    "strassen, symbolic batch": ("strassen", k.strassen(17, 16, 24, S), {"s": 2}),
+    "strassen, dear": ("strassen", k.strassen(15, 32, 8, dear=True), {}),
     "one element of many is special": ("stages", k.special_element(12), {}),
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
@@ -269,6 +277,34 @@ def test_the_micro_kernel_is_the_hand_written_one() -> None:
     assert loop.count("i32.add") == 2
     assert "i32.mul" not in loop
     assert "offset=9600" in loop
+
+
+def test_seven_products_run_in_the_same_micro_kernel() -> None:
+    """For whole tiles; the sums are in loops of their own."""
+    loops = _inner_loops(k.strassen(24, 32, 480), RELAXED, "relaxed")
+    (loop,) = [text for text in loops if "f32x4.relaxed_madd" in text]
+    assert loop.count("f32x4.relaxed_madd") == 12
+    assert loop.count("v128.load32_splat") == 6
+    assert loop.count("v128.load ") == 2
+    assert loop.count("i32.add") == 2 and "i32.mul" not in loop
+
+
+@pytest.mark.parametrize("rows", [24, 197])
+def test_the_products_of_one_tile_exist_at_once(rows: int) -> None:
+    """And the sums of one pair of panels; of an odd number of rows, the last is in a tail."""
+    lowered = lower(choose_rule(k.strassen(rows, 64, 96), RELAXED)[1].function, RELAXED)
+    sizes = {buffer.name: buffer.shape for buffer in lowered.allocations}
+    assert sizes["panels"] == (const(7 * 48 * 8),)
+    assert sizes["product"] == (const(7 * 6 * 8),)
+    assert sizes.get("product_tail", (const(7 * 3 * 8),)) == (const(7 * 3 * 8),)
+
+
+def test_a_quarter_of_the_panels_is_read_once_for_all_sums() -> None:
+    """4 loads for 7 vectors, whose sums share theirs."""
+    loops = _inner_loops(k.strassen(24, 32, 480), RELAXED, "relaxed")
+    (loop,) = [text for text in loops if text.count("v128.store") == 14]
+    assert loop.count("v128.load ") == 8
+    assert loop.count("f32x4.sub") + loop.count("f32x4.add") == 8
 
 
 def test_groups_run_in_the_same_micro_kernel() -> None:

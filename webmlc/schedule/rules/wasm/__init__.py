@@ -16,6 +16,7 @@ from webmlc.schedule.rules.wasm.kernel import (
     rows,
     scalar,
     stages,
+    strassen,
     transform,
     window,
 )
@@ -23,5 +24,15 @@ from webmlc.schedule.schedule import Schedule
 
 Rule = Callable[[LoopFunction, Machine], Schedule | None]
 
-RULES: tuple[Rule, ...] = (contraction, window, transform, bands, attention, rows, stages, scalar)
+RULES: tuple[Rule, ...] = (
+    contraction,
+    window,
+    transform,
+    strassen,
+    bands,
+    attention,
+    rows,
+    stages,
+    scalar,
+)
 """In order of preference; `scalar` always answers."""

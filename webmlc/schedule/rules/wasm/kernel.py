@@ -13,6 +13,7 @@ from webmlc.schedule.rules.wasm.bands import schedule_bands
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.nests import epilogue_of
 from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stages
+from webmlc.schedule.rules.wasm.strassen import schedule_strassen
 from webmlc.schedule.rules.wasm.threads import share_work
 from webmlc.schedule.rules.wasm.transform import schedule_transform
 from webmlc.schedule.rules.wasm.window import schedule_window
@@ -49,6 +50,12 @@ def bands(function: LoopFunction, machine: Machine) -> Schedule | None:
     """A product between transforms of tiles."""
     schedule = Schedule(function)
     return _shared(schedule, machine) if schedule_bands(schedule, machine) else None
+
+
+def strassen(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """A product between sums of quarters."""
+    schedule = Schedule(function)
+    return _shared(schedule, machine) if schedule_strassen(schedule, machine) else None
 
 
 def attention(function: LoopFunction, machine: Machine) -> Schedule | None:

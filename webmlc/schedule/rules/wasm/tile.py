@@ -40,17 +40,19 @@ class Part:
         return self.count * self.size
 
 
-def cover_rows(extent: Expr, machine: Machine) -> tuple[Part, ...]:
+def cover_rows(extent: Expr, machine: Machine, widens: bool = True) -> tuple[Part, ...]:
     """Tiles of rows that cover `extent` exactly: as many full ones as fit, then one of what is
     left.
 
-    The full tile's height is the one whose tiles take the fewest cycles altogether.
+    The full tile's height is the one whose tiles take the fewest cycles altogether. `widens`: tiles
+    of one or two rows may have more columns than others.
     """
     size = as_int(extent)
     tallest = machine.tile.rows
     if size is None:
         return Part(tallest, extent // tallest), Part(1, extent % tallest)
-    best = min(range(1, tallest + 1), key=lambda rows: (_row_cycles(size, rows), -rows))
+    heights = range(1, tallest + 1)
+    best = min(heights, key=lambda rows: (_row_cycles(size, rows, widens), -rows))
     full, rest = divmod(size, best)
     parts = [Part(best, Const(full))] if full else []
     return (*parts, Part(rest, Const(1))) if rest else tuple(parts)
@@ -62,11 +64,14 @@ at least 8 in flight.
 
 Tiles of one or two rows are 32 or 16 columns wide, which keeps 8 in flight, and count a fraction.
 """
+_LATENCY = 4.0
+"""Cycles that a multiply-add takes: the least of a step of a tile that is no wider."""
 
 
-def _row_cycles(size: int, rows: int) -> float:
+def _row_cycles(size: int, rows: int, widens: bool) -> float:
     full, rest = divmod(size, rows)
-    return full * _CYCLES[rows] + _CYCLES[rest]
+    least = 0.0 if widens else _LATENCY
+    return full * max(_CYCLES[rows], least) + (max(_CYCLES[rest], least) if rest else 0.0)
 
 
 def columns_for(rows: int, machine: Machine) -> int:

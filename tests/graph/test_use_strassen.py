@@ -1,0 +1,105 @@
+"""Strassen's algorithm: where it is chosen, and what it is made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.graph.graphs import module, zeros
+from webmlc.core.expr import as_int
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.ir import Module
+from webmlc.graph.use_strassen import CODE, Layer, saved, use_strassen, worthwhile
+
+
+@pytest.fixture(autouse=True)
+def _small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In graphs so small it would lose."""
+    monkeypatch.setattr("webmlc.graph.use_strassen.CODE", -(10**9))
+
+
+def operators(made: Module) -> list[str]:
+    return [node.op for node in made.main.nodes]
+
+
+def product(rows: int | str = 13, depth: int = 16, columns: int = 32) -> Module:
+    text = f"""
+    g (float[n,{rows},{depth}] x) => (float[n,m,o] y)
+    <{zeros("w", depth, columns)}> {{ y = MatMul (x, w) }}
+    """
+    return use_strassen(choose_layouts(module(text)))
+
+
+def test_a_product_is_sums_of_quarters_and_their_products() -> None:
+    made = product()
+    assert operators(made) == ["StrassenInput", "StrassenProduct"]
+    planes, result = (made.main.types[node.outputs[0]].shape for node in made.main.nodes)
+    assert [*map(str, planes)] == ["7", "n", "7", "8"]
+    assert [*map(str, result)] == ["n", "13", "32"]
+
+
+def test_rows_that_only_a_run_knows_stay_one_product() -> None:
+    """They may be few."""
+    assert operators(product(rows="m")) == ["MatMul"]
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(12, 32), (16, 24), (16, 30)])
+def test_quarters_are_whole_vectors_and_panels(depth: int, columns: int) -> None:
+    assert operators(product(depth=depth, columns=columns)) == ["MatMul"]
+
+
+def test_weights_of_a_run_stay_one_product() -> None:
+    text = "g (float[8,16] x, float[16,32] w) => (float[8,32] y) { y = MatMul (x, w) }"
+    assert "StrassenProduct" not in operators(use_strassen(choose_layouts(module(text))))
+
+
+def test_products_share_the_sums_of_their_left_operand() -> None:
+    text = f"""
+    g (float[16,16] x) => (float[16,32] y, float[16,48] z)
+    <{zeros("w", 16, 32)}, {zeros("v", 16, 48)}> {{ y = MatMul (x, w) z = MatMul (x, v) }}
+    """
+    made = use_strassen(choose_layouts(module(text)))
+    assert operators(made) == ["StrassenInput", "StrassenProduct", "StrassenProduct"]
+
+
+def test_a_branch_has_its_products_too() -> None:
+    text = f"""
+    g (bool c, float[16,16] x) => (float[16,32] y) <{zeros("w", 16, 32)}> {{
+      y = If (c) <
+        then_branch = t () => (float[16,32] a) {{ a = MatMul (x, w) }},
+        else_branch = e () => (float[16,32] b) {{ s = MatMul (x, w) b = Relu (s) }}
+      >
+    }}
+    """
+    made = use_strassen(choose_layouts(module(text)))
+    nodes = [node.op for function in made.functions.values() for node in function.nodes]
+    assert nodes.count("StrassenProduct") == 2 and "MatMul" not in nodes
+
+
+@pytest.mark.parametrize(
+    ("layer", "count", "chosen"),
+    [
+        (Layer(1024, 1024, 1024), 1, True),
+        (Layer(197, 192, 768), 12, True),
+        (Layer(197, 192, 768), 1, False),  # its kernels would be a kilobyte more of code
+        (Layer(197, 192, 192), 12, False),  # as long as its planes take
+        (Layer(197, 192, 192, readers=3), 36, True),
+        (Layer(1500, 384, 1536), 4, True),
+        (Layer(1500, 1536, 384), 4, False),  # 16 MB of planes, read again for every pair of panels
+        (Layer(49, 512, 2048), 9, False),  # so few rows that the weights' sums take longer
+        (Layer(1, 4096, 4096), 9, False),
+    ],
+)
+def test_the_cost_model(layer: Layer, count: int, chosen: bool, monkeypatch) -> None:
+    monkeypatch.setattr("webmlc.graph.use_strassen.CODE", CODE)
+    assert (layer in worthwhile([layer] * count)) == chosen
+
+
+def test_no_more_than_an_eighth_is_saved() -> None:
+    for size in (256, 512, 1024):
+        assert 0 < saved(Layer(size, size, size)) < size**3 // 8
+
+
+def test_an_odd_row_is_paired_with_itself() -> None:
+    """A whole pair more costs, by what a row of products takes."""
+    assert saved(Layer(512, 256, 256)) > saved(Layer(511, 256, 256))
+    assert as_int(product(rows=1).main.types["x.halves"].shape[2]) == 1

@@ -1,0 +1,96 @@
+"""Strassen's products: one register tile of all seven at a time.
+
+In: sums of a right operand's quarters, products of planes with these, and sums of the products as
+quarters of the result, each with its epilogue. Out: one loop over pairs of panels, with their sums
+in the first-level cache; under it one over register tiles of pairs of rows, each with its seven
+products and then their sums, while these are in the cache, too:
+
+    panels[7, 48, 96, 8] = ...                 for j in range(48):
+    product[7, 99, 384] = planes · panels  ->      panels[7, 96, 8] = ...
+    tile[197, 768] = ...                           for i in range(16):
+                                                       product[7, 6, 8] = planes · panels
+                                                       tile[12, 16] = ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from webmlc.core.machine import Machine
+from webmlc.loops.ir import loads
+from webmlc.schedule.analysis import contraction_of, is_dear
+from webmlc.schedule.rules.wasm.nests import (
+    Nest,
+    axis_loops,
+    blocks_under,
+    extent_of,
+    written_buffer,
+)
+from webmlc.schedule.rules.wasm.tile import Part, cover_rows, make_tile, partition_into, split_off
+from webmlc.schedule.rules.wasm.transform import is_transform
+from webmlc.schedule.schedule import Schedule
+
+
+def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
+    """Schedule such a kernel; False where it is something else."""
+    blocks = schedule.blocks()
+    if not _is_strassen(schedule, blocks, machine):
+        return False
+    panels, product, last = blocks
+    *loops, row, column = axis_loops(schedule, last)
+    assert row is not None and column is not None
+    batch = [loop for loop in loops if loop is not None]
+    pair, odd = schedule.split(row, [None, 2])
+    across, right, lane = schedule.split(column, [None, 2, machine.tile.columns])
+    vector, lane = schedule.split(lane, [None, machine.lanes])
+    schedule.reorder(across, *batch, pair, vector, odd, right, lane)
+    total = schedule.cache_write(product, "local")
+    schedule.compute_at(total, pair)
+    schedule.compute_at(product, schedule.loops(total)[-1])
+    schedule.compute_at(panels, across)
+    _vectorize(schedule, lane, odd, right, *(() if is_dear(schedule.block(last)) else (vector,)))
+    _sum_panels(schedule, panels, machine)
+    parts = cover_rows(schedule.extent(pair), machine, widens=False)
+    for loop, part in zip(partition_into(schedule, pair, parts), parts, strict=True):
+        _multiply(schedule, loop, part, machine)
+    return True
+
+
+def _is_strassen(schedule: Schedule, blocks: Sequence[str], machine: Machine) -> bool:
+    """True for a product whose right operand, and whose results, are picked from sums."""
+    if len(blocks) != 3 or not is_transform(schedule, [blocks[0], blocks[2]], machine):
+        return False
+    panels, product, last = map(schedule.block, blocks)
+    found, products = contraction_of(product), written_buffer(product)
+    if found is None or not found.batch or found.right.buffer != written_buffer(panels):
+        return False
+    *_, row, _ = axis_loops(schedule, blocks[2])
+    is_static = row is not None and extent_of(schedule, row) is not None
+    return is_static and any(load.buffer == products for load in loads(last.body))
+
+
+def _vectorize(schedule: Schedule, lane: str, *unrolled: str) -> None:
+    """Make a vector of one loop, and straight code of others."""
+    for loop in unrolled:
+        schedule.unroll(loop)
+    schedule.vectorize(lane)
+
+
+def _sum_panels(schedule: Schedule, panels: str, machine: Machine) -> None:
+    """Read each vector of the quarters once for all sums."""
+    *_, plane, depth, lane = schedule.loops(panels)
+    vector, lane = schedule.split(lane, [None, machine.lanes])
+    schedule.reorder(depth, vector, plane, lane)
+    _vectorize(schedule, lane, vector, plane)
+
+
+def _multiply(schedule: Schedule, loop: str, part: Part, machine: Machine) -> None:
+    """Make tiles of a loop over pairs of rows: all products of a tile, then their sums."""
+    rows = split_off(schedule, loop, part.size)[1] if part.size > 1 else None
+    if rows is not None:
+        rows, _ = schedule.fission(rows)
+    update, result = blocks_under(schedule, rows or loop)[:2]
+    plane, columns = schedule.loops(result)[-2:]
+    if rows is not None:
+        schedule.reorder(plane, rows, columns)
+    make_tile(schedule, Nest(update, result), rows, columns, machine)
