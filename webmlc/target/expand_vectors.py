@@ -47,6 +47,10 @@ _INTEGER_LANES = frozenset(
 )
 """Operators that vectors of booleans and of integers have."""
 
+FEW_ROUNDINGS = frozenset({0, 1, 2, 3, 4, -1, 0.5, 1.5, 2.5, -0.5, 0.25, 0.75, 1.25, -0.25})
+"""Exponents whose products and square roots of float32 are within 2 units in the last place; 2.4
+for 0.75, whose float64 would cost local response normalisation its vectors.
+"""
 
 _NARROW = frozenset({DType.bool, DType.int8, DType.uint8, DType.int16, DType.uint16})
 
@@ -177,7 +181,7 @@ class _Expander:
                     return Call("select", (condition, *arms), expr.dtype)
                 self.check_guarded(expr, condition)
                 return Call("select", (self.vector(condition, start), *arms), expr.dtype)
-            case Call(op="pow", args=(_, exponent)) if not _is_quarters(exponent):
+            case Call(op="pow", args=(_, exponent), dtype=dtype) if not _has_power(exponent, dtype):
                 raise _NotVectorizable  # a general power needs float64
             case Call(op=op, args=args) if not _has_lanes(op, args[-1].dtype):
                 raise _NotVectorizable  # there is no such instruction: one at a time
@@ -221,11 +225,16 @@ def _has_lanes(op: str, dtype: DType) -> bool:
     return op not in ("floormod", "truncmod")
 
 
-def _is_quarters(exponent: Expr) -> bool:
-    """True for a literal multiple of 1/4: multiplications and square roots make the power."""
-    if not isinstance(exponent, Const) or abs(exponent.value) > 16:
+def _has_power(exponent: Expr, dtype: DType) -> bool:
+    """True where `legalise` makes the power of products and square roots of lanes."""
+    if not isinstance(exponent, Const):
         return False
-    return float(exponent.value * 4).is_integer()
+    return exponent.value in FEW_ROUNDINGS if dtype.is_float else is_quarters(exponent)
+
+
+def is_quarters(exponent: Const) -> bool:
+    """True for a small multiple of 1/4: products and square roots make the power."""
+    return abs(exponent.value) <= 16 and float(exponent.value * 4).is_integer()
 
 
 def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:

@@ -8,8 +8,9 @@ multiplications, divisions, bit operations and selects. Each shares its argument
     exp(x)  =  2^n · exp(r),   n = round(x / ln 2),   r = x - n·ln 2       (Cody and Waite, 1980)
 
 Coefficients are minimax fits (Lawson's reweighted least squares on 2,000 Chebyshev nodes, relative
-error), rounded to float32; `tests/target/test_approximations.py` samples each densely and states
-its error in units in the last place.
+error), rounded to float32, one after another and the others fitted again. Exponentials, logarithms,
+sigmoids, tanh, erf, sine, cosine and powers are within 2 units in the last place, with and without
+FMA; `tests/target/test_approximations.py` samples each densely and states its error.
 """
 
 from __future__ import annotations
@@ -66,41 +67,43 @@ ASIN = (
 SINH = (0.16666666488721116, 0.008333350597904306, 0.00019836066272665686, 2.8174395194967533e-06)
 """(sinh(x)/x - 1) / x², in x², on |x| <= 1."""
 TANH = (
-    (
-        0.9999999399383945,
-        0.12917976909134107,
-        0.0029194174944813605,
-        9.255188721155113e-06,
-        -1.2744009900283508e-08,
-        1.8162951671906813e-11,
-    ),
-    (1.0, 0.4625125981174822, 0.023757661945194866, 0.0002279145820431148),
+    -0.3333294689655304,
+    0.1332072913646698,
+    -0.05267200991511345,
+    0.01643787883222103,
 )
-"""tanh(x)/x = P/Q in x², on |x| <= 9.02; beyond, tanh rounds to ±1."""
+"""(tanh(x)/x - 1) / x², in x², on |x| <= 0.55."""
 ERF = (
-    (
-        1.1283791453532894,
-        0.19078362834304213,
-        0.05279026009014216,
-        0.003779600999012881,
-        0.0002848084987468409,
-        2.041973268903557e-06,
-    ),
-    (
-        1.0,
-        0.5024103079160108,
-        0.11425743951589531,
-        0.01499742052422879,
-        0.0011652108890647288,
-        3.800409550233313e-05,
-    ),
+    0.12837915122509003,
+    -0.37612542510032654,
+    0.11282794177532196,
+    -0.02682517282664776,
+    0.005140212364494801,
+    -0.0007631028420291841,
+    6.718953227391466e-05,
 )
-"""erf(x)/x = P/Q in x², on |x| <= 3.93; beyond, erf rounds to ±1."""
+"""erf(x)/x - 1, in x², on |x| <= 1.15."""
+ERFC_ROOT = (
+    0.9916545748710632,
+    0.18011824786663055,
+    0.011205723509192467,
+    0.11195256561040878,
+    -0.05560632050037384,
+    0.025622982531785965,
+    -0.005501829087734222,
+    0.0006640100036749754,
+)
+"""erfc(x)^(-1/8) on 1.15 <= x <= 4, fitted for the absolute error of erfc; beyond, it grows."""
 
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """ln 2 in two parts, the first with few bits, so that n·LN2_HIGH is exact."""
-_HALF_PI = (1.5703125, 4.837512969970703e-4, 7.549789948768648e-8)
-"""π/2 in three parts, as `LN2_HIGH`."""
+_HALF_PI = (
+    1.5703125,
+    0.00048351287841796875,
+    3.1385570764541626e-07,
+    6.07710062827671e-11,
+)
+"""π/2 in four parts: of 9 bits but the last, so that n·part is exact for n below 2^15."""
 _ROUNDING = 1.5 * 2**23
 """Added to a number below 2^22, it rounds it to an integer, which the low bits of the sum are."""
 _SMALLEST_NORMAL = 1.1754943508222875e-38
@@ -136,34 +139,48 @@ def _shift_right(x: Expr, bits: int) -> Expr:
     return Call("shift_right", (x, literal(bits, x)), x.dtype)
 
 
-def copy_sign(magnitude: Expr, sign: Expr) -> Expr:
-    """|magnitude| with the sign of `sign`."""
+def _with_sign(magnitude: Expr, sign: Expr) -> Expr:
+    """A number that is not negative, or has the sign of `sign` already, with that sign."""
     mask = literal(-(2**31), sign, DType.int32)
-    return Bitcast(_bits(call("abs", magnitude)) | (_bits(sign) & mask), DType.float32)
+    return Bitcast(_bits(magnitude) | (_bits(sign) & mask), DType.float32)
 
 
 def exp(x: Expr) -> Expr:
-    """e^x: 0 below 2^-125.5, infinity past the largest; e^-x without a negation.
-
-    Half of 2^n is a factor, whose exponent n + 126 is 0 to 254 within the limits of x: what is too
-    small meets the factor 0, what is too large overflows, and what is added makes it an `fma`.
+    """e^x: infinity past the largest, 0 below 2^-125.5, which a second factor of 2^n would keep;
+    e^-x without a negation.
     """
     match x:
         case Call(op="neg", args=(a,)):
-            return _exp(a, -1.0)
-    return _exp(x, 1.0)
+            return _exp(clamp(a, -89.0, 87.5), -1.0)
+    return _exp(clamp(x, -87.5, 89.0), 1.0)
 
 
-def _exp(x: Expr, sign: float) -> Expr:
-    """e^(sign·x)."""
-    low, high = sorted((sign * -87.5, sign * 89.0))
-    inside = clamp(x, low, high)
+def _exp(x: Expr, scale: float) -> Expr:
+    """e^(scale·x), with scale·x within -87.5 and 89, and scale a power of two.
+
+    Half of 2^n is a factor, whose exponent n + 126 is 0 to 254 within these limits: what is too
+    small meets the factor 0, what is too large overflows.
+    """
     rounding = literal(_ROUNDING + 126, x)
-    biased = fma(inside, literal(sign / math.log(2), x), rounding)
+    biased = fma(x, literal(scale / math.log(2), x), rounding)
     n = biased - rounding
-    r = fma(n, literal(-sign * LN2_LOW, x), fma(n, literal(-sign * LN2_HIGH, x), inside))
+    r = fma(n, literal(-LN2_LOW / scale, x), fma(n, literal(-LN2_HIGH / scale, x), x))
     half_power = Bitcast(_shift_left(_bits(biased), 23), DType.float32)
-    return polynomial(r, [2 * sign**k * c for k, c in enumerate(EXP)]) * half_power
+    return polynomial(r, [2 * scale**k * c for k, c in enumerate(EXP)]) * half_power
+
+
+def plus_one(x: Expr) -> Expr | None:
+    """1 + e^x of what `exp` returns: e^r is not rounded before the sum is."""
+    match x:
+        case Call(
+            op="mul",
+            args=(
+                Call(op="fma", args=(tail, r, two)),
+                Bitcast(value=Call(op="shift_left")) as power,
+            ),
+        ) if two == literal(2.0, x):
+            return fma(power, two, fma(tail * r, power, literal(1.0, x)))
+    return None
 
 
 def log(x: Expr) -> Expr:
@@ -186,12 +203,6 @@ def log(x: Expr) -> Expr:
     return select(call("eq", x, literal(0.0, x)), literal(-math.inf, x), result)
 
 
-def _odd_rational(x: Expr, limit: float, parts: tuple[Sequence[float], Sequence[float]]) -> Expr:
-    inside = clamp(_undivided(x), -limit, limit)
-    t = inside * inside
-    return inside * polynomial(t, parts[0]) / polynomial(t, parts[1])
-
-
 def _undivided(x: Expr) -> Expr:
     """A quotient by a literal as a product: in the argument of what grows no faster than it, one
     rounding more is one more in the result.
@@ -204,32 +215,47 @@ def _undivided(x: Expr) -> Expr:
 
 
 def tanh(x: Expr) -> Expr:
-    """The hyperbolic tangent."""
-    return clamp(_odd_rational(x, 9.02, TANH), -1.0, 1.0)
+    """The hyperbolic tangent: 1 - 2 / (1 + e^(2|x|)), but near 0."""
+    x = _undivided(x)
+    a = call("abs", x)
+    t = a * a
+    small = fma(a * t, polynomial(t, TANH), a)
+    one, two = literal(1.0, x), literal(2.0, x)
+    large = one - two / (one + _exp(call("min", a, literal(10.0, x)), 2.0))
+    return _with_sign(select(call("lt", a, literal(0.55, x)), small, large), x)
 
 
 def erf(x: Expr) -> Expr:
-    """The error function."""
-    return clamp(_odd_rational(x, 3.93, ERF), -1.0, 1.0)
-
-
-def _quadrant(x: Expr) -> tuple[Expr, Expr]:
-    """`(q, r)` with x = q·π/2 + r, |r| <= π/4; accurate up to |x| of some ten thousands."""
-    n = call("round", x * literal(2 / math.pi, x))
-    r = x
-    for part in _HALF_PI:
-        r = fma(n, literal(-part, x), r)
-    return Cast(n, DType.int32), r
+    """The error function: 1 - 1 / p(|x|)^8 (as Abramowitz and Stegun, 7.1.28), but near 0."""
+    x = _undivided(x)
+    a = call("abs", x)
+    small = fma(a, polynomial(a * a, ERF), a)
+    power = polynomial(a, ERFC_ROOT)
+    for _ in range(3):
+        power = power * power
+    one = literal(1.0, x)
+    large = one - one / power
+    return _with_sign(select(call("lt", a, literal(1.15, x)), small, large), x)
 
 
 def _sin_cos(x: Expr, shift: int) -> Expr:
-    """sin(x + shift·π/2)."""
-    quadrant, r = _quadrant(x)
+    """sin(x + shift·π/2), with x = n·π/2 + high + low; angles of 2^22 and more count as 0."""
+    x = select(call("lt", call("abs", x), literal(2.0**22, x)), x, x * literal(0.0, x))
+    rounding = literal(_ROUNDING, x)
+    biased = fma(x, literal(2 / math.pi, x), rounding)
+    n = biased - rounding
+    first, second, third, fourth = (literal(-part, x) for part in _HALF_PI)
+    exact = fma(n, second, fma(n, first, x))
+    high = fma(n, third, exact)
+    low = fma(n, fourth, fma(n, third, exact - high))
+    r = high + low
+    t = r * r
+    sine = high + fma(r * t, polynomial(t, SIN), low)
+    sine = select(call("eq", t, literal(0.0, x)), high, sine)  # -0, too
+    cosine = fma(t * t, polynomial(t, COS), fma(t, literal(-0.5, x), literal(1.0, x)))
+    quadrant = _bits(biased)
     if shift:
         quadrant = quadrant + literal(shift, x, DType.int32)
-    t = r * r
-    sine = fma(r * t, polynomial(t, SIN), r)
-    cosine = fma(t * t, polynomial(t, COS), fma(t, literal(-0.5, x), literal(1.0, x)))
     zero = literal(0, x, DType.int32)
     odd = call("ne", quadrant & literal(1, x, DType.int32), zero)
     magnitude = select(odd, cosine, sine)
@@ -238,12 +264,12 @@ def _sin_cos(x: Expr, shift: int) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
-    """The sine."""
+    """The sine; past 2^15, half a unit in the last place of the angle is lost."""
     return _sin_cos(x, 0)
 
 
 def cos(x: Expr) -> Expr:
-    """The cosine."""
+    """The cosine; past 2^15, as the sine."""
     return _sin_cos(x, 1)
 
 
@@ -265,7 +291,7 @@ def atan(x: Expr) -> Expr:
     base = select(middle, literal(math.pi / 4, x), literal(0.0, x))
     base = select(large, literal(math.pi / 2, x), base)
     t = reduced * reduced
-    return copy_sign(base + fma(reduced * t, polynomial(t, ATAN), reduced), x)
+    return _with_sign(base + fma(reduced * t, polynomial(t, ATAN), reduced), x)
 
 
 def _asin_small(x: Expr) -> Expr:
@@ -278,7 +304,7 @@ def asin(x: Expr) -> Expr:
     a = call("abs", x)
     root = call("sqrt", (literal(1.0, x) - a) * literal(0.5, x))
     outer = literal(math.pi / 2, x) - literal(2.0, x) * _asin_small(root)
-    return copy_sign(select(call("gt", a, literal(0.5, x)), outer, _asin_small(a)), x)
+    return _with_sign(select(call("gt", a, literal(0.5, x)), outer, _asin_small(a)), x)
 
 
 def acos(x: Expr) -> Expr:
@@ -302,7 +328,7 @@ def sinh(x: Expr) -> Expr:
     t = x * x
     small = fma(x * t, polynomial(t, SINH), x)
     half = _half_exp(x)
-    large = copy_sign(half - literal(0.25, x) / half, x)
+    large = _with_sign(half - literal(0.25, x) / half, x)
     return select(call("lt", call("abs", x), literal(1.0, x)), small, large)
 
 
@@ -313,11 +339,12 @@ def cosh(x: Expr) -> Expr:
 
 
 def log1p(y: Expr) -> Expr:
-    """log(1 + y) for y >= 0, accurate near 0 (Kahan)."""
-    u = y + literal(1.0, y)
-    exact = log(u) * (y / (u - literal(1.0, y)))
-    infinite = call("eq", y, literal(math.inf, y))
-    return select(call("eq", u, literal(1.0, y)), y, select(infinite, y, exact))
+    """log(1 + y) for y >= 0, accurate near 0: of u = 1 + y as it rounds, and of what u lacks."""
+    one = literal(1.0, y)
+    u = y + one
+    result = log(u)
+    finite = call("lt", call("abs", result), literal(math.inf, y))
+    return select(finite, result + (y - (u - one)) / u, result)
 
 
 def asinh(x: Expr) -> Expr:
@@ -329,7 +356,7 @@ def asinh(x: Expr) -> Expr:
     square = x * x
     middle = log1p(a + square / (one + call("sqrt", one + square)))
     large = log(a) + literal(math.log(2), x)
-    return copy_sign(select(call("gt", a, literal(1e18, x)), large, middle), x)
+    return _with_sign(select(call("gt", a, literal(1e18, x)), large, middle), x)
 
 
 def acosh(x: Expr) -> Expr:
@@ -345,7 +372,7 @@ def atanh(x: Expr) -> Expr:
     """The inverse hyperbolic tangent; NaN outside [-1, 1]."""
     a = call("abs", x)
     half = literal(0.5, x) * log1p(literal(2.0, x) * a / (literal(1.0, x) - a))
-    return select(call("gt", a, literal(1.0, x)), literal(math.nan, x), copy_sign(half, x))
+    return select(call("gt", a, literal(1.0, x)), literal(math.nan, x), _with_sign(half, x))
 
 
 APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {

@@ -234,19 +234,20 @@ APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
 
 
 def power(a: Expr, b: Expr) -> Expr:
-    """a^b as numpy's: in float64, the sign by whether b is an odd integer, NaN for a negative base
-    else.
+    """a^b as C's: in float64, the sign by whether b is an odd integer, NaN for a negative base
+    with a fraction.
     """
     x, y = a.astype(DType.float64), b.astype(DType.float64)
-    magnitude = exp(y * log(call("abs", x)))
-    half = y * _const(0.5)
-    is_integer = call("eq", call("floor", y), y)
-    is_odd = is_integer & call("ne", call("floor", half), half)
-    negative = select(is_odd, call("neg", magnitude), magnitude)
-    negative = select(is_integer, negative, _const(math.nan))
-    result = select(call("lt", x, _const(0.0)), negative, magnitude)
-    one = call("eq", x, _const(1.0)) | call("eq", y, _const(0.0))
-    return select(one, _const(1.0), result).astype(a.dtype)
+    zero, one, infinity = _const(0.0), _const(1.0), _const(math.inf)
+    size, half, whole = call("abs", x), y * _const(0.5), call("floor", y)
+    magnitude = exp(y * log(size))
+    is_odd = call("eq", whole, y) & call("ne", call("floor", half), half)
+    result = select(is_odd, _with_sign_of(x, magnitude), magnitude)
+    undefined = call("lt", x, zero) & call("ne", whole, y) & call("lt", size, infinity)
+    result = select(undefined, _const(math.nan), result)
+    unit = call("eq", size, one) & call("eq", call("abs", y), infinity)
+    unit = unit | call("eq", x, one) | call("eq", y, zero)
+    return select(unit, one, result).astype(a.dtype)
 
 
 def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:

@@ -6,6 +6,7 @@ products that are added are `fma` (vectors of float32). One rule, one reason:
 
 before                                             after
     T.exp(x)                                           2^n · polynomial(r)
+    T.exp(x) + 1.0                                     2^n + (2^n · (polynomial(r) - 1) + 1)
     c + a * b                                          T.fma(a, b, c)
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
     x * (1.0 / f(x))                                   x / f(x)
@@ -26,10 +27,8 @@ from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, 
 from webmlc.core.rewrite import rewrite, walk
 from webmlc.loops.ir import LoopFunction, map_expressions
 from webmlc.target.common_subexpressions import is_guarded
-from webmlc.target.expand_vectors import compares_indices
+from webmlc.target.expand_vectors import FEW_ROUNDINGS, compares_indices, is_quarters
 from webmlc.target.wasm import approximations, float64
-
-_MOST_MULTIPLIED = 16
 
 
 def legalise(function: LoopFunction, has_dot: bool = False) -> LoopFunction:
@@ -58,8 +57,8 @@ def _rule(node: Expr) -> Expr | None:
 def _call(node: Call) -> Expr | None:
     args, dtype = node.args, node.args[-1].dtype
     match node:
-        case Call(op="add", args=(a, b)) if dtype is DType.float32 and node.lanes > 1:
-            return _multiply_add(a, b)
+        case Call(op="add", args=(a, b)) if dtype is DType.float32:
+            return _sum(a, b)
         case Call(op="min" | "max" as op, args=(a, b)) if dtype is DType.float32 and node.lanes > 1:
             return _limit(op, a, b)
         case Call(op="mul", args=(a, b)):
@@ -104,8 +103,8 @@ def _call(node: Call) -> Expr | None:
 
 def _contract(node: Expr) -> Expr | None:
     match node:
-        case Call(op="add", args=(a, b), dtype=DType.float32) if node.lanes > 1:
-            return _multiply_add(a, b)
+        case Call(op="add", args=(a, b), dtype=DType.float32):
+            return _sum(a, b)
         case Call(op="min" | "max" as op, args=(a, b), dtype=DType.float32) if node.lanes > 1:
             return _limit(op, a, b)
     return None
@@ -156,30 +155,30 @@ def _quotient(a: Expr, b: Expr) -> Expr | None:
     return None
 
 
-def _multiply_add(a: Expr, b: Expr) -> Expr | None:
-    """a + b as `fma` where one of them is a product."""
-    for one, other in ((b, a), (a, b)):
-        match one:
+def _sum(a: Expr, b: Expr) -> Expr | None:
+    """a + b as `fma` where one of them is a product, of vectors; 1 + e^x rounds once less."""
+    for product, other in ((b, a), (a, b)):
+        match product:
             case Call(op="mul", args=(x, y)):
-                return Call("fma", (x, y, other), DType.float32)
+                more = approximations.plus_one(product) if other == literal(1.0, product) else None
+                if more is None and product.lanes > 1:
+                    more = Call("fma", (x, y, other), DType.float32)
+                return more
     return None
 
 
 def _power(a: Expr, b: Expr) -> Expr | None:
-    """a^b: small integers multiply, quarters are square roots, else float64."""
+    """a^b: by products and square roots for literal quarters, else by float64's exp and log.
+
+    In float64, too, where float32 would round too often (`FEW_ROUNDINGS`).
+    """
     exponent = b.value if isinstance(b, Broadcast) else b
-    if isinstance(exponent, Const):
-        value = float(exponent.value)
-        if value == 0.5 and a.dtype.is_float:
-            return call("sqrt", a)
-        if value == -0.5 and a.dtype.is_float:
-            return literal(1.0, a) / call("sqrt", a)
-        if value.is_integer() and 0 <= value <= _MOST_MULTIPLIED:
-            return float64.integer_power(a, int(value))
-        if (value * 4).is_integer() and 0 < value <= _MOST_MULTIPLIED and a.dtype.is_float:
-            return _quarter_power(a, int(value * 4))
-        if (value * 4).is_integer() and -_MOST_MULTIPLIED <= value < 0 and a.dtype.is_float:
-            return literal(1.0, a) / _quarter_power(a, -int(value * 4))
+    if isinstance(exponent, Const) and is_quarters(exponent):
+        quarters = int(exponent.value * 4)
+        if a.dtype is DType.float32 and exponent.value not in FEW_ROUNDINGS:
+            return _quarter_power(a.astype(DType.float64), quarters).astype(a.dtype)
+        if a.dtype.is_float or (quarters >= 0 and quarters % 4 == 0):
+            return _quarter_power(a, quarters)
     if a.lanes > 1:
         return None
     return _whole_power(a, b) if a.dtype.is_integer else float64.power(a, b)
@@ -210,8 +209,10 @@ def _whole_power(a: Expr, b: Expr) -> Expr:
 
 def _quarter_power(a: Expr, quarters: int) -> Expr:
     """a^(quarters/4), by repeated squaring and square roots."""
+    if quarters < 0:
+        return literal(1.0, a) / _quarter_power(a, -quarters)
     root = call("sqrt", a)
-    parts = [float64.integer_power(a, quarters // 4)] if quarters >= 4 else []
+    parts = [float64.integer_power(a, quarters // 4)] if quarters >= 4 or quarters == 0 else []
     parts += [root] if quarters & 2 else []
     parts += [call("sqrt", root)] if quarters & 1 else []
     result = parts[0]
