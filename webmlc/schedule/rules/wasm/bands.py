@@ -26,10 +26,6 @@ from webmlc.schedule.rules.wasm.transform import (
 )
 from webmlc.schedule.schedule import Schedule
 
-FEWEST_TILES = 12
-"""Tiles of a part at least: two register tiles."""
-
-
 def schedule_bands(schedule: Schedule, machine: Machine) -> bool:
     """Schedule such a kernel; False where it is something else."""
     blocks = schedule.blocks()
@@ -60,7 +56,7 @@ def schedule_bands(schedule: Schedule, machine: Machine) -> bool:
 
 def _part(schedule: Schedule, across: str, product: Block, machine: Machine) -> int | None:
     """Tiles of equal parts of a row: as many as have their planes and products in the second-level
-    cache, or as come nearest; `None` for whole rows.
+    cache, or as come nearest, two register tiles at least; `None` for whole rows.
     """
     tiles = extent_of(schedule, across)
     if tiles is None:
@@ -70,5 +66,5 @@ def _part(schedule: Schedule, across: str, product: Block, machine: Machine) -> 
     most = machine.l2_bytes // (4 * rows * columns * (outputs + channels))
     if tiles <= most:
         return None
-    parts = [n for n in range(FEWEST_TILES, tiles) if tiles % n == 0]
+    parts = [n for n in range(2 * machine.tile.rows, tiles) if tiles % n == 0]
     return max((n for n in parts if n <= most), default=min(parts, default=None))
