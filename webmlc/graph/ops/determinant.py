@@ -13,6 +13,7 @@ from webmlc.graph.ops.operator import (
     always_expands,
     case,
 )
+from webmlc.graph.ops.shapes import check_shapes
 
 LARGEST = 32
 """Rows that are eliminated one after the other; more would make too much code."""
@@ -20,6 +21,7 @@ LARGEST = 32
 
 def _determinant(context: Context, build: Builder) -> tuple[str, ...]:
     """Each step takes the row with the largest first element out, and that column with it."""
+    check_shapes(context, "... rows rows")
     size = as_int(context.shape(0)[-1])
     if size is None or size > LARGEST:
         raise NotSupportedError(f"a determinant of more than {LARGEST} rows")

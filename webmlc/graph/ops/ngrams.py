@@ -23,7 +23,7 @@ from webmlc.graph.ops.operator import (
     always_expands,
     case,
 )
-from webmlc.graph.ops.shapes import ONE, ZERO, given
+from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, given
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -56,6 +56,7 @@ def _pool(context: Context) -> list[Grams]:
 
 def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
     x, rank = context.node.inputs[0], context.rank(0)
+    check_shapes(context, "elements" if rank < 2 else "rows elements")
     size = max(int(i) for i in context.attribute("ngram_indexes")) + 1
     if rank < 2:
         x = build("Reshape", x, build.constant(np.array([1, -1])))

@@ -16,13 +16,26 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum,
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ZERO, accumulator, canonical, dimensions, given, product
+from webmlc.graph.ops.shapes import (
+    ZERO,
+    accumulator,
+    canonical,
+    check_shape,
+    check_shapes,
+    dimensions,
+    given,
+    product,
+)
+from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
 
 
 def _per_axis(context: Context, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
-    return tuple(int(v) for v in context.attribute(name) or (default,) * rank)
+    values = tuple(int(v) for v in context.attribute(name) or (default,) * rank)
+    if len(values) != rank:
+        raise NotSupportedError(f"{name} {list(values)}: {rank} are expected")
+    return values
 
 
 # -- Col2Im -------------------------------------------------------------------------------------
@@ -30,14 +43,16 @@ def _per_axis(context: Context, name: str, rank: int, default: int = 1) -> tuple
 
 def _col2im_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
-    image = dimensions(context, 1, "the image's shape")
-    block = product(dimensions(context, 2, "the block's shape"))
-    return (TensorType(x.dtype, (x.shape[0], canonical(x.shape[1] // block), *image)),)
+    image, block, counts = _blocks(context)
+    taps = product(block)
+    signature = "batch taps*channels positions"
+    check_shapes(context, signature, taps=taps, positions=product(counts))
+    return (TensorType(x.dtype, (x.shape[0], canonical(x.shape[1] // taps), *image)),)
 
 
-def _col2im(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Each pixel sums the elements of all blocks that cover it."""
-    x = given(inputs, 0)
+def _blocks(context: Context) -> tuple[list[Expr], list[Expr], list[Expr]]:
+    """The shapes of the image and of a block, and how many blocks there are along each axis."""
+    check_shapes(context, "", "axes", "axes")
     image = dimensions(context, 1, "the image's shape")
     block = dimensions(context, 2, "the block's shape")
     rank = len(block)
@@ -48,6 +63,16 @@ def _col2im(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
                   // strides[d] + 1)
         for d in range(rank)
     ]  # fmt: skip
+    return image, block, counts
+
+
+def _col2im(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Each pixel sums the elements of all blocks that cover it."""
+    x = given(inputs, 0)
+    _, block, counts = _blocks(context)
+    rank = len(block)
+    strides, dilations = (_per_axis(context, n, rank) for n in ("strides", "dilations"))
+    pads = _per_axis(context, "pads", 2 * rank, 0)
 
     def term(n: Expr, c: Expr, *index: Expr) -> Expr:
         places, taps = index[:rank], index[rank:]
@@ -140,8 +165,11 @@ def _deform_conv(context: Context, build: Builder) -> tuple[str, ...]:
     shape = [as_int(d) for d in context.shape(1)]
     if any(d is None for d in shape):
         raise NotSupportedError("the weights' shape is symbolic")
-    outputs, per_group, *kernel = (int(d or 0) for d in shape)
     groups = int(context.attribute("group", 1))
+    signatures = ("batch groups*inputs ...", "groups*outputs inputs ...", "", "groups*outputs")
+    check_shapes(context, *signatures, groups=groups)
+    outputs, per_group, *kernel = (int(d or 0) for d in shape)
+    _check_offsets(context, tuple(kernel))
     attributes = {k: v for k, v in context.node.attributes.items() if k != "kernel_shape"}
     columns = build("DeformColumns", x, offset, *([mask] if mask else []), domain="webmlc",
                     **attributes, kernel=tuple(kernel))  # fmt: skip
@@ -158,6 +186,15 @@ def _deform_conv(context: Context, build: Builder) -> tuple[str, ...]:
     return (y,)
 
 
+def _check_offsets(context: Context, kernel: tuple[int, ...]) -> None:
+    """An offset an axis, and a share of the mask, of every tap of every window and group."""
+    groups, taps = int(context.attribute("offset_group", 1)), int(np.prod(kernel))
+    check_shapes(context, "batch groups*size ...", groups=groups)
+    batch, sizes = context.shape(0)[0], Windows.of(context, kernel).sizes
+    check_shape(context, 2, (batch, const(groups * taps * len(kernel)), *sizes))
+    check_shape(context, 4, (batch, const(groups * taps), *sizes))
+
+
 def _deform_type(context: Context) -> tuple[TensorType, ...]:
     raise NotSupportedError("a deformable convolution is always written out")
 
@@ -166,6 +203,7 @@ def _deform_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
+    check_shapes(context, "batch channels height width", "regions 4", "regions")
     x, rois = context.type(0), context.type(1)
     pooled = [const(int(context.attribute(n, 1))) for n in ("output_height", "output_width")]
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
@@ -265,6 +303,7 @@ def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _max_roi_type(context: Context) -> tuple[TensorType, ...]:
+    check_shapes(context, "batch channels height width", "regions 5")
     x, rois = context.type(0), context.type(1)
     pooled = [const(int(n)) for n in context.attribute("pooled_shape")]
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)

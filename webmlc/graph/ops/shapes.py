@@ -213,6 +213,8 @@ def _fits(found: dict[str, int], word: str, size: Expr) -> bool:
     number = as_int(size)
     if name == "..." or number is None:
         return True
+    if any(f not in found and not f.isdigit() for f in factors):
+        return True
     times = prod(int(f) if f.isdigit() else found[f] for f in factors)
     if name.isdigit():
         return number == times * int(name)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, as_int, call, select
+from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import (
@@ -25,7 +25,16 @@ from webmlc.graph.ops.operator import (
     always_expands,
     case,
 )
-from webmlc.graph.ops.shapes import ZERO, canonical, dimensions, given
+from webmlc.graph.ops.shapes import (
+    ZERO,
+    axes_within,
+    canonical,
+    check_shape,
+    check_shapes,
+    check_single,
+    dimensions,
+    given,
+)
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -68,12 +77,15 @@ def _dft(context: Context, build: Builder) -> tuple[str, ...]:
     """The axis last but one, padded or cut, times the matrix, and the axis back in its place."""
     x, shape = context.node.inputs[0], context.shape(0)
     rank = len(shape)
-    axis = (context.integers("axis", 2) or (-2,))[0] % rank
+    check_single(context, 1, 2)
+    (axis,) = axes_within((context.integers("axis", 2) or (-2,))[:1], rank)
     inverse, onesided = (bool(context.attribute(n, 0)) for n in ("inverse", "onesided"))
     size, parts = as_int(shape[axis]), as_int(shape[-1])
     wanted = _number(context, 1, "the length") if context.has(1) else size
     if size is None or wanted is None or parts is None:
         raise NotSupportedError("a Fourier transform of symbolic length")
+    if axis == rank - 1 or parts > (1 if onesided and not inverse else 2):
+        raise NotSupportedError(f"a Fourier transform of axis {axis} of {context.type(0)}")
     if inverse and onesided and not context.has(1):
         wanted = 2 * (size - 1)
     order = (*(d for d in range(rank - 1) if d != axis), axis, rank - 1)
@@ -111,6 +123,8 @@ def _old_axis(node: Node, opset: int) -> Node:
 
 def _stft(context: Context, build: Builder) -> tuple[str, ...]:
     """Frames of the signal by the window, each through the matrix."""
+    check_single(context, 1, 3)
+    check_shapes(context, "batch length" + " parts" * (context.rank(0) > 2), "", "frame")
     signal, hop = context.node.inputs[0], _number(context, 1, "the step")
     parts = as_int(context.shape(0)[-1]) if context.rank(0) == 3 else 1
     length = as_int(context.shape(0)[1])
@@ -120,6 +134,7 @@ def _stft(context: Context, build: Builder) -> tuple[str, ...]:
         length = as_int(context.shape(2)[0])
     if length is None or parts is None:
         raise NotSupportedError("frames of symbolic length")
+    check_shape(context, 2, (const(length),))
     if context.rank(0) == 2:
         signal = build("Unsqueeze", signal, build.constant(np.array([-1])))
     onesided = bool(context.attribute("onesided", 1))

@@ -26,6 +26,7 @@ from webmlc.schedule.rules.wasm.transform import (
 )
 from webmlc.schedule.schedule import Schedule
 
+
 def schedule_bands(schedule: Schedule, machine: Machine) -> bool:
     """Schedule such a kernel; False where it is something else."""
     blocks = schedule.blocks()
