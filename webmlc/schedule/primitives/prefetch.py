@@ -21,7 +21,7 @@ from webmlc.core.expr import Const, Expr, Var, as_int
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Stmt, Store, grid, loads, seq
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.regions import Span, scan
+from webmlc.schedule.regions import Span, scan, whole, within
 from webmlc.schedule.tree import (
     block_names,
     fresh,
@@ -44,7 +44,8 @@ def prefetch(
     `buffer`, into a register that nobody reads; so many `times`, none where it does not pay.
 
     Returns the function and the new block's name, `<buffer>_prefetch`. Raises `ScheduleError` where
-    nothing under the loop reads the buffer, or it is not known which part of it.
+    nothing under the loop reads the buffer, or it is not known which part of it. What is read only
+    where a condition holds is fetched in any case: it must lie in the buffer.
     """
     path, around = path_to_loop(function, "prefetch", loop)
     source = next((b.buffer for b in loads(around.body) if b.buffer.name == buffer), None)
@@ -55,7 +56,10 @@ def prefetch(
     ranges = ranges_along(function, path)
     found = scan(around.body, ranges, [buffer])
     spans = [span for span in found.region(found.accesses) if span is not None and span.exact]
-    if len(spans) != len(source.shape) or any(access.guarded for access in found.accesses):
+    limits = whole(source, [None] * len(source.shape))
+    guarded = any(access.guarded for access in found.accesses)
+    inside = all(within(*pair, ranges) for pair in zip(spans, limits, strict=False))
+    if len(spans) != len(limits) or (guarded and not inside):
         reason = f"it is not known what of {buffer!r} an iteration of loop {loop!r} reads"
         raise ScheduleError("prefetch", reason, function, loop)
     taken = used_names(function)
