@@ -21,9 +21,9 @@ STEPS, STATE = "float32[7, 2, 4]", "float32[1, 2, 5]"
 LSTM = (STEPS, "float32[1, 20, 4]", "float32[1, 20, 5]")
 
 
-def reason(operator: str, *inputs: Any, **attributes: Any) -> str:
+def reason(operator: str, *inputs: Any, domain: str = "", **attributes: Any) -> str:
     """Why the node cannot be compiled."""
-    model, _ = make_model("", operator, case(*inputs, **attributes))
+    model, _ = make_model(domain, operator, case(*inputs, **attributes))
     for info in model.graph.output:
         info.CopyFrom(helper.make_tensor_value_info(info.name, 1, []))
     with pytest.raises(UnsupportedError) as caught:
@@ -245,3 +245,35 @@ GRID = "float32[2, 3, 3, 2]"
 )  # fmt: skip
 def test_others(operator: str, inputs: Any, attributes: Any, message: str) -> None:
     assert reason(operator, *inputs, **attributes) == message
+
+
+TOKENS, ROW, TABLE = "float32[2, 3, 8]", "float32[8]", "float32[6, 8]"
+WEIGHTS = np.zeros((5, 2, 16), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes", "message"),
+    [
+        ("SkipLayerNormalization", (TOKENS, TOKENS, "float32[1]"), {},
+         "input 2 is of shape [1], not [hidden], where hidden = 8"),
+        ("EmbedLayerNormalization", ([[1, 2]], None, TABLE, "float32[6, 1]", None, ROW, ROW), {},
+         "input 3 is of shape [6, 1], not [positions, hidden], where positions = 6, hidden = 8"),
+        ("GatedRMSNorm", (TOKENS, ROW, "float32[1, 3, 8]"), {},
+         "input 2 is of shape [1, 3, 8], not [2, 3, 8]"),
+        ("Attention", (TOKENS, "float32[8, 24]", "float32[1]"), {"num_heads": 2},
+         "input 2 is of shape [1], not [columns], where columns = 24"),
+        ("MultiHeadAttention", (ROW, ROW, ROW), {"num_heads": 2},
+         "input 0 is of shape [8], not [batch, length, heads*size], where heads = 2"),
+        ("GroupQueryAttention", (TOKENS, TOKENS, TOKENS, None, None, [2, 2], [3]),
+         {"num_heads": 4, "kv_num_heads": 2},
+         "input 1 is of shape [2, 3, 8], not [batch, length, groups*size], "
+         "where batch = 2, length = 3, groups = 2, size = 2"),
+        ("RotaryEmbedding", (TOKENS, [[0, 1, 2]] * 2, "float32[9, 4]", "float32[9, 3]"), {},
+         "input 3 is of shape [9, 3], not [positions, half], where positions = 9, half = 4"),
+        ("MatMulNBits", ("float32[3, 64]", WEIGHTS, "float32[8]"),
+         {"K": 64, "N": 4, "bits": 4, "block_size": 32},
+         "160 bytes of weights, not 4 rows of 2 blocks of 32 elements of 4 bits"),
+    ],
+)  # fmt: skip
+def test_microsoft(operator: str, inputs: Any, attributes: Any, message: str) -> None:
+    assert reason(operator, *inputs, domain="com.microsoft", **attributes) == message

@@ -23,6 +23,7 @@ from webmlc.graph.ops.microsoft.rows import (
     wanted,
 )
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import check_shapes
 
 LOWEST = float(np.finfo(np.float32).min)
 """What a causal mask writes: below every padding mask."""
@@ -110,6 +111,7 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     """Q, K and V of one product; past and present are [2, B, N, T, H]."""
     if context.attribute("do_rotary", 0) or context.attribute("past_present_share_buffer", 0):
         raise NotSupportedError("rotary or a shared buffer inside Attention")
+    check_shapes(context, "batch length features", "features columns", "columns")
     attention = _Attention(context, build, context.dtype(0))
     x, weights, bias, mask, past, added = (optional(context, i) for i in range(6))
     assert x is not None and weights is not None
@@ -157,6 +159,8 @@ def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
     heads = int(context.attribute("num_heads"))
     if context.has(8) or context.has(9):
         raise NotSupportedError("a shared buffer or beams inside MultiHeadAttention")
+    query = "heads parts size" if context.rank(0) == 5 else "heads*size"
+    check_shapes(context, f"batch length {query}", "", "", "columns", heads=heads, parts=3)
     parts = list(_separate(context, build))
     has_heads = context.has(1) and context.rank(1) == 4
     if (bias := optional(context, 3)) is not None:
@@ -194,6 +198,9 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     if any(context.has(i) for i in (11, 12, 13, 14, 15)) or attribute("sliding_window_cache", 0):
         raise NotSupportedError("sinks, quantised or windowed caches inside GroupQueryAttention")
     heads, groups = int(attribute("num_heads")), int(attribute("kv_num_heads"))
+    own = heads if context.has(1) else heads + 2 * groups
+    other = "batch length groups*size"
+    check_shapes(context, "batch length heads*size", other, other, heads=own, groups=groups)
     hidden = known_size(context.shape(0)[2], "the hidden size")
     q, k, v = (optional(context, i) for i in range(3))
     assert q is not None
@@ -284,6 +291,7 @@ def _rotary(context: Context, build: Builder) -> tuple[str, ...]:
     x, places, cos, sin = context.node.inputs[:4]
     if context.attribute("is_packed_batching", 0):
         raise NotSupportedError("packed batches inside RotaryEmbedding")
+    check_shapes(context, "", "", "positions half", "positions half")
     width = 2 * known_size(context.shape(2)[1], "the rotary size")
     flat = context.rank(0) == 3
     if flat:

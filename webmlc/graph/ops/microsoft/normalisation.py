@@ -7,10 +7,12 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.graph.ops.microsoft.rows import number, optional, row, wanted
 from webmlc.graph.ops.operator import Builder, Context, Operator, case
+from webmlc.graph.ops.shapes import check_shape, check_shapes
 
 
 def _total(context: Context, build: Builder, bias: int) -> str:
-    """input + skip + bias; the skip may lack the batch."""
+    """input + skip + bias; the skip may lack the batch. What follows them is of one row's size."""
+    check_shapes(context, "... hidden", "", *["hidden"] * (bias - 1))
     x, skip = context.node.inputs[:2]
     total = build("Add", x, skip)
     value = optional(context, bias)
@@ -50,6 +52,8 @@ def _embed_layer(context: Context, build: Builder) -> tuple[str, ...]:
         optional(context, i) for i in range(7)
     )
     assert ids and words and positions and gamma and beta
+    tables = ("words hidden", "positions hidden", "segments hidden", "hidden", "hidden")
+    check_shapes(context, "batch length", "batch length", *tables, "batch length", "rows length")
     place = optional(context, 8)
     total = build("Gather", words, ids, axis=0)
     if place is None:
@@ -78,6 +82,7 @@ def _mask_count(context: Context, build: Builder, ids: str) -> str:
 def _gated_rms(context: Context, build: Builder) -> tuple[str, ...]:
     """RMSNormalization over groups as long as `scale`, times an activation of the gate."""
     x, scale, gate = context.node.inputs
+    check_shape(context, 2, context.shape(0))
     groups = build("Concat", build("Shape", x, end=-1), build.constant(np.array([-1])),
                    build("Shape", scale), axis=0)  # fmt: skip
     grouped = build("Reshape", x, groups)

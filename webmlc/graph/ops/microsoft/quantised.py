@@ -19,7 +19,7 @@ from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
-from webmlc.graph.ops.shapes import canonical, given
+from webmlc.graph.ops.shapes import canonical, check_shapes, given
 
 MICROSOFT = "com.microsoft"
 Expansion = Callable[[Context, Builder], tuple[str, ...]]
@@ -164,6 +164,12 @@ def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
     if weights is None or context.has(4):
         raise NotSupportedError("weights that are not constant, or are grouped by an index")
     blocks = -(-depth // block)
+    check_shapes(context, "... depth", depth=depth)
+    if weights.size * 8 != columns * blocks * block * bits:
+        raise NotSupportedError(
+            f"{weights.size} bytes of weights, not {columns} rows of {blocks} blocks of {block} "
+            f"elements of {bits} bits"
+        )
     a = _input(context, 0)
     if blocks * block != depth:
         rank = context.rank(0)
