@@ -179,7 +179,7 @@ def plus_one(x: Expr) -> Expr | None:
                 Bitcast(value=Call(op="shift_left")) as power,
             ),
         ) if two == literal(2.0, x):
-            return fma(power, two, fma(tail * r, power, literal(1.0, x)))
+            return fma(power, two, fma(tail, r * power, literal(1.0, x)))
     return None
 
 
