@@ -237,6 +237,8 @@ GRID = "float32[2, 3, 3, 2]"
         ("STFT", ("float32[2, 32, 1]", np.int64(8), "float32[15]", np.int64(16)), {},
          "input 2 is of shape [15], not [16]"),
         ("Einsum", (X, C), {"equation": "ij,j->i"}, "'ij,j->i' of tensors of ranks [4, 1]"),
+        ("Einsum", ("float32[1, 3]",), {"equation": "ii->i"},
+         "'i' is of sizes 1 and 3 in input 0"),
         ("MatMul", (X, C), {}, "the contracted dimensions 5 and 4 differ"),
         ("Gemm", ("float32[3, 4]", "float32[4, 5]", C), {},
          "an operand of shape [4] does not broadcast to [3, 5]"),

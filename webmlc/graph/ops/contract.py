@@ -151,7 +151,11 @@ def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[st
     terms = [labels(t, r) for t, r in zip(written, ranks, strict=True)]
     extents: dict[str, Expr] = {}
     for i, names in enumerate(terms):
+        own: dict[str, Expr] = {}
         for label, size in zip(names, context.shape(i), strict=True):
+            first = own.setdefault(label, size)
+            if isinstance(first, Const) and isinstance(size, Const) and first != size:
+                raise NotSupportedError(f"{label!r} is of sizes {first} and {size} in input {i}")
             extents[label] = broadcast((extents.get(label, size),), (size,))[0]
     if arrow:
         return terms, labels(wanted, spare + len(wanted.replace("...", ""))), extents
