@@ -239,6 +239,9 @@ GRID = "float32[2, 3, 3, 2]"
         ("Einsum", (X, C), {"equation": "ij,j->i"}, "'ij,j->i' of tensors of ranks [4, 1]"),
         ("Einsum", ("float32[1, 3]",), {"equation": "ii->i"},
          "'i' is of sizes 1 and 3 in input 0"),
+        ("NonMaxSuppression", ("float32[1, 6, 4]", "float32[1, 2, 5]", [3]), {},
+         "input 1 is of shape [1, 2, 5], not [batch, classes, boxes], "
+         "where batch = 1, classes = 2, boxes = 6"),
         ("MatMul", (X, C), {}, "the contracted dimensions 5 and 4 differ"),
         ("Gemm", ("float32[3, 4]", "float32[4, 5]", C), {},
          "an operand of shape [4] does not broadcast to [3, 5]"),
@@ -279,3 +282,16 @@ WEIGHTS = np.zeros((5, 2, 16), np.uint8)
 )  # fmt: skip
 def test_microsoft(operator: str, inputs: Any, attributes: Any, message: str) -> None:
     assert reason(operator, *inputs, domain="com.microsoft", **attributes) == message
+
+
+def test_features_of_trees() -> None:
+    attributes = {
+        "nodes_treeids": (0, 0, 0), "nodes_nodeids": (0, 1, 2), "nodes_featureids": (4, 0, 0),
+        "nodes_modes": ("BRANCH_LEQ", "LEAF", "LEAF"), "nodes_values": (0.5, 0.0, 0.0),
+        "nodes_truenodeids": (1, 0, 0), "nodes_falsenodeids": (2, 0, 0),
+        "target_treeids": (0, 0), "target_nodeids": (1, 2), "target_ids": (0, 0),
+        "target_weights": (1.0, 2.0), "n_targets": 1,
+    }  # fmt: skip
+    message = "trees of features 4 to 4 for an input of 4 features"
+    found = reason("TreeEnsembleRegressor", "float32[3, 4]", domain="ai.onnx.ml", **attributes)
+    assert found == message

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Const, Expr, call, select
+from webmlc.core.expr import Const, Expr, as_int, call, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.ml_scores import (
@@ -154,9 +154,16 @@ def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
     )  # fmt: skip
 
 
-def walk_forest(build: Builder, x: str, dtype: DType, forest: Forest, aggregate: str) -> str:
+def walk_forest(
+    context: Context, build: Builder, x: str, dtype: DType, forest: Forest, aggregate: str
+) -> str:
     """The folded weights [rows][targets] of the leaves that the rows of `x` come to."""
     interior = len(forest.features) - len(forest.weights)
+    columns, read = as_int(context.shape(0)[-1]), forest.features[:interior]
+    if columns is not None and read.size and not 0 <= read.min() <= read.max() < columns:
+        raise NotSupportedError(
+            f"trees of features {read.min()} to {read.max()} for an input of {columns} features"
+        )
     used = tuple(sorted({int(m) for m in forest.modes[:interior]}))
     tables = [
         build.constant(table)
@@ -225,7 +232,7 @@ def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
     x, dtype = as_float(context, build)
     aggregate = AGGREGATES[int(context.attribute("aggregate_function", 1))]
     forest = read_ensemble(context, int(context.attribute("n_targets", 1)), aggregate)
-    scores = walk_forest(build, x, dtype, forest, aggregate)
+    scores = walk_forest(context, build, x, dtype, forest, aggregate)
     return (transform(build, scores, int(context.attribute("post_transform", 0))),)
 
 
@@ -233,8 +240,8 @@ def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
     x, dtype = as_float(context, build)
     aggregate = context.attribute("aggregate_function", "SUM")
     targets = int(context.attribute("n_targets", 1))
-    scores = walk_forest(build, x, dtype, read_forest(context, "target", targets, aggregate),
-                         aggregate)  # fmt: skip
+    forest = read_forest(context, "target", targets, aggregate)
+    scores = walk_forest(context, build, x, dtype, forest, aggregate)
     base = _numbers(context, "base_values", np.float64)
     if base.any():
         scores = build("Add", scores, build.constant(base, dtype))
@@ -248,7 +255,7 @@ def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
     x, dtype = as_float(context, build)
     forest = read_forest(context, "class", len(labels), "SUM")
     voted = {int(c) for c in _numbers(context, "class_ids")}
-    scores = walk_forest(build, x, dtype, forest, "SUM")
+    scores = walk_forest(context, build, x, dtype, forest, "SUM")
     base = _numbers(context, "base_values", np.float64)
     if base.any() and voted != {1}:
         scores = build(

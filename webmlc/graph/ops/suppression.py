@@ -15,7 +15,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Function, Node, TensorType
 from webmlc.graph.ops.operator import Builder, Context, Operator
 from webmlc.graph.ops.selection import flat, places_of
-from webmlc.graph.ops.shapes import ZERO, given
+from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, given
 
 Inputs = tuple[Tensor | None, ...]
 REMOVED = -float("inf")
@@ -71,6 +71,8 @@ def _never(context: Context) -> tuple[TensorType, ...]:
 
 
 def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
+    check_shapes(context, "batch boxes 4", "batch classes boxes")
+    check_single(context, 2, 3, 4)
     boxes, scores = context.node.inputs[:2]
     count, limit, least = (context.node.inputs[i] if context.has(i) else None for i in (2, 3, 4))
     if count is None:
