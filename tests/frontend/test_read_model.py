@@ -102,6 +102,13 @@ def test_function_operators_are_expanded() -> None:
     assert len(module.main.nodes) > 1
 
 
+def test_function_operators_of_initialisers_are_expanded() -> None:
+    """Bodies of an older opset are converted, for which the types of all inputs must be known."""
+    text = '<ir_version: 8, opset_import: ["" : 20]> g (float[4,5] x) => (float[a,b] y)'
+    model = parse(text + "<int64[2] size = {3, 3}> { y = CenterCropPad (x, size) }")
+    assert "CenterCropPad" not in {node.op for node in read_model(model).main.nodes}
+
+
 def test_function_operators_have_no_row() -> None:
     assert [
         key for domain, names in FUNCTIONS.items() for n in names if (key := (domain, n)) in OPS

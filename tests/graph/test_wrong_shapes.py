@@ -242,6 +242,10 @@ GRID = "float32[2, 3, 3, 2]"
         ("NonMaxSuppression", ("float32[1, 6, 4]", "float32[1, 2, 5]", [3]), {},
          "input 1 is of shape [1, 2, 5], not [batch, classes, boxes], "
          "where batch = 1, classes = 2, boxes = 6"),
+        ("Gather", (C, [1, 4]), {}, "indices 1 to 4 into an axis of 4 elements"),
+        ("LRN", (X,), {"size": 0}, "0 neighbouring channels"),
+        ("MaxPool", (X,), {"kernel_shape": (2, 2), "strides": (0, 1)},
+         "kernel [2, 2], strides [0, 1] and dilations [1, 1]: all are 1 at least"),
         ("MatMul", (X, C), {}, "the contracted dimensions 5 and 4 differ"),
         ("Gemm", ("float32[3, 4]", "float32[4, 5]", C), {},
          "an operand of shape [4] does not broadcast to [3, 5]"),

@@ -79,6 +79,12 @@ def _expand(model: ModelProto) -> ModelProto:
     versions = {_domain(o.domain): o.version for o in model.opset_import}
     result = ModelProto()
     result.CopyFrom(model)
+    named = {v.name for v in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+    result.graph.value_info.extend(  # the inliner does not look among initialisers
+        onnx.helper.make_value_info(t.name, types[t.name])
+        for t in model.graph.initializer
+        if t.name not in named
+    )
     for number, node in enumerate(_nodes(result.graph)):
         if not _is_function(node):
             continue

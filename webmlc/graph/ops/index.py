@@ -28,8 +28,19 @@ def wrapped(index: Expr, size: Expr) -> Expr:
 
 def _gather_type(context: Context) -> tuple[TensorType, ...]:
     x, axis = context.type(0), context.axis(0)
+    _check_indices(context, x.shape[axis])
     shape = (*x.shape[:axis], *context.shape(1), *x.shape[axis + 1 :])
     return (TensorType(x.dtype, shape),)
+
+
+def _check_indices(context: Context, size: Expr) -> None:
+    """Constant indices (input 1) are within the axis."""
+    known, limit = context.constant(1), as_int(size)
+    if known is None or limit is None or not known.size:
+        return
+    low, high = int(known.min()), int(known.max())
+    if low < -limit or high >= limit:
+        raise NotSupportedError(f"indices {low} to {high} into an axis of {limit} elements")
 
 
 def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -46,7 +57,9 @@ def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _gather_elements_type(context: Context) -> tuple[TensorType, ...]:
-    _check_within(context, context.axis(0))
+    axis = context.axis(0)
+    _check_within(context, axis)
+    _check_indices(context, context.shape(0)[axis])
     return (TensorType(context.dtype(0), context.shape(1)),)
 
 
@@ -262,6 +275,7 @@ def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 def _tensor_scatter_type(context: Context) -> tuple[TensorType, ...]:
     axis = context.axis(-2)
     shape, update = context.shape(0), context.shape(1)
+    check_shapes(context, "...", "...")
     check_shape(context, 1, (*shape[:axis], *update[axis : axis + 1], *shape[axis + 1 :]))
     check_shape(context, 2, shape[:1])
     return (context.type(0),)

@@ -109,6 +109,8 @@ def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
 
 def _local_response_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels ...")
+    if int(context.attribute("size")) < 1:
+        raise NotSupportedError(f"{context.attribute('size')} neighbouring channels")
     return (context.type(0),)
 
 

@@ -56,6 +56,11 @@ class Windows:
             begins, ends = flat[:rank], flat[rank:]
         if {len(part) for part in (strides, dilations, begins, ends)} != {rank}:
             raise NotSupportedError(f"strides, dilations and pads are not of {rank} dimensions")
+        if min(*strides, *dilations, *kernel) < 1:
+            raise NotSupportedError(
+                f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)}: "
+                "all are 1 at least"
+            )
         windows = Windows(inputs, tuple(kernel), strides, dilations, begins, ends, ceil)
         return windows.clipped() if ceil else windows
 
