@@ -149,6 +149,18 @@ def test_recurrent_layer(inputs: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"direction": "up"}, "the direction 'up'"),
+        ({"activations": ("Sigmoid", "Tanh")}, "2 activations; 3 a direction are expected"),
+        ({"activations": ("Sigmoid", "Tanh", "Sinh")}, "the activation 'Sinh'"),
+    ],
+)
+def test_forms_of_recurrent_layers(attributes: Any, message: str) -> None:
+    assert reason("LSTM", *LSTM, hidden_size=5, **attributes) == message
+
+
+@pytest.mark.parametrize(
     ("operator", "inputs", "attributes", "message"),
     [
         ("Reshape", (X, [3, 70]), {}, "240 elements cannot take the shape ['3', '70']"),

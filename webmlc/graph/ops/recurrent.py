@@ -25,6 +25,11 @@ DEFAULTS = {
     "GRU": ("Sigmoid", "Tanh"),
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
 }
+ACTIVATIONS = frozenset(
+    {"Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus",
+     "Softsign", "Tanh", "ThresholdedRelu"}
+)  # fmt: skip
+"""Operators all but Affine and ScaledTanh; models write them in any case."""
 Activation = Callable[[Builder, str], str]
 
 
@@ -64,13 +69,20 @@ def _add(build: Builder, value: str, term: str | None) -> str:
 
 
 def _activation(name: str, alpha: float | None, beta: float | None) -> Activation:
-    names = {"softplus": "Softplus", "softsign": "Softsign", "relu": "Relu"}
-    op = names.get(name.lower(), name)
+    op = next((known for known in ACTIVATIONS if known.lower() == name.lower()), None)
+    if op is None:
+        raise NotSupportedError(f"the activation {name!r}")
     if op == "Affine":
         return lambda build, x: build(
             "Add",
             build("Mul", x, build.constant(np.float32(alpha or 1))),
             build.constant(np.float32(beta or 0)),
+        )
+    if op == "ScaledTanh":
+        return lambda build, x: build(
+            "Mul",
+            build("Tanh", build("Mul", x, build.constant(np.float32(1 if beta is None else beta)))),
+            build.constant(np.float32(1 if alpha is None else alpha)),
         )
     attributes: dict[str, Attribute] = {}
     if op in ("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu") and alpha is not None:
@@ -92,6 +104,8 @@ def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
     defaults = DEFAULTS[context.node.op]
     count = len(defaults)
     names = context.attribute("activations") or defaults * 2
+    if len(names) < (direction + 1) * count:
+        raise NotSupportedError(f"{len(names)} activations; {count} a direction are expected")
     alphas = list(context.attribute("activation_alpha", ()))
     betas = list(context.attribute("activation_beta", ()))
     made = []
@@ -107,7 +121,10 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
     op, batchwise = context.node.op, bool(context.attribute("layout", 0))
     mode = context.attribute("direction", "forward")
     hidden = int(context.attribute("hidden_size") or as_int(context.shape(2)[-1]) or 0)
-    backwards = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[mode]
+    directions = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    if mode not in directions:
+        raise NotSupportedError(f"the direction {mode!r}")
+    backwards = directions[mode]
     initial = "batch directions hidden" if batchwise else "directions batch hidden"
     check_shapes(
         context,
@@ -273,6 +290,8 @@ def _cases(gates: int) -> tuple[str, str, str]:
 
 OPS: tuple[Operator, ...] = (
     Operator("RNN", _never, expand=_expand, cases=(
+        case(X, *_cases(1), outputs=2, hidden_size=5, activations=("scaledtanh",),
+             activation_alpha=(1.7,), activation_beta=(0.6,)),
         case(X, *_cases(1), outputs=2, hidden_size=5),
         case(X, "float32[2, 5, 4]", "float32[2, 5, 5]", outputs=2, hidden_size=5,
              direction="bidirectional"))),
