@@ -290,7 +290,7 @@ def _cases(gates: int) -> tuple[str, str, str]:
 
 OPS: tuple[Operator, ...] = (
     Operator("RNN", _never, expand=_expand, cases=(
-        case(X, *_cases(1), outputs=2, hidden_size=5, activations=("scaledtanh",),
+        case(X, *_cases(1), outputs=2, hidden_size=5, activations=("ScaledTanh",),
              activation_alpha=(1.7,), activation_beta=(0.6,)),
         case(X, *_cases(1), outputs=2, hidden_size=5),
         case(X, "float32[2, 5, 4]", "float32[2, 5, 5]", outputs=2, hidden_size=5,
