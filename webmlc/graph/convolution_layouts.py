@@ -132,7 +132,7 @@ def _emit(
         "DepthwiseConv" if depthwise else "Conv",
         (
             padded(values, node, windows, fill),
-            values.constant(f"{node.outputs[0]}.nhwc.packed", packed),
+            values.constant(f"{node.outputs[0]}.packed", packed),
         ),
         output,
         node.origin,
