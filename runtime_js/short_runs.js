@@ -5,6 +5,7 @@
 //   pace.short                whether the next one may block the page
 
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
+/** @typedef {import("./types.d.ts").Shared} Shared */
 
 const LIMIT_MS = 2; // an eighth of a frame
 const ENOUGH = 4; // short runs that outweigh a long one
@@ -26,7 +27,7 @@ export class Pace {
 
 /**
  * The module's function, for this thread. Instantiated asynchronously: a page may not wait for a large module.
- * @param {{ module: WebAssembly.Module, memory: WebAssembly.Memory }} shared
+ * @param {Shared} shared
  * @returns {Promise<ModuleRun>}
  */
 export async function instantiateHere({ module, memory }) {

@@ -87,3 +87,7 @@ class FunctionRewriter(FunctionWriter):
         self.types.update({name: array_type(array) for name, array in self.constants.items()})
         self.types.update(self.source.types)
         self.makers = producers(self.source)
+
+    def is_new(self, value: str) -> bool:
+        """True for what is yet to be written, the source's own values included."""
+        return value not in self.types or value in self.source.types

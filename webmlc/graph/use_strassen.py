@@ -119,7 +119,7 @@ class _Rewrite(FunctionRewriter):
     def product(self, node: Node) -> None:
         data, weights = node.inputs
         planes = f"{data}.halves"
-        if planes not in self.types or planes in self.source.types:  # products may share it
+        if self.is_new(planes):  # products may share it
             self.emit("StrassenInput", (data,), planes, node.origin, "webmlc")
         rows, _, columns = self.sizes(node)
         shape = {"rows": rows, "columns": columns}

@@ -255,10 +255,6 @@ class _Rewrite(FunctionRewriter):
             self.emit(op, inputs, output, node.origin, "webmlc", forms=forms, **attributes)
         return output
 
-    def is_new(self, value: str) -> bool:
-        """True for what is yet to be written, the source's own values included."""
-        return value not in self.types or value in self.source.types
-
     def whole(self, weights: str, forms: Forms) -> str:
         """The weights, with zeros for what is missing of their last blocks."""
         missing = [form.blocks * form.taps - form.kernel for form in forms]
