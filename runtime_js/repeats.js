@@ -2,7 +2,7 @@
 // a small model.
 //
 //   page:   ring(words, MESSAGE)                 after posting a message: it must carry `bell`, the count to come
-//           await repeat(words, slot, failure)   resolves to the milliseconds that it took there
+//           await repeat(words, slot, failure)   done
 //   worker: serve(words, bell, again)            after each message: sleeps, repeats, returns when one waits
 
 import { canShareMemory } from "./platform.js";
@@ -11,7 +11,6 @@ const BELL = 0; // counts requests
 const SLOT = 1; // which; or that a message waits
 const DONE = 2; // counts requests that were repeated
 const FAILED = 3; // 1 where the last one failed: a message says why
-const TOOK = 4; // microseconds of the last one
 export const MESSAGE = -1;
 export const FAILURE = -1; // the id of that message
 
@@ -19,7 +18,7 @@ const { waitAsync } = /** @type {any} */ (Atomics);
 
 /** @returns {Int32Array | null} null where a page cannot wait without blocking */
 export function repeatWords() {
-  return canShareMemory && waitAsync ? new Int32Array(new SharedArrayBuffer(20)) : null;
+  return canShareMemory && waitAsync ? new Int32Array(new SharedArrayBuffer(16)) : null;
 }
 
 /** The count after the next ring. @param {Int32Array} words */
@@ -35,7 +34,7 @@ export function ring(words, slot) {
 }
 
 /**
- * Have a request repeated; resolves, to the milliseconds of its run, when it is done.
+ * Have a request repeated; resolves when it is done.
  * @param {Int32Array} words
  * @param {number} slot
  * @param {Promise<any>} failure rejects by message
@@ -46,7 +45,6 @@ export async function repeat(words, slot, failure) {
   const { async, value } = waitAsync(words, DONE, done);
   if (async) await Promise.race([value, failure]);
   if (Atomics.load(words, FAILED)) await failure;
-  return Atomics.load(words, TOOK) / 1000;
 }
 
 /**
@@ -61,9 +59,7 @@ export function serve(words, seen, again) {
     seen = Atomics.load(words, BELL);
     const slot = Atomics.load(words, SLOT);
     if (slot === MESSAGE) return;
-    const begin = performance.now();
     Atomics.store(words, FAILED, again(slot) ? 0 : 1);
-    Atomics.store(words, TOOK, Math.round((performance.now() - begin) * 1000));
     Atomics.add(words, DONE, 1);
     Atomics.notify(words, DONE);
   }

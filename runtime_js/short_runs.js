@@ -1,27 +1,57 @@
 // Runs that are over about as soon as a worker is awake: the page makes them itself, with the worker's module on the memory
-// that both share. What a run takes is measured, here as there, so a slow device or a larger shape goes back to the worker.
+// that both share. What a run takes is measured, here as there, and again from time to time: which is sooner depends on
+// the model, its shapes, and how quickly this machine wakes other threads.
 //
-//   pace.took(milliseconds)   after each run, wherever it was
-//   pace.short                whether the next one may block the page
+//   pace.here                         whether the page should make the next run
+//   pace.took(wasHere, milliseconds)  after each run, wherever it was
 
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 /** @typedef {import("./types.d.ts").Shared} Shared */
 
-const LIMIT_MS = 2; // an eighth of a frame
-const ENOUGH = 4; // short runs that outweigh a long one
-const MOST = 2 * ENOUGH;
+const LIMIT_MS = 5; // that a run may block the page: less than a third of a frame
+const TRIAL_MS = 20; // that the first one here may take
+const SAMPLES = 2; // runs that tell how long they take
+const FORGET = 64; // runs after which it is measured anew
+const RECENT = 1 / 4; // the last run's part of the mean
 
-export class Pace {
-  #balance = 0;
+class Mean {
+  milliseconds = 0;
+  samples = 0;
 
-  get short() {
-    return this.#balance >= ENOUGH;
+  get known() {
+    return this.samples >= SAMPLES;
   }
 
-  /** @param {number} milliseconds of one thread */
-  took(milliseconds) {
-    const change = milliseconds <= LIMIT_MS ? 1 : -ENOUGH;
-    this.#balance = Math.max(-MOST, Math.min(MOST, this.#balance + change));
+  /** @param {number} milliseconds */
+  add(milliseconds) {
+    this.milliseconds += (milliseconds - this.milliseconds) * Math.max(1 / ++this.samples, RECENT);
+  }
+}
+
+export class Pace {
+  #here = new Mean();
+  #there = new Mean();
+  #runs = 0;
+
+  /** @param {number} threads that share a run there: here it is one */
+  constructor(threads) {
+    this.threads = threads;
+  }
+
+  get here() {
+    const { milliseconds: there } = this.#there;
+    if (!this.#there.known) return false;
+    if (!this.#here.known) return there <= LIMIT_MS && there * this.threads <= TRIAL_MS;
+    return this.#here.milliseconds <= (this.threads > 1 ? Math.min(there, LIMIT_MS) : LIMIT_MS);
+  }
+
+  /** @param {boolean} here @param {number} milliseconds */
+  took(here, milliseconds) {
+    if (++this.#runs % FORGET === 0) {
+      this.#here = new Mean();
+      this.#there = new Mean();
+    }
+    (here ? this.#here : this.#there).add(milliseconds);
   }
 }
 

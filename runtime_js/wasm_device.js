@@ -64,6 +64,7 @@ export function chooseVariant(modules, wanted) {
 
 const MAX_REQUESTS = 16;
 const PAGE_BYTES = 4096; // of the operating system's memory, or a part of one
+const LEAST_SPARE = 16 * PAGE_BYTES; // less is soon there
 
 /** As many bytes of each, touched: to be given memory takes longer than to fill it. @param {Transfers} transfers @returns {Transfers} */
 function roomFor(transfers) {
@@ -98,6 +99,8 @@ export class WasmDevice {
     this.bound = ""; // for which symbols the memory is
     /** @type {Shared | null} */
     this.shared = null;
+    /** @type {{ request: Made, room: Transfers } | null} For its next results. */
+    this.spare = null;
     /** @type {Promise<ModuleRun> | null} The shared module, for this thread. */
     this.here = null;
     /** @type {Error | null} */
@@ -160,7 +163,7 @@ export class WasmDevice {
         this.shared = shared;
         this.here = null;
       }
-      if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace() });
+      if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace(this.threads) });
       return canShareMemory ? fill(roomFor(downloads), downloads) : downloads;
     } catch (error) {
       made.clear(); // the model's memory may have moved
@@ -175,22 +178,25 @@ export class WasmDevice {
    * @param {Int32Array} words
    * @returns {Promise<Transfers>}
    */
-  async #again(stage, { slot, binding, downloads, pace }, words) {
-    if (this.shared && this.bound === binding && pace.short) {
+  async #again(stage, request, words) {
+    const { binding, downloads, pace } = request;
+    if (this.shared && this.bound === binding && pace.here) {
       const run = await (this.here ??= instantiateHere(this.shared));
       if (this.failure) throw this.failure;
-      pace.took(this.#runHere(run, /** @type {Run} */ (this.stages[stage].segment)));
-      return fill(roomFor(downloads), downloads);
+      pace.took(true, this.#runHere(run, /** @type {Run} */ (this.stages[stage].segment)));
+      return fill(this.#spareRoom(request), downloads);
     }
-    const repeated = repeat(words, slot, this.#answer(FAILURE));
+    const begin = performance.now();
+    const repeated = repeat(words, request.slot, this.#answer(FAILURE));
     const results = roomFor(downloads); // while the worker runs
-    pace.took((await repeated) * this.threads);
+    await repeated;
+    pace.took(false, performance.now() - begin);
     this.pending.delete(FAILURE);
     this.bound = binding;
     return fill(results, downloads);
   }
 
-  /** @param {ModuleRun} run @param {Run} segment */
+  /** @param {ModuleRun} run @param {Run} segment @returns {number} milliseconds */
   #runHere(run, { module_first: first = 0, module_last: last = 0 }) {
     const begin = performance.now();
     try {
@@ -199,6 +205,19 @@ export class WasmDevice {
       throw fromData(toData(error));
     }
     return performance.now() - begin;
+  }
+
+  /** Room for the results of a run here, made after the one before, when the page had nothing else to do. @param {Made} request */
+  #spareRoom(request) {
+    const { spare } = this;
+    const { downloads } = request;
+    this.spare = null;
+    if (downloads.some(([, { length }]) => length >= LEAST_SPARE)) {
+      setTimeout(() => {
+        if (!this.failure) this.spare ??= { request, room: roomFor(downloads) };
+      });
+    }
+    return spare?.request === request ? spare.room : roomFor(downloads);
   }
 
   /**
