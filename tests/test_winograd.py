@@ -63,8 +63,8 @@ class Case:
     def pads(self) -> list[int]:
         return [k // 2 for k in self.kernel] * 2
 
-    def sines(self, batch: int) -> np.ndarray:
-        shape = (batch, self.channels, *[SIZE] * len(self.kernel))
+    def sines(self, batch: int, sizes: tuple[int, ...] = ()) -> np.ndarray:
+        shape = (batch, self.channels, *(sizes or [SIZE] * len(self.kernel)))
         return np.sin(np.arange(np.prod(shape))).astype(np.float32).reshape(shape)
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
@@ -81,15 +81,18 @@ class Case:
         start = x if self.stride == 1 else 0.0
         total = start + bias.reshape(-1, *[1] * len(self.kernel))
         for place in np.ndindex(*self.kernel):
-            part = padded[:, :, *(slice(k, k + SIZE, self.stride) for k in place)]
+            within = zip(place, x.shape[2:], strict=True)
+            part = padded[:, :, *(slice(k, k + n, self.stride) for k, n in within)]
             taps = np.split(kernel[:, :, *place], self.groups)
             terms = zip(taps, np.split(part, self.groups, axis=1), strict=True)
             sums = [np.einsum("oi,ni...->no...", w, channels) for w, channels in terms]
             total = total + np.concatenate(sums, axis=1)
         return np.maximum(total, 0)
 
-    def model(self) -> onnx.ModelProto:
-        """y = relu(conv(x) + x), batch symbolic; without + x where the stride is not 1."""
+    def model(self, sizes: tuple[str | int, ...] = ()) -> onnx.ModelProto:
+        """y = relu(conv(x) + x), batch symbolic, and `sizes` if given; without + x where the stride
+        is not 1.
+        """
         conv = helper.make_node(
             "Conv",
             ["x", "w", "b"],
@@ -102,7 +105,7 @@ class Case:
         relu = helper.make_node("Relu", ["s" if add else "c"], ["y"])
         values = [
             helper.make_tensor_value_info(
-                name, TensorProto.FLOAT, ["batch", count, *[size] * len(self.kernel)]
+                name, TensorProto.FLOAT, ["batch", count, *(sizes or [size] * len(self.kernel))]
             )
             for name, count, size in (("x", self.channels, SIZE), ("y", CHANNELS, self.size))
         ]
@@ -145,12 +148,15 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(scope="module")
 def package(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("winograd")
+    return build(case, case.model(), tmp_path_factory.mktemp("winograd"))
+
+
+def build(case: Case, model: onnx.ModelProto, folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("webmlc.graph.use_winograd.TILES", (case.tile,))
         patch.setattr("webmlc.graph.use_winograd.goes_by_rows", lambda *_: case.by_rows)
         patch.setattr("webmlc.graph.use_winograd.CODE", -(10**9))  # in a map so small it loses
-        webmlc.build(case.model(), folder, target="wasm")
+        webmlc.build(model, folder, target="wasm")
     return folder
 
 
@@ -166,6 +172,34 @@ def test_error_is_small_for_any_batch(package: Path, case: Case, features, threa
         x = case.sines(batch)
         assert relative_error(model.run({"x": x})["y"], case.expected(x)) < case.bound
     model.dispose()
+
+
+NAMES: list[tuple[str | int, ...]] = [("h", "w"), ("h", SIZE), (SIZE, "w")]
+SYMBOLIC = [  # of more outputs, the worst errs more
+    *(Case(tile, bound=1e-5, by_rows=by_rows) for tile in (3, 4) for by_rows in (False, True)),
+    Case(6, bound=2e-5, by_rows=True),
+    Case(4, (3, 1), bound=1e-5, by_rows=True),
+    Case(4, (3,), bound=1e-5),
+    Case(3, bound=1e-5, groups=2),
+]
+
+
+@pytest.mark.parametrize("case", SYMBOLIC, ids=lambda case: case.name)
+def test_error_is_small_for_a_map_of_any_size(case: Case, tmp_path: Path) -> None:
+    for names in NAMES:
+        dimensions = names[-len(case.kernel) :]
+        package = build(case, case.model(dimensions), tmp_path / "x".join(map(str, names)))
+        program = from_json((package / MANIFEST).read_text()).programs["wasm"]
+        assert any(b.kind == "derived" for b in program.buffers)
+        for threads, features in ((1, "relaxed"), (2, "relaxed"), (2, "simd128")):
+            model = webmlc.load(package, "wasm", threads, features)
+            for sizes in ((9, 9), (1, 1), (4, 24), (31, 74), (12, 5)):
+                known = zip(names, sizes, strict=True)
+                whole = tuple(n if isinstance(name, str) else name for name, n in known)
+                x = case.sines(2, whole[-len(dimensions) :])
+                found = model.run({"x": x})["y"]
+                assert relative_error(found, case.expected(x)) < case.bound, sizes
+            model.dispose()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from webmlc.core.expr import Const, Expr, as_int, const
+from webmlc.core.expr import Const, Expr, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context
+from webmlc.graph.ops.slice import is_natural, pads_of
 
 Tensors = tuple[Tensor | None, ...]
 Shape = tuple[Expr, ...]
@@ -44,19 +45,17 @@ def _concat(context: Context, tensors: Tensors) -> tuple[Piece, ...]:
 
 
 def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
-    amounts = context.value(1)
     data = tensors[0]
-    if context.attribute("mode", "constant") != "constant" or amounts is None or data is None:
+    if context.attribute("mode", "constant") != "constant" or data is None:
         return None
-    begins = [as_int(b) for b in amounts.reshape(2, -1)[0].tolist()]
-    ends = [as_int(e) for e in amounts.reshape(2, -1)[1].tolist()]
+    given = "pads" in context.node.attributes or context.value(1) is not None
     value = context.constant(2) if context.has(2) else np.zeros((), data.dtype.numpy)
-    plain = len(begins) == data.rank and all(b is not None and b >= 0 for b in (*begins, *ends))
-    if not plain or value is None or context.has(3):
+    if not given or value is None:
+        return None
+    before, after = zip(*pads_of(context), strict=True)
+    if not all(map(is_natural, (*before, *after))):
         return None
     fill = Const(value.item(), data.dtype)
-    before = tuple(const(b) for b in begins if b is not None)
-    after = tuple(const(e) for e in ends if e is not None)
     border = _border(context.outputs[0].shape, before, after, data.shape)
     slabs = [Piece(compute("fill", shape, lambda *_: fill), start) for start, shape in border]
     return (*slabs, Piece(_copy("pad", data), before))

@@ -7,6 +7,9 @@ constants only: it runs once, at load, so that the package ships the small form.
     %y = webmlc.Conv(%p, %w)  ->  %v = WinogradInput(%p); %u = WinogradWeights(%w)
                                   %m = WinogradProduct(%v, %u); %y = WinogradOutput(%m)
                            or ->  %u = WinogradWeights(%w); %y = WinogradConv(%p, %u)
+
+Maps may have symbolic sizes where windows have stride 1: their padding is to whole tiles of any
+size.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.core.expr import Expr, as_int, const
+from webmlc.core.expr import Expr, as_int, const, maximum
+from webmlc.core.rewrite import evaluate, variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.function_writer import FunctionRewriter
 from webmlc.graph.ir import Function, Module, Node
@@ -51,6 +55,8 @@ long as eighty of these.
 """
 _LANES = 4
 """Channels that the transforms take at once."""
+TYPICAL_SIZE = 512
+"""What a symbol counts as: it is the size of an input image, of which maps are a fraction."""
 CODE = 350_000
 """Multiply-adds that a plane must save in all layers of one shape, which share their kernels: it is
 a hundred bytes or more of code.
@@ -70,8 +76,9 @@ def use_winograd(module: Module) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution of one image: its channels; its outputs, the taps of its windows and their
-    strides along each dimension; groups of channels and outputs. Equal layers share their kernels.
+    """A convolution of one image: its channels; its outputs (of a map that is known at run time
+    only: of a typical one), the taps of its windows and their strides along each dimension; groups
+    of channels and outputs. Equal layers share their kernels.
     """
 
     channels: int
@@ -197,25 +204,27 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def layer(self, node: Node) -> Layer | None:
-        """The sizes of a convolution of a static map with one or two dimensions (of one row, or
-        more), else `None`.
+        """The sizes of a convolution of a map with one or two dimensions (of one row, or more),
+        else `None`.
         """
         if (node.domain, node.op) != ("webmlc", "Conv"):
             return None
         windows: Windows = node.attributes["windows"]
-        sizes = [as_int(size) for size in windows.sizes]
-        known = (*sizes, *(as_int(size) for size in self.types[node.inputs[0]].shape[1:-1]))
         groups, outputs = (int(node.attributes[name]) for name in ("groups", "channels"))
         weights = self.constants.get(node.inputs[1])
         if weights is None or weights.dtype != np.float32 or set(windows.dilations) != {1}:
             return None
-        if None in known or set(windows.kernel) == {1} or windows.rank > 2:
+        if set(windows.kernel) == {1} or windows.rank > 2:
             return None
+        sizes = [_typical(size) for size in windows.sizes]
         (height, width), kernel, strides = (
             (1, *values)[-2:] for values in (sizes, windows.kernel, windows.strides)
         )
         channels = weights.shape[-2] * groups
-        found = Layer(channels, outputs, (height or 0, width or 0), kernel, strides, groups)
+        found = Layer(channels, outputs, (height, width), kernel, strides, groups)
+        known = (*windows.sizes, *self.types[node.inputs[0]].shape[1:-1])
+        if None in map(as_int, known) and (set(strides) != {1} or max(kernel) > MOST_TAPS):
+            return None
         return found if windows.rank == 2 or found.folded == found else None
 
     def convolution(self, node: Node, layer: Layer, forms: Forms) -> None:
@@ -224,6 +233,9 @@ class _Rewrite(FunctionRewriter):
         windows: Windows = node.attributes["windows"]
         folds = layer.folded != layer
         steps = layer.strides if folds else (1, 1)
+        by_rows = goes_by_rows(layer, forms)
+        if by_rows and as_int(windows.sizes[-1]) is None:
+            forms = forms[0], replace(forms[1], part=_TILE)
         source = self.padded(data, windows.sizes, forms, steps)
         if folds:
             source, weights = self.fold(source, node, steps), self.fold_weights(weights, steps)
@@ -233,8 +245,12 @@ class _Rewrite(FunctionRewriter):
         name = f"{weights}.planes{'x'.join(str(form.tile) for form in forms)}"
         matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
         shape = {"sizes": sizes, "channels": channels}
-        if goes_by_rows(layer, forms):
-            self.make("WinogradConv", (source, matrices), result, node, forms, **shape)
+        if by_rows:
+            exact = None not in map(as_int, sizes)
+            made = result if exact else f"{result}.tiles"
+            self.make("WinogradConv", (source, matrices), made, node, forms, **shape)
+            if not exact:
+                self.emit("WinogradWanted", (made,), result, node.origin, "webmlc", sizes=sizes)
             return
         planes = self.make("WinogradInput", (source,), f"{result}.planes", node, forms, sizes=sizes)
         operands, product = (planes, matrices), f"{result}.products"
@@ -308,26 +324,42 @@ class _Rewrite(FunctionRewriter):
         more.
         """
         rank = len(sizes)
-        present = [as_int(size) or 0 for size in self.types[data].shape[1:-1]]
+        present = self.types[data].shape[1:-1]
         missing = [
-            max((as_int(form.inputs(n)) or 0) * step, -(-size // step) * step) - size
+            _missing(form, n, size, step)
             for form, n, size, step in zip(
                 forms[-rank:], sizes, present, steps[-rank:], strict=True
             )
         ]
-        if not any(missing):
+        if all(as_int(count) == 0 for count in missing):
             return data
-        pads = np.array([*[0] * (rank + 2), 0, *missing, 0], np.int64)
-        maker = self.makers.get(data)
-        value = f"{data}.zero"
-        source = data
+        pads: list[Expr] = [const(0)] * (rank + 2) + [const(0), *missing, const(0)]
+        maker, source, value = self.makers.get(data), data, f"{data}.zero"
         if maker is not None and maker.op == "Pad" and len(maker.inputs) == 3:
             source, amounts, value = maker.inputs
-            pads = pads + self.constants[amounts]
+            pads = [simplify(a + b) for a, b in zip(pads, self.constants[amounts], strict=True)]
         else:
             self.constant(value, np.zeros((), np.float32))
-        name = f"{data}.{'x'.join(map(str, missing))}"
+        counts = [as_int(count) for count in missing]
+        parts = (
+            f"to{form.tile}" if count is None else str(count)
+            for form, count in zip(forms[-rank:], counts, strict=True)
+        )
+        name = f"{data}.{'x'.join(parts)}"
         if name in self.types:
             return name
-        amounts = self.constant(f"{name}.amounts", pads)
-        return self.emit("Pad", (source, amounts, value), name, (), mode="constant")
+        operands = (source, "", value)
+        return self.emit("Pad", operands, name, (), mode="constant", pads=tuple(pads))
+
+
+def _typical(size: Expr) -> int:
+    """A dimension of which only a rough number is wanted."""
+    return int(evaluate(size, {symbol.name: TYPICAL_SIZE for symbol in variables(size)}))
+
+
+def _missing(form: Form, outputs: Expr, present: Expr, step: int) -> Expr:
+    """Inputs beyond those present that whole tiles of `outputs` see, in whole steps."""
+    if as_int(outputs) is None:  # of stride 1: what is missing of the last tiles
+        return -outputs % (form.tile * form.part)
+    seen, whole = form.inputs(outputs) * step, (present + (step - 1)) // step * step
+    return simplify(maximum(seen, whole) - present)

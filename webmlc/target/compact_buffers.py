@@ -197,7 +197,7 @@ def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) ->
     own = [loop for loop in loops if not _is_private(buffer, loop)]
     strides = _strides(buffer)
     while True:
-        clash = _clashing(accesses, outer)
+        clash = _clashing(accesses, strides, outer)
         if not clash:
             clash = outer
             for nearest in (True, False):
@@ -221,22 +221,36 @@ def _strides(buffer: Buffer) -> tuple[Expr, ...]:
     return tuple(reversed(result))
 
 
-def _outer_terms(index: Expr, outer: frozenset[Var]) -> dict[Term, int]:
-    """The terms of an offset that only the outer loops (and the symbols) decide."""
+def _outer_terms(
+    index: Expr, outer: frozenset[Var], strides: tuple[Expr, ...] = ()
+) -> dict[Term, int]:
+    """The terms of an offset that only the outer loops (and the symbols) decide, without the
+    multiples of `strides`: those are literal indices.
+    """
     return {
         term: factor
         for term, factor in terms(index).items()
-        if term and (used := _variables(term)) and used <= outer
+        if term
+        and (used := _variables(term))
+        and used <= outer
+        and not any(_is_multiple(term, factor, stride) for stride in strides)
     }
+
+
+def _is_multiple(term: Term, factor: int, stride: Expr) -> bool:
+    rest = _divide(term, factor, stride)
+    return rest is not None and not rest[0]
 
 
 def _variables(term: Term) -> frozenset[Var]:
     return frozenset(v for factor in term for v in variables(factor))
 
 
-def _clashing(accesses: list[_Access], outer: frozenset[Var]) -> frozenset[Var]:
+def _clashing(
+    accesses: list[_Access], strides: tuple[Expr, ...], outer: frozenset[Var]
+) -> frozenset[Var]:
     """Outer variables that move some accesses and not others."""
-    parts = [_outer_terms(access.offset, outer) for access in accesses]
+    parts = [_outer_terms(access.offset, outer, strides) for access in accesses]
     clash: set[Var] = set()
     for part in parts[1:]:
         for term, _ in part.items() ^ parts[0].items():
@@ -285,7 +299,7 @@ def _is_by_index(
         inner = {term: factor for term, factor in terms(own).items() if term not in taken}
         difference = simplify(from_terms(inner) - digit)
         if difference != Const(0) and (as_int(difference) is None or as_int(stride) is not None):
-            return False  # (a constant times a symbolic stride is an outer term)
+            return False  # (a symbolic size times a stride is a literal index of the next)
     return True
 
 
@@ -303,7 +317,7 @@ def _split(
     """The inner part of an offset, one expression a dimension: what is left of each term over the
     stride.
     """
-    taken = _outer_terms(index, outer)
+    taken = _outer_terms(index, outer, strides)
     digits: list[dict[Term, int]] = [{} for _ in strides]
     for term, factor in terms(index).items():
         if term in taken:

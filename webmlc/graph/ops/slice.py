@@ -58,7 +58,7 @@ def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
         count = (distance + (abs(step) - 1)) // abs(step)
         number = canonical(count)
         known = as_int(number)
-        positive = known is None and _is_natural(number)
+        positive = known is None and is_natural(number)
         number = number if positive or (known or 0) > 0 else canonical(maximum(number, 0))
         result[axis] = (first, number, step)
     return result
@@ -138,7 +138,8 @@ def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("slice", context.outputs[0].shape, element),)
 
 
-def _is_natural(expr: Expr) -> bool:
+def is_natural(expr: Expr) -> bool:
+    """True where a size is certainly not negative."""
     return bounds(expr, dict.fromkeys(variables(expr), SYMBOL)).low >= 0
 
 
@@ -154,7 +155,7 @@ def _clamped(value: Expr, size: Expr, low: Expr | int, high: Expr, end: bool = F
         return canonical(low if not end else -1)
     absolute = value + size if number is not None and number < 0 else value
     limited = minimum(maximum(absolute, low), high)
-    if number is None and not _is_natural(value):
+    if number is None and not is_natural(value):
         limited = minimum(maximum(select(value < 0, value + size, value), low), high)
     return canonical(limited)
 
@@ -176,7 +177,7 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
     """(before, after) of every axis; negative ones cut."""
     rank = context.rank(0)
     if "pads" in context.node.attributes:
-        flat = [as_expr(int(v)) for v in context.attribute("pads")]
+        flat = [as_expr(v) for v in context.attribute("pads")]
     else:
         flat = dimensions(context, 1, "the padding")
     axes = context.integers("axes", 3) or tuple(range(rank))

@@ -12,6 +12,8 @@ is transformed back (domain `webmlc`; `graph/use_winograd.py` puts them together
 Windows over one dimension only, or of one tap along the other, have one transform each. Where the
 planes of a map outgrow the cache, one operator, `WinogradConv`, is all but the weights'
 transform: its kernel goes from row of tiles to row of tiles, and each has its planes to itself.
+A map whose size is known at run time only has whole tiles there, in whole parts of a row, so that
+no loop tests where the map ends; `WinogradWanted` leaves out what is beyond.
 
 A `Form` says how one dimension is cut; each transform is two one-dimensional ones, along columns
 and along rows. Windows of stride s are s windows of stride 1, over every s-th input each: their
@@ -57,13 +59,14 @@ class Transforms:
 @dataclass(frozen=True, slots=True)
 class Form:
     """F(tile, taps) along one dimension: `tile` outputs at once of windows of `kernel` taps, at
-    `stride` inputs from each other; `taps` of them in a block.
+    `stride` inputs from each other; `taps` of them in a block. Tiles come in multiples of `part`.
     """
 
     kernel: int
     stride: int
     tile: int
     taps: int
+    part: int = 1
 
     @property
     def blocks(self) -> int:
@@ -97,7 +100,14 @@ class Form:
 
     def tiles(self, size: Expr) -> Expr:
         """How many tiles cover `size` outputs."""
-        return simplify((size + (self.tile - 1)) // self.tile)
+        outputs = self.tile * self.part
+        return simplify((size + (outputs - 1)) // outputs * self.part)
+
+    def made(self, size: Expr) -> Expr:
+        """How many outputs there are where `size` are wanted: of a size that is known at run time
+        only, those of whole tiles.
+        """
+        return size if as_int(size) is not None else simplify(self.tiles(size) * self.tile)
 
     def inputs(self, size: Expr) -> Expr:
         """How many inputs the tiles of `size` outputs see."""
@@ -404,7 +414,10 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
 
 
 def _infer_whole(context: Context) -> tuple[TensorType, ...]:
-    shape = (context.shape(0)[0], *context.attribute("sizes"), const(context.attribute("channels")))
+    batch, sizes = context.shape(0)[0], context.attribute("sizes")
+    forms = _forms(context)[-len(sizes) :]
+    made = (form.made(size) for form, size in zip(forms, sizes, strict=True))
+    shape = (batch, *made, const(context.attribute("channels")))
     return (TensorType(context.dtype(0), shape),)
 
 
@@ -415,10 +428,21 @@ def _whole(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor
     return (output_tiles(products, forms, context.outputs[0].shape),)
 
 
+def _infer_wanted(context: Context) -> tuple[TensorType, ...]:
+    batch, *_, channels = context.shape(0)
+    return (TensorType(context.dtype(0), (batch, *context.attribute("sizes"), channels)),)
+
+
+def _wanted(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    data = _tensor(tensors)
+    return (compute("wanted", context.outputs[0].shape, lambda *index: data[index]),)
+
+
 OPS: tuple[Operator, ...] = (
     Operator("WinogradInput", _infer_input, _input, domain="webmlc"),
     Operator("WinogradWeights", _infer_weights, _weights, domain="webmlc"),
     Operator("WinogradProduct", _infer_product, _product, kind="contraction", domain="webmlc"),
     Operator("WinogradOutput", _infer_output, _output, kind="contraction", domain="webmlc"),
     Operator("WinogradConv", _infer_whole, _whole, kind="contraction", domain="webmlc"),
+    Operator("WinogradWanted", _infer_wanted, _wanted, kind="injective", domain="webmlc"),
 )

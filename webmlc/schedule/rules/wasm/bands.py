@@ -11,8 +11,10 @@ one loop over rows of tiles, or over equal parts of them, with all stages under 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from webmlc.core.affine import terms
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import Block
@@ -57,11 +59,12 @@ def schedule_bands(schedule: Schedule, machine: Machine) -> bool:
 
 def _part(schedule: Schedule, across: str, product: Block, machine: Machine) -> int | None:
     """Tiles of equal parts of a row: as many as have their planes and products in the second-level
-    cache, or as come nearest, two register tiles at least; `None` for whole rows.
+    cache, or as come nearest, two register tiles at least; `None` for whole rows. Of a symbolic
+    number, what it is a multiple of.
     """
     tiles = extent_of(schedule, across)
     if tiles is None:
-        return None
+        return math.gcd(*terms(schedule.extent(across)).values())
     sizes = [as_int(axis.extent) or 1 for axis in product.axes]
     rows, columns, *_, outputs, _, _, channels = sizes
     most = machine.l2_bytes // (4 * rows * columns * (outputs + channels))
