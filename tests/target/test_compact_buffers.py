@@ -67,3 +67,32 @@ def test_a_thread_s_only_element_needs_no_array() -> None:
     y = np.empty_like(x)
     interp.run(function, {"x": x, "y": y}, {"k": 4})
     np.testing.assert_array_equal(y, x * 2 + 1)
+
+
+PLANES = """
+@T.kernel
+def planes(x: T.Buffer((n, 6), "float32"), y: T.Output((n, 6), "float32"), n: T.symbol):
+    e = T.alloc_buffer((3, n, 6), "float32")
+    for i in range(n):
+        for p, j in T.grid(3, 6):
+            with T.block("made"):
+                v_p = T.axis.spatial(3, p)
+                v_i = T.axis.spatial(n, i)
+                v_j = T.axis.spatial(6, j)
+                e[v_p, v_i, v_j] = x[v_i, v_j] + T.cast(v_p, "float32")
+        for k in range(6):
+            with T.block("used"):
+                v_u = T.axis.spatial(n, i)
+                v_k = T.axis.spatial(6, k)
+                y[v_u, v_k] = e[2, v_u, v_k] * T.float32(4.0) - e[1, v_u, v_k]
+"""
+
+
+def test_planes_that_are_read_by_number_shrink_though_they_are_a_symbol_apart() -> None:
+    function = compact_buffers(lower_blocks(parse_function(PLANES)))
+    [row] = function.allocations
+    assert np.prod([as_int(extent) for extent in row.shape]) == 3 * 6
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    y = np.empty_like(x)
+    interp.run(function, {"x": x, "y": y}, {"n": 4})
+    np.testing.assert_allclose(y, (x + 2) * 4 - (x + 1), rtol=1e-6)
