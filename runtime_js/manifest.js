@@ -5,6 +5,7 @@
 
 import { arrayOf } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
+import { align, CONSTANT_ALIGNMENT } from "./memory_plan.js";
 import { open } from "./platform.js";
 import { evaluate } from "./sizes.js";
 
@@ -16,7 +17,7 @@ import { evaluate } from "./sizes.js";
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
-const VERSION = 3;
+const VERSION = 4;
 const LIMIT = 2 ** 31;
 
 /**
@@ -47,9 +48,22 @@ export function checked(manifest, url) {
   if (manifest.version !== VERSION) {
     throw new PackageError(`${url}: package version ${manifest.version}, this runtime reads ${VERSION}: rebuild it`);
   }
+  for (const file of manifest.weights.files) file.tensors = spans(file);
   const tensors = new Set(manifest.weights.files.flatMap((/** @type {any} */ file) => Object.keys(file.tensors)));
   for (const [device, program] of Object.entries(manifest.programs)) fillIn(device, program, tensors);
   return manifest;
+}
+
+/** Where each tensor of a weights file is: one after the other, aligned. @param {{ start: number, tensors: [string, number][] }} file */
+function spans({ start, tensors }) {
+  let end = start;
+  return Object.fromEntries(
+    tensors.map(([name, length]) => {
+      const begin = align(end, CONSTANT_ALIGNMENT);
+      end = begin + length;
+      return [name, [begin, end]];
+    }),
+  );
 }
 
 /**

@@ -56,9 +56,10 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
     for i in range(choose.randint(0, 5)):
         size = choose.randint(0, 3000)
         name = f"w{choose.randint(0, i)}" if i and choose.random() < 0.2 else f"w{i}"
-        tensors.setdefault(name, (place, place + size))
+        if name not in tensors:
+            tensors[name] = (place, place + size)
+            place += -(-size // 256) * 256
         buffers.append(Buffer(f"c{i}", DType.uint8, (const(size),), "constant", name))
-        place += -(-size // 256) * 256
     body: list[Step | Bind] = []
     bound: list[Var] = []
     resident = [b for b in buffers if b.is_resident]

@@ -81,7 +81,7 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
     ("path", "value", "message"),
     [
         (("format",), None, "not a webmlc package"),
-        (("version",), 99, "package version 99, this webmlc reads 3: rebuild it"),
+        (("version",), 99, "package version 99, this webmlc reads 4: rebuild it"),
         (("name",), 3, "name is 3, expected str"),
         (("inputs", 0, "dtype"), "float13", r"inputs\[0\].dtype is 'float13'"),
         (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is no size"),
@@ -99,6 +99,11 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
         ),
         (("programs", "wasm", "segments"), [], "the segments of programs.wasm miss steps"),
         (("programs", "webgpu", "steps", 0, "workgroups"), [1], "workgroups has not three sizes"),
+        (
+            ("weights", "files", 0, "tensors"),
+            [["weight"]],
+            r"weights.files\[0\].tensors\[0\] is no \[name, length\]",
+        ),
         (("weights", "files"), [], "no weights file holds tensor 'weight'"),
     ],
 )

@@ -21,7 +21,7 @@ from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
 from webmlc.core.rewrite import variables
 
 FORMAT = "webmlc"
-VERSION = 3
+VERSION = 4
 MANIFEST = "manifest.json"
 SIZE_OPERATORS = ("add", "sub", "mul", "floordiv", "floormod", "min", "max")
 

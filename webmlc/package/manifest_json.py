@@ -2,11 +2,12 @@
 
 In: a `Manifest`. Out: the text of `manifest.json`: one buffer, step or file a line, keys in a fixed
 order, so that equal manifests are equal bytes. What can be derived is left out
-(`runtime_js/manifest.js` fills it in): a buffer's kind where it is `constant` and the weights hold
-its name, or `scratch` and they do not; its tensor where it is its name; a step's device where it is
-the program's, its outputs where it has one, its origin where it has none. A step's arguments are
-the positions of its buffers, and a program's `sizes` are the symbolic ones that several of its
-dimensions are. Reading checks every field and names the culprit:
+(`runtime_js/manifest.js` fills it in): where a tensor begins, for after the first, at a weights
+file's `start`, each is at the next multiple of 256 bytes; a buffer's kind where it is `constant`
+and the weights hold its name, or `scratch` and they do not; its tensor where it is its name; a
+step's device where it is the program's, its outputs where it has one, its origin where it has none.
+A step's arguments are the positions of its buffers, and a program's `sizes` are the symbolic ones
+that several of its dimensions are. Reading checks every field and names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
 """
@@ -43,6 +44,8 @@ from webmlc.package.manifest import (
     from_size,
     to_size,
 )
+from webmlc.package.memory_plan import align
+from webmlc.package.weights import ALIGNMENT
 
 T = TypeVar("T")
 LINE = 160  # containers whose text is no longer than this stay on one line
@@ -109,7 +112,8 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
         "bytes": file.bytes,
         "chunk_bytes": file.chunk_bytes,
         "chunks": list(file.chunks),
-        "tensors": {name: list(span) for name, span in file.tensors.items()},
+        "start": next((begin for begin, _ in file.tensors.values()), 0),
+        "tensors": [[name, end - begin] for name, (begin, end) in file.tensors.items()],
     }
 
 
@@ -312,12 +316,15 @@ def _read_port(o: _Object) -> Port:
 
 def _read_weight_file(o: _Object, files: Mapping[str, File]) -> WeightFile:
     tensors: dict[str, tuple[int, int]] = {}
-    for name, span in o.get("tensors", dict).items():
-        match span:
-            case [int(begin), int(end)]:
-                tensors[name] = (begin, end)
+    end = o.get("start", int)
+    for place, item in enumerate(o.get("tensors", list)):
+        match item:
+            case [str(name), int(length)]:
+                begin = align(end, ALIGNMENT)
+                tensors[name] = begin, (end := begin + length)
             case _:
-                raise PackageError(f"manifest.json: {o.path('tensors')}.{name} is no [begin, end]")
+                path = f"{o.path('tensors')}[{place}]"
+                raise PackageError(f"manifest.json: {path} is no [name, length]")
     path = o.get("path", str)
     if path not in files:
         raise PackageError(f"manifest.json: {path} has no hash")
