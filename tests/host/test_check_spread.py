@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 import webmlc
 from tests.graph.graphs import parsed
+from webmlc.core.errors import InputError
 from webmlc.host.check import allow_spread, check_model, compare, run_reference
 
 
@@ -47,3 +49,12 @@ def test_an_output_may_agree_with_either_reference(tmp_path: Path) -> None:
     build = partial(webmlc.build, target="wasm")
     result = check_model(path, build, "wasm", given=tmp_path / "x.npz")
     assert result.passed and result.rows()[0]["against"] == "onnx.reference"
+
+
+def test_inputs_that_no_reference_takes_are_the_users(tmp_path: Path) -> None:
+    model = parsed("""g (float[4] x, int64[1] n) => (float[m] y) { y = Reshape(x, n) }""")
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    inputs = {"x": np.zeros(4, np.float32), "n": np.array([3])}
+    with pytest.raises(InputError, match=r"(?s)--dim.*onnxruntime: .*onnx.reference: "):
+        run_reference(path, inputs)

@@ -20,7 +20,7 @@ import onnx
 import onnx.utils
 from numpy.typing import NDArray
 
-from webmlc.core.errors import WebmlcError
+from webmlc.core.errors import InputError, WebmlcError
 from webmlc.host.load import load
 from webmlc.host.quantisation_step import quantisation_steps
 from webmlc.host.try_model import Build, read_inputs
@@ -135,7 +135,7 @@ def check_model(
 def run_reference(
     path: Path, inputs: Mapping[str, Array], optimised: bool = True
 ) -> tuple[dict[str, Array], str]:
-    """The expected outputs, and who computed them."""
+    """The expected outputs, and who computed them. Raises `InputError` where nobody can."""
     try:
         import onnxruntime
 
@@ -153,8 +153,9 @@ def run_reference(
         try:
             return _run_onnx_reference(path, inputs), ONNX_REFERENCE
         except Exception as second:
-            raise WebmlcError(
-                f"no reference can run {path}: onnxruntime: {error}; onnx.reference: {second}"
+            raise InputError(
+                f"no reference can run {path} on these inputs; try other sizes (--dim) or inputs of "
+                f"your own (--inputs)\n  onnxruntime: {error}\n  onnx.reference: {second}"
             ) from second
 
 
