@@ -154,8 +154,8 @@ def run_reference(
             return _run_onnx_reference(path, inputs), ONNX_REFERENCE
         except Exception as second:
             raise InputError(
-                f"no reference can run {path} on these inputs; try other sizes (--dim) or inputs of "
-                f"your own (--inputs)\n  onnxruntime: {error}\n  onnx.reference: {second}"
+                f"no reference can run {path} on these inputs; try other sizes (--dim) or "
+                f"inputs of your own (--inputs)\n  onnxruntime: {error}\n  onnx.reference: {second}"
             ) from second
 
 
