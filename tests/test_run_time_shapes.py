@@ -233,3 +233,15 @@ def test_constants_spread_to_a_symbolic_size_are_made_in_every_run(tmp_path: Pat
             model.run({"x": np.ones((n, 3), np.float32)})["y"], np.tile(1 + row, (n, 1)), rtol=1e-6
         )
     model.dispose()
+
+
+def test_a_row_and_twice_as_many_broadcast(tmp_path: Path) -> None:
+    """A size that is a multiple of another is the larger one, where the other is 1."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 3] x) => (float[m, 3] y)
+        <int64[2] twice = {2, 1}> { t = Tile(x, twice)  y = Add(t, x) }"""
+    webmlc.build(onnx.parser.parse_model(text), tmp_path, target="wasm")
+    model = webmlc.load(tmp_path, "wasm")
+    x = np.array([[1, 2, 3]], np.float32)
+    np.testing.assert_array_equal(model.run({"x": x})["y"], np.tile(2 * x, (2, 1)))
+    model.dispose()

@@ -15,6 +15,7 @@ from math import prod
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import (
+    Call,
     Const,
     Expr,
     Var,
@@ -94,10 +95,10 @@ def _broadcast_dimension(a: Expr, b: Expr) -> Expr:
             return a
         case None, int():
             return b
-    if a in b.children():  # min(a, table) and a: longer than the table is an error anyway
-        return a
-    if b in a.children():
-        return b
+    for one, other in ((a, b), (b, a)):
+        match other:  # min(a, table) and a: longer than the table is an error anyway
+            case Call(op="min", args=args) if one in args:
+                return one
     return canonical(maximum(a, b))
 
 
