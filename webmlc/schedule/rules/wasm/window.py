@@ -91,7 +91,7 @@ class _Tiles:
         """Partition the rows into tiles of pixels."""
         schedule = self.schedule
         if row is None:
-            self.columns(nest, None, column)
+            self.columns(nest, None, column, self.machine.narrow_tile.columns)
             return
         heights = _cover_pixels(schedule.extent(row))
         for loop, height in zip(partition_into(schedule, row, heights), heights, strict=True):
@@ -100,12 +100,14 @@ class _Tiles:
             _, pixel = split_off(schedule, loop, height.size)
             if pixel is not None:
                 schedule.reorder(column, pixel)
-            self.columns(part, pixel, column)
+            widest = self.machine.tile.columns
+            if pixel is None:  # a remainder that may be empty is worth half the code
+                widest = self.machine.narrow_tile.columns // (1 if as_int(height.count) else 2)
+            self.columns(part, pixel, column, widest)
 
-    def columns(self, nest: Nest, pixel: str | None, column: str) -> None:
-        """Partition the columns into panels, and make the tiles."""
+    def columns(self, nest: Nest, pixel: str | None, column: str, widest: int) -> None:
+        """Partition the columns into panels of at most `widest`, and make the tiles."""
         schedule, machine = self.schedule, self.machine
-        widest = (machine.narrow_tile if pixel is None else machine.tile).columns
         widths = cover_columns(schedule.extent(column), widest, machine)
         for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
             part = nest if loop == column else nest_under(schedule, loop)
