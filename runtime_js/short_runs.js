@@ -10,27 +10,31 @@
 
 const LIMIT_MS = 5; // that a run may block the page: less than a third of a frame
 const TRIAL_MS = 20; // that the first one here may take
-const SAMPLES = 2; // runs that tell how long they take
+const SAMPLES = 3; // runs that tell how long they take
 const FORGET = 64; // runs after which it is measured anew
-const RECENT = 1 / 4; // the last run's part of the mean
 
-class Mean {
-  milliseconds = 0;
-  samples = 0;
+/** The median of the last runs: one of them may have been disturbed. */
+class Recent {
+  /** @type {number[]} */
+  #times = [];
 
   get known() {
-    return this.samples >= SAMPLES;
+    return this.#times.length === SAMPLES;
+  }
+
+  get milliseconds() {
+    return [...this.#times].sort((a, b) => a - b)[SAMPLES >> 1];
   }
 
   /** @param {number} milliseconds */
   add(milliseconds) {
-    this.milliseconds += (milliseconds - this.milliseconds) * Math.max(1 / ++this.samples, RECENT);
+    this.#times = [...this.#times.slice(1 - SAMPLES), milliseconds];
   }
 }
 
 export class Pace {
-  #here = new Mean();
-  #there = new Mean();
+  #here = new Recent();
+  #there = new Recent();
   #runs = 0;
 
   /** @param {number} threads that share a run there: here it is one */
@@ -48,8 +52,8 @@ export class Pace {
   /** @param {boolean} here @param {number} milliseconds */
   took(here, milliseconds) {
     if (++this.#runs % FORGET === 0) {
-      this.#here = new Mean();
-      this.#there = new Mean();
+      this.#here = new Recent();
+      this.#there = new Recent();
     }
     (here ? this.#here : this.#there).add(milliseconds);
   }
