@@ -49,7 +49,8 @@ def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
     if context.attribute("mode", "constant") != "constant" or data is None:
         return None
     given = "pads" in context.node.attributes or context.value(1) is not None
-    value = context.constant(2) if context.has(2) else np.zeros((), data.dtype.numpy)
+    attribute = np.asarray(context.attribute("value", 0), data.dtype.numpy)
+    value = context.constant(2) if context.has(2) else attribute
     if not given or value is None:
         return None
     before, after = zip(*pads_of(context), strict=True)
