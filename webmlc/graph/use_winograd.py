@@ -340,10 +340,11 @@ class _Rewrite(FunctionRewriter):
             pads = [simplify(a + b) for a, b in zip(pads, self.constants[amounts], strict=True)]
         else:
             self.constant(value, np.zeros((), np.float32))
-        counts = [as_int(count) for count in missing]
         parts = (
-            f"to{form.tile}" if count is None else str(count)
-            for form, count in zip(forms[-rank:], counts, strict=True)
+            f"{form.kernel}to{form.tile * form.part}"
+            if as_int(count) is None
+            else str(as_int(count))
+            for form, count in zip(forms[-rank:], missing, strict=True)
         )
         name = f"{data}.{'x'.join(parts)}"
         if name in self.types:
