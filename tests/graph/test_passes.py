@@ -243,6 +243,83 @@ def test_equal_expressions_are_computed_once() -> None:
     check(model, module, x=normal(4))
 
 
+HOT = {
+    "compared": "h = Equal(j, steps)\n hot = Cast <to = 1> (h)",
+    "compared, constant first": "h = Equal(steps, j)\n hot = Cast <to = 1> (h)",
+    "spelled": "hot = OneHot(i, depth, ends)",
+    "spelled in integers": "h = OneHot <axis = 2> (i, depth, whole)\n hot = Cast <to = 1> (h)",
+}
+NOT_HOT = {
+    "other steps": "k = Add(steps, steps)\n h = Equal(j, k)\n hot = Cast <to = 1> (h)",
+    "a row compared with itself": "h = Equal(row, steps)\n hot = Cast <to = 1> (h)",
+    "other values": "hot = OneHot(i, depth, others)",
+    "another axis": "t = OneHot <axis = 0> (i, depth, ends)\n"
+    "hot = Transpose <perm = [1, 2, 0]> (t)",
+}
+
+
+def hot_product(rows: str, table: Array) -> onnx.ModelProto:
+    return parse(
+        f"""g (int64[n, 8] i, int64[1, 8, 5] row) => (float[n, 8, 6] y) {{
+            j = Unsqueeze(i, last)
+            {rows}
+            y = MatMul(hot, table)
+        }}""",
+        table=table, steps=np.arange(5)[None, None], depth=np.array(5), last=np.array([2]),
+        ends=np.float32([0, 1]), whole=np.array([0, 1]), others=np.float32([1, 2]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", HOT.values(), ids=HOT)
+def test_a_product_of_one_hot_rows_is_a_lookup(rows: str) -> None:
+    model = hot_product(rows, normal(5, 6))
+    module = optimise(model)
+    assert "Gather" in operators(module.main) and "MatMul" not in operators(module.main)
+    beyond = np.array([[0, 4, 5, -1, 2**31, -6, 3, -(2**31)], [1, 2, 3, 4, -5, -4, 6, 0]])
+    check(model, module, i=beyond, row=beyond[:1, :, None].repeat(5, 2))
+
+
+@pytest.mark.parametrize("rows", NOT_HOT.values(), ids=NOT_HOT)
+def test_other_products_stay(rows: str) -> None:
+    assert "MatMul" in operators(optimise(hot_product(rows, normal(5, 6))).main)
+
+
+def test_rows_that_are_not_finite_are_multiplied() -> None:
+    """0 · infinity is in every row of the product."""
+    table = normal(5, 6)
+    table[2, 3] = np.inf
+    assert "MatMul" in operators(optimise(hot_product(HOT["spelled"], table)).main)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = Add(t, one)\n y = Mul(a, half)",
+        "a = Mul(t, half)\n y = Add(half, a)",
+        "a = Add(one, t)\n y = Mul(x, a)",
+        "a = Mul(three, t)\n y = Add(a, threes)",
+    ],
+)
+def test_tanh_between_zero_and_its_double_is_a_sigmoid(text: str) -> None:
+    constants = {"half": np.float32(0.5), "one": np.float32(1), "three": np.float32(3)}
+    model = parse(
+        f"g (float[2, 3] x) => (float[2, 3] y) {{ u = Mul(x, scale)\n t = Tanh(u)\n {text} }}",
+        scale=np.float32(0.7), threes=np.float32([3, 3, 3]), **constants,
+    )  # fmt: skip
+    module = optimise(model)
+    assert operators(module.main)[:2] == ["Mul", "Sigmoid"]
+    check(model, module, x=normal(2, 3) * 4)
+
+
+@pytest.mark.parametrize("text", ["y = Add(t, half)", "a = Add(t, one)\n y = Mul(a, t)"])
+def test_other_sums_of_tanh_stay(text: str) -> None:
+    model = parse(
+        f"g (float[2, 3] x) => (float[2, 3] y) {{ t = Tanh(x)\n {text} }}",
+        half=np.float32(0.5), one=np.float32(1),
+    )  # fmt: skip
+    assert "Tanh" in operators(optimise(model).main)
+
+
 def test_outputs_keep_their_names() -> None:
     """An output that is an input, a constant, a repeated value, or another output."""
     model = parse(

@@ -12,6 +12,7 @@ import numpy as np
 
 from webmlc.core.expr import as_int
 from webmlc.graph.ir import Array, Node
+from webmlc.graph.lookup_rules import look_up_one_hot
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ZERO
 from webmlc.graph.ops.slice import pads_of, slices
@@ -264,6 +265,44 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
     return None
 
 
+def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """a · tanh(x) + a is 2a · sigmoid(2x): half the work, and it keeps what the sum cancels."""
+    if node.domain or node.op != "Add":
+        return None
+    for here, other in ((0, 1), (1, 0)):
+        value, shift = node.inputs[here], context.constant(other)
+        if shift is None or not same_type(context.types[here], context.outputs[0]):
+            continue
+        tanh, factor = _without_factor(rewriting, value)
+        maker = rewriting.producer(tanh)
+        if maker is None or maker.domain or maker.op != "Tanh" or not bool(np.all(shift == factor)):
+            continue
+        if not all(map(rewriting.is_single_use, (value, tanh))):
+            continue
+        two = rewriting.constant(np.array(2, shift.dtype), tanh)
+        doubled, sigmoid = (rewriting.fresh(node, what) for what in ("doubled", "sigmoid"))
+        rewriting.types[doubled] = rewriting.types[sigmoid] = context.outputs[0]
+        product = Node("Mul", (maker.inputs[0], two), (doubled,), origin=maker.origin)
+        again = merge_constants(rewriting, product, rewriting.scope.context(product))
+        name = rewriting.emit(again or product)
+        name = rewriting.emit(Node("Sigmoid", (name,), (sigmoid,), origin=maker.origin))
+        scale = rewriting.constant(shift + shift, node.inputs[other])
+        return replace(node, op="Mul", inputs=(name, scale))
+    return None
+
+
+def _without_factor(rewriting: Rewriting, value: str) -> tuple[str, Array]:
+    """What is multiplied by a constant, and that constant: 1 of what is no such product."""
+    maker = rewriting.producer(value)
+    if maker is not None and (maker.domain, maker.op) == ("", "Mul"):
+        made = rewriting.scope.context(maker)
+        for here, other in ((0, 1), (1, 0)):
+            factor = made.constant(other)
+            if factor is not None and factor.size == 1:
+                return maker.inputs[here], factor
+    return value, np.ones(())
+
+
 RULES: tuple[Rule, ...] = (
     drop_empty_parts,
     drop_identity,
@@ -271,9 +310,11 @@ RULES: tuple[Rule, ...] = (
     canonical_view,
     simplify_transpose,
     use_channel_shuffle,
+    look_up_one_hot,
     hoist_elementwise,
     split_batch_normalisation,
     fold_into_weights,
+    use_sigmoid,
     merge_constants,
     fold_padding,
 )

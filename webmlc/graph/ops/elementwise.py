@@ -181,8 +181,8 @@ def _shrink(context: Context) -> Body:
 
 def _gelu(context: Context) -> Body:
     if context.attribute("approximate", "none") == "tanh":
-        scale = math.sqrt(2 / math.pi)
-        return lambda x: x * 0.5 * (tanh((x + x * x * x * 0.044715) * scale) + 1.0)
+        scale = 2 * math.sqrt(2 / math.pi)  # 1 + tanh(x) is 2 · sigmoid(2x)
+        return lambda x: x * sigmoid((x + x * x * x * 0.044715) * scale)
     return lambda x: x * 0.5 * (call("erf", x * math.sqrt(0.5)) + 1.0)
 
 
