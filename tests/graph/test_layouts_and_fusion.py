@@ -45,6 +45,19 @@ def test_maps_are_transposed_only_at_the_edges() -> None:
     assert {n.domain for n in made.main.nodes if n.op == "Conv"} == {"webmlc"}
 
 
+def test_local_responses_are_normalised_with_channels_last() -> None:
+    text = f"""
+    g (float[1,8,9,9] x) => (float[1,8,4,4] y) <{zeros("w", 8, 8, 1, 1)}> {{
+      a = Conv (x, w)
+      b = LRN <size = 5> (a)
+      y = MaxPool <kernel_shape = [3,3], strides = [2,2]> (b)
+    }}
+    """
+    made = choose_layouts(module(text))
+    assert operators(made) == ["Transpose", "Conv", "LRN", "MaxPool", "Transpose"]
+    assert made.main.nodes[2].attributes["axis"] == 3
+
+
 def test_sound_runs_with_channels_last() -> None:
     text = f"""
     g (float[1,8,12] x) => (float[1,6,8] y)

@@ -277,9 +277,9 @@ class _Layouts(LayoutValues):
         elif key == "Gather" and self.rank(node.inputs[1]) == 1:
             inputs = [self.as_nhwc(node.inputs[0]), node.inputs[1]]
             attributes = {**attributes, "axis": moved[attributes.get("axis", 0) % rank]}
-        elif key in ("webmlc.Resample", "webmlc.ChannelShuffle"):
+        elif key in ("LRN", "webmlc.Resample", "webmlc.ChannelShuffle"):
             inputs = [self.as_nhwc(node.inputs[0]), *node.inputs[1:]]
-            attributes = {**attributes, "axis": moved[attributes["axis"]]}
+            attributes = {**attributes, "axis": moved[attributes.get("axis", 1)]}
         elif key == "Resize" and self.resize_inputs(node) is not None:
             inputs = self.resize_inputs(node)
         elif key in _REDUCTIONS and attributes.get("keepdims", 1) and len(node.inputs) > 1:

@@ -138,12 +138,13 @@ def _reads_memory(expr: Expr) -> bool:
 
 
 def is_vectorizable(
-    function: LoopFunction, block: str, loop: str, lanes: int, gathers: bool = False
+    function: LoopFunction, block: str, loop: str, lanes: int, gathers: bool = False, edge: int = 0
 ) -> bool:
     """True where aligned groups of `lanes` iterations of `loop` write adjacent elements and read
     adjacent elements or one; where it `gathers`, elements at any one distance.
 
-    All elements touched must fit 32-bit lanes, and the block's body be a single store.
+    All elements touched must fit 32-bit lanes, and the block's body be a single store. The first
+    and the last `edge` iterations do not matter.
     """
     path, found = path_to_block(function, "is_vectorizable", block)
     if not isinstance(found.body, Store) or not has_vector_types(found):
@@ -151,6 +152,8 @@ def is_vectorizable(
     ranges = ranges_along(function, path[:-1])
     values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
     var = Var(loop)
+    if edge:
+        ranges[var] = Interval(edge, ranges[var].high - edge)
     for access in accesses(found):
         step = lane_stride(substitute(access.index, values), var, lanes, ranges)
         if gathers and not access.is_store and step is not None:
@@ -159,7 +162,8 @@ def is_vectorizable(
             return False
     if found.predicate is not None and var in variables(found.predicate):
         return False
-    return not any(var in variables(substitute(c, values)) for c in _conditions(found))
+    conditions = (simplify(substitute(c, values), ranges) for c in _conditions(found))
+    return not any(var in variables(c) for c in conditions)
 
 
 def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
@@ -184,7 +188,7 @@ def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
 
 def _conditions(block: Block) -> list[Expr]:
     """The conditions of selects, over indices: true of all lanes or of none only if the lane axis
-    is not in them.
+    does not decide them.
     """
     assert isinstance(block.body, Store)
     return [

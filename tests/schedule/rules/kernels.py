@@ -272,6 +272,20 @@ def pool(size: int, channels: int, kernel: int, combine: str) -> LoopFunction:
     return naive([x], compute("average", shape, lambda *i: total[i] * scale))
 
 
+def local_response(pixels: int, channels: int, size: int) -> LoopFunction:
+    """What is divided by a sum over neighbouring channels, of which there are fewer at the ends."""
+    x = _tensor("x", pixels, channels)
+    before = (size - 1) // 2
+
+    def square(p: Expr, c: Expr, r: Expr) -> Expr:
+        channel = c + r - before
+        inside = (channel >= 0) & (channel < channels)
+        return select(inside, x[p, channel] * x[p, channel], _f32(0))
+
+    total = reduce("squares", x.shape, _sizes(size), "add", square)
+    return naive([x], compute("lrn", x.shape, lambda *i: x[i] / (total[i] + 1.0)))
+
+
 def global_average(size: Size, channels: int) -> LoopFunction:
     x = _tensor("x", 2, size, size, channels)
     shape = _sizes(2, 1, 1, channels)

@@ -112,6 +112,9 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "depthwise, symbolic size": ("window", k.depthwise(S, S, 8, 3), {"s": 6}),
     "max pool": ("window", k.pool(5, 12, 3, "relaxed_max"), {}),
     "average pool": ("window", k.pool(6, 12, 2, "add"), {}),
+    "local response": ("window", k.local_response(3, 24, 5), {}),
+    "local response, even": ("window", k.local_response(3, 22, 10), {}),
+    "local response, few channels": ("rows", k.local_response(3, 10, 5), {}),
     "global average": ("window", k.global_average(7, 40), {}),
     "global average, symbolic": ("window", k.global_average(S, 5), {"s": 3}),
     "softmax": ("rows", k.softmax(5, 40), {}),
@@ -430,6 +433,13 @@ def test_as_many_panels_are_prefetched_as_the_first_cache_holds(k_size: int, tog
 def test_a_maximum_over_a_window_is_one_instruction_a_tap() -> None:
     loop = _inner_loop(k.pool(8, 8, 3, "relaxed_max"), RELAXED, "relaxed")
     assert loop.count("f32x4.pmax") == 4 * 2 * 9 and "f32x4.max" not in loop
+
+
+def test_windows_along_the_lanes_have_no_test_but_at_their_ends() -> None:
+    """Two vectors of channels read ten neighbours, of which they share one, and themselves."""
+    loop = _inner_loop(k.local_response(8, 32, 5), RELAXED, "relaxed")
+    assert loop.count("f32x4.relaxed_madd") == 2 * 5 and loop.count("v128.load") == 9
+    assert not any(part in loop for part in ("select", "(if", "f32.load"))
 
 
 def test_a_transpose_gathers_vectors() -> None:

@@ -115,17 +115,20 @@ def _local_response_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """x / (bias + alpha / size · sum of squares over neighbouring channels) ^ beta."""
+    """x / (bias + alpha / size · sum of squares over neighbouring channels) ^ beta.
+
+    Channels are ONNX's second dimension, or along `axis` where `choose_layouts` moved them.
+    """
     x, size = given(inputs, 0), int(context.attribute("size"))
     alpha, beta = context.attribute("alpha", 1e-4), context.attribute("beta", 0.75)
     bias, before = context.attribute("bias", 1.0), (size - 1) // 2
-    channels = x.shape[1]
+    axis = context.axis(1)
 
-    def square(n: Expr, c: Expr, *rest: Expr) -> Expr:
-        *i, r = rest
-        channel = c + r - before
-        inside = (channel >= 0) & (channel < channels)
-        value = x[(n, channel, *i)]
+    def square(*place: Expr) -> Expr:
+        *i, r = place
+        channel = i[axis] + r - before
+        inside = (channel >= 0) & (channel < x.shape[axis])
+        value = x[(*i[:axis], channel, *i[axis + 1 :])]
         return select(inside, value * value, Const(0, x.dtype))
 
     total = reduce("squares", x.shape, [const(size)], "add", square)

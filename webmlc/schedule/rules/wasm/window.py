@@ -3,7 +3,13 @@ one.
 
 In: a fold whose result's last axis is contiguous in everything it reads. Out: a tile of pixels
 times channels in registers while the window is walked; small windows are unrolled, so that
-neighbouring pixels share what they load.
+neighbouring pixels share what they load. Where windows run along the lanes and beyond their ends,
+both ends are parted from what lies between:
+
+    for c in range(96):                      for c in range(4): ...
+        squares[c] += select(                for c in range(4, 92):
+            0 <= c + r - 2 < 96,       ->        squares[c] += x[c + r - 2] ** 2
+            x[c + r - 2] ** 2, 0)            for c in range(92, 96): ...
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from webmlc.schedule.rules.wasm.nests import (
     compute_results_at,
     extent_of,
     nest_under,
+    product,
 )
 from webmlc.schedule.rules.wasm.tile import (
     Part,
@@ -49,7 +56,8 @@ def schedule_window(schedule: Schedule, update: str, machine: Machine, fixed: in
     assert last is not None
     if last in schedule.loops(update)[:fixed]:
         return False
-    if not is_vectorizable(schedule.function, update, last, machine.lanes):
+    edge = _edge(schedule, update, last, machine)
+    if edge is None:
         return False
     nest = accumulate_locally(schedule, update)
     named = axis_loops(schedule, nest.result)
@@ -60,23 +68,31 @@ def schedule_window(schedule: Schedule, update: str, machine: Machine, fixed: in
         schedule.reorder(*[loop for loop in inner if loop != column], column)
     compute_results_at(schedule, nest, column)
     row = named[live[-2]] if len(live) > 1 else None
-    taps = _taps(schedule, update)
-    is_small = taps is not None and taps <= UNROLLED_TAPS
+    is_small = _is_small(schedule, update)
+    if edge:
+        _Tiles(schedule, machine, is_small).between_edges(nest, column, edge)
+        return True
     if row is None or row not in inner or not is_small or inner.index(row) != len(inner) - 2:
         row = None
     _Tiles(schedule, machine, is_small).rows(nest, row, column)
     return True
 
 
-def _taps(schedule: Schedule, update: str) -> int | None:
-    """Elements of the window; `None` where symbolic."""
-    taps = 1
-    for loop in schedule.reduce_loops(update):
-        size = extent_of(schedule, loop)
-        if size is None:
-            return None
-        taps *= size
-    return taps
+def _is_small(schedule: Schedule, update: str) -> bool:
+    """True of a window that is unrolled."""
+    taps = product([schedule.extent(loop) for loop in schedule.reduce_loops(update)])
+    return taps is not None and taps <= UNROLLED_TAPS
+
+
+def _edge(schedule: Schedule, update: str, lane: str, machine: Machine) -> int | None:
+    """Iterations at both ends of the lane axis whose windows reach beyond it, in whole vectors;
+    `None` where the others do not make vectors.
+    """
+    size, lanes = extent_of(schedule, lane) or 0, machine.lanes
+    widest = min(UNROLLED_TAPS, (size - lanes) // 2) if _is_small(schedule, update) else 0
+    edges = range(0, max(widest, 0) + 1, lanes)
+    fits = (is_vectorizable(schedule.function, update, lane, lanes, edge=edge) for edge in edges)
+    return next((edge for edge, fit in zip(edges, fits, strict=True) if fit), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +120,15 @@ class _Tiles:
             if pixel is None:  # a remainder that may be empty is worth half the code
                 widest = self.machine.narrow_tile.columns // (1 if as_int(height.count) else 2)
             self.columns(part, pixel, column, widest)
+
+    def between_edges(self, nest: Nest, column: str, edge: int) -> None:
+        """Part both ends of the columns from the others: windows along them share no rows."""
+        schedule = self.schedule
+        inside = schedule.extent(column) - 2 * edge
+        for loop in partition_into(
+            schedule, column, (Part(edge, Const(1)), Part(1, inside), Part(edge, Const(1)))
+        ):
+            self.columns(nest_under(schedule, loop), None, loop, self.machine.tile.columns)
 
     def columns(self, nest: Nest, pixel: str | None, column: str, widest: int) -> None:
         """Partition the columns into panels of at most `widest`, and make the tiles."""
