@@ -108,7 +108,7 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
         (Layer(3, 32, (112, 112), strides=(2, 2)), None),  # as many products folded
         (Layer(8, 8, (172, 264), kernel=(3, 39)), (6, 4)),  # ten blocks of four taps
         (Layer(8, 32, (172, 88), kernel=(5, 5), strides=(1, 3)), (4, 2)),
-        (Layer(256, 512, (508, 1), kernel=(5, 1)), (4, 1)),
+        (Layer(256, 512, (508, 1), kernel=(5, 1)), (6, 1)),
         (Layer(256, 512, (1, 508), kernel=(1, 3)), (1, 6)),
         (Layer(96, 256, (26, 26), kernel=(5, 5), groups=2), (4, 4)),
         (Layer(96, 252, (26, 26), kernel=(5, 5), groups=2), None),  # 126 outputs: no whole panels
@@ -133,10 +133,12 @@ def test_layers_of_one_shape_share_their_code() -> None:
 
 
 def test_large_tiles_of_long_windows_would_err() -> None:
-    """More than seven points but infinity."""
+    """More than seven points but infinity, or nine of windows over one dimension."""
     rows = {forms[0].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms()}
     columns = {forms[1].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms()}
     assert (rows, columns) == ({2, 3, 4}, {2, 3, 4, 5, 6})
+    alone = Layer(8, 8, (24, 24), kernel=(5, 1)), Layer(8, 8, (1, 24), kernel=(1, 6))
+    assert [max(max(f.tile for f in forms) for forms in a.forms()) for a in alone] == [6, 5]
 
 
 @pytest.mark.parametrize(

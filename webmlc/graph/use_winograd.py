@@ -35,6 +35,9 @@ from webmlc.graph.simplify_graph import remove_dead_code
 
 TILES = (2, 3, 4, 5, 6)
 """Outputs along a tile: with more, results err ten times more."""
+MOST_POINTS = 7
+"""Points of a form along either of two dimensions, whose errors multiply; one alone may have more.
+"""
 MOST_TAPS = 5
 """The longest window that is one block. Those of longer ones are as long as a tile."""
 _CACHED = 500_000
@@ -104,19 +107,23 @@ class Layer:
         folded = self.folded
         if folded.channels % _LANES or self.outputs % (PACK * self.groups):
             return []
-        rows, columns = map(_forms, folded.kernel, folded.strides)
+        most = len(POINTS) if 1 in folded.kernel else MOST_POINTS
+        windows = zip(folded.kernel, folded.strides, strict=True)
+        rows, columns = (_forms(kernel, stride, most) for kernel, stride in windows)
         return list(product(rows, columns))
 
 
-def _forms(kernel: int, stride: int) -> list[Form]:
-    """The forms of windows along one dimension; of one tap, each output for itself."""
+def _forms(kernel: int, stride: int, most: int) -> list[Form]:
+    """The forms of windows along one dimension, of at most so many points; of one tap, each output
+    for itself.
+    """
     if kernel == 1:
         return [Form(1, stride, 1, 1)]
     forms = (
         Form(kernel, stride, tile, kernel if kernel <= MOST_TAPS else tile * stride)
         for tile in TILES
     )
-    return [form for form in forms if form.points <= len(POINTS)]
+    return [form for form in forms if form.points <= most]
 
 
 def saved(layer: Layer, forms: Forms) -> int:

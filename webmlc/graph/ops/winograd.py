@@ -43,7 +43,8 @@ from webmlc.graph.ops.operator import Context, Operator
 Matrix = tuple[tuple[Fraction, ...], ...]
 Shape = tuple[Expr, ...]
 
-POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
+_HALF, _MORE = Fraction(1, 2), Fraction(3, 4)
+POINTS = (0, 1, -1, 2, -2, _HALF, -_HALF, _MORE, -_MORE)
 """Where polynomials are evaluated, but for infinity: few are needed, and small ones err least."""
 
 
