@@ -61,7 +61,7 @@ from webmlc.version import VERSION
 
 Target = Literal["wasm", "webgpu", "both"]
 FUSION_LIMITS: Mapping[Device, FusionLimits] = {
-    "wasm": FusionLimits(),
+    "wasm": FusionLimits(pads=True),
     "webgpu": FusionLimits(buffers=MOST_BINDINGS),
 }
 

@@ -206,6 +206,33 @@ def test_a_value_read_elsewhere_ends_the_group() -> None:
     assert groups(module(text)) == ["matmul", "relu", "tanh_mul"]
 
 
+PADDED = f"""
+g (float[1,8,HEIGHT,6] x) => (float[1,8,HEIGHT,6] y)
+<{zeros("w", 8, 8, 1, 1)}, {zeros("v", 8, 1, 3, 3)}> {{
+  a = Conv (x, w)
+  b = Relu(a)
+  c = Conv <group = 8, pads = [1,1,1,1]> (b, v)
+  y = LAST
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("height", "last", "expected"),
+    [
+        ("6", "Relu(c)", ["conv_relu_pad", "depthwiseconv_relu"]),
+        ("6", "Add(c, b)", ["conv_relu", "pad", "depthwiseconv_add"]),
+        ("h", "Relu(c)", ["conv_relu", "pad", "depthwiseconv_relu"]),
+    ],
+    ids=["read once", "read twice", "a product of a symbolic number of rows"],
+)
+def test_a_map_is_written_into_its_padding(height: str, last: str, expected: list[str]) -> None:
+    text = PADDED.replace("HEIGHT", height).replace("LAST", last)
+    found = groups(module(text), FusionLimits(pads=True))
+    assert [name for name in found if name != "transpose"] == expected
+    assert "pad" in groups(module(text))
+
+
 def test_branches_that_meet_again_are_one_group() -> None:
     text = f"""
     g (float[2,8] x) => (float[2,8] y)

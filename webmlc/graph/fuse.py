@@ -2,8 +2,9 @@
 
 In: a function after layouts. Out: a function whose nodes are `fused` (attribute `body`: the group
 as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). Three
-steps: every contraction and reduction takes the elementwise nodes that follow it as its epilogue;
-every reduction takes the pointwise nodes that only it reads; what is left joins by itself.
+steps: every contraction and reduction takes the elementwise nodes that follow it as its epilogue,
+and on the CPU the padding of what they make, so that it is written where it is read; every
+reduction takes the pointwise nodes that only it reads; what is left joins by itself.
 
     %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
     relu, add}
@@ -15,12 +16,15 @@ import keyword
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from webmlc.core.expr import as_int
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.bound_symbols import BoundSymbols
+from webmlc.graph.compute import placeholder
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
-from webmlc.graph.meaning import MAPS, kind_of
+from webmlc.graph.meaning import MAPS, kind_of, pieces_of_node
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
+from webmlc.graph.ops.windows import Windows
 
 POINTWISE = MAPS | {"injective"}
 _LOOK_AHEAD = 24
@@ -29,10 +33,12 @@ _LOOK_AHEAD = 24
 @dataclass(frozen=True, slots=True)
 class FusionLimits:
     """What one kernel may hold: `buffers` bounds its parameters (8 storage buffers on a default
-    WebGPU device).
+    WebGPU device); `pads` lets a contraction or reduction write into the padded map of what
+    follows.
     """
 
     buffers: int = 64
+    pads: bool = False
 
 
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
@@ -74,6 +80,7 @@ class _Fusion:
             for node in self.function.nodes:
                 if kind_of(node) == kind and node not in self.groups:
                     self.take_epilogue([node], MAPS)
+                    self.take_padding(self.groups[node])
         for node in self.function.nodes:
             if kind_of(node) == "reduction" and node.domain == "":
                 self.take_prologue(self.groups[node])
@@ -108,6 +115,23 @@ class _Fusion:
         for node in best:
             self.groups[node] = best
         self.take_dequantised(best)
+
+    def take_padding(self, group: list[Node]) -> None:
+        """Let the group write its result where a `Pad` that alone reads it would copy it to."""
+        live = self.live_out(group)
+        readers = self.users.get(live[0], ()) if len(live) == 1 else ()
+        if not self.limits.pads or len(readers) != 1 or live[0] in self.function.outputs:
+            return
+        (pad,) = readers
+        known = self.scope.type_of(live[0])
+        if pad.op != "Pad" or pad in self.groups or known is None:
+            return
+        if _is_one_product(group[0]) and None in map(as_int, known.shape[1:]):
+            return  # each row of the map would end in a remainder, instead of the last one
+        data = placeholder(live[0], known.shape, known.dtype)
+        if pieces_of_node(pad, self.function, (data,)) and self.fits_limits([*group, pad]):
+            group.append(pad)
+            self.groups[pad] = group
 
     def take_dequantised(self, group: list[Node]) -> None:
         """Let what follows the anchor read quantised values as they lie in memory."""
@@ -250,6 +274,12 @@ def _stays(node: Node) -> bool:
     control flow.
     """
     return node.op == "View" or is_bind(node) or (node.domain, node.op) in CONTROL
+
+
+def _is_one_product(node: Node) -> bool:
+    """True for a convolution by windows of one tap: a product of all pixels of the map."""
+    windows = node.attributes.get("windows")
+    return isinstance(windows, Windows) and {*windows.kernel, *windows.strides} == {1}
 
 
 def _constant(node: Node) -> Node:

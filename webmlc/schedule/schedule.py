@@ -205,6 +205,11 @@ class Schedule:
         self.trace.append(step(primitive, arguments))
         return made
 
+    def follow(self, trace: Iterable[Step]) -> None:
+        """Apply the steps of a trace."""
+        for recorded in trace:
+            self.apply(recorded["primitive"], *arguments_of(recorded))
+
     def _check(self, after: LoopFunction, recorded: Step) -> None:
         from webmlc.schedule.check_step import check_step
 
@@ -214,8 +219,7 @@ class Schedule:
 def replay(function: LoopFunction, trace: Iterable[Step]) -> LoopFunction:
     """The function that the steps of `trace` make of `function`."""
     schedule = Schedule(function)
-    for recorded in trace:
-        schedule.apply(recorded["primitive"], *arguments_of(recorded))
+    schedule.follow(trace)
     return schedule.function
 
 

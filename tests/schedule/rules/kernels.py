@@ -38,7 +38,18 @@ from webmlc.graph.ops.winograd import (
 )
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run
-from webmlc.loops.ir import Buffer, LoopFunction, seq
+from webmlc.loops.ir import (
+    Axis,
+    Block,
+    Buffer,
+    For,
+    LoopFunction,
+    Seq,
+    Stmt,
+    Store,
+    map_statements,
+    seq,
+)
 
 Size = int | Expr
 Arrays = dict[str, NDArray[Any]]
@@ -58,6 +69,45 @@ def naive(inputs: list[Tensor], *results: Tensor) -> LoopFunction:
     allocations = tuple(lowering.allocations)
     function = LoopFunction("kernel", params, len(outputs), (), allocations, seq(*statements))
     return replace(function, symbols=_symbols(function))
+
+
+def bordered(function: LoopFunction, *sizes: Size) -> LoopFunction:
+    """The function, its result (of `sizes`: rows, columns, channels) in a map with a zero before
+    each row and column and two after.
+    """
+    *inputs, result = function.params
+    rows, columns, channels = (as_expr(size) for size in sizes)
+    whole = replace(result, shape=(result.shape[0], rows + 3, columns + 3, channels))
+    nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
+
+    def moved(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, Store) or stmt.buffer != result:
+            return None
+        n, y, x, c = stmt.indices
+        return Store(whole, (n, y + 1, x + 1, c), stmt.value)
+
+    slabs = []
+    for number, (start, extents) in enumerate(
+        (
+            ((0, 0), (1, columns + 3)),
+            ((rows + 1, 0), (2, columns + 3)),
+            ((1, 0), (rows, 1)),
+            ((1, columns + 1), (rows, 2)),
+        )
+    ):
+        axes = [Var(f"fill{number}_{d}") for d in range(4)]
+        shape = (result.shape[0], *(as_expr(e) for e in extents), channels)
+        own = tuple(
+            Axis(Var(f"v_{a.name}"), e, "spatial") for a, e in zip(axes, shape, strict=True)
+        )
+        n, y, x, c = (axis.var for axis in own)
+        store = Store(whole, (n, y + start[0], x + start[1], c), Const(0.0, DType.float32))
+        nest: Stmt = Block(f"fill{number}", own, tuple(axes), store)
+        for axis, extent in reversed(list(zip(axes, shape, strict=True))):
+            nest = For(axis, extent, nest)
+        slabs.append(nest)
+    body = seq(*nests[:-1], *slabs, map_statements(nests[-1], moved))
+    return replace(function, params=(*inputs, whole), body=body)
 
 
 def arguments(function: LoopFunction, symbols: dict[str, int]) -> Arrays:

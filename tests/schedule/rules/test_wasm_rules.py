@@ -103,6 +103,18 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     },
     "strassen, symbolic batch": ("strassen", k.strassen(17, 16, 24, S), {"s": 2}),
     "strassen, dear": ("strassen", k.strassen(15, 32, 8, dear=True), {}),
+    "conv 3x3 in a border": ("slabs", k.bordered(k.convolution(7, 7, 3, 16, 3), 7, 7, 16), {}),
+    "conv 3x3 in a border, symbolic size": (
+        "slabs",
+        k.bordered(k.convolution(S, S, 3, 8, 3), S, S, 8),
+        {"s": 8},
+    ),
+    "depthwise in a border": ("slabs", k.bordered(k.depthwise(7, 7, 20, 3), 7, 7, 20), {}),
+    "winograd in a border": (
+        "slabs",
+        k.bordered(k.winograd(Form(3, 1, 4, 3), 10, 8, 16), 10, 10, 16),
+        {},
+    ),
     "one element of many is special": ("stages", k.special_element(12), {}),
     "depthwise": ("window", k.depthwise(7, 7, 20, 3), {}),
     "depthwise stride 2": ("window", k.depthwise(6, 9, 8, 3, 2), {}),
@@ -240,6 +252,14 @@ def test_slabs_of_padding_are_no_work_for_two() -> None:
     shared = ["parallel" in [n.kind for n in walk_statements(s) if isinstance(n, For)]
               for s in body.statements]  # fmt: skip
     assert shared == [False, False, False, False, True]
+
+
+def test_a_border_changes_nothing_of_what_it_surrounds() -> None:
+    """The tiles and threads of a convolution alone."""
+    alone = k.convolution(28, 28, 16, 16, 3)
+    traces = [choose_rule(f, RELAXED)[1].trace for f in (alone, k.bordered(alone, 28, 28, 16))]
+    assert traces[1][: len(traces[0])] == traces[0]
+    assert any(step["primitive"] == "parallel" for step in traces[0])
 
 
 def test_rows_are_shared_as_a_whole() -> None:

@@ -20,11 +20,13 @@ from webmlc.schedule.rules.wasm.kernel import (
     transform,
     window,
 )
+from webmlc.schedule.rules.wasm.slabs import slabs
 from webmlc.schedule.schedule import Schedule
 
 Rule = Callable[[LoopFunction, Machine], Schedule | None]
 
 RULES: tuple[Rule, ...] = (
+    slabs,
     contraction,
     window,
     transform,
