@@ -120,3 +120,35 @@ def test_a_missing_row_has_no_part_in_others(tmp_path: Path) -> None:
     model.dispose()
     others = x[:, :-1]
     np.testing.assert_array_equal(result[:, :-1], case.expected(others, 1))
+
+
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_convolution_of_one_tap_is_exact(features, threads, tmp_path: Path) -> None:
+    """Of whole numbers, in lines of three pairs, which tiles walk as one; and what follows it."""
+    random = np.random.default_rng(0)
+    w = random.integers(-8, 9, (64, 48)).astype(np.float32)
+    b, scale = (random.integers(-8, 9, (64, 1, 1)).astype(np.float32) for _ in range(2))
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["t"]),
+        helper.make_node("Mul", ["t", "scale"], ["s"]),
+        helper.make_node("Add", ["s", "t"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size, 8, 6])
+        for name, size in (("x", 48), ("y", 64))
+    ]
+    constants = {"w": w[:, :, None, None], "b": b.reshape(-1), "scale": scale}
+    initialisers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], initialisers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    manifest = webmlc.build(model, tmp_path, target="wasm")
+    kernels = [step.kernel for step in manifest.programs["wasm"].steps]
+    assert any(name.startswith("strassenproduct") for name in kernels)
+    loaded = webmlc.load(tmp_path, "wasm", threads, features)
+    for batch in (1, 2):
+        x = random.integers(-8, 9, (batch, 48, 8, 6)).astype(np.float32)
+        t = np.einsum("oi,nihw->nohw", w, x) + b
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], np.maximum(t * scale + t, 0))
+    loaded.dispose()

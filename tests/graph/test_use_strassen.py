@@ -47,6 +47,41 @@ def test_quarters_are_whole_vectors_and_panels(depth: int, columns: int) -> None
     assert operators(product(depth=depth, columns=columns)) == ["MatMul"]
 
 
+def convolution(lines: int | str = 5, line: int = 6, inputs: int = 16, **attributes: int) -> Module:
+    kernel, stride, groups = (attributes.get(n, 1) for n in ("kernel", "stride", "groups"))
+    text = f"""
+    g (float[n,16,{lines},{line}] x) => (float[n,32,h,w] y)
+    <{zeros("w", 32, inputs, kernel, kernel)}> {{
+      y = Conv <strides = [{stride},{stride}], group = {groups}> (x, w)
+    }}
+    """
+    return use_strassen(choose_layouts(module(text)))
+
+
+def test_a_convolution_of_one_tap_is_a_product_of_its_pixels() -> None:
+    made = convolution()
+    expected = ["Transpose", "StrassenInput", "StrassenProduct", "Transpose"]
+    assert operators(made) == expected
+    planes, result = (made.main.types[node.outputs[0]].shape for node in made.main.nodes[1:3])
+    assert [*map(str, planes)] == ["7", "n", "5", "3", "8"]
+    assert [*map(str, result)] == ["n", "5", "6", "32"]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"line": 7},  # a pair would be of two lines
+        {"lines": "h"},
+        {"kernel": 3},
+        {"stride": 2},
+        {"inputs": 8, "groups": 2},
+    ],
+    ids=str,
+)
+def test_other_convolutions_stay(sizes) -> None:
+    assert operators(convolution(**sizes)) == ["Transpose", "Conv", "Transpose"]
+
+
 def test_weights_of_a_run_stay_one_product() -> None:
     text = "g (float[8,16] x, float[16,32] w) => (float[8,32] y) { y = MatMul (x, w) }"
     assert "StrassenProduct" not in operators(use_strassen(choose_layouts(module(text))))

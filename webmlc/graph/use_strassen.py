@@ -1,13 +1,14 @@
 """Matrix products by Strassen's algorithm, where it is faster.
 
-In: a function after layouts. Out: the same meaning; a chosen `webmlc.MatMul` by constant weights is
-seven products of half matrices (`ops/strassen.py`).
+In: a function after layouts. Out: the same meaning; a chosen `webmlc.MatMul` by constant weights,
+or `webmlc.Conv` of one tap, is seven products of half matrices (`ops/strassen.py`).
 
     %y = webmlc.MatMul(%x, %w)  ->  %p = StrassenInput(%x); %y = StrassenProduct(%p, %w)
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from webmlc.graph.function_writer import FunctionRewriter
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.strassen import PRODUCTS
+from webmlc.graph.ops.windows import Windows
 from webmlc.graph.simplify_graph import remove_dead_code
 
 _START_COST = 4
@@ -49,8 +51,8 @@ def use_strassen(module: Module) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A product of a matrix of `rows` by `depth`, which `readers` products read, with one of
-    `columns`. Equal layers share their kernels.
+    """A product of a matrix of `rows` (pixels of an image) by `depth`, which `readers` products
+    read, with one of `columns`. Equal layers share their kernels.
     """
 
     rows: int
@@ -93,35 +95,48 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def layers(self) -> dict[Node, Layer]:
-        """The sizes of every product of static rows whose quarters are whole vectors and panels."""
-        fitting = [node for node in self.source.nodes if self.fits(node)]
-        readers = Counter(node.inputs[0] for node in fitting)
-        return {node: Layer(*self.sizes(node), readers[node.inputs[0]]) for node in fitting}
+        """The sizes of every product that fits."""
+        sizes = {node: size for node in self.source.nodes if (size := self.sizes(node))}
+        readers = Counter(node.inputs[0] for node in sizes)
+        return {node: Layer(*size, readers[node.inputs[0]]) for node, size in sizes.items()}
 
-    def fits(self, node: Node) -> bool:
-        """True for such a product."""
-        if (node.domain, node.op) != ("webmlc", "MatMul"):
-            return False
+    def sizes(self, node: Node) -> tuple[int, int, int] | None:
+        """Rows, depth and columns of a product by constant weights, of static rows, whose quarters
+        are whole vectors and panels; `None` for others.
+        """
+        if not _is_product(node):
+            return None
         data, weights = self.types[node.inputs[0]], self.constants.get(node.inputs[1])
         if weights is None or weights.dtype != np.float32 or data.dtype is not DType.float32:
-            return False
-        if data.rank < 2 or as_int(data.shape[-2]) is None:
-            return False
-        _, depth, columns = self.sizes(node)
-        return depth % (2 * _LANES) == 0 and columns % (2 * PACK) == 0
-
-    def sizes(self, node: Node) -> tuple[int, int, int]:
-        """Rows, depth and columns of a product by constant weights."""
-        rows, columns = map(as_int, self.types[node.outputs[0]].shape[-2:])
-        assert rows is not None and columns is not None
-        return rows, self.constants[node.inputs[1]].shape[-2], columns
+            return None
+        lines = [as_int(d) for d in (data.shape[1:-1] if node.op == "Conv" else data.shape[-2:-1])]
+        rows = math.prod(n or 0 for n in lines)
+        depth, columns = weights.shape[-2], as_int(self.types[node.outputs[0]].shape[-1])
+        if not rows or columns is None or depth % (2 * _LANES) or columns % (2 * PACK):
+            return None
+        paired = len(lines) == 1 or (lines[-1] or 0) % 2 == 0  # no pair is of two lines
+        return (rows, depth, columns) if paired else None
 
     def product(self, node: Node) -> None:
         data, weights = node.inputs
         planes = f"{data}.halves"
         if self.is_new(planes):  # products may share it
             self.emit("StrassenInput", (data,), planes, node.origin, "webmlc")
-        rows, _, columns = self.sizes(node)
+        if node.op == "Conv":
+            array = self.constants[weights]
+            matrix = array.reshape(array.shape[0], *array.shape[-2:])
+            weights = self.constant(f"{weights}.matrix", matrix)
+        rows, columns = map(as_int, self.types[node.outputs[0]].shape[-2:])
         shape = {"rows": rows, "columns": columns}
         operands = (planes, weights)
         self.emit("StrassenProduct", operands, node.outputs[0], node.origin, "webmlc", **shape)
+
+
+def _is_product(node: Node) -> bool:
+    """True of a matrix product, and of a convolution that is one: of one tap at every pixel."""
+    if node.domain != "webmlc" or node.op not in ("MatMul", "Conv"):
+        return False
+    if node.op == "MatMul":
+        return True
+    windows: Windows = node.attributes["windows"]
+    return {*windows.kernel, *windows.strides, node.attributes["groups"]} == {1}

@@ -46,6 +46,39 @@ def test_iterations_that_meet_keep_their_order(index: str) -> None:
         schedule.fission("i")
 
 
+PLANES = """
+@T.kernel
+def planes(A: T.Buffer((2, 24), "float32"), D: T.Output((24,), "float32")):
+    C = T.alloc_buffer((2, 4, 6), "float32")
+    for i in range(12):
+        for p, j in T.grid(2, 2):
+            with T.block("C"):
+                vp, vi, vj = T.axis.remap("SSS", [p, i, j])
+                C[vp, vi // 3, vi % 3 * 2 + vj] = A[vp, vi * 2 + vj]
+        for j in range({count}):
+            with T.block("D"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[vi * 2 + vj] = C[0, vi // 3, vi % 3 * 2 + vj] + C[1, vi // 3, vi % 3 * 2 + vj]
+"""
+
+
+def test_lines_that_are_walked_as_one_are_apart_in_every_plane() -> None:
+    function = parse_function(PLANES.replace("{count}", "2"))
+    schedule = Schedule(function)
+    first, second = schedule.fission("i")
+    assert (schedule.loops("C")[0], schedule.loops("D")[0]) == (first, second)
+    data = {"A": np.arange(48, dtype=np.float32).reshape(2, 24), "D": np.zeros(24, np.float32)}
+    run(schedule.function, data, {})
+    np.testing.assert_array_equal(data["D"], data["A"].sum(0))
+
+
+def test_neighbours_in_a_line_may_meet() -> None:
+    """What reads three elements of every two reads the next iteration's first."""
+    schedule = Schedule(parse_function(PLANES.replace("{count}", "3")))
+    with pytest.raises(ScheduleError, match="may meet in buffer 'C'"):
+        schedule.fission("i")
+
+
 def test_one_statement_cannot_be_parted() -> None:
     schedule = Schedule(parse_function(STAGES.replace("{index}", "vi")))
     with pytest.raises(ScheduleError, match="only one statement"):

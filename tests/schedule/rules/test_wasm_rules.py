@@ -101,6 +101,8 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         f"strassen, {m} rows": ("strassen", k.strassen(m, 32, 8), {})
         for m in (1, 2, 7, 12, 13, 14, 23)
     },
+    "strassen, lines": ("strassen", k.strassen(6, 16, 8, 5), {}),
+    "strassen, odd lines": ("strassen", k.strassen(5, 16, 8, 3), {}),
     "strassen, symbolic batch": ("strassen", k.strassen(17, 16, 24, S), {"s": 2}),
     "strassen, dear": ("strassen", k.strassen(15, 32, 8, dear=True), {}),
     "conv 3x3 in a border": ("slabs", k.bordered(k.convolution(7, 7, 3, 16, 3), 7, 7, 16), {}),
@@ -320,6 +322,13 @@ def test_the_products_of_one_tile_exist_at_once(rows: int) -> None:
     assert sizes["panels"] == (const(7 * 48 * 8),)
     assert sizes["product"] == (const(7 * 6 * 8),)
     assert sizes.get("product_tail", (const(7 * 3 * 8),)) == (const(7 * 3 * 8),)
+
+
+def test_pairs_of_all_lines_of_an_image_fill_tiles() -> None:
+    """Of seven pairs a line, six are multiplied at once: the products of one tile exist."""
+    lowered = lower(choose_rule(k.strassen(14, 16, 8, 6), RELAXED)[1].function, RELAXED)
+    made = {buffer.name: buffer for buffer in lowered.allocations}
+    assert made["product"].shape == (const(7 * 6 * 8),)
 
 
 def test_a_quarter_of_the_panels_is_read_once_for_all_sums() -> None:

@@ -82,8 +82,11 @@ def _apart(a: Access, b: Access, earlier: Scan, later: Scan, var: Var) -> bool:
     """
     if any(_differs(i, j, earlier, later, var) for i, j in zip(a.indices, b.indices, strict=True)):
         return True
-    shape = a.buffer.shape
-    return _differs(_flat(shape, a.indices), _flat(shape, b.indices), earlier, later, var)
+    rests = ((a.buffer.shape[d:], a.indices[d:], b.indices[d:]) for d in range(len(a.indices)))
+    return any(
+        _differs(_flat(shape, mine), _flat(shape, theirs), earlier, later, var)
+        for shape, mine, theirs in rests
+    )
 
 
 def _flat(shape: Sequence[Expr], indices: Sequence[Expr]) -> Expr:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import Machine
+from webmlc.core.simplify import divides
 from webmlc.loops.ir import loads
 from webmlc.schedule.analysis import contraction_of, is_dear
 from webmlc.schedule.rules.wasm.nests import (
@@ -41,11 +42,15 @@ def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
     panels, product, last = blocks
     *loops, row, column = axis_loops(schedule, last)
     assert row is not None and column is not None
-    batch = [loop for loop in loops if loop is not None]
+    batch, rows = [loop for loop in loops if loop is not None], schedule.extent(row)
     pair, odd = schedule.split(row, [None, 2])
     across, right, lane = schedule.split(column, [None, 2, machine.tile.columns])
     vector, lane = schedule.split(lane, [None, machine.lanes])
     schedule.reorder(across, *batch, pair, vector, odd, right, lane)
+    if divides(2, rows):  # pairs of all lines of an image are one loop
+        fixed = [loop for loop in batch if extent_of(schedule, loop) is not None]
+        schedule.reorder(*[loop for loop in batch if loop not in fixed], *fixed, pair)
+        pair = schedule.fuse(*fixed, pair)
     total = schedule.cache_write(product, "local")
     schedule.compute_at(total, pair)
     schedule.compute_at(product, schedule.loops(total)[-1])
