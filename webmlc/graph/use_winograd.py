@@ -30,14 +30,11 @@ from webmlc.graph.function_writer import FunctionRewriter
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.windows import Windows
-from webmlc.graph.ops.winograd import POINTS, Form, Forms
+from webmlc.graph.ops.winograd import MANY_POINTS, POINTS, Form, Forms
 from webmlc.graph.simplify_graph import remove_dead_code
 
-TILES = (2, 3, 4, 5, 6)
-"""Outputs along a tile: with more, results err ten times more."""
-MOST_POINTS = 7
-"""Points of a form along either of two dimensions, whose errors multiply; one alone may have more.
-"""
+TILES = (2, 3, 4, 5, 6, 7, 8)
+"""Outputs along a tile."""
 MOST_TAPS = 5
 """The longest window that is one block. Those of longer ones are as long as a tile."""
 _CACHED = 500_000
@@ -107,7 +104,7 @@ class Layer:
         folded = self.folded
         if folded.channels % _LANES or self.outputs % (PACK * self.groups):
             return []
-        most = len(POINTS) if 1 in folded.kernel else MOST_POINTS
+        most = len(MANY_POINTS if 1 in folded.kernel else POINTS)  # errors along both multiply
         windows = zip(folded.kernel, folded.strides, strict=True)
         rows, columns = (_forms(kernel, stride, most) for kernel, stride in windows)
         return list(product(rows, columns))

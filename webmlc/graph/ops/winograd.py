@@ -43,9 +43,11 @@ from webmlc.graph.ops.operator import Context, Operator
 Matrix = tuple[tuple[Fraction, ...], ...]
 Shape = tuple[Expr, ...]
 
-_HALF, _MORE = Fraction(1, 2), Fraction(3, 4)
-POINTS = (0, 1, -1, 2, -2, _HALF, -_HALF, _MORE, -_MORE)
+POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 """Where polynomials are evaluated, but for infinity: few are needed, and small ones err least."""
+_THIRD, _MIDDLE, _LARGE = Fraction(1, 3), Fraction(3, 4), Fraction(3, 2)
+MANY_POINTS = (0, 1, -1, 3, -3, _THIRD, -_THIRD, _MIDDLE, -_MIDDLE, _LARGE, -_LARGE)
+"""The same where more are needed: these err least together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,9 @@ def _toom_cook(tile: int, taps: int) -> Transforms:
     if taps == 1:
         unit = tuple(_spread([Fraction(1)], n, 1, tile) for n in range(tile))
         return Transforms(unit, ((Fraction(1),),) * tile, unit)
-    points = [Fraction(point) for point in POINTS[: tile + taps - 2]]
+    count = tile + taps - 2
+    chosen = POINTS if count <= len(POINTS) else MANY_POINTS
+    points = [Fraction(point) for point in chosen[:count]]
     inputs: list[tuple[Fraction, ...]] = []
     weights: list[tuple[Fraction, ...]] = []
     for point in points:
