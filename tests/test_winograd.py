@@ -135,7 +135,7 @@ CASES = [
     Case(6, (1, 3), by_rows=True),
     Case(4, (3,)),
     Case(5, (5,)),
-    *(Case(8, (taps,)) for taps in (3, 5)),
+    *(Case(tile, (5,)) for tile in (7, 8)),
     Case(3, (5,), stride=2, groups=2),
     Case(2, (5, 3), stride=2, groups=4),
     Case(4, (7, 7), stride=2, bound=1e-5, channels=3, by_rows=True),

@@ -74,7 +74,7 @@ def test_a_map_of_one_dimension_is_one_row() -> None:
     made = use_winograd(choose_layouts(module(text)))
     (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
     *planes, _, down, across, _ = made.main.types[product.inputs[0]].shape
-    assert [as_int(n) for n in (*planes, down, across)] == [1, 9, 1, 429]
+    assert [as_int(n) for n in (*planes, down, across)] == [1, 8, 1, 500]
 
 
 def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
@@ -109,7 +109,7 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
         (Layer(8, 8, (172, 264), kernel=(3, 39)), (6, 4)),  # ten blocks of four taps
         (Layer(8, 32, (172, 88), kernel=(5, 5), strides=(1, 3)), (4, 2)),
         (Layer(256, 512, (508, 1), kernel=(5, 1)), (8, 1)),
-        (Layer(256, 512, (1, 508), kernel=(1, 3)), (1, 7)),
+        (Layer(256, 512, (1, 508), kernel=(1, 3)), (1, 6)),
         (Layer(96, 256, (26, 26), kernel=(5, 5), groups=2), (4, 4)),
         (Layer(96, 252, (26, 26), kernel=(5, 5), groups=2), None),  # 126 outputs: no whole panels
         (Layer(96, 256, (26, 26), kernel=(5, 5), groups=32), None),  # groups too small to save much

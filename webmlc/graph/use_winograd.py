@@ -35,6 +35,9 @@ from webmlc.graph.simplify_graph import remove_dead_code
 
 TILES = (2, 3, 4, 5, 6, 7, 8)
 """Outputs along a tile."""
+_COMMON = 6
+"""Outputs along a tile of any window. With more, those of few taps would save little and err more.
+"""
 MOST_TAPS = 5
 """The longest window that is one block. Those of longer ones are as long as a tile."""
 _CACHED = 500_000
@@ -120,7 +123,9 @@ def _forms(kernel: int, stride: int, most: int) -> list[Form]:
         Form(kernel, stride, tile, kernel if kernel <= MOST_TAPS else tile * stride)
         for tile in TILES
     )
-    return [form for form in forms if form.points <= most]
+    taps = -(-kernel // stride)
+    longest = max(_COMMON, taps + 3)
+    return [form for form in forms if form.points <= most and form.tile <= longest]
 
 
 def saved(layer: Layer, forms: Forms) -> int:
