@@ -12,7 +12,11 @@ from webmlc.schedule.rules.wasm.attention import schedule_attention
 from webmlc.schedule.rules.wasm.bands import schedule_bands
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.nests import epilogue_of
-from webmlc.schedule.rules.wasm.rows import schedule_rows, schedule_stages
+from webmlc.schedule.rules.wasm.rows import (
+    schedule_dear_epilogue,
+    schedule_rows,
+    schedule_stages,
+)
 from webmlc.schedule.rules.wasm.strassen import schedule_strassen
 from webmlc.schedule.rules.wasm.threads import share_work
 from webmlc.schedule.rules.wasm.transform import schedule_transform
@@ -69,6 +73,9 @@ def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
     schedule = Schedule(function)
     if all(fold_of(schedule.block(name)) is None for name in schedule.blocks()):
         return None
+    apart = schedule.copy()
+    if schedule_dear_epilogue(apart, machine):
+        return _shared(apart, machine)
     gathered = schedule_rows(schedule, machine)
     return None if gathered is None else _shared(gathered, machine)
 

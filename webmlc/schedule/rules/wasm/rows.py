@@ -13,9 +13,22 @@ from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import loads
-from webmlc.schedule.analysis import fold_of, operations, reads_evenly
+from webmlc.schedule.analysis import (
+    fold_of,
+    is_dear,
+    is_vectorizable,
+    operations,
+    reads_evenly,
+)
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.wasm.nests import extent_of, is_parameter, written_buffer
+from webmlc.schedule.rules.wasm.nests import (
+    accumulate_locally,
+    epilogue_of,
+    extent_of,
+    innermost,
+    is_parameter,
+    written_buffer,
+)
 from webmlc.schedule.rules.wasm.pointwise import fuse_even, schedule_pointwise
 from webmlc.schedule.rules.wasm.tile import vectorize_columns
 from webmlc.schedule.rules.wasm.window import schedule_window
@@ -42,6 +55,31 @@ def schedule_rows(schedule: Schedule, machine: Machine) -> Schedule | None:
     if depth == 0:
         return None
     return schedule_stages(gathered, machine, depth)
+
+
+def schedule_dear_epilogue(schedule: Schedule, machine: Machine) -> bool:
+    """Reduce a row of elements, one after the other, then run their dear epilogue in vectors along
+    it; False where there is no such epilogue.
+    """
+    update, *rest = schedule.blocks()
+    epilogue = epilogue_of(schedule.function, schedule.block(update))
+    if epilogue is None or rest != [epilogue.name] or not is_dear(epilogue):
+        return False
+    *outer, column = (n for n in schedule.loops(rest[0]) if extent_of(schedule, n) != 1)
+    size = extent_of(schedule, column)
+    if not outer or size is None or size < machine.lanes:
+        return False
+    if not is_vectorizable(schedule.function, rest[0], column, machine.lanes):
+        return False
+    nest = accumulate_locally(schedule, update)
+    assert nest.copy is not None
+    schedule.compute_at(nest.copy, outer[-1])
+    schedule.compute_at(update, innermost(schedule, nest.copy))
+    fixed = schedule.loops(nest.result).index(outer[-1]) + 1
+    if not schedule_fold(schedule, update, machine):
+        return False
+    schedule_pointwise(schedule, nest.result, machine, fixed)
+    return True
 
 
 def schedule_stages(schedule: Schedule, machine: Machine, fixed: int = 0) -> Schedule:
