@@ -10,11 +10,12 @@ import re
 import numpy as np
 import pytest
 
-from tests.graph.graphs import module
+from tests.graph.graphs import module, zeros
 from tests.schedule.rules import kernels as k
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.simplify import simplify
+from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.fuse import fuse
 from webmlc.graph.ops.winograd import Form
 from webmlc.loops.ir import For, LoopFunction, Seq, blocks, stores, walk_statements
@@ -264,6 +265,32 @@ def test_a_border_changes_nothing_of_what_it_surrounds() -> None:
     assert any(step["primitive"] == "parallel" for step in traces[0])
 
 
+def test_neighbours_share_weights_and_their_sigmoid_is_a_vector() -> None:
+    """A convolution into one channel: four pixels a tile, their epilogue along the row."""
+    text = f"""
+    g (float[1,8,6,10] x) => (float[1,1,4,8] y) <{zeros("w", 1, 8, 3, 3)}> {{
+      a = Conv (x, w)
+      y = Sigmoid(a)
+    }}
+    """
+    kernels = lower_module(fuse(choose_layouts(module(text))), "wasm").kernels
+    kernel = next(f for name, f in kernels.items() if "conv" in name)
+    chosen, schedule = choose_rule(kernel, RELAXED)
+    assert chosen == "rows"
+    for got, want in zip(
+        k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    sigmoid = {b.name for b in blocks(schedule.function.body) if b.name.startswith("sigmoid")}
+    kinds = {name: [schedule.loop(loop).kind for loop in schedule.loops(name)] for name in sigmoid}
+    assert all(found[-1] == "vectorized" for found in kinds.values())
+    reduced = next(n for n in schedule.blocks() if len(schedule.reduce_loops(n)) > 1)
+    inside = schedule.loops(reduced)[
+        schedule.loops(reduced).index(schedule.reduce_loops(reduced)[-1]) :
+    ]
+    assert [as_int(schedule.extent(loop)) for loop in inside[1:]] == [4, 2, 4]
+
+
 def test_rows_are_shared_as_a_whole() -> None:
     """The stages of a row hand it on in a thread's own memory, so one thread runs them all."""
     function = k.layer_norm(S, k.Var("rows"), 384)
@@ -492,14 +519,19 @@ def test_addresses_that_hold_for_a_loop_are_computed_before_it() -> None:
     assert not any(part in loop for part in ("select", "i32.mul", "i32.div", "i32.rem"))
 
 
-@pytest.mark.parametrize(("channels", "runs"), [(8, 3), (11, 1)])
-def test_a_convolution_into_one_channel_multiplies_vectors_of_its_inputs(channels, runs) -> None:
-    """Three runs of 24 elements are walked side by side, with two sums each; those of 33, which are
-    no whole vectors, one by one.
+@pytest.mark.parametrize(
+    ("width", "channels", "products", "vectors"),
+    [(4, 8, 8, 10), (4, 11, 8, 10), (3, 8, 6, 12), (3, 11, 2, 4)],
+)
+def test_a_convolution_into_one_channel_multiplies_vectors_of_its_inputs(
+    width: int, channels: int, products: int, vectors: int
+) -> None:
+    """Four neighbours share weights. Of three, each has its own: three runs of 24 elements are
+    walked side by side, with two sums each; those of 33, which are no whole vectors, one by one.
     """
-    body = _inner_loop(k.convolution(5, 4, channels, 1, 3), RELAXED, "relaxed")
-    assert body.count("f32x4.relaxed_madd") == 2 * runs
-    assert body.count("v128.load") == 4 * runs
+    body = _inner_loop(k.convolution(5, width, channels, 1, 3), RELAXED, "relaxed")
+    assert body.count("f32x4.relaxed_madd") == products
+    assert body.count("v128.load") == vectors
 
 
 @pytest.mark.parametrize(("tiles", "copied"), [(16, True), (12, False), (32, True)])

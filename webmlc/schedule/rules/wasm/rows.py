@@ -12,13 +12,14 @@ import math
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
-from webmlc.loops.ir import loads
+from webmlc.loops.ir import Load, loads
 from webmlc.schedule.analysis import (
     fold_of,
     is_dear,
     is_vectorizable,
     operations,
     reads_evenly,
+    value_nodes,
 )
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.wasm.nests import (
@@ -34,6 +35,8 @@ from webmlc.schedule.rules.wasm.tile import vectorize_columns
 from webmlc.schedule.rules.wasm.window import schedule_window
 from webmlc.schedule.schedule import Schedule
 
+SUMS = 8
+"""Vectors of sums of neighbours that are reduced together: enough to be in flight."""
 SHORT_ROW = 64
 """Reductions shorter than this run in two vectors: four take as long to add up as they save."""
 
@@ -76,7 +79,7 @@ def schedule_dear_epilogue(schedule: Schedule, machine: Machine) -> bool:
     schedule.compute_at(nest.copy, outer[-1])
     schedule.compute_at(update, innermost(schedule, nest.copy))
     fixed = schedule.loops(nest.result).index(outer[-1]) + 1
-    if not schedule_fold(schedule, update, machine):
+    if not schedule_fold(schedule, update, machine, innermost(schedule, nest.copy)):
         return False
     schedule_pointwise(schedule, nest.result, machine, fixed)
     return True
@@ -106,7 +109,12 @@ def schedule_stage(
     """Schedule one stage under `fixed` loops; `fuse`: make one loop of those that step evenly."""
     if fold_of(schedule.block(block)) is None:
         schedule_pointwise(schedule, block, machine, fixed, fuse)
-    elif not schedule_fold(schedule, block, machine):
+        return
+    shared = schedule.loops(block)[:fixed]
+    around = next((n for n in reversed(shared) if extent_of(schedule, n) != 1), None)
+    if around is not None and around != shared[-1]:
+        schedule.reorder(*shared[shared.index(around) + 1 :], around)
+    if not schedule_fold(schedule, block, machine, around):
         schedule_window(schedule, block, machine, fixed)
 
 
@@ -192,8 +200,13 @@ def _keep_near(schedule: Schedule, producer: str) -> None:
         schedule.set_scope(producer, "local")
 
 
-def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
-    """Reduce along the contiguous axis in vectors; False where nothing contiguous is reduced."""
+def schedule_fold(
+    schedule: Schedule, update: str, machine: Machine, around: str | None = None
+) -> bool:
+    """Reduce along the contiguous axis in vectors; False where nothing contiguous is reduced.
+
+    `around` is a loop right around it, some neighbours of which may be reduced together.
+    """
     reduced = schedule.reduce_loops(update)
     inner = schedule.loops(update)[-len(reduced) :] if reduced else []
     if not reduced or inner != reduced or not reads_evenly(schedule.function, update, reduced[-1]):
@@ -202,12 +215,15 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     size = extent_of(schedule, last)
     lanes = machine.lanes
     outer = [loop for loop in schedule.reduce_loops(update) if loop != last]
-    apart = _run_beside_each_other(schedule, outer, size, machine)
+    together = _neighbours(schedule, update, around, size, machine)
+    apart = together == 1 and _run_beside_each_other(schedule, outer, size, machine)
     width = lanes * (2 if apart or (size is not None and size < SHORT_ROW) else 4)
+    width = lanes * (SUMS // together) if together > 1 else width
     if size is not None and size < 2 * width:
         return False
     if size is None and outer:
         return False
+    neighbour = schedule.split(around, [None, together])[1] if around and together > 1 else None
     if size is None or size % width:
         # The rests of all runs together, or one would be added before the total is initialised.
         if outer:
@@ -225,15 +241,42 @@ def schedule_fold(schedule: Schedule, update: str, machine: Machine) -> bool:
     vectors, lane = schedule.split(schedule.reduce_loops(update)[-1], [None, lanes])
     vector = schedule.rfactor(lane, -1)
     blocks = [*runs, partial, vector, schedule.cache_write(vector, "local")]
+    each = [] if neighbour is None else schedule.fission(neighbour)
+    if each:
+        at = schedule.loops(partial).index(next(n for n in schedule.loops(partial) if n in each))
+        own, *steps = schedule.loops(partial)[at:-1]
+        schedule.reorder(*steps, own, schedule.loops(partial)[-1])
     for sums, loops in ((partial, schedule.reduce_loops(partial)), (vector, [vectors])):
         blocks += [schedule.decompose_reduction(sums, loops[0])] if loops else []
+    if each:
+        each.append(schedule.loops(blocks[-2])[at])
     for block in blocks:
         vectorize_columns(schedule, block, schedule.loops(block)[-1], machine)
     schedule.unroll(vectors)
     final = schedule.reduce_loops(update)[-1]
     schedule.decompose_reduction(update, final)
-    schedule.unroll(final)
+    for loop in (final, *each):
+        schedule.unroll(loop)
     return True
+
+
+def _neighbours(
+    schedule: Schedule, update: str, around: str | None, size: int | None, machine: Machine
+) -> int:
+    """How many iterations of the loop around a fold are reduced together: as many as divide it and
+    keep their sums in registers, where they share one of the values that are loaded; else 1.
+    """
+    if around is None or size is None:
+        return 1
+    block = schedule.block(update)
+    axes = zip(block.axes, block.bindings, strict=True)
+    own = {axis.var for axis, b in axes if around in {v.name for v in variables(b)}}
+    fold = fold_of(block)
+    read = [] if fold is None else [n for n in value_nodes(fold.value) if isinstance(n, Load)]
+    shared = [n for n in read if not any(own & variables(i) for i in n.indices)]
+    extent = extent_of(schedule, around) or 1
+    fitting = [n for n in (4, 2) if extent % n == 0 and 2 * SUMS // n * machine.lanes <= size]
+    return fitting[0] if own and fitting and 0 < len(shared) < len(read) else 1
 
 
 def _run_beside_each_other(
