@@ -207,7 +207,7 @@ def test_a_value_read_elsewhere_ends_the_group() -> None:
 
 
 PADDED = f"""
-g (float[1,8,HEIGHT,6] x) => (float[1,8,HEIGHT,6] y)
+g (float[1,8,HEIGHT,96] x) => (float[1,8,HEIGHT,96] y)
 <{zeros("w", 8, 8, 1, 1)}, {zeros("v", 8, 1, 3, 3)}> {{
   a = Conv (x, w)
   b = Relu(a)
@@ -220,11 +220,12 @@ g (float[1,8,HEIGHT,6] x) => (float[1,8,HEIGHT,6] y)
 @pytest.mark.parametrize(
     ("height", "last", "expected"),
     [
-        ("6", "Relu(c)", ["conv_relu_pad", "depthwiseconv_relu"]),
-        ("6", "Add(c, b)", ["conv_relu", "pad", "depthwiseconv_add"]),
+        ("96", "Relu(c)", ["conv_relu_pad", "depthwiseconv_relu"]),
+        ("80", "Relu(c)", ["conv_relu", "pad", "depthwiseconv_relu"]),
+        ("96", "Add(c, b)", ["conv_relu", "pad", "depthwiseconv_add"]),
         ("h", "Relu(c)", ["conv_relu", "pad", "depthwiseconv_relu"]),
     ],
-    ids=["read once", "read twice", "a product of a symbolic number of rows"],
+    ids=["read once", "too small", "read twice", "a product of a symbolic number of rows"],
 )
 def test_a_map_is_written_into_its_padding(height: str, last: str, expected: list[str]) -> None:
     text = PADDED.replace("HEIGHT", height).replace("LAST", last)

@@ -13,6 +13,7 @@ reduction takes the pointwise nodes that only it reads; what is left joins by it
 from __future__ import annotations
 
 import keyword
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,10 @@ from webmlc.graph.ops.windows import Windows
 
 POINTWISE = MAPS | {"injective"}
 _LOOK_AHEAD = 24
+_COPY = 1 << 18
+"""Bytes of a map that a kernel which pads it, too, must save copying: it has some two hundred bytes
+more of code, and no other shares them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +131,11 @@ class _Fusion:
         known = self.scope.type_of(live[0])
         if pad.op != "Pad" or pad in self.groups or known is None:
             return
-        if _is_one_product(group[0]) and None in map(as_int, known.shape[1:]):
+        sizes = [as_int(size) for size in known.shape[1:]]
+        if None in sizes and _is_one_product(group[0]):
             return  # each row of the map would end in a remainder, instead of the last one
+        if None not in sizes and math.prod(filter(None, sizes)) * known.dtype.bytes < _COPY:
+            return
         data = placeholder(live[0], known.shape, known.dtype)
         if pieces_of_node(pad, self.function, (data,)) and self.fits_limits([*group, pad]):
             group.append(pad)
