@@ -8,6 +8,7 @@ import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
+from webmlc.core.rewrite import evaluate
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.ir import Module
 from webmlc.graph.ops.winograd import MANY_POINTS, Form
@@ -82,6 +83,26 @@ def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
     (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
     *planes, batch, down, across, _ = made.main.types[product.inputs[0]].shape
     assert [as_int(n) for n in (*planes, down, across)] == [6, 6, 14, 14] and str(batch) == "n"
+
+
+def test_each_window_of_a_map_of_symbolic_size_has_padding_for_its_own_tiles(monkeypatch) -> None:
+    monkeypatch.setattr("webmlc.graph.use_winograd.TILES", (4,))
+    monkeypatch.setattr("webmlc.graph.use_winograd.goes_by_rows", lambda *_: False)
+    text = f"""
+    g (float[n,64,h,w] x) => (float[n,o,a,b] y, float[n,p,c,d] z)
+    <{zeros("short", 64, 64, 3, 3)}, {zeros("long", 64, 64, 5, 5)}> {{
+      y = Conv (x, short) z = Conv (x, long)
+    }}
+    """
+    made = use_winograd(choose_layouts(module(text))).main
+    forms = [node for node in made.nodes if node.op in ("WinogradInput", "WinogradConv")]
+    assert len(forms) == 2
+    for node in forms:
+        present, sizes = made.types[node.inputs[0]].shape[1:3], node.attributes["sizes"]
+        for form, extent, size in zip(node.attributes["forms"], present, sizes, strict=True):
+            for n in range(5, 200):
+                at = {"h": n, "w": n}
+                assert evaluate(extent, at) >= evaluate(form.inputs(size), at)
 
 
 def test_windows_with_holes_stay_direct() -> None:
