@@ -68,9 +68,12 @@ def schedule_dear_epilogue(schedule: Schedule, machine: Machine) -> bool:
     epilogue = epilogue_of(schedule.function, schedule.block(update))
     if epilogue is None or rest != [epilogue.name] or not is_dear(epilogue):
         return False
-    *outer, column = (n for n in schedule.loops(rest[0]) if extent_of(schedule, n) != 1)
+    loops = [loop for loop in schedule.loops(rest[0]) if extent_of(schedule, loop) != 1]
+    if len(loops) < 2:
+        return False
+    *outer, column = loops
     size = extent_of(schedule, column)
-    if not outer or size is None or size < machine.lanes:
+    if size is None or size < machine.lanes:
         return False
     if not is_vectorizable(schedule.function, rest[0], column, machine.lanes):
         return False
