@@ -287,7 +287,7 @@ def _stays(node: Node) -> bool:
 def _is_one_product(node: Node) -> bool:
     """True for a convolution by windows of one tap: a product of all pixels of the map."""
     windows = node.attributes.get("windows")
-    return isinstance(windows, Windows) and {*windows.kernel, *windows.strides} == {1}
+    return isinstance(windows, Windows) and windows.are_elements
 
 
 def _constant(node: Node) -> Node:

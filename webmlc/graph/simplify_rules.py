@@ -257,12 +257,19 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
                 scaled = rewriting.fresh(node, "scaled")
                 rewriting.types[scaled] = context.outputs[0]
                 factors = (inner.inputs[x], node.inputs[other])
-                product = Node("Mul", factors, (scaled,), origin=inner.origin)
-                again = merge_constants(rewriting, product, rewriting.scope.context(product))
-                name = rewriting.emit(again or product)
+                name = _emit_product(rewriting, factors, scaled, inner.origin)
                 shift = rewriting.constant((a * b).astype(outer.dtype), inner.inputs[c])
                 return replace(node, op="Add", inputs=(name, shift))
     return None
+
+
+def _emit_product(
+    rewriting: Rewriting, factors: tuple[str, str], output: str, origin: tuple[str, ...]
+) -> str:
+    """Emit a product by a constant, merged with the constants that make its other factor."""
+    product = Node("Mul", factors, (output,), origin=origin)
+    again = merge_constants(rewriting, product, rewriting.scope.context(product))
+    return rewriting.emit(again or product)
 
 
 def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
@@ -282,9 +289,7 @@ def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | No
         two = rewriting.constant(np.array(2, shift.dtype), tanh)
         doubled, sigmoid = (rewriting.fresh(node, what) for what in ("doubled", "sigmoid"))
         rewriting.types[doubled] = rewriting.types[sigmoid] = context.outputs[0]
-        product = Node("Mul", (maker.inputs[0], two), (doubled,), origin=maker.origin)
-        again = merge_constants(rewriting, product, rewriting.scope.context(product))
-        name = rewriting.emit(again or product)
+        name = _emit_product(rewriting, (maker.inputs[0], two), doubled, maker.origin)
         name = rewriting.emit(Node("Sigmoid", (name,), (sigmoid,), origin=maker.origin))
         scale = rewriting.constant(shift + shift, node.inputs[other])
         return replace(node, op="Mul", inputs=(name, scale))

@@ -139,4 +139,4 @@ def _is_product(node: Node) -> bool:
     if node.op == "MatMul":
         return True
     windows: Windows = node.attributes["windows"]
-    return {*windows.kernel, *windows.strides, node.attributes["groups"]} == {1}
+    return windows.are_elements and node.attributes["groups"] == 1

@@ -82,6 +82,11 @@ class Windows:
         return len(self.inputs)
 
     @property
+    def are_elements(self) -> bool:
+        """True where every window is one element, and every element a window's."""
+        return {*self.kernel, *self.strides} == {1}
+
+    @property
     def sizes(self) -> tuple[Expr, ...]:
         """Positions a dimension. Rounding up never starts a window in the end padding."""
         return tuple(self._size(d) for d in range(self.rank))

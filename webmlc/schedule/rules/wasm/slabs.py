@@ -23,7 +23,7 @@ def slabs(function: LoopFunction, machine: Machine) -> Schedule | None:
 
     nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
     fills = [nest for nest in nests if _fills(nest)]
-    rest = [nest for nest in nests if nest not in fills]
+    rest = [nest for nest in nests if not _fills(nest)]
     if not fills or not rest:
         return None
     schedule = Schedule(function)

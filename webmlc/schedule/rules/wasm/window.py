@@ -56,7 +56,8 @@ def schedule_window(schedule: Schedule, update: str, machine: Machine, fixed: in
     assert last is not None
     if last in schedule.loops(update)[:fixed]:
         return False
-    edge = _edge(schedule, update, last, machine)
+    is_small = _is_small(schedule, update)
+    edge = _edge(schedule, update, last, machine, is_small)
     if edge is None:
         return False
     nest = accumulate_locally(schedule, update)
@@ -68,7 +69,6 @@ def schedule_window(schedule: Schedule, update: str, machine: Machine, fixed: in
         schedule.reorder(*[loop for loop in inner if loop != column], column)
     compute_results_at(schedule, nest, column)
     row = named[live[-2]] if len(live) > 1 else None
-    is_small = _is_small(schedule, update)
     if edge:
         _Tiles(schedule, machine, is_small).between_edges(nest, column, edge)
         return True
@@ -84,12 +84,14 @@ def _is_small(schedule: Schedule, update: str) -> bool:
     return taps is not None and taps <= UNROLLED_TAPS
 
 
-def _edge(schedule: Schedule, update: str, lane: str, machine: Machine) -> int | None:
+def _edge(
+    schedule: Schedule, update: str, lane: str, machine: Machine, is_small: bool
+) -> int | None:
     """Iterations at both ends of the lane axis whose windows reach beyond it, in whole vectors;
     `None` where the others do not make vectors.
     """
     size, lanes = extent_of(schedule, lane) or 0, machine.lanes
-    widest = min(UNROLLED_TAPS, (size - lanes) // 2) if _is_small(schedule, update) else 0
+    widest = min(UNROLLED_TAPS, (size - lanes) // 2) if is_small else 0
     edges = range(0, max(widest, 0) + 1, lanes)
     fits = (is_vectorizable(schedule.function, update, lane, lanes, edge=edge) for edge in edges)
     return next((edge for edge, fit in zip(edges, fits, strict=True) if fit), None)
