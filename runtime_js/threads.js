@@ -3,6 +3,10 @@
 // Between runs a helper spins briefly, then sleeps on shared control words: no message is posted per run. Within a run it
 // takes work from the leader's loops (see target/wasm/threads.py); the leader never waits for one that comes late. One command
 // brings a helper back to its event loop, where a message waits with a new memory.
+//
+// The leader does not wake helpers itself: some systems put a woken thread on the core of the one that woke it while that core
+// has room for one more, and leave the next one idle. The caller is woken instead: it wakes the helpers, for whom there is no
+// room beside the leader then, and sleeps.
 
 import { toData } from "./errors.js";
 import { RUNNING } from "./memory_plan.js";
@@ -10,13 +14,21 @@ import { RUNNING } from "./memory_plan.js";
 /** @typedef {import("./types.d.ts").Help} Help */
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 
-export const CONTROL_BYTES = 64;
 const GENERATION = 0; // counts commands
 const COMMAND = 1;
 const LEFT = 2; // helpers that have left for the new memory
+const ASLEEP = 3; // helpers that sleep until the next command
+const CALLS = 4; // counts what the caller is woken for
+const CALLER = 5; // 1 once it listens
+const CONTROL_WORDS = 16;
 const RUN = 1;
 const NEW_MEMORY = 2;
 const IDLE_SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
+
+/** What the threads of a model share besides its memory. */
+export function controlWords() {
+  return new Int32Array(new SharedArrayBuffer(4 * CONTROL_WORDS));
+}
 
 /** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleRun} */
 export function instantiate(module, memory) {
@@ -32,7 +44,9 @@ export function help({ tid, threads, module, memory, control, seen, port }) {
     const run = instantiate(module, memory);
     for (;;) {
       for (let i = 0; i < IDLE_SPINS && Atomics.load(control, GENERATION) === seen; i++);
+      Atomics.add(control, ASLEEP, 1); // before the last look, so that who commands after it sees a sleeper
       while (Atomics.load(control, GENERATION) === seen) Atomics.wait(control, GENERATION, seen);
+      Atomics.sub(control, ASLEEP, 1);
       seen = Atomics.load(control, GENERATION);
       if (Atomics.load(control, COMMAND) === NEW_MEMORY) break;
       run(0, 0, tid, threads);
@@ -41,6 +55,16 @@ export function help({ tid, threads, module, memory, control, seen, port }) {
     Atomics.notify(control, LEFT);
   } catch (error) {
     port.postMessage(toData(error)); // straight to the page: the leader waits for this thread's work
+  }
+}
+
+/** The caller: wake the helpers whenever the leader wants them. @param {Int32Array} control */
+export function passOnCalls(control) {
+  Atomics.store(control, CALLER, 1);
+  for (;;) {
+    const calls = Atomics.load(control, CALLS);
+    Atomics.notify(control, GENERATION);
+    Atomics.wait(control, CALLS, calls);
   }
 }
 
@@ -81,5 +105,11 @@ export function announceMemory(control, helpers) {
 function command(control, what) {
   Atomics.store(control, COMMAND, what);
   Atomics.add(control, GENERATION, 1);
-  Atomics.notify(control, GENERATION);
+  if (!Atomics.load(control, ASLEEP)) return;
+  if (!Atomics.load(control, CALLER)) {
+    Atomics.notify(control, GENERATION);
+  } else {
+    Atomics.add(control, CALLS, 1);
+    Atomics.notify(control, CALLS);
+  }
 }

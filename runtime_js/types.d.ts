@@ -168,6 +168,7 @@ export interface Load {
   threads: number;
   module: string;
   ports: MessagePort[];
+  control: Int32Array | null;
 }
 
 export interface Execute {

@@ -7,6 +7,7 @@ import { fromData, InternalError, PackageError, toData } from "./errors.js";
 import { canShareMemory, openWorker } from "./platform.js";
 import { FAILURE, MESSAGE, nextBell, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
+import { controlWords } from "./threads.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -16,6 +17,7 @@ import { instantiateHere, Pace } from "./short_runs.js";
 /** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 /** @typedef {"dot" | "relaxed" | "simd128"} Variant */
 /** A request that can be made again. `binding`: the symbols, for which the memory must be bound. */
 /** @typedef {{ slot: number, binding: string, downloads: Transfers, places: Map<string, Uint8Array>, pace: Pace }} Made */
@@ -96,6 +98,10 @@ export class WasmDevice {
     this.made = new Map();
     this.slots = 0;
     this.threads = 1;
+    /** @type {Int32Array | null} Of the worker and its helpers. */
+    this.control = null;
+    /** @type {WorkerDoor | null} */
+    this.caller = null;
     this.bound = ""; // for which symbols the memory is
     /** @type {Shared | null} */
     this.shared = null;
@@ -134,7 +140,9 @@ export class WasmDevice {
     });
     const { words } = this;
     this.threads = threads;
-    this.stages = await this.#call({ type: "load", base: base.href, manifest, own, threads, module, ports, words }, ports);
+    const control = threads > 1 ? controlWords() : null;
+    this.stages = await this.#call({ type: "load", base: base.href, manifest, own, threads, module, ports, words, control }, ports);
+    this.control = control;
   }
 
   /**
@@ -163,6 +171,7 @@ export class WasmDevice {
         this.shared = shared;
         this.here = null;
       }
+      this.#openCaller();
       if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace(this.threads) });
       return canShareMemory ? fill(roomFor(downloads), downloads) : downloads;
     } catch (error) {
@@ -205,6 +214,15 @@ export class WasmDevice {
       throw fromData(toData(error));
     }
     return performance.now() - begin;
+  }
+
+  /** The thread that wakes the helpers: opened once a first result is there, for that can do without. */
+  #openCaller() {
+    if (!this.control || this.caller) return;
+    const url = new URL("./wasm_helper.js", import.meta.url);
+    this.caller = openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
+    this.caller.onError((message) => this.#fail(new InternalError(`a thread of the model failed: ${message}`)));
+    this.caller.post({ type: "caller", control: this.control });
   }
 
   /** Room for the results of a run here, made after the one before, when the page had nothing else to do. @param {Made} request */
@@ -255,6 +273,7 @@ export class WasmDevice {
   #fail(error) {
     this.failure ??= error;
     this.worker.terminate();
+    this.caller?.terminate();
     for (const { reject } of this.pending.values()) reject(error);
     this.pending.clear();
   }

@@ -11,7 +11,7 @@ import { InternalError, PackageError, toData } from "./errors.js";
 import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages, usedOn } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
 import { loops, neededFiles, tripCount } from "./sizes.js";
-import { announceMemory, CONTROL_BYTES, instantiate, runTogether } from "./threads.js";
+import { announceMemory, instantiate, runTogether } from "./threads.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
@@ -54,13 +54,13 @@ export class Leader {
   }
 
   /** @param {Load} load @param {WeightFile[]} files */
-  constructor({ manifest, own, threads }, files) {
+  constructor({ manifest, own, threads, control }, files) {
     this.manifest = manifest;
     this.own = own;
     this.threads = threads;
     this.program = /** @type {Program} */ (manifest.programs[own]);
     this.stages = stages(manifest, own);
-    this.control = new Int32Array(threads > 1 ? new SharedArrayBuffer(CONTROL_BYTES) : new ArrayBuffer(CONTROL_BYTES));
+    this.control = control;
     /** @type {WorkerDoor[]} */
     this.helpers = [];
     /** @type {Map<string, Binding>} */
@@ -161,7 +161,7 @@ export class Leader {
   /** @param {number} first @param {number} last */
   #runSteps(first, last) {
     if (first === last) return;
-    if (this.helpers.length) runTogether(this.run, this.memory, this.control, this.threads, first, last);
+    if (this.control) runTogether(this.run, this.memory, this.control, this.threads, first, last);
     else this.run(first, last, 0, 1);
   }
 
@@ -209,7 +209,7 @@ export class Leader {
     this.bytes = new Uint8Array(this.memory.buffer);
     this.bytes.set(grows ? old : old.subarray(0, total - arena));
     if (this.module) this.run = instantiate(this.module, this.memory);
-    if (!this.helpers.length) return;
+    if (!this.control) return;
     const seen = announceMemory(this.control, this.helpers.length);
     for (const helper of this.helpers) helper.post({ memory: this.memory, seen });
   }
