@@ -65,6 +65,7 @@ export function chooseVariant(modules, wanted) {
 }
 
 const MAX_REQUESTS = 16;
+const CALLER_DELAY_MS = 100; // between runs in a row helpers do not sleep
 const PAGE_BYTES = 4096; // of the operating system's memory, or a part of one
 const LEAST_SPARE = 16 * PAGE_BYTES; // less is soon there
 
@@ -171,7 +172,7 @@ export class WasmDevice {
         this.shared = shared;
         this.here = null;
       }
-      this.#openCaller();
+      if (this.control && !this.caller) setTimeout(() => this.#openCaller(), CALLER_DELAY_MS);
       if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace(this.threads) });
       return canShareMemory ? fill(roomFor(downloads), downloads) : downloads;
     } catch (error) {
@@ -216,9 +217,9 @@ export class WasmDevice {
     return performance.now() - begin;
   }
 
-  /** The thread that wakes the helpers: opened once a first result is there, for that can do without. */
+  /** The thread that wakes the helpers: not opened before a first result is there, and those that follow at once. */
   #openCaller() {
-    if (!this.control || this.caller) return;
+    if (this.failure || this.caller) return;
     const url = new URL("./wasm_helper.js", import.meta.url);
     this.caller = openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
     this.caller.onError((message) => this.#fail(new InternalError(`a thread of the model failed: ${message}`)));

@@ -7,6 +7,7 @@
 // exactly as large as the plan needs. For symbolic shapes it grows, in place as far as its maximum goes; then a larger
 // one replaces it.
 
+import { announce, derivedBytes, DERIVING_WORDS, finish } from "./deriving.js";
 import { InternalError, PackageError, toData } from "./errors.js";
 import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages, usedOn } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
@@ -31,6 +32,7 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 const MAX_PAGES = 65536;
 const MAX_BINDINGS = 16; // cached plans
+const LEAST_BESIDE = 1 << 24; // bytes of derived buffers that are worth a thread of their own
 
 export class Leader {
   /**
@@ -50,6 +52,7 @@ export class Leader {
     const leader = new Leader(load, files);
     if (code) await leader.#compile(load, code);
     await weights;
+    leader.#finishDeriving();
     return leader;
   }
 
@@ -81,6 +84,9 @@ export class Leader {
     /** @type {Map<WeightFile, number>} */
     this.received = new Map();
     this.early = this.#early(files);
+    this.ready = 0; // early steps whose constants have come
+    /** @type {{ door: WorkerDoor, words: Int32Array } | null} */
+    this.deriver = null;
   }
 
   /**
@@ -89,19 +95,28 @@ export class Leader {
    * @param {Promise<ArrayBuffer>} code
    */
   async #compile({ module: path, ports }, code) {
-    const started = ports.map(() => this.#openHelper());
-    for (const helper of started) helper.catch(() => {}); // reported where it is awaited
+    const workers = ports.map(() => this.#openHelper());
+    this.helpers = workers.map(({ door }) => door);
+    const beside = canShareMemory && derivedBytes(this.program, this.first.layout) >= LEAST_BESIDE;
+    if (beside && !workers.length) workers.push(this.#openHelper());
+    const started = Promise.all(workers.map(({ started }) => started));
+    started.catch(() => {}); // reported where it is awaited
     this.module = await WebAssembly.compile(await code).catch((error) => {
       throw new PackageError(`${path}: is no valid WebAssembly module here (${error.message})`);
     });
     this.run = instantiate(this.module, this.memory);
     const { threads, module, memory, control } = this;
+    this.#bind(this.first.symbols);
+    if (beside) {
+      const words = new Int32Array(new SharedArrayBuffer(DERIVING_WORDS * 4));
+      this.deriver = { door: workers[0].door, words };
+      this.deriver.door.post({ type: "derive", module, memory, words, steps: this.early.map(({ step }) => step) });
+    }
     for (const [i, port] of ports.entries()) {
       this.helpers[i].post({ tid: i + 1, threads, module, memory, control, seen: 0, port }, [port]);
     }
-    this.#bind(this.first.symbols);
     this.#derive();
-    await Promise.all(started);
+    await started;
   }
 
   /** The steps that make the derived buffers. @param {WeightFile[]} files @returns {EarlyStep[]} */
@@ -118,12 +133,25 @@ export class Leader {
       );
   }
 
-  /** Make the derived buffers whose constants have come, in order: they are ready soon after the last byte. */
+  /** Make the derived buffers whose constants have come, in order, or have them made. */
   #derive() {
-    while (this.early.length && this.early[0].needs.every(({ file, end }) => end <= (this.received.get(file) ?? 0))) {
-      const { step } = /** @type {EarlyStep} */ (this.early.shift());
-      this.#runSteps(step, step + 1);
+    const { early, deriver, received } = this;
+    for (; this.ready < early.length; this.ready++) {
+      const { step, needs } = early[this.ready];
+      if (!needs.every(({ file, end }) => end <= (received.get(file) ?? 0))) break;
+      if (!deriver) this.#runSteps(step, step + 1);
     }
+    if (deriver) announce(deriver.words, this.ready);
+  }
+
+  /** What the deriver has not begun when all weights are there, all threads make together. */
+  #finishDeriving() {
+    if (!this.deriver) return;
+    const { door, words } = this.deriver;
+    const done = finish(words, this.helpers.length > 0);
+    for (const { step } of this.early.slice(done)) this.#runSteps(step, step + 1);
+    if (!this.helpers.length) door.terminate();
+    this.deriver = null;
   }
 
   /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */
@@ -239,15 +267,15 @@ export class Leader {
     if (this.bound) this.#derive();
   }
 
-  /** A helper's worker, which comes up while the module is on its way; resolves when the helper has it. */
+  /** A worker for a helper, which comes up while the module is on its way: its door, and a promise that it has what it needs. */
   #openHelper() {
     const url = new URL("./wasm_helper.js", import.meta.url);
-    const helper = openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
-    this.helpers.push(helper);
-    return new Promise((resolve, reject) => {
-      helper.listen(resolve);
-      helper.onError((message) => reject(new InternalError(`a thread of the model failed: ${message}`)));
+    const door = openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
+    const started = new Promise((resolve, reject) => {
+      door.listen(resolve);
+      door.onError((message) => reject(new InternalError(`a thread of the model failed: ${message}`)));
     });
+    return { door, started };
   }
 }
 

@@ -10,8 +10,8 @@
 //
 // Shared by tests/browser (through run_pages.mjs) and by benchmarks/.
 
-import { createReadStream, existsSync } from "node:fs";
-import { stat } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { open, stat } from "node:fs/promises";
 import { createServer } from "node:http";
 import path from "node:path";
 import { chromium } from "playwright-core";
@@ -45,6 +45,22 @@ const MIME_TYPES = {
   ".wasm": "application/wasm",
   ".wgsl": "text/plain; charset=utf-8",
 };
+
+/** @param {string} file @param {import("node:http").ServerResponse} response */
+async function send(file, response) {
+  const handle = await open(file);
+  const piece = Buffer.allocUnsafeSlow(PIECE_BYTES); // used again and again: a new one each time is work for the collector
+  try {
+    for (;;) {
+      const { bytesRead } = await handle.read(piece, 0, PIECE_BYTES);
+      if (!bytesRead) break;
+      await new Promise((resolve, reject) => response.write(piece.subarray(0, bytesRead), (error) => (error ? reject(error) : resolve(undefined))));
+    }
+    response.end();
+  } finally {
+    await handle.close();
+  }
+}
 
 /**
  * Serve folders on a free loopback port.
@@ -84,7 +100,7 @@ export async function startServer(mounts, { isolated = true, headers = {} } = {}
     entry.bytes = found.size;
     const type = MIME_TYPES[path.extname(file)] ?? "application/octet-stream";
     response.writeHead(200, { ...sent, "Content-Type": type, "Content-Length": found.size });
-    createReadStream(file, { highWaterMark: PIECE_BYTES }).pipe(response);
+    await send(file, response).catch(() => response.destroy());
   });
 
   await new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(undefined)));
