@@ -229,7 +229,7 @@ def test_sleeping_helpers_are_called(site: Path) -> None:
     (report,) = open_pages({"/": site}, Page("/", PAUSES, arg={"sizes": sizes, "pause": 250}))
     assert (
         report.value["started"] == 2
-    )  # the leader, which starts its helper itself, and the caller
+    )  # the leader, who starts its helper, and the caller
     for run, (n, got) in enumerate(zip(sizes, report.value["outputs"], strict=True)):
         x = np.arange(run, run + 4 * n, dtype=np.float32).reshape(n, 4)
         np.testing.assert_allclose(np.reshape(got, (n, 4)), expected(x), rtol=1e-6)
