@@ -20,10 +20,13 @@ const LEFT = 2; // helpers that have left for the new memory
 const ASLEEP = 3; // helpers that sleep until the next command
 const CALLS = 4; // counts what the caller is woken for
 const CALLER = 5; // 1 once it listens
+const NEVER = 6; // nobody notifies it
 const CONTROL_WORDS = 16;
 const RUN = 1;
 const NEW_MEMORY = 2;
 const IDLE_SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
+
+const CALL_DELAY_MS = 0.1; // after which the page, which asked for the run, sleeps, and leaves a core to a helper
 
 /** What the threads of a model share besides its memory. */
 export function controlWords() {
@@ -63,6 +66,7 @@ export function passOnCalls(control) {
   Atomics.store(control, CALLER, 1);
   for (;;) {
     const calls = Atomics.load(control, CALLS);
+    Atomics.wait(control, NEVER, 0, CALL_DELAY_MS);
     Atomics.notify(control, GENERATION);
     Atomics.wait(control, CALLS, calls);
   }
