@@ -41,7 +41,7 @@ def test_scripts_lose_comments_and_indentation() -> None:
  */
 export function add(a) {
   // One more.
-  const text = "// no comment"; // kept: it shares a line with code
+  const text = "// no comment"; // Why.
   /** @type {number} */
   const b = /** @type {number} */ (a);
   return b + 1;
@@ -50,7 +50,7 @@ export function add(a) {
     assert (
         without_comments(script)
         == """export function add(a) {
-const text = "// no comment"; // kept: it shares a line with code
+const text = "// no comment";
 const b = (a);
 return b + 1;
 }

@@ -34,9 +34,9 @@ _CACHED = 2_000_000
 """Elements of planes that the third-level cache keeps: every pair of panels reads all of them."""
 _LANES = 4
 """Columns of the left matrix that the transform takes at once."""
-CODE = 3_500_000
-"""Multiply-adds that all products of one shape, which share their kernels, must save: it is a
-thousand bytes of code.
+CODE = 8_000_000
+"""Multiply-adds that all products of one shape, which share their kernels, must save: it is some
+two thousand bytes of code.
 """
 
 

@@ -1,6 +1,6 @@
 """The JavaScript runtime as a package holds it.
 
-In: the folder `runtime_js`. Out: its files for pages, by name: scripts without most comments and
+In: the folder `runtime_js`. Out: its files for pages, by name: scripts without comments and
 indentation, and the modules that a page and its workers share joined into `webmlc.js`, so that one
 request brings what a first run waits for. Imports are taken out; no JavaScript is generated.
 
@@ -23,6 +23,7 @@ WORKERS = ("wasm_worker.js", "wasm_helper.js")
 SUFFIXES = (".js", ".ts", ".html", ".css")
 
 _TYPE = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
+_REMARK = re.compile(r" +// .*$", re.MULTILINE)
 _LINE = re.compile(r"^[ \n]*(?://.*\n[ \n]*)*", re.MULTILINE)
 _IMPORT = re.compile(r'^(?:import|export) \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
@@ -68,13 +69,13 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_comments(script: str) -> str:
-    """A script of ours without what pages need not download: lines that only comment, comments that
-    give a type, indentation. (No text of ours spans lines, or holds what looks like a comment.)
+    """A script of ours without what pages need not download: comments and indentation. (No text of
+    ours spans lines, or holds what looks like a comment.)
 
     >>> without_comments("/** @type {number} */\\nlet a = 1; // one\\n  // Two.\\n  a = 2;\\n")
-    'let a = 1; // one\\na = 2;\\n'
+    'let a = 1;\\na = 2;\\n'
     """
-    return _LINE.sub("", _TYPE.sub("", script))
+    return _LINE.sub("", _REMARK.sub("", _TYPE.sub("", script)))
 
 
 def _folder() -> Path:
