@@ -22,8 +22,6 @@ from __future__ import annotations
 OFFER = 0
 DONE = 64
 """Chunks that helpers have finished."""
-WAITS = 68
-"""1 while the leader sleeps until helpers have finished theirs."""
 RUNNING = 128
 """1 while helpers are wanted: the host sets it before a run, the leader clears it at the end."""
 LOOP, EXTENT, CHUNKS = 192, 196, 200
@@ -34,10 +32,15 @@ _MOST_CHUNKS = 64
 """Enough that a loop's first run is soon optimised code, and that the last chunk is little."""
 _NAP, _LONGEST_NAP = 200_000, 3_200_000
 """Nanoseconds that a helper without chunks sleeps: it may keep the leader from its core."""
-_PATIENCE, _LEAST_PATIENCE, _TRUST = 1 << 18, 1 << 10, 1 << 12
+_REST = 50_000
+"""Nanoseconds that the leader sleeps before it looks again whether helpers are done. They do not
+wake it: some systems put a woken thread on the core of the one that woke it, for the whole run.
+"""
+_PATIENCE, _LEAST_PATIENCE, _TRUST = 1 << 18, 1 << 16, 1 << 12
 """Turns that a thread looks out for what another does before it sleeps: some tenths of a
 millisecond. A quarter of that after each time in vain, for then the other does not run, or not
-beside this thread; `_TRUST` more after each time not.
+beside this thread; `_TRUST` more after each time not. The least is as long as a usual chunk takes:
+some systems sleep for milliseconds when asked for less.
 """
 
 THREADS = f"""(type $loop (func (param i32) (param i32)))
@@ -111,14 +114,12 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
       (then (call $trust) (return)))
     (br_if $spin (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))))
   (call $distrust)
-  (i32.atomic.store offset={WAITS} (i32.const 0) (i32.const 1))
-  (block $met
-    (loop $sleep
-      (br_if $met (i32.eq (local.get $theirs)
-        (local.tee $done (i32.atomic.load offset={DONE} (i32.const 0)))))
-      (drop (memory.atomic.wait32 offset={DONE} (i32.const 0) (local.get $done) (i64.const -1)))
-      (br $sleep)))
-  (i32.atomic.store offset={WAITS} (i32.const 0) (i32.const 0)))
+  (loop $sleep
+    (local.set $done (i32.atomic.load offset={DONE} (i32.const 0)))
+    (if (i32.ne (local.get $done) (local.get $theirs)) (then
+      (drop (memory.atomic.wait32 offset={DONE}
+        (i32.const 0) (local.get $done) (i64.const {_REST})))
+      (br $sleep)))))
 (func $help (local $spins i32) (local $nap i64)
   (local.set $spins (global.get $patience))
   (local.set $nap (i64.const {_NAP}))
@@ -127,8 +128,6 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
     (if (call $claim)
       (then
         (drop (i32.atomic.rmw.add offset={DONE} (i32.const 0) (i32.const 1)))
-        (if (i32.atomic.load offset={WAITS} (i32.const 0)) (then
-          (drop (memory.atomic.notify offset={DONE} (i32.const 0) (i32.const 1)))))
         (call $trust)
         (local.set $spins (global.get $patience))
         (local.set $nap (i64.const {_NAP})))
