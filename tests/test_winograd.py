@@ -26,8 +26,8 @@ SCRIPT = Path(__file__).parent / "js" / "run_sines.mjs"
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution of stride `stride`, in tiles of `tile` outputs, all at once or by rows of them;
-    and how far it may err.
+    """A convolution of stride `stride`, in tiles of `tile` outputs along each dimension, or `down`
+    times `tile`, all at once or by rows of them; and how far it may err.
     """
 
     tile: int
@@ -37,13 +37,19 @@ class Case:
     channels: int = CHANNELS
     by_rows: bool = False
     groups: int = 1
+    down: int | None = None
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        return (self.down or self.tile, self.tile)
 
     @property
     def name(self) -> str:
         window = f"{'x'.join(map(str, self.kernel))}, stride {self.stride}"
         how = ", by rows" if self.by_rows else ""
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
-        return f"F({self.tile}) of {window}, {self.channels} channels{groups}{how}"
+        tile = self.tile if self.down is None else f"{self.down}x{self.tile}"
+        return f"F({tile}) of {window}, {self.channels} channels{groups}{how}"
 
     @property
     def size(self) -> int:
@@ -57,8 +63,19 @@ class Case:
         return Layer(self.channels, CHANNELS, sizes, kernel, strides, self.groups)
 
     def forms(self) -> Forms:
-        (found,) = (f for f in self.layer().forms() if {f[0].tile, f[1].tile} <= {self.tile, 1})
-        return found
+        """Of windows along one dimension, those along it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("webmlc.graph.use_winograd._CACHED", 0)
+            found = self.layer().forms()
+        (wanted,) = (
+            forms
+            for forms in found
+            if all(
+                form.tile == (1 if form.kernel == 1 else tile)
+                for form, tile in zip(forms, self.tiles, strict=True)
+            )
+        )
+        return wanted
 
     def pads(self) -> list[int]:
         return [k // 2 for k in self.kernel] * 2
@@ -139,6 +156,9 @@ CASES = [
     Case(3, (5,), stride=2, groups=2),
     Case(2, (5, 3), stride=2, groups=4),
     Case(4, (7, 7), stride=2, bound=1e-5, channels=3, by_rows=True),
+    Case(4, down=1),
+    Case(3, (5, 3), stride=2, down=1),
+    Case(1, down=4, groups=2),
 ]
 
 
@@ -154,8 +174,9 @@ def package(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(case: Case, model: onnx.ModelProto, folder: Path) -> Path:
+    forms = case.forms()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("webmlc.graph.use_winograd.TILES", (case.tile,))
+        patch.setattr("webmlc.graph.use_winograd.Layer.forms", lambda _: [forms])
         patch.setattr("webmlc.graph.use_winograd.goes_by_rows", lambda *_: case.by_rows)
         patch.setattr("webmlc.graph.use_winograd.CODE", -(10**9))  # in a map so small it loses
         webmlc.build(model, folder, target="wasm")

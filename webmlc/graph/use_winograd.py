@@ -33,8 +33,8 @@ from webmlc.graph.ops.windows import Windows
 from webmlc.graph.ops.winograd import MANY_POINTS, POINTS, Form, Forms
 from webmlc.graph.simplify_graph import remove_dead_code
 
-TILES = (2, 3, 4, 5, 6, 7, 8)
-"""Outputs along a tile."""
+TILES = (1, 2, 3, 4, 5, 6, 7, 8)
+"""Outputs along a tile. Of one: along this dimension a product for each tap, as without tiles."""
 _COMMON = 6
 """Outputs along a tile of any window. With more, those of few taps would save little and err more.
 """
@@ -44,15 +44,15 @@ _CACHED = 500_000
 """Elements of planes, or of transformed weights, that the second-level cache keeps."""
 _TILE = 6
 """Rows of a register tile: a product takes one row of every tile of outputs."""
-_STREAM = 8
+_STREAM = 14
 """Rows in whose products a transformed weight arrives from memory, where one register tile takes
 them all.
 """
-_WAIT = 3
+_WAIT = 6
 """Rows that waiting for such weights costs where several tiles read them."""
 _START_COST = 4
 """Steps of a product's inner loop that beginning and ending one take."""
-_LOAD = 2
+_LOAD = 3
 """Multiply-adds of a run that each transformed weight must save: it takes memory, and at load as
 long as eighty of these.
 """
@@ -103,25 +103,30 @@ class Layer:
         return Layer(channels, self.outputs, self.sizes, (-(-kh // sh), -(-kw // sw)))
 
     def forms(self) -> list[Forms]:
-        """The forms it can have, folded: of each along one dimension with each along the other."""
+        """The forms it can have, folded: of each along one dimension with each along the other.
+        Only weights that come from memory are worth tiles of one output: they are fewer then.
+        """
         folded = self.folded
         if folded.channels % _LANES or self.outputs % (PACK * self.groups):
             return []
         most = len(MANY_POINTS if 1 in folded.kernel else POINTS)  # errors along both multiply
+        weights = math.prod(folded.kernel) * folded.channels // self.groups * self.outputs
+        least = 1 if weights > _CACHED else 2
         windows = zip(folded.kernel, folded.strides, strict=True)
-        rows, columns = (_forms(kernel, stride, most) for kernel, stride in windows)
-        return list(product(rows, columns))
+        rows, columns = (_forms(kernel, stride, most, least) for kernel, stride in windows)
+        return [forms for forms in product(rows, columns) if max(f.tile for f in forms) > 1]
 
 
-def _forms(kernel: int, stride: int, most: int) -> list[Form]:
-    """The forms of windows along one dimension, of at most so many points; of one tap, each output
-    for itself.
+def _forms(kernel: int, stride: int, most: int, least: int) -> list[Form]:
+    """The forms of windows along one dimension, of at most so many points and at least so many
+    outputs a tile; of one tap, each output for itself.
     """
     if kernel == 1:
         return [Form(1, stride, 1, 1)]
     forms = (
-        Form(kernel, stride, tile, kernel if kernel <= MOST_TAPS else tile * stride)
+        Form(kernel, stride, tile, kernel if tile > 1 and kernel <= MOST_TAPS else tile * stride)
         for tile in TILES
+        if tile >= least
     )
     taps = -(-kernel // stride)
     longest = max(_COMMON, taps + 3)
