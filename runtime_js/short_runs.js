@@ -6,7 +6,6 @@
 //   pace.took(wasHere, milliseconds)  after each run, wherever it was
 
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
-/** @typedef {import("./types.d.ts").Shared} Shared */
 
 const LIMIT_MS = 5; // that a run may block the page: less than a third of a frame
 const TRIAL_MS = 20; // that the first one here may take
@@ -61,9 +60,10 @@ export class Pace {
 
 /**
  * The module's function, for this thread. Instantiated asynchronously: a page may not wait for a large module.
- * @param {Shared} shared
+ * @param {WebAssembly.Module} module
+ * @param {WebAssembly.Memory} memory
  * @returns {Promise<ModuleRun>}
  */
-export async function instantiateHere({ module, memory }) {
+export async function instantiateHere(module, memory) {
   return /** @type {ModuleRun} */ ((await WebAssembly.instantiate(module, { env: { memory } })).exports.run);
 }

@@ -8,11 +8,12 @@
 // has room for one more, and leave the next one idle. The caller is woken instead: it wakes the helpers, for whom there is no
 // room beside the leader then, and sleeps.
 
-import { toData } from "./errors.js";
 import { RUNNING } from "./memory_plan.js";
+import { openWorker } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").Help} Help */
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
+/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 
 const GENERATION = 0; // counts commands
 const COMMAND = 1;
@@ -33,6 +34,12 @@ export function controlWords() {
   return new Int32Array(new SharedArrayBuffer(4 * CONTROL_WORDS));
 }
 
+/** A worker for whatever helps the leader (see wasm_helper.js). @returns {WorkerDoor} */
+export function openHelper() {
+  const url = new URL("./wasm_helper.js", import.meta.url);
+  return openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
+}
+
 /** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleRun} */
 export function instantiate(module, memory) {
   return /** @type {ModuleRun} */ (new WebAssembly.Instance(module, { env: { memory } }).exports.run);
@@ -42,23 +49,19 @@ export function instantiate(module, memory) {
  * A helper thread: do what the control words say until a message is announced.
  * @param {Help} help
  */
-export function help({ tid, threads, module, memory, control, seen, port }) {
-  try {
-    const run = instantiate(module, memory);
-    for (;;) {
-      for (let i = 0; i < IDLE_SPINS && Atomics.load(control, GENERATION) === seen; i++);
-      Atomics.add(control, ASLEEP, 1); // before the last look, so that who commands after it sees a sleeper
-      while (Atomics.load(control, GENERATION) === seen) Atomics.wait(control, GENERATION, seen);
-      Atomics.sub(control, ASLEEP, 1);
-      seen = Atomics.load(control, GENERATION);
-      if (Atomics.load(control, COMMAND) === NEW_MEMORY) break;
-      run(0, 0, tid, threads);
-    }
-    Atomics.add(control, LEFT, 1);
-    Atomics.notify(control, LEFT);
-  } catch (error) {
-    port.postMessage(toData(error)); // straight to the page: the leader waits for this thread's work
+export function help({ tid, threads, module, memory, control, seen }) {
+  const run = instantiate(module, memory);
+  for (;;) {
+    for (let i = 0; i < IDLE_SPINS && Atomics.load(control, GENERATION) === seen; i++);
+    Atomics.add(control, ASLEEP, 1); // before the last look, so that who commands after it sees a sleeper
+    while (Atomics.load(control, GENERATION) === seen) Atomics.wait(control, GENERATION, seen);
+    Atomics.sub(control, ASLEEP, 1);
+    seen = Atomics.load(control, GENERATION);
+    if (Atomics.load(control, COMMAND) === NEW_MEMORY) break;
+    run(0, 0, tid, threads);
   }
+  Atomics.add(control, LEFT, 1);
+  Atomics.notify(control, LEFT);
 }
 
 /** The caller: wake the helpers whenever the leader wants them. @param {Int32Array} control */

@@ -145,28 +145,24 @@ export interface WorkerDoor extends MessageDoor {
 /** The function that a WebAssembly module exports. */
 export type ModuleRun = (first: number, last: number, tid: number, threads: number) => void;
 
-/** What a page needs to run a model in its own thread, too. */
-export interface Shared {
+/** What a helper thread is started with. */
+export interface Help {
   module: WebAssembly.Module;
   memory: WebAssembly.Memory;
-}
-
-/** What a helper thread is started with. */
-export interface Help extends Shared {
   tid: number;
   threads: number;
   control: Int32Array;
   seen: number;
-  port: MessagePort;
 }
 
 /** What the leading thread is started with. */
-export interface Load {
-  base: string;
+export interface Open {
   manifest: Manifest;
   own: Device;
   threads: number;
-  module: string;
+  /** Of weights, as they will come. */
+  files: WeightFile[];
+  /** To the helpers. */
   ports: MessagePort[];
   control: Int32Array | null;
 }

@@ -1,19 +1,24 @@
-// The page's side of the CPU: a worker that runs the model's WebAssembly, so that the page is not blocked.
+// The page's side of the CPU: a worker that runs the model's WebAssembly, so that the page is not blocked. Whatever can be
+// done asynchronously is done here, while the worker comes up and then computes: the module and the weights are fetched,
+// the helpers opened.
 //
 //   in:  a stage's number, the symbols' values, bytes of uploaded buffers
 //   out: bytes of the stage's downloads, after one message there and one back, or what repeats.js and short_runs.js do instead
 
 import { fromData, InternalError, PackageError, toData } from "./errors.js";
+import { usedOn } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
 import { FAILURE, MESSAGE, nextBell, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
-import { controlWords } from "./threads.js";
+import { neededFiles } from "./sizes.js";
+import { controlWords, openHelper } from "./threads.js";
+import { fetchFile, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
+/** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Run} Run */
-/** @typedef {import("./types.d.ts").Shared} Shared */
 /** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
@@ -64,6 +69,20 @@ export function chooseVariant(modules, wanted) {
   throw new PackageError("the package has no WebAssembly module that this engine can run");
 }
 
+/**
+ * The package's module of that path.
+ * @param {URL} base
+ * @param {Manifest} manifest
+ * @param {string} path
+ * @param {(bytes: number) => void} onBytes
+ */
+async function compile(base, manifest, path, onBytes) {
+  const code = await fetchFile(base, manifest, path, onBytes);
+  return WebAssembly.compile(code).catch((error) => {
+    throw new PackageError(`${path}: is no valid WebAssembly module here (${error.message})`);
+  });
+}
+
 const MAX_REQUESTS = 16;
 const CALLER_DELAY_MS = 100; // between runs in a row helpers do not sleep
 const PAGE_BYTES = 4096; // of the operating system's memory, or a part of one
@@ -101,21 +120,23 @@ export class WasmDevice {
     this.threads = 1;
     /** @type {Int32Array | null} Of the worker and its helpers. */
     this.control = null;
+    /** @type {WorkerDoor[]} */
+    this.helpers = [];
     /** @type {WorkerDoor | null} */
     this.caller = null;
     this.bound = ""; // for which symbols the memory is
-    /** @type {Shared | null} */
-    this.shared = null;
+    /** @type {WebAssembly.Module | null} */
+    this.module = null;
+    /** @type {WebAssembly.Memory | null} The worker's, where it may be shared. */
+    this.memory = null;
     /** @type {{ request: Made, room: Transfers } | null} For its next results. */
     this.spare = null;
-    /** @type {Promise<ModuleRun> | null} The shared module, for this thread. */
+    /** @type {Promise<ModuleRun> | null} The module on the shared memory, for this thread. */
     this.here = null;
     /** @type {Error | null} */
     this.failure = null;
-    this.onBytes = (/** @type {number} */ _bytes) => {};
     this.worker.onError((message) => this.#fail(new InternalError(`the model's worker failed: ${message}`)));
-    this.worker.listen(({ id, result, error, bytes }) => {
-      if (bytes !== undefined) return this.onBytes(bytes);
+    this.worker.listen(({ id, result, error }) => {
       const call = this.pending.get(id);
       this.pending.delete(id);
       if (error) call?.reject(fromData(error));
@@ -129,20 +150,29 @@ export class WasmDevice {
    * @param {Manifest} manifest
    * @param {Device} own
    * @param {number} threads
-   * @param {string} module its path; empty where there is none
+   * @param {string} path of the module; empty where there is none
    * @param {(bytes: number) => void} onBytes
    */
-  async load(base, manifest, own, threads, module, onBytes) {
-    this.onBytes = onBytes;
-    const ports = Array.from({ length: threads - 1 }, () => {
-      const { port1, port2 } = new MessageChannel();
-      port1.onmessage = ({ data }) => this.#fail(fromData(data));
-      return port2;
-    });
+  async load(base, manifest, own, threads, path, onBytes) {
+    const program = /** @type {Program} */ (manifest.programs[own]);
+    const here = usedOn(program, "wasm", own);
+    const files = neededFiles(manifest, program.buffers.filter(({ name }) => here.has(name)));
     const { words } = this;
     this.threads = threads;
     const control = threads > 1 ? controlWords() : null;
-    this.stages = await this.#call({ type: "load", base: base.href, manifest, own, threads, module, ports, words, control }, ports);
+    const channels = Array.from({ length: path ? threads - 1 : 0 }, () => new MessageChannel());
+    const ports = channels.map(({ port1 }) => port1);
+    const opened = this.#call({ type: "open", manifest, own, threads, files, ports, words, control }, ports);
+    const compiled = path ? compile(base, manifest, path, onBytes) : null; // first, so that weights are used as they come
+    const downloads = files.map((file, i) => {
+      const take = (/** @type {Uint8Array<ArrayBuffer>} */ chunk, /** @type {number} */ begin) =>
+        this.#call({ type: "take", file: i, chunk, begin }, [chunk.buffer]);
+      return streamWeights(base, file, take, onBytes, compiled);
+    });
+    const started = compiled?.then((module) => this.#call({ type: "start", module }));
+    // Helpers would have nothing to do before, and take a core from what has.
+    const received = Promise.all(downloads).then(() => channels.forEach(({ port2 }) => this.#openHelper(port2)));
+    [this.stages, this.module] = await Promise.all([opened, compiled, started, received]);
     this.control = control;
   }
 
@@ -165,11 +195,11 @@ export class WasmDevice {
         return await this.#again(stage, request, words);
       }
       const slot = this.slots++ % MAX_REQUESTS;
-      const { downloads, places, shared, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });
+      const { downloads, places, memory, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });
       this.bound = binding;
       if (moved || made.size === MAX_REQUESTS) made.clear();
-      if (moved || !this.shared) {
-        this.shared = shared;
+      if (moved || !this.memory) {
+        this.memory = memory;
         this.here = null;
       }
       if (this.control && !this.caller) setTimeout(() => this.#openCaller(), CALLER_DELAY_MS);
@@ -190,8 +220,9 @@ export class WasmDevice {
    */
   async #again(stage, request, words) {
     const { binding, downloads, pace } = request;
-    if (this.shared && this.bound === binding && pace.here) {
-      const run = await (this.here ??= instantiateHere(this.shared));
+    const { module, memory } = this;
+    if (module && memory && this.bound === binding && pace.here) {
+      const run = await (this.here ??= instantiateHere(module, memory));
       if (this.failure) throw this.failure;
       pace.took(true, this.#runHere(run, /** @type {Run} */ (this.stages[stage].segment)));
       return fill(this.#spareRoom(request), downloads);
@@ -217,13 +248,22 @@ export class WasmDevice {
     return performance.now() - begin;
   }
 
+  /** A worker beside this device's. @param {MessagePort} port to the leader */
+  #openHelper(port) {
+    if (this.failure) return;
+    const helper = openHelper();
+    helper.listen((error) => this.#fail(fromData(error)));
+    helper.onError((message) => this.#fail(new InternalError(`a thread of the model failed: ${message}`)));
+    helper.post({ port }, [port]);
+    this.helpers.push(helper);
+  }
+
   /** The thread that wakes the helpers: not opened before a first result is there, and those that follow at once. */
   #openCaller() {
     if (this.failure || this.caller) return;
-    const url = new URL("./wasm_helper.js", import.meta.url);
-    this.caller = openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
+    this.caller = openHelper();
     this.caller.onError(() => {}); // the leader wakes helpers itself where there is none
-    this.caller.post({ type: "caller", control: this.control });
+    this.caller.post({ control: this.control });
   }
 
   /** Room for the results of a run here, made after the one before, when the page had nothing else to do. @param {Made} request */
@@ -273,8 +313,7 @@ export class WasmDevice {
   /** @param {Error} error */
   #fail(error) {
     this.failure ??= error;
-    this.worker.terminate();
-    this.caller?.terminate();
+    for (const worker of [this.worker, this.caller, ...this.helpers]) worker?.terminate();
     for (const { reject } of this.pending.values()) reject(error);
     this.pending.clear();
   }

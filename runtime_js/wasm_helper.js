@@ -1,21 +1,26 @@
-// A worker beside the leader's: more often than not one more thread of a model. What it does, its messages say:
+// A worker beside the leader's. What it does, the page's message says:
 //
-//   { type: "derive", ... }   make derived buffers while the weights arrive (deriving.js)
-//   { type: "caller", ... }   wake the helpers (threads.js)
-//   { tid, ... }              help with runs, for ever or until memory is another (threads.js)
+//   { port }      help with runs, as the leader says through the port, for ever or until memory is another
+//   { control }   wake the helpers
+//
+// What fails here goes straight to the page: the leader may be waiting for this thread's work.
 
-import { derive } from "./deriving.js";
+import { toData } from "./errors.js";
 import { parentPort } from "./platform.js";
-import { help, instantiate, passOnCalls } from "./threads.js";
+import { help, passOnCalls } from "./threads.js";
 
 const parent = parentPort();
 /** @type {import("./types.d.ts").Help} */
 let helping;
 
-parent.listen(({ type, ...message }) => {
-  if (!helping) parent.post("ready");
-  if (type === "derive") return derive(instantiate(message.module, message.memory), message.words, message.steps);
-  if (type === "caller") return passOnCalls(message.control);
-  helping = { ...helping, ...message }; // later messages bring a new memory
-  help(helping);
+parent.listen(({ port, control }) => {
+  if (control) return passOnCalls(control);
+  port.onmessage = (/** @type {MessageEvent} */ { data }) => {
+    helping = { ...helping, ...data }; // later messages bring a new memory
+    try {
+      help(helping);
+    } catch (error) {
+      parent.post(toData(error));
+    }
+  };
 });

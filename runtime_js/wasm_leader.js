@@ -1,71 +1,48 @@
 // The leading thread of a model: owns the memory, binds symbols, runs stages with its helpers.
 //
-//   in:  the package's URL and manifest, then stages with the bytes of their uploads
+//   in:  the manifest, the module and the weights, chunk by chunk; then stages with the bytes of their uploads
 //   out: the bytes of their downloads
+//
+// Derived buffers are made as soon as their constants are there, while more weights arrive.
 //
 // Linear memory: control area, slot table, scratch of each thread, constants, activations (see memory_plan.js). It is
 // exactly as large as the plan needs. For symbolic shapes it grows, in place as far as its maximum goes; then a larger
 // one replaces it.
 
-import { announce, derivedBytes, DERIVING_WORDS, finish } from "./deriving.js";
-import { InternalError, PackageError, toData } from "./errors.js";
+import { InternalError, toData } from "./errors.js";
 import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages, usedOn } from "./memory_plan.js";
-import { canShareMemory, openWorker } from "./platform.js";
-import { loops, neededFiles, tripCount } from "./sizes.js";
+import { canShareMemory } from "./platform.js";
+import { loops, tripCount } from "./sizes.js";
 import { announceMemory, instantiate, runTogether } from "./threads.js";
-import { fetchFile, scatter, streamWeights } from "./weights.js";
+import { scatter } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
 /** @typedef {import("./types.d.ts").Layout} Layout */
-/** @typedef {import("./types.d.ts").Load} Load */
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
+/** @typedef {import("./types.d.ts").Open} Open */
 /** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").WeightFile} WeightFile */
-/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 /** `grows` says that it continues a run: memory holds what earlier steps wrote. */
 /** @typedef {{ symbols: Symbols, layout: Layout, slots: number[], grows: boolean }} Binding */
 /** A step of loading, and the bytes of weights files that it waits for. */
-/** @typedef {{ step: number, needs: { file: WeightFile, end: number }[] }} EarlyStep */
+/** @typedef {{ step: number, needs: { file: number, end: number }[] }} EarlyStep */
 
 const MAX_PAGES = 65536;
 const MAX_BINDINGS = 16; // cached plans
-const LEAST_BESIDE = 1 << 24; // bytes of derived buffers that are worth a thread of their own
 
 export class Leader {
-  /**
-   * Download, compile, start the helpers and make the derived buffers, all at the same time. The requests are sent first.
-   * @param {Load} load
-   * @param {(bytes: number) => void} onBytes
-   */
-  static async load(load, onBytes) {
-    const { base, manifest, own, module } = load;
-    const program = /** @type {Program} */ (manifest.programs[own]);
-    const here = usedOn(program, "wasm", own);
-    const files = neededFiles(manifest, program.buffers.filter(({ name }) => here.has(name)));
-    const url = new URL(base);
-    const code = module ? fetchFile(url, manifest, module, onBytes) : null;
-    const weights = Promise.all(files.map((file) => streamWeights(url, file, (chunk, start) => leader.#take(file, chunk, start), onBytes)));
-    for (const download of [code, weights]) download?.catch(() => {}); // reported where it is awaited
-    const leader = new Leader(load, files);
-    if (code) await leader.#compile(load, code);
-    await weights;
-    leader.#finishDeriving();
-    return leader;
-  }
-
-  /** @param {Load} load @param {WeightFile[]} files */
-  constructor({ manifest, own, threads, control }, files) {
+  /** @param {Open} open */
+  constructor({ manifest, own, threads, files, control, ports }) {
     this.manifest = manifest;
     this.own = own;
     this.threads = threads;
     this.program = /** @type {Program} */ (manifest.programs[own]);
     this.stages = stages(manifest, own);
     this.control = control;
-    /** @type {WorkerDoor[]} */
-    this.helpers = [];
+    this.helpers = ports;
     /** @type {Map<string, Binding>} */
     this.bindings = new Map();
     /** @type {Binding | null} */
@@ -80,48 +57,28 @@ export class Leader {
     const fixed = !manifest.symbols.length && !boundSymbols(this.program).length;
     this.memory = allocate(total, fixed ? total : total * GROWTH);
     this.bytes = new Uint8Array(this.memory.buffer);
-    this.destinations = new Map(files.map((file) => [file, this.#destinations(file)]));
-    /** @type {Map<WeightFile, number>} */
-    this.received = new Map();
+    this.files = files;
+    this.destinations = files.map((file) => this.#destinations(file));
+    this.received = files.map(() => 0);
     this.early = this.#early(files);
-    this.ready = 0; // early steps whose constants have come
-    /** @type {{ door: WorkerDoor, words: Int32Array } | null} */
-    this.deriver = null;
+    this.ready = 0; // early steps that are done
   }
 
-  /**
-   * Compile the module, instantiate it here and in every helper.
-   * @param {Load} load
-   * @param {Promise<ArrayBuffer>} code
-   */
-  async #compile({ module: path, ports }, code) {
-    const workers = ports.map(() => this.#openHelper());
-    this.helpers = workers.map(({ door }) => door);
-    const beside = canShareMemory && derivedBytes(this.program, this.first.layout) >= LEAST_BESIDE;
-    if (beside && !workers.length) workers.push(this.#openHelper());
-    const started = Promise.all(workers.map(({ started }) => started));
-    started.catch(() => {}); // reported where it is awaited
-    this.module = await WebAssembly.compile(await code).catch((error) => {
-      throw new PackageError(`${path}: is no valid WebAssembly module here (${error.message})`);
-    });
-    this.run = instantiate(this.module, this.memory);
-    const { threads, module, memory, control } = this;
+  /** Instantiate the module, here and in every helper; make what can be made. @param {WebAssembly.Module} module */
+  start(module) {
+    this.module = module;
+    this.run = instantiate(module, this.memory);
     this.#bind(this.first.symbols);
-    if (beside) {
-      const words = new Int32Array(new SharedArrayBuffer(DERIVING_WORDS * 4));
-      this.deriver = { door: workers[0].door, words };
-      this.deriver.door.post({ type: "derive", module, memory, words, steps: this.early.map(({ step }) => step) });
-    }
-    for (const [i, port] of ports.entries()) {
-      this.helpers[i].post({ tid: i + 1, threads, module, memory, control, seen: 0, port }, [port]);
+    const { threads, memory, control } = this;
+    for (const [i, helper] of this.helpers.entries()) {
+      helper.postMessage({ tid: i + 1, threads, module, memory, control, seen: 0 });
     }
     this.#derive();
-    await started;
   }
 
   /** The steps that make the derived buffers. @param {WeightFile[]} files @returns {EarlyStep[]} */
   #early(files) {
-    const ends = new Map(files.flatMap((file) => Object.entries(file.tensors).map(([name, [, end]]) => [name, { file, end }])));
+    const ends = new Map(files.flatMap(({ tensors }, file) => Object.entries(tensors).map(([name, [, end]]) => [name, { file, end }])));
     const tensors = new Map(this.program.buffers.map(({ name, tensor }) => [name, tensor]));
     return runs(this.program)
       .filter(({ once }) => once)
@@ -133,25 +90,15 @@ export class Leader {
       );
   }
 
-  /** Make the derived buffers whose constants have come, in order, or have them made. */
+  /** Make the derived buffers whose constants have come, in order: alone, as long as a core has more of them to receive. */
   #derive() {
-    const { early, deriver, received } = this;
+    const { early, received, files } = this;
+    const threads = received.every((bytes, i) => bytes === files[i].bytes) ? this.threads : 1;
     for (; this.ready < early.length; this.ready++) {
       const { step, needs } = early[this.ready];
-      if (!needs.every(({ file, end }) => end <= (received.get(file) ?? 0))) break;
-      if (!deriver) this.#runSteps(step, step + 1);
+      if (!needs.every(({ file, end }) => end <= received[file])) break;
+      this.#runSteps(step, step + 1, threads);
     }
-    if (deriver) announce(deriver.words, this.ready);
-  }
-
-  /** What the deriver has not begun when all weights are there, all threads make together. */
-  #finishDeriving() {
-    if (!this.deriver) return;
-    const { door, words } = this.deriver;
-    const done = finish(words, this.helpers.length > 0);
-    for (const { step } of this.early.slice(done)) this.#runSteps(step, step + 1);
-    if (!this.helpers.length) door.terminate();
-    this.deriver = null;
   }
 
   /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */
@@ -187,9 +134,9 @@ export class Leader {
   }
 
   /** @param {number} first @param {number} last */
-  #runSteps(first, last) {
+  #runSteps(first, last, threads = this.threads) {
     if (first === last) return;
-    if (this.control) runTogether(this.run, this.memory, this.control, this.threads, first, last);
+    if (this.control && threads > 1) runTogether(this.run, this.memory, this.control, threads, first, last);
     else this.run(first, last, 0, 1);
   }
 
@@ -239,7 +186,7 @@ export class Leader {
     if (this.module) this.run = instantiate(this.module, this.memory);
     if (!this.control) return;
     const seen = announceMemory(this.control, this.helpers.length);
-    for (const helper of this.helpers) helper.post({ memory: this.memory, seen });
+    for (const helper of this.helpers) helper.postMessage({ memory: this.memory, seen });
   }
 
   /** @param {string} name */
@@ -260,22 +207,11 @@ export class Leader {
     });
   }
 
-  /** Put a chunk of the weights in its place, and use what is complete. @param {WeightFile} file @param {Uint8Array} chunk @param {number} start */
-  #take(file, chunk, start) {
-    scatter(chunk, start, this.destinations.get(file) ?? []);
-    this.received.set(file, start + chunk.length);
-    if (this.bound) this.#derive();
-  }
-
-  /** A worker for a helper, which comes up while the module is on its way: its door, and a promise that it has what it needs. */
-  #openHelper() {
-    const url = new URL("./wasm_helper.js", import.meta.url);
-    const door = openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
-    const started = new Promise((resolve, reject) => {
-      door.listen(resolve);
-      door.onError((message) => reject(new InternalError(`a thread of the model failed: ${message}`)));
-    });
-    return { door, started };
+  /** Put a chunk of a weights file in its place, and use what is complete. @param {number} file @param {Uint8Array} chunk @param {number} begin */
+  take(file, chunk, begin) {
+    scatter(chunk, begin, this.destinations[file]);
+    this.received[file] = begin + chunk.length;
+    if (this.module) this.#derive();
   }
 }
 

@@ -1,7 +1,7 @@
 // The worker in which a model's WebAssembly runs: takes the page's messages, has wasm_leader.js do the work.
 //
-//   in:  { id, type: "load" | "execute" | "profile", ... } from wasm_device.js
-//   out: { id, result } or { id, error }, and { bytes } while downloading
+//   in:  { id, type: "open" | "start" | "take" | "execute" | "profile", ... } from wasm_device.js
+//   out: { id, result } or { id, error }
 //
 // After each message it sleeps on shared words, where the page can repeat requests (see repeats.js).
 
@@ -20,23 +20,38 @@ let words = null;
 /** @type {Execute[]} Requests that the page may repeat, by slot: their bytes are in place by then. */
 const made = [];
 
-parent.listen(async ({ id, type, slot, bell, ...request }) => {
+/** @type {Record<string, (request: any) => { result?: any, transfer?: Transferable[] } | void>} What a message asks for. */
+const ANSWERS = {
+  open(request) {
+    words = request.words;
+    leader = new Leader(request);
+    return { result: leader.stages };
+  },
+  start({ module }) {
+    leader.start(module);
+  },
+  take({ file, chunk, begin }) {
+    leader.take(file, chunk, begin);
+    return { result: chunk.buffer, transfer: [chunk.buffer] };
+  },
+  profile(request) {
+    return { result: leader.profile(request) };
+  },
+  execute({ slot, ...request }) {
+    const before = leader.memory;
+    const downloads = leader.execute(request);
+    const places = canShareMemory ? leader.places(request) : [];
+    const memory = canShareMemory ? leader.memory : null;
+    made[slot] = { ...request, uploads: [] };
+    const result = { downloads, places, memory, moved: leader.memory !== before };
+    return { result, transfer: canShareMemory ? [] : downloads.map(([, data]) => data.buffer) };
+  },
+};
+
+parent.listen(({ id, type, bell, ...request }) => {
   try {
-    if (type === "load") {
-      leader = await Leader.load(request, (bytes) => parent.post({ bytes }));
-      words = request.words;
-      parent.post({ id, result: leader.stages });
-    } else if (type === "profile") {
-      parent.post({ id, result: leader.profile(request) });
-    } else {
-      const { memory } = leader;
-      const downloads = leader.execute(request);
-      const places = canShareMemory ? leader.places(request) : [];
-      const shared = canShareMemory && leader.module ? { module: leader.module, memory: leader.memory } : null;
-      made[slot] = { ...request, uploads: [] };
-      const result = { downloads, places, shared, moved: leader.memory !== memory };
-      parent.post({ id, result }, canShareMemory ? [] : downloads.map(([, data]) => data.buffer));
-    }
+    const { result, transfer } = ANSWERS[type](request) ?? {};
+    parent.post({ id, result }, transfer);
   } catch (error) {
     parent.post({ id, error: toData(error) });
   }

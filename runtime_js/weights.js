@@ -12,6 +12,8 @@ import { open } from "./platform.js";
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 /** @typedef {{ done: boolean, value: Bytes }} Part */
 
+const MOST_BUFFERS = 16; // with chunks that wait to be taken
+
 /**
  * A whole package file, checked against the manifest.
  * @param {URL} base
@@ -34,14 +36,17 @@ export async function fetchFile(base, manifest, path, onBytes) {
 }
 
 /**
- * Download one weights file. The request is sent before the first `await`.
+ * Download one weights file. The request is sent before the first `await`; what it brings is read once `begin` has resolved.
  * @param {URL} base
  * @param {WeightFile} file
- * @param {(chunk: Uint8Array, start: number) => void} onChunk  takes the chunks in order; each is overwritten afterwards
+ * @param {(chunk: Bytes, start: number) => Promise<ArrayBuffer> | void} onChunk  takes the chunks in order; each is
+ *   overwritten afterwards, or where a promise is returned, once it gives the buffer back
  * @param {(bytes: number) => void} onBytes
+ * @param {Promise<unknown> | null} [begin]
  */
-export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks }, onChunk, onBytes) {
+export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks }, onChunk, onBytes, begin) {
   const response = await request(base, path);
+  await begin;
   if (!response.body) throw new PackageError(`${path}: the response has no body`);
   const read = readInto(response.body);
   let received = 0;
@@ -57,26 +62,35 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
     received += filled;
     return new Uint8Array(buffer, 0, filled);
   };
+  /** @type {ArrayBuffer[]} Few are used in turn, and stay in the cache, as long as the chunks are taken as fast as they come. */
+  const free = [];
+  /** @type {Promise<ArrayBuffer>[]} */
+  const inUse = [];
+  /** @type {Promise<{ back: Promise<ArrayBuffer> | void }> | null} */
+  let taken = null; // the last chunk, and those before it
   const finish = async (/** @type {Bytes} */ data, /** @type {number} */ start) => {
-    await verify(path, data, chunks[start / size]);
-    onChunk(data, start);
-    onBytes(data.length);
-    return data.buffer;
+    const before = taken;
+    taken = verify(path, data, chunks[start / size]).then(async () => {
+      await before;
+      onBytes(data.length);
+      return { back: onChunk(data, start) };
+    });
+    const buffer = (await (await taken).back) ?? data.buffer;
+    free.push(buffer);
+    return buffer;
   };
-  // Two buffers in turn, which stay in the cache: hashing one chunk overlaps with receiving the next.
-  let buffer = new ArrayBuffer(Math.min(size, bytes));
-  let free = Promise.resolve(new ArrayBuffer(Math.min(size, bytes)));
   for (let start = 0; start < bytes; start += size) {
+    if (!free.length && inUse.length === MOST_BUFFERS) await Promise.race(inUse);
     const length = Math.min(size, bytes - start);
-    const data = await fill(buffer, length);
+    const data = await fill(free.pop() ?? new ArrayBuffer(Math.min(size, bytes)), length);
     if (data.length < length) throw incomplete(path, received, bytes);
-    buffer = await free;
-    free = finish(data, start);
-    free.catch(() => {}); // reported where it is awaited
+    const used = finish(data, start); // hashing one chunk overlaps with receiving the next
+    inUse.push(used);
+    used.then(() => inUse.splice(inUse.indexOf(used), 1), () => {}); // reported where it is awaited
   }
-  await fill(buffer, 1);
+  await fill(free.pop() ?? new ArrayBuffer(1), 1);
   if (received > bytes) throw incomplete(path, received, bytes);
-  await free;
+  await Promise.all(inUse);
 }
 
 /**

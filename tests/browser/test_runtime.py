@@ -227,7 +227,7 @@ def test_sleeping_helpers_are_called(site: Path) -> None:
     """By the caller, once a pause let it come up: to run, and to take another memory."""
     sizes = [20_000, 20_000, 20_000, 60_000, 60_000, 1, 60_000]
     (report,) = open_pages({"/": site}, Page("/", PAUSES, arg={"sizes": sizes, "pause": 250}))
-    assert report.value["started"] == 2  # the leader, who starts its helper, and the caller
+    assert report.value["started"] == 3  # the leader, its helper and the caller
     for run, (n, got) in enumerate(zip(sizes, report.value["outputs"], strict=True)):
         x = np.arange(run, run + 4 * n, dtype=np.float32).reshape(n, 4)
         np.testing.assert_allclose(np.reshape(got, (n, 4)), expected(x), rtol=1e-6)

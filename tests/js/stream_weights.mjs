@@ -1,11 +1,13 @@
 // Download weights in pieces of odd sizes, with byte streams and without.
 //
-//   in (argv[2]):  { byteStreams, pieces: [bytes...], breaks, bytes, chunk_bytes, chunks }
-//   out (stdout):  { chunks: [[start, data]...], told, error }
+//   in (argv[2]):  { byteStreams, pieces: [bytes...], breaks, slow, bytes, chunk_bytes, chunks }
+//   out (stdout):  { chunks: [[start, data]...], most, told, error }
+//
+// `slow`: buffers are taken away and given back a millisecond later; `most` of them at once.
 
 import { streamWeights } from "../../runtime_js/weights.js";
 
-const { byteStreams, pieces, breaks, ...file } = JSON.parse(process.argv[2]);
+const { byteStreams, pieces, breaks, slow, ...file } = JSON.parse(process.argv[2]);
 
 globalThis.fetch = async () => {
   const type = byteStreams ? { type: "bytes" } : {};
@@ -21,10 +23,22 @@ globalThis.fetch = async () => {
 
 const chunks = [];
 let told = 0;
-const take = (data, start) => chunks.push([start, [...data]]);
+let away = 0;
+let most = 0;
+async function keep(buffer) {
+  const kept = structuredClone(buffer, { transfer: [buffer] });
+  most = Math.max(most, ++away);
+  await new Promise((resolve) => setTimeout(resolve, 1));
+  away--;
+  return kept;
+}
+const take = (data, start) => {
+  chunks.push([start, [...data]]);
+  return slow ? keep(data.buffer) : undefined;
+};
 const count = (bytes) => (told += bytes);
 const error = await streamWeights(new URL("http://models/"), { path: "w", ...file }, take, count).then(
   () => null,
   ({ name, message }) => `${name}: ${message}`,
 );
-process.stdout.write(JSON.stringify({ chunks, told, error }));
+process.stdout.write(JSON.stringify({ chunks, most, told, error }));

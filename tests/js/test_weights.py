@@ -10,15 +10,19 @@ import pytest
 
 SCRIPT = Path(__file__).parent / "stream_weights.mjs"
 SIZE = 64
-DATA = bytes(i * i % 251 for i in range(5 * SIZE - 7))
+DATA = bytes(i * i % 251 for i in range(40 * SIZE - 7))
+MOST_BUFFERS = 16
 
 
-def download(byte_streams: bool, sent: bytes, piece: int, breaks: bool = False) -> dict[str, Any]:
+def download(
+    byte_streams: bool, sent: bytes, piece: int, breaks: bool = False, slow: bool = False
+) -> dict[str, Any]:
     """What comes of `sent`, cut into pieces, where `DATA` is expected."""
     job = {
         "byteStreams": byte_streams,
         "pieces": [list(sent[i : i + piece]) for i in range(0, len(sent), piece)],
         "breaks": breaks,
+        "slow": slow,
         "bytes": len(DATA),
         "chunk_bytes": SIZE,
         "chunks": [sha256(DATA[i : i + SIZE]).hexdigest() for i in range(0, len(DATA), SIZE)],
@@ -30,16 +34,20 @@ def download(byte_streams: bool, sent: bytes, piece: int, breaks: bool = False) 
     return result
 
 
+@pytest.mark.parametrize("slow", [True, False])
 @pytest.mark.parametrize("byte_streams", [True, False])
-@pytest.mark.parametrize("piece", [1, 50, SIZE, 3 * SIZE + 1, 1000])
-def test_chunks_are_those_of_the_file(byte_streams: bool, piece: int) -> None:
-    result = download(byte_streams, DATA, piece)
+@pytest.mark.parametrize("piece", [1, 50, SIZE, 3 * SIZE + 1, 10_000])
+def test_chunks_are_those_of_the_file(byte_streams: bool, piece: int, slow: bool) -> None:
+    """And they wait, a few of them, for who is slower to take them than the network to bring."""
+    result = download(byte_streams, DATA, piece, slow=slow)
     assert result["error"] is None
+    assert result["most"] <= MOST_BUFFERS
     assert [start for start, _ in result["chunks"]] == list(range(0, len(DATA), SIZE))
     assert b"".join(bytes(chunk) for _, chunk in result["chunks"]) == DATA
     assert result["told"] == len(DATA)
 
 
+@pytest.mark.parametrize("slow", [True, False])
 @pytest.mark.parametrize("byte_streams", [True, False])
 @pytest.mark.parametrize(
     ("sent", "breaks", "message"),
@@ -51,8 +59,10 @@ def test_chunks_are_those_of_the_file(byte_streams: bool, piece: int) -> None:
     ],
     ids=["short", "long", "altered", "broken off"],
 )
-def test_what_is_wrong_is_said(byte_streams: bool, sent: bytes, breaks: bool, message: str) -> None:
-    result = download(byte_streams, sent, 50, breaks)
+def test_what_is_wrong_is_said(
+    byte_streams: bool, sent: bytes, breaks: bool, message: str, slow: bool
+) -> None:
+    result = download(byte_streams, sent, 50, breaks, slow)
     assert result["error"].startswith(f"PackageError: {message}")
     for start, chunk in result["chunks"]:  # what was handed over was verified
         assert bytes(chunk) == DATA[start : start + SIZE]
