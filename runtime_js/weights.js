@@ -12,7 +12,7 @@ import { open } from "./platform.js";
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 /** @typedef {{ done: boolean, value: Bytes }} Part */
 
-const MOST_BUFFERS = 16; // with chunks that wait to be taken
+const MOST_BUFFERS = 6; // with chunks that wait to be taken: more would leave the cache
 
 /**
  * A whole package file, checked against the manifest.
