@@ -103,7 +103,7 @@ export class Leader {
 
   /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */
   execute(request) {
-    const { run, downloads } = this.#start(request);
+    const { run, downloads } = this.#prepare(request);
     this.#runSteps(run.module_first ?? 0, run.module_last ?? 0);
     return downloads.map((name) => [name, canShareMemory ? this.#view(name) : this.#view(name).slice()]);
   }
@@ -115,7 +115,7 @@ export class Leader {
 
   /** Milliseconds of each step. @param {Execute} request @returns {number[]} */
   profile(request) {
-    const { run } = this.#start(request);
+    const { run } = this.#prepare(request);
     const times = [];
     for (let step = run.module_first ?? 0; step < (run.module_last ?? 0); step++) {
       const before = performance.now();
@@ -126,7 +126,7 @@ export class Leader {
   }
 
   /** @param {Execute} request */
-  #start({ stage, symbols, uploads }) {
+  #prepare({ stage, symbols, uploads }) {
     this.#bind(symbols);
     for (const [name, data] of uploads) this.#view(name).set(data);
     const { segment, downloads } = this.stages[stage];
