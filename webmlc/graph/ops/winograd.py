@@ -19,8 +19,8 @@ A `Form` says how one dimension is cut; each transform is two one-dimensional on
 and along rows. Windows of stride s are s windows of stride 1, over every s-th input each: their
 planes stand side by side, and the output transform adds them. A long window is cut into blocks, one
 tile further each, which share the input's planes: there the product is itself a convolution, over
-tiles (the 1s in the shape above). So is one where tiles have one output along a dimension: it takes
-a product for each tap, and no more weights than the window has.
+tiles (the 1s in the shape above). So is one where tiles have one output along a dimension: along it
+there is a product for each tap, and there are no more weights than the window has.
 
 Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016); the
 matrices are those of Toom and Cook, see B. Barabasz et al., "Error Analysis and Improving the
