@@ -217,8 +217,8 @@ def _block_rows(size: int, reduced: int, machine: Machine) -> int | None:
     """Rows (whole tiles) of a block that fits the second-level cache beside a panel; `None` where
     everything fits: each block reads the right operand anew.
     """
-    row_bytes = reduced * 4
-    available = machine.l2_bytes - machine.tile.columns * row_bytes
+    row_bytes = reduced * 4 + 64
+    available = machine.l2_bytes - machine.tile.columns * reduced * 4
     if size * row_bytes <= available:
         return None
     tile = cover_rows(Const(size), machine)[0]
