@@ -14,7 +14,6 @@ import numpy as np
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.layout import PACK
 
-
 _LEAST_NORMAL = np.finfo(np.float32).tiny
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Expr, as_int
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, LoopFunction, Stmt
 from webmlc.schedule.errors import ScheduleError
@@ -78,14 +78,21 @@ def _check_blocks(function: LoopFunction, path: tuple[Stmt, ...], nest: list[For
         blocks = {access.block for access in accesses if access.block is not None}
         if len(blocks) < 2 or not any(access.writes for access in accesses):
             continue
-        bases = {found.base(access) for access in accesses}
-        fixed = {var.name for index in next(iter(bases)) for var in variables(index)}
+        bases = {_moving(found.base(access), names) for access in accesses}
+        fixed = {var.name for _, index in next(iter(bases)) for var in variables(index)}
         if len(bases) > 1 or len(names - fixed) > 1:
             reason = (
                 f"blocks {', '.join(map(repr, sorted(blocks)))} share buffer {name!r} across "
                 "iterations"
             )
             raise ScheduleError("reorder", reason, function, *sorted(blocks))
+
+
+def _moving(base: tuple[Expr, ...], names: frozenset[str]) -> tuple[tuple[int, Expr], ...]:
+    """The dimensions, and their indices, that depend on the loops `names`: what differs in another
+    dimension is another element in every iteration.
+    """
+    return tuple((d, index) for d, index in enumerate(base) if depends_on(index, names))
 
 
 def _check_reductions(function: LoopFunction, nest: list[For], order: list[For]) -> None:

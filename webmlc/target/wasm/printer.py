@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from webmlc.core.affine import depends
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
-from webmlc.core.expr import Const, Expr, Ramp, Var, as_int
+from webmlc.core.expr import Call, Const, Expr, Ramp, Var, as_int
 from webmlc.loops.ir import (
     Barrier,
     Buffer,
     For,
     If,
     Let,
+    Load,
     LoopFunction,
     Seq,
     Stmt,
@@ -233,7 +234,10 @@ class _KernelPrinter:
         self.line(depth, f"(local.set ${var.name} {self.expr.value(value)})")
 
     def loop(self, loop: For, depth: int, body: Callable[[int], None]) -> None:
-        """A serial loop: counts down where nothing asks for the variable."""
+        """A serial loop: runs until a pointer is at its end or counts down, where nothing asks for
+        the variable. (V8 keeps an end, but not what changes, in memory when registers run short: a
+        count there takes longer from one iteration to the next than a tile's multiply-adds.)
+        """
         name = loop.var.name
         self.locals[name] = "i32"
         extent = as_int(loop.extent)
@@ -243,16 +247,36 @@ class _KernelPrinter:
             self.line(depth, f"(if (i32.gt_s {count} (i32.const 0)) (then")
         counter = f"(local.get ${name})"
         up = uses(loop.body, loop.var)
-        self.line(depth, f"(local.set ${name} {'(i32.const 0)' if up else count})")
+        bump = None if up else self.bump(loop.body)
+        start = "(i32.const 0)" if up else count
+        if bump is not None:
+            pointer, stride = bump
+            end = Load(pointer, ()) + loop.extent * stride
+            start = self.expr.byte_address(self.expr.pointers[pointer], end)
+        self.line(depth, f"(local.set ${name} {start})")
         self.line(depth, f"(loop $L_{name}")
         body(depth + 1)
         if up:
             tee = f"(local.tee ${name} (i32.add {counter} (i32.const 1)))"
             self.line(depth + 1, f"(br_if $L_{name} (i32.lt_s {tee} {count}))")
+        elif bump is not None:
+            at = f"(local.get ${pointer.name})"
+            self.line(depth + 1, f"(br_if $L_{name} (i32.ne {at} {counter}))")
         else:
             tee = f"(local.tee ${name} (i32.sub {counter} (i32.const 1)))"
             self.line(depth + 1, f"(br_if $L_{name} {tee})")
         self.line(depth, ")))" if guarded else ")")
+
+    def bump(self, body: Stmt) -> tuple[Buffer, Const] | None:
+        """A pointer that each iteration ends with moving by as much, and how far."""
+        last = body.statements[-1] if isinstance(body, Seq) else body
+        match last:
+            case Store(
+                buffer=pointer, value=Call(op="add", args=(Load(buffer=old), Const() as by))
+            ):
+                if pointer == old and pointer in self.expr.pointers:
+                    return pointer, by
+        return None
 
     def store(self, store: Store, depth: int) -> None:
         buffer = store.buffer

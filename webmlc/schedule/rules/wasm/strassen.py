@@ -19,13 +19,14 @@ from collections.abc import Sequence
 from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import divides
-from webmlc.loops.ir import loads
-from webmlc.schedule.analysis import contraction_of, is_dear
+from webmlc.loops.ir import For, loads
+from webmlc.schedule.analysis import Contraction, contraction_of, is_dear
 from webmlc.schedule.rules.wasm.nests import (
     Nest,
     axis_loops,
     blocks_under,
     extent_of,
+    product,
     written_buffer,
 )
 from webmlc.schedule.rules.wasm.stream import Stream
@@ -39,21 +40,24 @@ def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
     blocks = schedule.blocks()
     if not _is_strassen(schedule, blocks, machine):
         return False
-    panels, product, last = blocks
+    panels, products, last = blocks
     *loops, row, column = axis_loops(schedule, last)
     assert row is not None and column is not None
     batch, rows = [loop for loop in loops if loop is not None], schedule.extent(row)
     pair, odd = schedule.split(row, [None, 2])
-    across, right, lane = schedule.split(column, [None, 2, machine.tile.columns])
+    found = contraction_of(schedule.block(products))
+    assert found is not None
+    group = _group(found, machine)
+    across, *several, right, lane = schedule.split(column, [None, *group, 2, machine.tile.columns])
     vector, lane = schedule.split(lane, [None, machine.lanes])
-    schedule.reorder(across, *batch, pair, vector, odd, right, lane)
+    schedule.reorder(across, *batch, pair, *several, vector, odd, right, lane)
     if divides(2, rows):  # pairs of all lines of an image are one loop
         fixed = [loop for loop in batch if extent_of(schedule, loop) is not None]
         schedule.reorder(*[loop for loop in batch if loop not in fixed], *fixed, pair)
         pair = schedule.fuse(*fixed, pair)
-    total = schedule.cache_write(product, "local")
-    schedule.compute_at(total, pair)
-    schedule.compute_at(product, schedule.loops(total)[-1])
+    total = schedule.cache_write(products, "local")
+    schedule.compute_at(total, *(several or [pair]))
+    schedule.compute_at(products, schedule.loops(total)[-1])
     schedule.compute_at(panels, across)
     _vectorize(schedule, lane, odd, right, *(() if is_dear(schedule.block(last)) else (vector,)))
     _sum_panels(schedule, panels, machine)
@@ -65,17 +69,31 @@ def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
     return True
 
 
+def _group(found: Contraction, machine: Machine) -> list[int]:
+    """How many pairs of panels multiply a tile of the planes while it is in the cache, as a factor
+    to split by: of planes that outgrow the second-level cache, as many as have their sums in half
+    of it.
+    """
+    planes, panels = found.left.buffer, found.right.buffer
+    size, pairs = product(list(planes.shape)), as_int(panels.shape[1])
+    if pairs is None or (size is not None and size * planes.dtype.bytes <= machine.l2_bytes):
+        return []
+    sums = (product(list(panels.shape)) or 0) // pairs * panels.dtype.bytes
+    counts = [n for n in range(2, pairs) if pairs % n == 0 and 2 * n * sums <= machine.l2_bytes]
+    return counts[-1:]
+
+
 def _is_strassen(schedule: Schedule, blocks: Sequence[str], machine: Machine) -> bool:
     """True for a product whose right operand, and whose results, are picked from sums."""
     if len(blocks) != 3 or not is_transform(schedule, [blocks[0], blocks[2]], machine):
         return False
-    panels, product, last = map(schedule.block, blocks)
-    found, products = contraction_of(product), written_buffer(product)
+    panels, products, last = map(schedule.block, blocks)
+    found, read = contraction_of(products), {load.buffer for load in loads(last.body)}
     if found is None or not found.batch or found.right.buffer != written_buffer(panels):
         return False
     *_, row, _ = axis_loops(schedule, blocks[2])
     is_static = row is not None and extent_of(schedule, row) is not None
-    return is_static and any(load.buffer == products for load in loads(last.body))
+    return is_static and written_buffer(products) in read
 
 
 def _vectorize(schedule: Schedule, lane: str, *unrolled: str) -> None:
@@ -94,9 +112,14 @@ def _sum_panels(schedule: Schedule, panels: str, machine: Machine) -> None:
 
 
 def _multiply(schedule: Schedule, loop: str, part: Part, machine: Machine) -> None:
-    """Make tiles of a loop over pairs of rows: all products of a tile, then their sums."""
+    """Make tiles of a loop over pairs of rows: all products of a tile, then their sums; those of a
+    group of panels one after the other.
+    """
     rows = split_off(schedule, loop, part.size)[1] if part.size > 1 else None
     if rows is not None:
+        inside = schedule.loop(rows).body
+        if isinstance(inside, For):
+            schedule.reorder(inside.var.name, rows)
         rows, _ = schedule.fission(rows)
     update, result = blocks_under(schedule, rows or loop)[:2]
     plane, columns = schedule.loops(result)[-2:]
