@@ -14,7 +14,7 @@
   (loop $L_k
     (local.set $acc_p (local.get $acc))
     (local.set $X_p (local.get $X_p_1))
-    (local.set $i (i32.const 6))
+    (local.set $i (i32.add (local.get $X_p) (i32.const 24)))
     (loop $L_i
       (if (i32.eqz (local.get $k)) (then
         (f32.store (local.get $acc_p) (f32.const 0))
@@ -22,17 +22,17 @@
       (f32.store (local.get $acc_p) (f32.add (f32.load (local.get $acc_p)) (f32.load (local.get $X_p))))
       (local.set $acc_p (i32.add (local.get $acc_p) (i32.const 4)))
       (local.set $X_p (i32.add (local.get $X_p) (i32.const 4)))
-      (br_if $L_i (local.tee $i (i32.sub (local.get $i) (i32.const 1))))
+      (br_if $L_i (i32.ne (local.get $X_p) (local.get $i)))
     )
     (local.set $X_p_1 (i32.add (local.get $X_p_1) (i32.const 24)))
     (br_if $L_k (i32.lt_s (local.tee $k (i32.add (local.get $k) (i32.const 1))) (i32.const 4)))
   )
   (local.set $acc_p_1 (local.get $acc))
   (local.set $Y_p (local.get $Y))
-  (local.set $j (i32.const 6))
+  (local.set $j (i32.add (local.get $Y_p) (i32.const 24)))
   (loop $L_j
     (f32.store (local.get $Y_p) (f32.load (local.get $acc_p_1)))
     (local.set $acc_p_1 (i32.add (local.get $acc_p_1) (i32.const 4)))
     (local.set $Y_p (i32.add (local.get $Y_p) (i32.const 4)))
-    (br_if $L_j (local.tee $j (i32.sub (local.get $j) (i32.const 1))))
+    (br_if $L_j (i32.ne (local.get $Y_p) (local.get $j)))
   ))

@@ -21,4 +21,4 @@
             (local.set $conv_44 (f32x4.relaxed_madd (local.get $x_s_5) (local.get $w_v_1) (local.get $conv_44)))
             (local.set $x_p (i32.add (local.get $x_p) (i32.const 4)))
             (local.set $w_p (i32.add (local.get $w_p) (i32.const 32)))
-            (br_if $L_conv_r1_conv_r2 (local.tee $conv_r1_conv_r2 (i32.sub (local.get $conv_r1_conv_r2) (i32.const 1))))
+            (br_if $L_conv_r1_conv_r2 (i32.ne (local.get $w_p) (local.get $conv_r1_conv_r2)))

@@ -137,4 +137,4 @@
         (local.set $x_p (i32.add (local.get $x_p) (i32.const 32)))
         (local.set $b_p (i32.add (local.get $b_p) (i32.const 32)))
         (local.set $out0_p (i32.add (local.get $out0_p) (i32.const 32)))
-        (br_if $L_relu_3_0 (local.tee $relu_3_0 (i32.sub (local.get $relu_3_0) (i32.const 1))))
+        (br_if $L_relu_3_0 (i32.ne (local.get $out0_p) (local.get $relu_3_0)))

@@ -21,4 +21,4 @@
       (local.set $out0_local_44 (f32x4.relaxed_madd (local.get $a_s_5) (local.get $b_v_1) (local.get $out0_local_44)))
       (local.set $a_p (i32.add (local.get $a_p) (i32.const 4)))
       (local.set $b_p (i32.add (local.get $b_p) (i32.const 32)))
-      (br_if $L_matmul_r0 (local.tee $matmul_r0 (i32.sub (local.get $matmul_r0) (i32.const 1))))
+      (br_if $L_matmul_r0 (i32.ne (local.get $b_p) (local.get $matmul_r0)))

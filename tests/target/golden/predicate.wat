@@ -22,14 +22,14 @@
     (loop $L_ii
       (local.set $A_p (local.get $A_p_1))
       (local.set $B_p (local.get $B_p_1))
-      (local.set $j (i32.const 7))
+      (local.set $j (i32.add (local.get $B_p) (i32.const 28)))
       (loop $L_j
         (if (i32.lt_s (i32.add (local.get $ii) (i32.shl (local.get $io) (i32.const 2))) (local.get $n)) (then
           (f32.store (local.get $B_p) (f32.max (f32.load (local.get $A_p)) (f32.const 0)))
         ))
         (local.set $A_p (i32.add (local.get $A_p) (i32.const 4)))
         (local.set $B_p (i32.add (local.get $B_p) (i32.const 4)))
-        (br_if $L_j (local.tee $j (i32.sub (local.get $j) (i32.const 1))))
+        (br_if $L_j (i32.ne (local.get $B_p) (local.get $j)))
       )
       (local.set $A_p_1 (i32.add (local.get $A_p_1) (i32.const 28)))
       (local.set $B_p_1 (i32.add (local.get $B_p_1) (i32.const 28)))

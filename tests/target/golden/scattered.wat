@@ -16,7 +16,7 @@
     (local.set $Y_p_1 (i32.add (local.get $Y) (i32.shl (local.get $i) (i32.const 2))))
     (local.set $X_p (local.get $X_p_1))
     (local.set $Y_p (local.get $Y_p_1))
-    (local.set $jo (i32.const 5))
+    (local.set $jo (i32.add (local.get $Y_p) (i32.const 960)))
     (loop $L_jo
       (local.set $.lanes (f32x4.mul (v128.load (local.get $X_p)) (local.get $h)))
       (v128.store32_lane 0 (local.get $Y_p) (local.get $.lanes))
@@ -25,7 +25,7 @@
       (v128.store32_lane offset=144 3 (local.get $Y_p) (local.get $.lanes))
       (local.set $X_p (i32.add (local.get $X_p) (i32.const 16)))
       (local.set $Y_p (i32.add (local.get $Y_p) (i32.const 192)))
-      (br_if $L_jo (local.tee $jo (i32.sub (local.get $jo) (i32.const 1))))
+      (br_if $L_jo (i32.ne (local.get $Y_p) (local.get $jo)))
     )
     (br_if $L_i (i32.lt_s (local.tee $i (i32.add (local.get $i) (i32.const 1))) (local.get $i.end)))))
 (func $scattered (param $X i32) (param $Y i32)

@@ -73,7 +73,7 @@
     (local.set $h_9 (v128.const f32x4 0.9999999 0.9999999 0.9999999 0.9999999))
     (local.set $X_p_3 (local.get $X_p_1))
     (local.set $Y_p (local.get $Y_p_1))
-    (local.set $jo (i32.const 3))
+    (local.set $jo (i32.add (local.get $Y_p) (i32.const 48)))
     (loop $L_jo
       (local.set $t_sub_1 (f32x4.sub (v128.load (local.get $X_p_3)) (local.get $h)))
       (local.set $t_select (f32x4.pmax (local.get $t_sub_1) (local.get $h_2)))
@@ -84,7 +84,7 @@
       (v128.store (local.get $Y_p) (f32x4.div (f32x4.mul (f32x4.relaxed_madd (f32x4.relaxed_madd (f32x4.relaxed_madd (f32x4.relaxed_madd (f32x4.relaxed_madd (f32x4.relaxed_madd (v128.const f32x4 0.0027629198 0.0027629198 0.0027629198 0.0027629198) (local.get $t_fma_3) (v128.const f32x4 0.016737433 0.016737433 0.016737433 0.016737433)) (local.get $t_fma_3) (v128.const f32x4 0.08333678 0.08333678 0.08333678 0.08333678)) (local.get $t_fma_3) (v128.const f32x4 0.33333042 0.33333042 0.33333042 0.33333042)) (local.get $t_fma_3) (local.get $h_9)) (local.get $t_fma_3) (local.get $h_8)) (local.get $t_fma_3) (local.get $h_8)) (i32x4.shl (local.get $t_fma_2) (i32.const 23))) (local.get $h_1)))
       (local.set $X_p_3 (i32.add (local.get $X_p_3) (i32.const 16)))
       (local.set $Y_p (i32.add (local.get $Y_p) (i32.const 16)))
-      (br_if $L_jo (local.tee $jo (i32.sub (local.get $jo) (i32.const 1))))
+      (br_if $L_jo (i32.ne (local.get $Y_p) (local.get $jo)))
     )
     (br_if $L_i (i32.lt_s (local.tee $i (i32.add (local.get $i) (i32.const 1))) (local.get $i.end)))))
 (func $softmax (param $X i32) (param $Y i32) (param $n i32)

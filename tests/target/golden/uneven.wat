@@ -13,7 +13,7 @@
   (local.set $h (v128.const f32x4 1 1 1 1))
   (local.set $X_p (local.get $X))
   (local.set $Y_p (local.get $Y))
-  (local.set $i (i32.const 6))
+  (local.set $i (i32.add (local.get $Y_p) (i32.const 144)))
   (loop $L_i
     (local.set $X_v (v128.load (local.get $X_p)))
     (v128.store (local.get $Y_p) (f32x4.relaxed_madd (local.get $X_v) (local.get $t) (i32x4.relaxed_laneselect (local.get $t) (local.get $h) (f32x4.gt (local.get $X_v) (v128.const f32x4 0 0 0 0)))))
@@ -23,5 +23,5 @@
     (f32.store offset=20 (local.get $Y_p) (f32.add (f32.mul (local.get $X_v_2) (local.get $s_v)) (select (local.get $s_v) (f32.const 1) (f32.gt (local.get $X_v_2) (f32.const 0)))))
     (local.set $X_p (i32.add (local.get $X_p) (i32.const 24)))
     (local.set $Y_p (i32.add (local.get $Y_p) (i32.const 24)))
-    (br_if $L_i (local.tee $i (i32.sub (local.get $i) (i32.const 1))))
+    (br_if $L_i (i32.ne (local.get $Y_p) (local.get $i)))
   ))
