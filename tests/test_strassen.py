@@ -66,6 +66,7 @@ CASES = [
     Case(1, 8, 16),
     Case(2, 8, 16, "Sigmoid"),
     Case(197, 192, 64),
+    Case(37, 16, 256),  # 16 pairs of panels: tiles of rows meet two at a time
 ]
 
 

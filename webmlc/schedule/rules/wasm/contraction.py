@@ -47,6 +47,8 @@ from webmlc.schedule.schedule import Schedule
 
 ENOUGH_FOR_THREADS = 8
 """Iterations that a parallel loop should have to balance."""
+LINE_BYTES = 64
+"""A cache line, of which two neighbouring panels write a half each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ def _block_rows(size: int, reduced: int, machine: Machine) -> int | None:
     """Rows (whole tiles) of a block that fits the second-level cache beside a panel; `None` where
     everything fits: each block reads the right operand anew.
     """
-    row_bytes = reduced * 4 + 64
+    row_bytes = reduced * 4 + LINE_BYTES
     available = machine.l2_bytes - machine.tile.columns * reduced * 4
     if size * row_bytes <= available:
         return None

@@ -1,9 +1,10 @@
 """Strassen's products: one register tile of all seven at a time.
 
 In: sums of a right operand's quarters, products of planes with these, and sums of the products as
-quarters of the result, each with its epilogue. Out: one loop over pairs of panels, which come from
-memory at once and whose sums stay in the cache; under it one over register tiles of pairs of rows,
-each with its seven products and then their sums, while these are in the cache, too:
+quarters of the result, each with its epilogue. Out: one loop over pairs of panels (or groups of
+them), which come from memory at once and whose sums stay in the cache; under it one over register
+tiles of pairs of rows, each with its seven products and then their sums, while these are in the
+cache, too:
 
     panels[7, 48, 96, 8] = ...                 for j in range(48):
     product[7, 99, 384] = planes · panels  ->      panels[7, 96, 8] = ...
@@ -21,6 +22,7 @@ from webmlc.core.machine import Machine
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import For, loads
 from webmlc.schedule.analysis import Contraction, contraction_of, is_dear
+from webmlc.schedule.rules.wasm.contraction import ENOUGH_FOR_THREADS
 from webmlc.schedule.rules.wasm.nests import (
     Nest,
     axis_loops,
@@ -72,15 +74,15 @@ def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
 def _group(found: Contraction, machine: Machine) -> list[int]:
     """How many pairs of panels multiply a tile of the planes while it is in the cache, as a factor
     to split by: of planes that outgrow the second-level cache, as many as have their sums in half
-    of it.
+    of it and leave enough for threads.
     """
     planes, panels = found.left.buffer, found.right.buffer
     size, pairs = product(list(planes.shape)), as_int(panels.shape[1])
     if pairs is None or (size is not None and size * planes.dtype.bytes <= machine.l2_bytes):
         return []
     sums = (product(list(panels.shape)) or 0) // pairs * panels.dtype.bytes
-    counts = [n for n in range(2, pairs) if pairs % n == 0 and 2 * n * sums <= machine.l2_bytes]
-    return counts[-1:]
+    most = min(machine.l2_bytes // (2 * sums), pairs // ENOUGH_FOR_THREADS)
+    return [n for n in range(2, most + 1) if pairs % n == 0][-1:]
 
 
 def _is_strassen(schedule: Schedule, blocks: Sequence[str], machine: Machine) -> bool:
