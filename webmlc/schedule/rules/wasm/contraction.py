@@ -172,6 +172,8 @@ def _plan(
     block_rows = None
     if size is not None and reduced is not None and not walk:
         block_rows = _block_rows(size, reduced, machine)
+    elif size is None and 0 < panels <= machine.l1_bytes // 2:
+        block_rows = machine.tile.rows  # a tile reads all panels, and writes whole lines
     if batch is not None and panels > machine.l2_bytes and not small_right and block_rows is None:
         walk.insert(0, batch)  # a panel that comes from memory is read for every image at once
     outer = [axis for axis in spatial if axis not in (*rows, *walk, column)]

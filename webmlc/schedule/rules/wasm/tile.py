@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Machine
+from webmlc.core.simplify import simplify
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.wasm.nests import Nest, extent_of
@@ -49,13 +50,14 @@ def cover_rows(extent: Expr, machine: Machine, widens: bool = True) -> tuple[Par
     """
     size = as_int(extent)
     tallest = machine.tile.rows
-    if size is None:
-        return Part(tallest, extent // tallest), Part(1, extent % tallest)
+    if size is None:  # a rest of tiles has no more of them
+        parts = [Part(tallest, extent // tallest), Part(1, extent % tallest)]
+        return tuple(part for part in parts if simplify(part.count) != Const(0))
     heights = range(1, tallest + 1)
     best = min(heights, key=lambda rows: (_row_cycles(size, rows, widens), -rows))
     full, rest = divmod(size, best)
-    parts = [Part(best, Const(full))] if full else []
-    return (*parts, Part(rest, Const(1))) if rest else tuple(parts)
+    whole = (Part(best, Const(full)),) if full else ()
+    return (*whole, Part(rest, Const(1))) if rest else whole
 
 
 _CYCLES = (0.0, 1.1, 2.2, 4.0, 4.75, 5.4, 6.1)
