@@ -565,6 +565,17 @@ def test_neighbouring_pixels_of_a_depthwise_tile_share_their_loads() -> None:
 
 def test_a_symbolic_batch_is_no_part_of_tiles_that_an_image_fills() -> None:
     """The batch with its panels of columns is one loop; an image's tiles are counted at build."""
+    function = choose_rule(k.convolution(28, 28, 64, 128, 1, batch=S), RELAXED)[1].function
+    loops = [s for s in walk_statements(function.body) if isinstance(s, For)]
+    assert {str(loop.extent) for loop in loops if as_int(loop.extent) is None} == {"s * 16"}
+
+
+def test_a_tile_meets_all_columns_of_a_small_matrix() -> None:
+    """Threads share an image's tiles, under which all four panels are; the batch is around them."""
     function = choose_rule(k.convolution(28, 28, 4, 32, 1, batch=S), RELAXED)[1].function
     loops = [s for s in walk_statements(function.body) if isinstance(s, For)]
-    assert {str(loop.extent) for loop in loops if as_int(loop.extent) is None} == {"s * 4"}
+    assert str(loops[0].extent) == "s"
+    parallel = next(loop for loop in loops if loop.kind == "parallel")
+    assert as_int(parallel.extent) == 28 * 28 // RELAXED.tile.rows
+    under = [s for s in walk_statements(parallel.body) if isinstance(s, For)]
+    assert as_int(under[0].extent) == 4

@@ -170,10 +170,10 @@ def _plan(
     many = any((as_int(axis.extent) or ENOUGH_FOR_THREADS) >= ENOUGH_FOR_THREADS for axis in walk)
     panels = _panel_bytes(found.right.buffer, machine)
     block_rows = None
-    if size is not None and reduced is not None and not walk:
+    if rows and not walk and 0 < panels <= machine.l1_bytes // 2:
+        block_rows = cover_rows(row_extent, machine)[0].size  # a tile reads all panels
+    elif size is not None and reduced is not None and not walk:
         block_rows = _block_rows(size, reduced, machine)
-    elif size is None and 0 < panels <= machine.l1_bytes // 2:
-        block_rows = machine.tile.rows  # a tile reads all panels, and writes whole lines
     if batch is not None and panels > machine.l2_bytes and not small_right and block_rows is None:
         walk.insert(0, batch)  # a panel that comes from memory is read for every image at once
     outer = [axis for axis in spatial if axis not in (*rows, *walk, column)]
@@ -279,7 +279,7 @@ class _Tiling:
             schedule.fuse(*loops[-joined:])
 
     def rows_outermost(self, nest: Nest, row: str, walks: int) -> None:
-        """Block the rows for the second-level cache, if they need it; then tile."""
+        """Block the rows for a cache, if they need it; then tile."""
         schedule, plan = self.schedule, self.plan
         if plan.block_rows is None:
             self.columns(nest, row, walks)
