@@ -2,8 +2,8 @@
 
 pack_matrix(matrix of shape (3, 10)).shape  ->  (2, 3, 8): two panels, zero-padded
 
-Channels that training switched off have subnormal weights, and a multiply-add that meets one takes
-some processors a hundred times as long: packed, they are zeros. A product changes by less than
+Channels that training switched off have subnormal weights, and some processors take many times as
+long for a multiply-add that meets one: packed, they are zeros. A product changes by less than
 1.2e-38 of its other factor.
 """
 
@@ -17,7 +17,7 @@ from webmlc.graph.ops.layout import PACK
 _LEAST_NORMAL = np.finfo(np.float32).tiny
 
 
-def flush_subnormals(weights: Array) -> Array:
+def _flush_subnormals(weights: Array) -> Array:
     """`weights` with zeros for subnormal numbers of float32; other types as they are."""
     if weights.dtype != np.float32:
         return weights
@@ -31,7 +31,7 @@ def pack_matrix(matrix: Array) -> Array:
     rows, columns = matrix.shape
     panels = -(-columns // PACK)
     padded = np.zeros((rows, panels * PACK), matrix.dtype)
-    padded[:, :columns] = flush_subnormals(matrix)
+    padded[:, :columns] = _flush_subnormals(matrix)
     return padded.reshape(rows, panels, PACK).transpose(1, 0, 2)
 
 
@@ -45,7 +45,7 @@ def pack_convolution(weights: Array, groups: int) -> Array:
     width = PACK if per_group > 1 else 1
     panels = -(-per_group // width)
     padded = np.zeros((groups, panels * width, inputs, *kernel), weights.dtype)
-    padded[:, :per_group] = flush_subnormals(weights).reshape(groups, per_group, inputs, *kernel)
+    padded[:, :per_group] = _flush_subnormals(weights).reshape(groups, per_group, inputs, *kernel)
     split = padded.reshape(groups, panels, width, inputs, *kernel)
     packed = split.transpose(0, 1, *range(4, split.ndim), 3, 2)
     return packed if groups > 1 else packed[0]
@@ -53,4 +53,4 @@ def pack_convolution(weights: Array, groups: int) -> Array:
 
 def pack_depthwise(weights: Array) -> Array:
     """`[C, 1, *kernel]` as `[*kernel, C]`: the channels of one tap are contiguous."""
-    return np.moveaxis(flush_subnormals(weights)[:, 0], 0, -1)
+    return np.moveaxis(_flush_subnormals(weights)[:, 0], 0, -1)
