@@ -234,49 +234,43 @@ class _KernelPrinter:
         self.line(depth, f"(local.set ${var.name} {self.expr.value(value)})")
 
     def loop(self, loop: For, depth: int, body: Callable[[int], None]) -> None:
-        """A serial loop: runs until a pointer is at its end or counts down, where nothing asks for
-        the variable. (V8 keeps an end, but not what changes, in memory when registers run short: a
-        count there takes longer from one iteration to the next than a tile's multiply-adds.)
-        """
+        """A serial loop."""
         name = loop.var.name
         self.locals[name] = "i32"
         extent = as_int(loop.extent)
         guarded = extent is None or extent < 1
-        count = self.expr.value(loop.extent)
         if guarded:
+            count = self.expr.value(loop.extent)
             self.line(depth, f"(if (i32.gt_s {count} (i32.const 0)) (then")
-        counter = f"(local.get ${name})"
-        up = uses(loop.body, loop.var)
-        bump = None if up else self.bump(loop.body)
-        start = "(i32.const 0)" if up else count
-        if bump is not None:
-            pointer, stride = bump
-            end = Load(pointer, ()) + loop.extent * stride
-            start = self.expr.byte_address(self.expr.pointers[pointer], end)
+        start, more = self.steps(loop)
         self.line(depth, f"(local.set ${name} {start})")
         self.line(depth, f"(loop $L_{name}")
         body(depth + 1)
-        if up:
-            tee = f"(local.tee ${name} (i32.add {counter} (i32.const 1)))"
-            self.line(depth + 1, f"(br_if $L_{name} (i32.lt_s {tee} {count}))")
-        elif bump is not None:
-            at = f"(local.get ${pointer.name})"
-            self.line(depth + 1, f"(br_if $L_{name} (i32.ne {at} {counter}))")
-        else:
-            tee = f"(local.tee ${name} (i32.sub {counter} (i32.const 1)))"
-            self.line(depth + 1, f"(br_if $L_{name} {tee})")
+        self.line(depth + 1, f"(br_if $L_{name} {more})")
         self.line(depth, ")))" if guarded else ")")
 
-    def bump(self, body: Stmt) -> tuple[Buffer, Const] | None:
-        """A pointer that each iteration ends with moving by as much, and how far."""
-        last = body.statements[-1] if isinstance(body, Seq) else body
+    def steps(self, loop: For) -> tuple[str, str]:
+        """What the loop's local starts with, and what is true after an iteration that is not the
+        last.
+
+        The local counts up where the body asks for it. Else it is the end of a pointer that each
+        iteration moves by as much, or counts down. (V8 keeps an end, but not what changes, in
+        memory when registers run short: a count there takes longer from one iteration to the next
+        than a tile's multiply-adds.)
+        """
+        name, count = loop.var.name, self.expr.value(loop.extent)
+        own = f"(local.get ${name})"
+        if uses(loop.body, loop.var):
+            next_ = f"(local.tee ${name} (i32.add {own} (i32.const 1)))"
+            return "(i32.const 0)", f"(i32.lt_s {next_} {count})"
+        last = loop.body.statements[-1] if isinstance(loop.body, Seq) else loop.body
         match last:
-            case Store(
-                buffer=pointer, value=Call(op="add", args=(Load(buffer=old), Const() as by))
-            ):
-                if pointer == old and pointer in self.expr.pointers:
-                    return pointer, by
-        return None
+            case Store(buffer=at, value=Call(op="add", args=(Load() as before, Const() as stride))):
+                if before.buffer == at in self.expr.pointers:
+                    end = before + loop.extent * stride
+                    address = self.expr.byte_address(self.expr.pointers[at], end)
+                    return address, f"(i32.ne (local.get ${at.name}) {own})"
+        return count, f"(local.tee ${name} (i32.sub {own} (i32.const 1)))"
 
     def store(self, store: Store, depth: int) -> None:
         buffer = store.buffer

@@ -23,6 +23,7 @@ from webmlc.schedule.analysis import (
     flat_index,
     lane_stride,
 )
+from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.wasm.nests import (
     Nest,
     accumulate_locally,
@@ -34,6 +35,7 @@ from webmlc.schedule.rules.wasm.nests import (
     product,
 )
 from webmlc.schedule.rules.wasm.stream import Stream
+from webmlc.schedule.rules.wasm.threads import ENOUGH_FOR_THREADS
 from webmlc.schedule.rules.wasm.tile import (
     Part,
     columns_for,
@@ -44,11 +46,6 @@ from webmlc.schedule.rules.wasm.tile import (
     split_off,
 )
 from webmlc.schedule.schedule import Schedule
-
-ENOUGH_FOR_THREADS = 8
-"""Iterations that a parallel loop should have to balance."""
-LINE_BYTES = 64
-"""A cache line, of which two neighbouring panels write a half each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +220,7 @@ def _block_rows(size: int, reduced: int, machine: Machine) -> int | None:
     """Rows (whole tiles) of a block that fits the second-level cache beside a panel; `None` where
     everything fits: each block reads the right operand anew.
     """
-    row_bytes = reduced * 4 + LINE_BYTES
+    row_bytes = reduced * 4 + LINE_BYTES  # a line of the result, half of which a panel writes
     available = machine.l2_bytes - machine.tile.columns * reduced * 4
     if size * row_bytes <= available:
         return None

@@ -22,7 +22,6 @@ from webmlc.core.machine import Machine
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import For, loads
 from webmlc.schedule.analysis import Contraction, contraction_of, is_dear
-from webmlc.schedule.rules.wasm.contraction import ENOUGH_FOR_THREADS
 from webmlc.schedule.rules.wasm.nests import (
     Nest,
     axis_loops,
@@ -32,6 +31,7 @@ from webmlc.schedule.rules.wasm.nests import (
     written_buffer,
 )
 from webmlc.schedule.rules.wasm.stream import Stream
+from webmlc.schedule.rules.wasm.threads import ENOUGH_FOR_THREADS
 from webmlc.schedule.rules.wasm.tile import Part, cover_rows, make_tile, partition_into, split_off
 from webmlc.schedule.rules.wasm.transform import is_transform
 from webmlc.schedule.schedule import Schedule
@@ -40,17 +40,16 @@ from webmlc.schedule.schedule import Schedule
 def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
     """Schedule such a kernel; False where it is something else."""
     blocks = schedule.blocks()
-    if not _is_strassen(schedule, blocks, machine):
+    found = _strassen_product(schedule, blocks, machine)
+    if found is None:
         return False
     panels, products, last = blocks
     *loops, row, column = axis_loops(schedule, last)
     assert row is not None and column is not None
     batch, rows = [loop for loop in loops if loop is not None], schedule.extent(row)
     pair, odd = schedule.split(row, [None, 2])
-    found = contraction_of(schedule.block(products))
-    assert found is not None
-    group = _group(found, machine)
-    across, *several, right, lane = schedule.split(column, [None, *group, 2, machine.tile.columns])
+    factors = [None, *_group(found, machine), 2, machine.tile.columns]
+    across, *several, right, lane = schedule.split(column, factors)
     vector, lane = schedule.split(lane, [None, machine.lanes])
     schedule.reorder(across, *batch, pair, *several, vector, odd, right, lane)
     if divides(2, rows):  # pairs of all lines of an image are one loop
@@ -77,25 +76,27 @@ def _group(found: Contraction, machine: Machine) -> list[int]:
     of it and leave enough for threads.
     """
     planes, panels = found.left.buffer, found.right.buffer
-    size, pairs = product(list(planes.shape)), as_int(panels.shape[1])
-    if pairs is None or (size is not None and size * planes.dtype.bytes <= machine.l2_bytes):
+    size, sums = (product(list(buffer.shape)) for buffer in (planes, panels))
+    pairs = as_int(panels.shape[1])
+    if not pairs or not sums or (size is not None and size * 4 <= machine.l2_bytes):
         return []
-    sums = (product(list(panels.shape)) or 0) // pairs * panels.dtype.bytes
-    most = min(machine.l2_bytes // (2 * sums), pairs // ENOUGH_FOR_THREADS)
+    most = min(machine.l2_bytes // (2 * 4 * sums // pairs), pairs // ENOUGH_FOR_THREADS)
     return [n for n in range(2, most + 1) if pairs % n == 0][-1:]
 
 
-def _is_strassen(schedule: Schedule, blocks: Sequence[str], machine: Machine) -> bool:
-    """True for a product whose right operand, and whose results, are picked from sums."""
+def _strassen_product(
+    schedule: Schedule, blocks: Sequence[str], machine: Machine
+) -> Contraction | None:
+    """The product, where its right operand and its results are picked from sums."""
     if len(blocks) != 3 or not is_transform(schedule, [blocks[0], blocks[2]], machine):
-        return False
+        return None
     panels, products, last = map(schedule.block, blocks)
     found, read = contraction_of(products), {load.buffer for load in loads(last.body)}
     if found is None or not found.batch or found.right.buffer != written_buffer(panels):
-        return False
+        return None
     *_, row, _ = axis_loops(schedule, blocks[2])
     is_static = row is not None and extent_of(schedule, row) is not None
-    return is_static and written_buffer(products) in read
+    return found if is_static and written_buffer(products) in read else None
 
 
 def _vectorize(schedule: Schedule, lane: str, *unrolled: str) -> None:

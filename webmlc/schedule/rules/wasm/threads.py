@@ -18,7 +18,7 @@ from webmlc.schedule.legality import locals_shared_with
 from webmlc.schedule.rules.wasm.nests import extent_of
 from webmlc.schedule.schedule import Schedule
 
-ENOUGH = 8
+ENOUGH_FOR_THREADS = 8
 """Iterations that a parallel loop should have to balance."""
 LITTLE = 2048
 """Scalar operations of a loop that is no part of a parallel one around it."""
@@ -37,7 +37,8 @@ def share_work(schedule: Schedule) -> None:
             continue
         loops, last = _loops_to_share(schedule, nest)
         known = any(extent_of(schedule, loop) is not None for loop in loops)
-        known = known or prod(_known_factor(schedule.extent(loop)) for loop in loops) >= ENOUGH
+        least = prod(_known_factor(schedule.extent(loop)) for loop in loops)
+        known = known or least >= ENOUGH_FOR_THREADS
         parts = [] if known or not isinstance(last.body, Seq) else _independent_nests(last.body)
         if isinstance(last.body, Seq) and (len(parts) == len(last.body.statements) or not loops):
             nests += parts  # around them a batch, perhaps of one
@@ -75,7 +76,7 @@ def _loops_to_share(schedule: Schedule, nest: For) -> tuple[list[str], For]:
     chosen: list[str] = []
     iterations = 1
     loop = nest
-    while iterations < ENOUGH:
+    while iterations < ENOUGH_FOR_THREADS:
         name = loop.var.name
         if loop.kind != "serial" or name in reduced:
             break

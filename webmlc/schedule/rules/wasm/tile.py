@@ -43,14 +43,14 @@ class Part:
 
 def cover_rows(extent: Expr, machine: Machine, widens: bool = True) -> tuple[Part, ...]:
     """Tiles of rows that cover `extent` exactly: as many full ones as fit, then one of what is
-    left.
+    left (of a symbolic number of rows, one a row).
 
     The full tile's height is the one whose tiles take the fewest cycles altogether. `widens`: tiles
     of one or two rows may have more columns than others.
     """
     size = as_int(extent)
     tallest = machine.tile.rows
-    if size is None:  # a rest of tiles has no more of them
+    if size is None:  # what is left of full tiles has none, whole blocks of them leave nothing
         parts = [Part(tallest, extent // tallest), Part(1, extent % tallest)]
         return tuple(part for part in parts if simplify(part.count) != Const(0))
     heights = range(1, tallest + 1)
