@@ -274,10 +274,12 @@ def convolution(
     return naive(inputs, compute("relu", shape, epilogue))
 
 
-def grouped_convolution(size: int, groups: int, inputs: int, outputs: int) -> LoopFunction:
-    """A 3x3 convolution in groups of `inputs` and `outputs` channels."""
-    x = _tensor("x", 1, size + 2, size + 2, groups * inputs)
-    w = _tensor("w", groups, (outputs + 7) // 8, 3, 3, inputs, 8)
+def grouped_convolution(
+    size: int, groups: int, inputs: int, outputs: int, kernel: int = 3
+) -> LoopFunction:
+    """A convolution in groups of `inputs` and `outputs` channels."""
+    x = _tensor("x", 1, size + kernel - 1, size + kernel - 1, groups * inputs)
+    w = _tensor("w", groups, (outputs + 7) // 8, kernel, kernel, inputs, 8)
 
     def product(n: Expr, y: Expr, v: Expr, o: Expr, ky: Expr, kx: Expr, i: Expr) -> Expr:
         group, within = o // outputs, o % outputs
@@ -285,7 +287,7 @@ def grouped_convolution(size: int, groups: int, inputs: int, outputs: int) -> Lo
         return x[n, y + ky, v + kx, group * inputs + i] * weight
 
     shape = _sizes(1, size, size, groups * outputs)
-    return naive([x, w], reduce("conv", shape, _sizes(3, 3, inputs), "add", product))
+    return naive([x, w], reduce("conv", shape, _sizes(kernel, kernel, inputs), "add", product))
 
 
 def depthwise(

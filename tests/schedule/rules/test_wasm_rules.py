@@ -189,6 +189,15 @@ def _kinds(function: LoopFunction) -> list[str]:
     return [s.kind for s in walk_statements(function.body) if isinstance(s, For)]
 
 
+def _loops(function: LoopFunction, kind: str) -> list[For]:
+    """The loops of a kind, outermost first."""
+    return [s for s in walk_statements(function.body) if isinstance(s, For) and s.kind == kind]
+
+
+def _extent(loop: For) -> str:
+    return str(loop.extent)
+
+
 def test_rows_picked_by_an_index_are_copied_in_vectors() -> None:
     schedule = choose_rule(k.gather_rows(3, 12, 5), RELAXED)[1]
     assert "vectorized" in _kinds(schedule.function)
@@ -232,6 +241,25 @@ def test_many_rows_of_a_symbolic_batch_are_shared_as_one_loop() -> None:
     body = choose_rule(k.add_bias(S, 2048, 257), RELAXED)[1].function.body
     assert isinstance(body, For) and body.kind == "parallel"
     assert str(body.extent) == "s * 2048"
+
+
+def test_rows_of_a_symbolic_image_are_shared() -> None:
+    """Not the pixels of each row, nor an image, of which there may be one."""
+    for batch in (1, S):
+        function = k.convolution(k.Var("h"), k.Var("w"), 3, 8, 3, batch=batch, skip=False)
+        chosen = choose_rule(function, RELAXED)[1].function
+        shared = [_extent(loop) for loop in _loops(chosen, "parallel")]
+        assert shared == ["h" if batch == 1 else "h * s"]
+
+
+def test_columns_are_shared_where_heads_are_few() -> None:
+    """Three heads would keep two threads busy for two turns, of which the second is half idle."""
+    few, many = (
+        choose_rule(k.attention_scores(heads, 96, 97, 64), RELAXED)[1].function for heads in (3, 24)
+    )
+    assert _extent(_loops(few, "serial")[0]) == "3"
+    assert _extent(_loops(few, "parallel")[0]) == "12"  # panels
+    assert [_extent(loop) for loop in _loops(many, "parallel")] == ["24"]
 
 
 def test_every_nest_of_a_large_kernel_is_shared() -> None:
@@ -568,6 +596,15 @@ def test_a_symbolic_batch_is_no_part_of_tiles_that_an_image_fills() -> None:
     function = choose_rule(k.convolution(28, 28, 64, 128, 1, batch=S), RELAXED)[1].function
     loops = [s for s in walk_statements(function.body) if isinstance(s, For)]
     assert {str(loop.extent) for loop in loops if as_int(loop.extent) is None} == {"s * 16"}
+
+
+def test_blocks_of_pixels_meet_all_groups() -> None:
+    """Which lie side by side in memory: threads share blocks, and no cache line but at an edge."""
+    function = choose_rule(k.grouped_convolution(28, 4, 34, 34, kernel=1), RELAXED)[1].function
+    blocks_, rest = _loops(function, "parallel")
+    (groups, *_) = (s for s in walk_statements(blocks_.body) if isinstance(s, For))
+    assert (_extent(blocks_), _extent(groups)) == ("13", "4")
+    assert _extent(rest) == "4"  # of the last four pixels
 
 
 def test_a_tile_meets_all_columns_of_a_small_matrix() -> None:

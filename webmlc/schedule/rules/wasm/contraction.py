@@ -56,12 +56,13 @@ class Plan:
     of the left operand (image rows above a row of pixels); `column` is the lane axis. A block of
     `block_rows` meets all columns before the next one does: as many rows as the second-level cache
     holds, or one tile, which then writes whole cache lines, where the first holds all of the right
-    operand. `streamed` is a right operand in panels that the second-level cache cannot keep from
+    operand. It meets all of `groups`, whose channels alternate in memory, too. `streamed` is a right operand in panels that the second-level cache cannot keep from
     one run to the next, `cold` says that other kernels' operands may push it out; `depth` is how
     many products each sum has (0 where symbolic).
     """
 
     outer: tuple[int, ...]
+    groups: tuple[int, ...]
     rows: tuple[int, ...]
     walk: tuple[int, ...]
     column: int
@@ -80,17 +81,19 @@ def schedule_contraction(schedule: Schedule, update: str, machine: Machine, fixe
     The outermost `fixed` loops around it are not its own: they choose the block of rows.
     """
     nest: Nest | None = None
+    group: Axis | None = None
     found = contraction_of(schedule.block(update))
     if found is not None and not found.columns and (size := _group_size(found)) is not None:
         nest = accumulate_locally(schedule, update)
         _split_groups(schedule, nest, found.batch[-1], size)
         found = contraction_of(schedule.block(update))
+        group = found.batch[-1] if found is not None else None
     block = schedule.block(update)
     if found is None or not found.columns or not _has_lanes(block, found, machine):
         return False
     nest = nest or accumulate_locally(schedule, update)
-    plan = _plan(schedule, block, schedule.block(nest.result), found, machine)
-    plan = replace(plan, block_rows=None) if fixed else plan
+    plan = _plan(schedule, block, schedule.block(nest.result), found, group, machine)
+    plan = replace(plan, block_rows=None, groups=()) if fixed else plan
     _Tiling(schedule, plan, machine, fixed).run(nest)
     return True
 
@@ -143,7 +146,12 @@ def _has_lanes(block: Block, found: Contraction, machine: Machine) -> bool:
 
 
 def _plan(
-    schedule: Schedule, update: Block, result: Block, found: Contraction, machine: Machine
+    schedule: Schedule,
+    update: Block,
+    result: Block,
+    found: Contraction,
+    group: Axis | None,
+    machine: Machine,
 ) -> Plan:
     spatial = [axis for axis in update.axes if axis.kind == "spatial"]
     positions = {axis.var: position for position, axis in enumerate(spatial)}
@@ -175,9 +183,16 @@ def _plan(
         block_rows = _block_rows(size, reduced, machine)
     if batch is not None and panels > machine.l2_bytes and not small_right and block_rows is None:
         walk.insert(0, batch)  # a panel that comes from memory is read for every image at once
-    outer = [axis for axis in spatial if axis not in (*rows, *walk, column)]
+    groups: tuple[Axis, ...] = ()
+    if group is not None and size is not None and reduced is not None and not walk:
+        channels = product([group.extent, Const(reduced) + column.extent])
+        block = _whole_tiles(size, (channels or size) * 4, machine.l2_bytes // 8, machine)
+        if block is not None and size // block >= ENOUGH_FOR_THREADS:
+            groups, block_rows = (group,), block
+    outer = [axis for axis in spatial if axis not in (*rows, *walk, *groups, column)]
     return Plan(
         tuple(positions[axis.var] for axis in outer),
+        tuple(positions[axis.var] for axis in groups),
         tuple(positions[axis.var] for axis in rows),
         tuple(positions[axis.var] for axis in walk),
         positions[column.var],
@@ -222,6 +237,13 @@ def _block_rows(size: int, reduced: int, machine: Machine) -> int | None:
     """
     row_bytes = reduced * 4 + LINE_BYTES  # a line of the result, half of which a panel writes
     available = machine.l2_bytes - machine.tile.columns * reduced * 4
+    return _whole_tiles(size, row_bytes, available, machine)
+
+
+def _whole_tiles(size: int, row_bytes: int, available: int, machine: Machine) -> int | None:
+    """Rows of equal blocks of whole tiles that fit into `available` bytes; `None` where all rows
+    do, or blocks would be much smaller.
+    """
     if size * row_bytes <= available:
         return None
     tile = cover_rows(Const(size), machine)[0]
@@ -248,15 +270,16 @@ class _Tiling:
         walk = [named[p] for p in plan.walk if p in named]
         rows = [named[p] for p in plan.rows if p in named]
         outer = [named[p] for p in plan.outer if p in named]
+        groups = [named[p] for p in plan.groups if p in named]
         column = named[plan.column]
         if plan.walk_outermost:
             outer, walk = [*outer, *walk], []
-        schedule.reorder(*outer, *rows, *walk, column)
+        schedule.reorder(*outer, *rows, *groups, *walk, column)
         compute_results_at(schedule, nest, column)
         self.fuse_reduction(nest.update)
         if rows:
             row = schedule.fuse(*rows) if len(rows) > 1 else rows[0]
-            self.rows_outermost(nest, row, len(walk))
+            self.rows_outermost(nest, row, len(groups), len(walk))
         else:
             self.columns(nest, None, 0)
 
@@ -277,7 +300,7 @@ class _Tiling:
         if joined > 1:
             schedule.fuse(*loops[-joined:])
 
-    def rows_outermost(self, nest: Nest, row: str, walks: int) -> None:
+    def rows_outermost(self, nest: Nest, row: str, groups: int, walks: int) -> None:
         """Block the rows for a cache, if they need it; then tile."""
         schedule, plan = self.schedule, self.plan
         if plan.block_rows is None:
@@ -285,13 +308,15 @@ class _Tiling:
             return
         parts = cover_rows(plan.row_extent, self.machine)
         first, *rest = partition_into(schedule, row, parts)
-        tails = [nest_under(schedule, loop) for loop in rest]
-        outer, inner = schedule.split(first, [None, plan.block_rows])
-        self.columns(nest, inner, walks, outer)
-        for tail, loop in zip(tails, rest, strict=True):
-            self.columns(tail, loop, walks)
+        tails = [(nest_under(schedule, loop), loop) for loop in rest]
+        _, inner = schedule.split(first, [None, plan.block_rows])
+        for part, loop in ((nest, inner), *tails):
+            names = schedule.loops(part.result)
+            below = names.index(loop) + 1
+            self.order(*names[below : below + groups], loop)
+            self.columns(part, loop, walks)
 
-    def columns(self, nest: Nest, row: str | None, walks: int, outer: str | None = None) -> None:
+    def columns(self, nest: Nest, row: str | None, walks: int) -> None:
         """Partition the columns, and tile each part."""
         schedule, machine = self.schedule, self.machine
         extent = Const(1) if row is None else schedule.extent(row)

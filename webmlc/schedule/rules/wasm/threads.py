@@ -24,6 +24,10 @@ LITTLE = 2048
 """Scalar operations of a loop that is no part of a parallel one around it."""
 SMALL = 16384
 """Scalar operations of a nest that one thread runs sooner than two: slabs of padding."""
+MOST = 16
+"""Of so many operations one thread may do one by itself."""
+PART = 1 << 20
+"""Scalar operations of a nest that is worth sharing out anew in each iteration of another."""
 
 
 def share_work(schedule: Schedule) -> None:
@@ -33,17 +37,47 @@ def share_work(schedule: Schedule) -> None:
         nest = nests.pop()
         if locals_shared_with(schedule.function, nest):
             continue  # one tile: its results reach the next nest in one thread's memory
-        if operations(replace(schedule.function, body=nest)) < SMALL:
+        if _operations(schedule, nest) < SMALL:
             continue
         loops, last = _loops_to_share(schedule, nest)
-        known = any(extent_of(schedule, loop) is not None for loop in loops)
-        least = prod(_known_factor(schedule.extent(loop)) for loop in loops)
-        known = known or least >= ENOUGH_FOR_THREADS
-        parts = [] if known or not isinstance(last.body, Seq) else _independent_nests(last.body)
-        if isinstance(last.body, Seq) and (len(parts) == len(last.body.statements) or not loops):
-            nests += parts  # around them a batch, perhaps of one
+        parts = None if _is_enough(schedule, nest, loops) else _parts_to_share(schedule, loops, last)
+        if parts is not None:
+            nests += parts
         elif loops:
             schedule.parallel(schedule.fuse(*loops) if len(loops) > 1 else loops[0])
+
+
+def _parts_to_share(schedule: Schedule, loops: list[str], last: For) -> list[For] | None:
+    """The nests inside of loops with too few iterations, where each is shared out better: they
+    exchange no values, and are nearly all that these loops run. `None` where there are none.
+    """
+    if not isinstance(last.body, Seq):
+        return None
+    parts = _independent_nests(last.body)
+    if not loops:
+        return parts
+    work = [_operations(schedule, part) for part in parts]
+    if sum(work) * MOST < _operations(schedule, last.body) * (MOST - 1):
+        return None
+    if prod(_known_factor(schedule.extent(loop)) for loop in loops) == 1:
+        return parts  # around them a batch, perhaps of one
+    largest = parts[work.index(max(work))]
+    inside, _ = _loops_to_share(schedule, largest)
+    return parts if max(work) >= PART and _is_enough(schedule, largest, inside) else None
+
+
+def _is_enough(schedule: Schedule, nest: For, loops: list[str]) -> bool:
+    """True where the iterations of some loops of a nest balance, as far as they are known: of what
+    is not, only the outermost loop may be a batch of one.
+    """
+    extents = {loop: schedule.extent(loop) for loop in loops}
+    if any(as_int(extent) is None for loop, extent in extents.items() if loop != nest.var.name):
+        return True
+    return prod(map(_known_factor, extents.values())) >= ENOUGH_FOR_THREADS
+
+
+def _operations(schedule: Schedule, body: Stmt) -> int:
+    return operations(replace(schedule.function, body=body))
 
 
 def _independent_nests(body: Seq) -> list[For]:
@@ -80,7 +114,7 @@ def _loops_to_share(schedule: Schedule, nest: For) -> tuple[list[str], For]:
         name = loop.var.name
         if loop.kind != "serial" or name in reduced:
             break
-        if chosen and operations(replace(schedule.function, body=loop)) < LITTLE:
+        if chosen and _operations(schedule, loop) < LITTLE:
             break  # it would take a fused index apart for every few instructions
         if extent_of(schedule, name) != 1 or chosen:
             chosen.append(name)
