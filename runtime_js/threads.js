@@ -1,8 +1,9 @@
 // Threads that run one program: how the leader wakes its helpers and how a helper waits.
 //
 // Between runs a helper spins briefly, then sleeps on shared control words: no message is posted per run. Within a run it
-// takes work from the leader's loops (see target/wasm/threads.py); the leader never waits for one that comes late. One command
-// brings a helper back to its event loop, where a message waits with a new memory.
+// takes work from the leader's loops (see target/wasm/threads.py); the leader never waits for one that comes late. Nor does it
+// where the model gets another memory: a helper finds that its own is not the last, and returns to its event loop, where a
+// message brings that.
 //
 // The leader does not wake helpers itself: some systems put a woken thread on the core of the one that woke it while that core
 // has room for one more, and leave the next one idle. The caller is woken instead: it wakes the helpers, for whom there is no
@@ -15,16 +16,13 @@ import { openWorker } from "./platform.js";
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 
-const GENERATION = 0; // counts commands
-const COMMAND = 1;
-const LEFT = 2; // helpers that have left for the new memory
-const ASLEEP = 3; // helpers that sleep until the next command
-const CALLS = 4; // counts what the caller is woken for
-const CALLER = 5; // 1 once it listens
-const NEVER = 6; // nobody notifies it
+const RUNS = 0; // counts them
+const MEMORIES = 1; // counts those after the first
+const ASLEEP = 2; // helpers that sleep until the next run
+const CALLS = 3; // counts what the caller is woken for
+const CALLER = 4; // 1 once it listens
+const NEVER = 5; // nobody notifies it
 const CONTROL_WORDS = 16;
-const RUN = 1;
-const NEW_MEMORY = 2;
 const IDLE_SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
 
 const CALL_DELAY_MS = 0.1; // after which the page, which asked for the run, sleeps, and leaves a core to a helper
@@ -46,22 +44,22 @@ export function instantiate(module, memory) {
 }
 
 /**
- * A helper thread: do what the control words say until a message is announced.
+ * A helper thread: help with every run until the model has a memory after this one, the `generation`th.
  * @param {Help} help
  */
-export function help({ tid, threads, module, memory, control, seen }) {
+export function help({ tid, threads, module, memory, control, generation }) {
+  const isLast = () => Atomics.load(control, MEMORIES) === generation;
+  if (!isLast()) return;
   const run = instantiate(module, memory);
-  for (;;) {
-    for (let i = 0; i < IDLE_SPINS && Atomics.load(control, GENERATION) === seen; i++);
-    Atomics.add(control, ASLEEP, 1); // before the last look, so that who commands after it sees a sleeper
-    while (Atomics.load(control, GENERATION) === seen) Atomics.wait(control, GENERATION, seen);
+  for (let seen = 0; ; ) {
+    for (let i = 0; i < IDLE_SPINS && Atomics.load(control, RUNS) === seen; i++);
+    Atomics.add(control, ASLEEP, 1); // before the last look, so that who runs after it sees a sleeper
+    while (Atomics.load(control, RUNS) === seen) Atomics.wait(control, RUNS, seen);
     Atomics.sub(control, ASLEEP, 1);
-    seen = Atomics.load(control, GENERATION);
-    if (Atomics.load(control, COMMAND) === NEW_MEMORY) break;
+    seen = Atomics.load(control, RUNS);
+    if (!isLast()) return;
     run(0, 0, tid, threads);
   }
-  Atomics.add(control, LEFT, 1);
-  Atomics.notify(control, LEFT);
 }
 
 /** The caller: wake the helpers whenever the leader wants them. @param {Int32Array} control */
@@ -70,7 +68,7 @@ export function passOnCalls(control) {
   for (;;) {
     const calls = Atomics.load(control, CALLS);
     Atomics.wait(control, NEVER, 0, CALL_DELAY_MS);
-    Atomics.notify(control, GENERATION);
+    Atomics.notify(control, RUNS);
     Atomics.wait(control, CALLS, calls);
   }
 }
@@ -87,7 +85,7 @@ export function passOnCalls(control) {
 export function runTogether(run, memory, control, threads, first, last) {
   const words = new Int32Array(memory.buffer);
   Atomics.store(words, RUNNING / 4, 1);
-  command(control, RUN);
+  wake(control);
   try {
     run(first, last, 0, threads); // clears it at the end
   } finally {
@@ -96,25 +94,20 @@ export function runTogether(run, memory, control, threads, first, last) {
 }
 
 /**
- * Send the helpers back to their event loops, where a message with the new memory and the returned count must reach them.
+ * Say that there is another memory, of the returned generation: a message must bring it to every helper.
  * @param {Int32Array} control
- * @param {number} helpers
  * @returns {number}
  */
-export function announceMemory(control, helpers) {
-  Atomics.store(control, LEFT, 0);
-  command(control, NEW_MEMORY);
-  for (let left = 0; left < helpers; left = Atomics.load(control, LEFT)) Atomics.wait(control, LEFT, left);
-  return Atomics.load(control, GENERATION);
+export function announceMemory(control) {
+  return Atomics.add(control, MEMORIES, 1) + 1;
 }
 
-/** @param {Int32Array} control @param {number} what */
-function command(control, what) {
-  Atomics.store(control, COMMAND, what);
-  Atomics.add(control, GENERATION, 1);
+/** @param {Int32Array} control */
+function wake(control) {
+  Atomics.add(control, RUNS, 1);
   if (!Atomics.load(control, ASLEEP)) return;
   if (!Atomics.load(control, CALLER)) {
-    Atomics.notify(control, GENERATION);
+    Atomics.notify(control, RUNS);
   } else {
     Atomics.add(control, CALLS, 1);
     Atomics.notify(control, CALLS);

@@ -152,7 +152,8 @@ export interface Help {
   tid: number;
   threads: number;
   control: Int32Array;
-  seen: number;
+  /** Which of the model's memories that is, from 0. */
+  generation: number;
 }
 
 /** What the leading thread is started with. */

@@ -85,6 +85,7 @@ async function compile(base, manifest, path, onBytes) {
 
 const MAX_REQUESTS = 16;
 const CALLER_DELAY_MS = 100; // between runs in a row helpers do not sleep
+const HELPERS_DELAY_MS = 30; // most first runs are mostly compilation, which uses the other cores
 const PAGE_BYTES = 4096; // of the operating system's memory, or a part of one
 const LEAST_SPARE = 16 * PAGE_BYTES; // less is soon there
 
@@ -120,6 +121,8 @@ export class WasmDevice {
     this.threads = 1;
     /** @type {Int32Array | null} Of the worker and its helpers. */
     this.control = null;
+    /** @type {MessagePort[]} Of helpers that are not open yet. */
+    this.ports = [];
     /** @type {WorkerDoor[]} */
     this.helpers = [];
     /** @type {WorkerDoor | null} */
@@ -170,10 +173,9 @@ export class WasmDevice {
       return streamWeights(base, file, take, onBytes, compiled);
     });
     const started = compiled?.then((module) => this.#call({ type: "start", module }));
-    // Helpers would have nothing to do before, and take a core from what has.
-    const received = Promise.all(downloads).then(() => channels.forEach(({ port2 }) => this.#openHelper(port2)));
-    [this.stages, this.module] = await Promise.all([opened, compiled, started, received]);
+    [this.stages, this.module] = await Promise.all([opened, compiled, started, ...downloads]);
     this.control = control;
+    this.ports = channels.map(({ port2 }) => port2);
   }
 
   /**
@@ -195,6 +197,7 @@ export class WasmDevice {
         return await this.#again(stage, request, words);
       }
       const slot = this.slots++ % MAX_REQUESTS;
+      if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
       const { downloads, places, memory, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });
       this.bound = binding;
       if (moved || made.size === MAX_REQUESTS) made.clear();
@@ -248,14 +251,16 @@ export class WasmDevice {
     return performance.now() - begin;
   }
 
-  /** A worker beside this device's. @param {MessagePort} port to the leader */
-  #openHelper(port) {
-    if (this.failure) return;
-    const helper = openHelper();
-    helper.listen((error) => this.#fail(fromData(error)));
-    helper.onError((message) => this.#fail(new InternalError(`a thread of the model failed: ${message}`)));
-    helper.post({ port }, [port]);
-    this.helpers.push(helper);
+  /** Workers beside this device's: not opened before there is work for them, and those that make the model ready are done. */
+  #openHelpers() {
+    for (const port of this.ports.splice(0)) {
+      if (this.failure) return;
+      const helper = openHelper();
+      helper.listen((error) => this.#fail(fromData(error)));
+      helper.onError((message) => this.#fail(new InternalError(`a thread of the model failed: ${message}`)));
+      helper.post({ port }, [port]);
+      this.helpers.push(helper);
+    }
   }
 
   /** The thread that wakes the helpers: not opened before a first result is there, and those that follow at once. */

@@ -71,7 +71,7 @@ export class Leader {
     this.#bind(this.first.symbols);
     const { threads, memory, control } = this;
     for (const [i, helper] of this.helpers.entries()) {
-      helper.postMessage({ tid: i + 1, threads, module, memory, control, seen: 0 });
+      helper.postMessage({ tid: i + 1, threads, module, memory, control, generation: 0 });
     }
     this.#derive();
   }
@@ -185,8 +185,8 @@ export class Leader {
     this.bytes.set(grows ? old : old.subarray(0, total - arena));
     if (this.module) this.run = instantiate(this.module, this.memory);
     if (!this.control) return;
-    const seen = announceMemory(this.control, this.helpers.length);
-    for (const helper of this.helpers) helper.postMessage({ memory: this.memory, seen });
+    const generation = announceMemory(this.control);
+    for (const helper of this.helpers) helper.postMessage({ memory: this.memory, generation });
   }
 
   /** @param {string} name */
