@@ -162,8 +162,8 @@ def is_vectorizable(
             return False
     if found.predicate is not None and var in variables(found.predicate):
         return False
-    conditions = (simplify(substitute(c, values), ranges) for c in _conditions(found))
-    return not any(var in variables(c) for c in conditions)
+    settled = (simplify(substitute(c, values), ranges) for c in conditions(found))
+    return not any(var in variables(c) for c in settled)
 
 
 def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
@@ -182,11 +182,11 @@ def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
         if isinstance(node, Load):
             index = substitute(flat_index(node.buffer, node.indices), values)
             steps.append(stride(index, var, ranges))
-    conditions = any(var in variables(substitute(c, values)) for c in _conditions(found))
-    return Const(1) in steps and all(s in (Const(0), Const(1)) for s in steps) and not conditions
+    tests = any(var in variables(substitute(c, values)) for c in conditions(found))
+    return Const(1) in steps and all(s in (Const(0), Const(1)) for s in steps) and not tests
 
 
-def _conditions(block: Block) -> list[Expr]:
+def conditions(block: Block) -> list[Expr]:
     """The conditions of selects, over indices: true of all lanes or of none only if the lane axis
     does not decide them.
     """

@@ -7,12 +7,22 @@ permutation is blocked so that both sides stay in the cache.
 
 from __future__ import annotations
 
-from webmlc.core.expr import Const, Expr, Var, as_int
+from itertools import pairwise
+
+from webmlc.core.affine import split_linear
+from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import substitute
 from webmlc.core.simplify import prove_equal
-from webmlc.loops.ir import For
-from webmlc.schedule.analysis import accesses, free_values, is_vectorizable, lane_stride, stride
+from webmlc.loops.ir import For, Store
+from webmlc.schedule.analysis import (
+    accesses,
+    conditions,
+    free_values,
+    is_vectorizable,
+    lane_stride,
+    stride,
+)
 from webmlc.schedule.rules.wasm.nests import blocks_under, extent_of
 from webmlc.schedule.rules.wasm.tile import (
     cover_columns,
@@ -27,6 +37,8 @@ VECTORS = 2
 """Vectors of one iteration of the main loop: pays for the loop's own instructions."""
 BLOCK = 16
 """Rows and columns of a block of a transpose: elements of one cache line."""
+MOST_PARTS = 16
+"""Operands of a Concat each of which has a loop of its own."""
 
 
 def schedule_pointwise(
@@ -42,6 +54,47 @@ def schedule_pointwise(
     loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
     if not loops:
         return
+    cuts = _cuts(schedule, block, loops[-1], machine)
+    if not cuts:
+        _schedule_lanes(schedule, block, loops, machine)
+        return
+    loop = loops[-1]
+    for begin, cut in pairwise((0, *cuts)):
+        piece, loop = schedule.partition(loop, cut - begin)
+        _schedule_piece(schedule, piece, machine)
+    _schedule_piece(schedule, loop, machine)
+
+
+def _schedule_piece(schedule: Schedule, loop: str, machine: Machine) -> None:
+    if extent_of(schedule, loop) != 1:
+        (block,) = blocks_under(schedule, loop)
+        _schedule_lanes(schedule, block, [loop], machine)
+
+
+def _cuts(schedule: Schedule, block: str, loop: str, machine: Machine) -> tuple[int, ...]:
+    """The iterations of `loop` from which on a block reads another operand: where the parts of a
+    Concat along it begin. None of a block that is vectorized as it is, nor of too many parts.
+    """
+    extent, found = extent_of(schedule, loop), schedule.block(block)
+    if (
+        extent is None
+        or not isinstance(found.body, Store)
+        or is_vectorizable(schedule.function, block, loop, machine.lanes, True)
+    ):
+        return ()
+    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    cuts: set[int] = set()
+    for condition in conditions(found):
+        match condition:
+            case Call(op="lt", args=(left, right)):
+                split = split_linear(substitute(right - left, values), Var(loop))
+                first = None if split is None or split[1] != Const(-1) else as_int(split[0])
+                cuts |= set() if first is None or not 0 < first < extent else {first}
+    return tuple(sorted(cuts)) if len(cuts) < MOST_PARTS else ()
+
+
+def _schedule_lanes(schedule: Schedule, block: str, loops: list[str], machine: Machine) -> None:
+    """Vectorize the last of a block's loops where it can be."""
     last, other = loops[-1], None
     if not is_vectorizable(schedule.function, block, last, machine.lanes):
         other = _contiguous_elsewhere(schedule, block, loops)
