@@ -84,6 +84,11 @@ def _binary(op: str, a: Interval, b: Interval) -> Interval:
         case "mul":
             products = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(products), max(products))
+        case "floordiv" | "floormod" if b.low == 0 < b.high:
+            found = _binary(
+                op, a, Interval(1, b.high)
+            )  # by 0 nothing is divided, or gives 0 or `a`
+            return Interval(min(0, found.low), max(0, found.high))
         case "floordiv" if b.low > 0:
             quotients = [_over(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(quotients), max(quotients))

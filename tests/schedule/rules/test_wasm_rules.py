@@ -18,7 +18,7 @@ from webmlc.core.simplify import simplify
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.fuse import fuse
 from webmlc.graph.ops.winograd import Form
-from webmlc.loops.ir import For, LoopFunction, Seq, blocks, stores, walk_statements
+from webmlc.loops.ir import For, LoopFunction, Seq, blocks, loads, stores, walk_statements
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.verify import verify
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
@@ -271,6 +271,26 @@ def test_every_nest_of_a_large_kernel_is_shared() -> None:
         assert sum(isinstance(s, For) and s.kind == "parallel" for s in walk_statements(nest)) == 1
 
 
+def test_parts_of_a_concat_have_loops_of_their_own() -> None:
+    """Without a test of which part an element is of: 24 channels in vectors, then one."""
+    text = """
+    g (float[1,6,7,24] x, float[1,6,7,1] z) => (float[1,8,9,25] y)
+        <int64[8] p = {0,1,1,0,0,1,1,0}> {
+      c = Concat <axis = 3> (x, z)
+      y = Pad <mode = "constant"> (c, p)
+    }
+    """
+    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
+    schedule = choose_rule(kernel, RELAXED)[1]
+    for got, want in zip(
+        k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+    copies = [b.name for b in blocks(schedule.function.body) if list(loads(b.body))]
+    kinds = [schedule.loop(schedule.loops(name)[-1]).kind for name in copies]
+    assert kinds == ["vectorized", "serial"]
+
+
 def test_slabs_of_padding_are_no_work_for_two() -> None:
     text = """
     g (float[1,56,56,64] x) => (float[1,58,58,64] y) <int64[8] p = {0,1,1,0,0,1,1,0}> {
@@ -283,6 +303,16 @@ def test_slabs_of_padding_are_no_work_for_two() -> None:
     shared = ["parallel" in [n.kind for n in walk_statements(s) if isinstance(n, For)]
               for s in body.statements]  # fmt: skip
     assert shared == [False, False, False, False, True]
+
+
+def test_rows_of_a_symbolic_image_keep_a_pointer_for_each_row_of_a_window() -> None:
+    """Under the loop over images and rows, whose index is taken apart by an unknown height."""
+    function = k.convolution(k.Var("h"), k.Var("width"), 3, 8, 3, batch=S, skip=False)
+    lowered = lower(choose_rule(function, RELAXED)[1].function, RELAXED)
+    slots = tuple(range(len(function.params) + len(function.symbols)))
+    text = emit_module({"k": lowered}, [Step("k", slots)], "relaxed").text
+    loop = text[text.rindex("(loop", 0, text.index("relaxed_madd")) : text.rindex("relaxed_madd")]
+    assert len(set(re.findall(r"\$x_p\w*", loop))) <= 8
 
 
 def test_a_border_changes_nothing_of_what_it_surrounds() -> None:

@@ -56,9 +56,10 @@ class Plan:
     of the left operand (image rows above a row of pixels); `column` is the lane axis. A block of
     `block_rows` meets all columns before the next one does: as many rows as the second-level cache
     holds, or one tile, which then writes whole cache lines, where the first holds all of the right
-    operand. It meets all of `groups`, whose channels alternate in memory, too. `streamed` is a right operand in panels that the second-level cache cannot keep from
-    one run to the next, `cold` says that other kernels' operands may push it out; `depth` is how
-    many products each sum has (0 where symbolic).
+    operand. It meets all of `groups`, whose channels alternate in memory, too. `streamed` is a
+    right operand in panels that the second-level cache cannot keep from one run to the next, `cold`
+    says that other kernels' operands may push it out; `depth` is how many products each sum has (0
+    where symbolic).
     """
 
     outer: tuple[int, ...]

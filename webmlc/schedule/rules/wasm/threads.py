@@ -40,7 +40,8 @@ def share_work(schedule: Schedule) -> None:
         if _operations(schedule, nest) < SMALL:
             continue
         loops, last = _loops_to_share(schedule, nest)
-        parts = None if _is_enough(schedule, nest, loops) else _parts_to_share(schedule, loops, last)
+        few = not _is_enough(schedule, nest, loops)
+        parts = _parts_to_share(schedule, loops, last) if few else None
         if parts is not None:
             nests += parts
         elif loops:
@@ -59,21 +60,24 @@ def _parts_to_share(schedule: Schedule, loops: list[str], last: For) -> list[For
     work = [_operations(schedule, part) for part in parts]
     if sum(work) * MOST < _operations(schedule, last.body) * (MOST - 1):
         return None
-    if prod(_known_factor(schedule.extent(loop)) for loop in loops) == 1:
+    if _known(schedule, loops) == 1:
         return parts  # around them a batch, perhaps of one
-    largest = parts[work.index(max(work))]
-    inside, _ = _loops_to_share(schedule, largest)
-    return parts if max(work) >= PART and _is_enough(schedule, largest, inside) else None
+    inside, _ = _loops_to_share(schedule, parts[work.index(max(work))])
+    return parts if max(work) >= PART and _known(schedule, inside) >= ENOUGH_FOR_THREADS else None
 
 
 def _is_enough(schedule: Schedule, nest: For, loops: list[str]) -> bool:
     """True where the iterations of some loops of a nest balance, as far as they are known: of what
     is not, only the outermost loop may be a batch of one.
     """
-    extents = {loop: schedule.extent(loop) for loop in loops}
-    if any(as_int(extent) is None for loop, extent in extents.items() if loop != nest.var.name):
-        return True
-    return prod(map(_known_factor, extents.values())) >= ENOUGH_FOR_THREADS
+    inner = [loop for loop in loops if loop != nest.var.name]
+    unknown = any(extent_of(schedule, loop) is None for loop in inner)
+    return unknown or _known(schedule, loops) >= ENOUGH_FOR_THREADS
+
+
+def _known(schedule: Schedule, loops: list[str]) -> int:
+    """The iterations of some loops, as far as they are known."""
+    return prod(_known_factor(schedule.extent(loop)) for loop in loops)
 
 
 def _operations(schedule: Schedule, body: Stmt) -> int:

@@ -1,0 +1,31 @@
+"""Intervals of index expressions contain every value."""
+
+from __future__ import annotations
+
+import pytest
+
+from webmlc.core.bounds import Interval, bounds
+from webmlc.core.expr import Expr, Var
+from webmlc.core.rewrite import evaluate
+
+INDEX, SIZE = Var("i"), Var("n")
+EXPRESSIONS: list[Expr] = [
+    INDEX // SIZE,
+    INDEX % SIZE,
+    INDEX // SIZE * 8 + INDEX % SIZE,
+    INDEX - INDEX // SIZE * SIZE,
+]
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS, ids=str)
+@pytest.mark.parametrize("low", [-5, 0, 3])
+def test_division_by_a_dimension_that_may_be_zero(expr: Expr, low: int) -> None:
+    """Where it is, nothing is divided by it, or gives zero."""
+    found = bounds(expr, {INDEX: Interval(low, 9), SIZE: Interval(0, 4)})
+    values = [evaluate(expr, {"i": i, "n": n}) for i in range(low, 10) for n in range(1, 5)]
+    assert found.low <= min(values) and max(values) <= found.high
+
+
+def test_an_index_taken_apart_is_not_negative() -> None:
+    ranges = {INDEX: Interval(0, float("inf")), SIZE: Interval(0, float("inf"))}
+    assert bounds(INDEX // SIZE * 32 + INDEX % SIZE * 8, ranges).low == 0
