@@ -23,6 +23,7 @@ from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.duplicate_dequantisation import duplicate_dequantisation
+from webmlc.graph.flush_subnormals import flush_subnormals
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.fuse import FusionLimits, fuse
 from webmlc.graph.hand_down_constants import hand_down_constants
@@ -105,6 +106,7 @@ def compile_model(
     module = _seen(watch, "widen halves", widen_halves(module))
     module = _seen(watch, "simplify layouts", simplify_graph(module))
     module = _seen(watch, "hand down constants", hand_down_constants(module))
+    module = _seen(watch, "flush subnormals", flush_subnormals(module))
     module = _seen(watch, "duplicate dequantisation", duplicate_dequantisation(module))
 
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)

@@ -1,10 +1,6 @@
 """Weights in the order that vector loads want them: panels of eight output channels, contiguous.
 
 pack_matrix(matrix of shape (3, 10)).shape  ->  (2, 3, 8): two panels, zero-padded
-
-Channels that training switched off have subnormal weights, and some processors take many times as
-long for a multiply-add that meets one: packed, they are zeros. A product changes by less than
-1.2e-38 of its other factor.
 """
 
 from __future__ import annotations
@@ -14,15 +10,6 @@ import numpy as np
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.layout import PACK
 
-_LEAST_NORMAL = np.finfo(np.float32).tiny
-
-
-def _flush_subnormals(weights: Array) -> Array:
-    """`weights` with zeros for subnormal numbers of float32; other types as they are."""
-    if weights.dtype != np.float32:
-        return weights
-    return np.where(np.abs(weights) < _LEAST_NORMAL, np.float32(0), weights)
-
 
 def pack_matrix(matrix: Array) -> Array:
     """`[K, N]` as `[N/8, K, 8]`: panels of eight columns, zero-padded, so that a vector load reads
@@ -31,7 +18,7 @@ def pack_matrix(matrix: Array) -> Array:
     rows, columns = matrix.shape
     panels = -(-columns // PACK)
     padded = np.zeros((rows, panels * PACK), matrix.dtype)
-    padded[:, :columns] = _flush_subnormals(matrix)
+    padded[:, :columns] = matrix
     return padded.reshape(rows, panels, PACK).transpose(1, 0, 2)
 
 
@@ -45,7 +32,7 @@ def pack_convolution(weights: Array, groups: int) -> Array:
     width = PACK if per_group > 1 else 1
     panels = -(-per_group // width)
     padded = np.zeros((groups, panels * width, inputs, *kernel), weights.dtype)
-    padded[:, :per_group] = _flush_subnormals(weights).reshape(groups, per_group, inputs, *kernel)
+    padded[:, :per_group] = weights.reshape(groups, per_group, inputs, *kernel)
     split = padded.reshape(groups, panels, width, inputs, *kernel)
     packed = split.transpose(0, 1, *range(4, split.ndim), 3, 2)
     return packed if groups > 1 else packed[0]
@@ -53,4 +40,4 @@ def pack_convolution(weights: Array, groups: int) -> Array:
 
 def pack_depthwise(weights: Array) -> Array:
     """`[C, 1, *kernel]` as `[*kernel, C]`: the channels of one tap are contiguous."""
-    return np.moveaxis(_flush_subnormals(weights)[:, 0], 0, -1)
+    return np.moveaxis(weights[:, 0], 0, -1)

@@ -1,0 +1,38 @@
+"""Constants that sums read have no subnormal numbers; those that anything else reads keep them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.graph.graphs import module
+from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.flush_subnormals import flush_subnormals
+
+TINY = float(np.finfo(np.float32).tiny)  # the least normal number
+BELOW = TINY / 2
+
+
+def constants(text: str) -> dict[str, NDArray[np.float32]]:
+    return dict(flush_subnormals(choose_layouts(module(text))).main.constants)
+
+
+def test_weights_and_what_is_added_to_their_products() -> None:
+    found = constants(f"""g (float[1,1,2,2] x) => (float[1,2,2,2] y)
+        <float[2,1,1,1] w = {{{BELOW}, {TINY}}}, float[2] b = {{-{BELOW}, -{TINY}}}> {{
+            y = Conv(x, w, b)
+        }}""")
+    assert found["b"].tolist() == [0, -TINY]
+    assert found["y.packed"].reshape(-1)[:2].tolist() == [0, TINY]
+
+
+def test_factors_and_outputs_keep_them() -> None:
+    """A product with a large number is no small one."""
+    found = constants(f"""g (float[2] x) => (float[2] y, float[2] z, float[2] c)
+        <float[2] a = {{{BELOW}, 1}}, float[2] b = {{{BELOW}, 2}}, float[2] c = {{{BELOW}, 3}}> {{
+            y = Mul(x, a)
+            s = Add(x, b)
+            d = Add(s, c)
+            z = Mul(d, b)
+        }}""")
+    assert [found[name][0] for name in "abc"] == [BELOW] * 3
