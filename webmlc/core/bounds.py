@@ -85,9 +85,8 @@ def _binary(op: str, a: Interval, b: Interval) -> Interval:
             products = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(products), max(products))
         case "floordiv" | "floormod" if b.low == 0 < b.high:
-            found = _binary(
-                op, a, Interval(1, b.high)
-            )  # by 0 nothing is divided, or gives 0 or `a`
+            # Nothing is divided by zero, or gives zero, or the dividend.
+            found = _binary(op, a, Interval(1, b.high))
             return Interval(min(0, found.low), max(0, found.high))
         case "floordiv" if b.low > 0:
             quotients = [_over(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]

@@ -88,7 +88,7 @@ def schedule_contraction(schedule: Schedule, update: str, machine: Machine, fixe
         nest = accumulate_locally(schedule, update)
         _split_groups(schedule, nest, found.batch[-1], size)
         found = contraction_of(schedule.block(update))
-        group = found.batch[-1] if found is not None else None
+        group = found.batch[-1] if found is not None and found.batch else None
     block = schedule.block(update)
     if found is None or not found.columns or not _has_lanes(block, found, machine):
         return False
@@ -187,8 +187,8 @@ def _plan(
     groups: tuple[Axis, ...] = ()
     if group is not None and size is not None and reduced is not None and not walk:
         channels = product([group.extent, Const(reduced) + column.extent])
-        block = _whole_tiles(size, (channels or size) * 4, machine.l2_bytes // 8, machine)
-        if block is not None and size // block >= ENOUGH_FOR_THREADS:
+        block = None if channels is None else _group_block(size, channels, machine)
+        if block is not None:
             groups, block_rows = (group,), block
     outer = [axis for axis in spatial if axis not in (*rows, *walk, *groups, column)]
     return Plan(
@@ -239,6 +239,14 @@ def _block_rows(size: int, reduced: int, machine: Machine) -> int | None:
     row_bytes = reduced * 4 + LINE_BYTES  # a line of the result, half of which a panel writes
     available = machine.l2_bytes - machine.tile.columns * reduced * 4
     return _whole_tiles(size, row_bytes, available, machine)
+
+
+def _group_block(size: int, channels: int, machine: Machine) -> int | None:
+    """Rows of a block that stays in the cache beside weights while all groups meet it: rows of all
+    channels of both maps. `None` where there would be too few blocks for threads.
+    """
+    block = _whole_tiles(size, channels * 4, machine.l2_bytes // 8, machine)
+    return block if block is not None and size // block >= ENOUGH_FOR_THREADS else None
 
 
 def _whole_tiles(size: int, row_bytes: int, available: int, machine: Machine) -> int | None:
