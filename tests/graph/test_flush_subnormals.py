@@ -36,3 +36,28 @@ def test_factors_and_outputs_keep_them() -> None:
             z = Mul(d, b)
         }}""")
     assert [found[name][0] for name in "abc"] == [BELOW] * 3
+
+
+WEIGHTS = f"{{{TINY}, {BELOW}, -{BELOW}, -{TINY}}}"
+FLUSHED = [TINY, 0, 0, -TINY]
+
+
+def test_weights_of_matrices_and_of_single_channels() -> None:
+    matrix = constants(f"""g (float[3,2] x) => (float[3,2] y) <float[2,2] w = {WEIGHTS}> {{
+            y = MatMul(x, w)
+        }}""")
+    assert matrix["y.packed"][0, :, :2].reshape(-1).tolist() == FLUSHED
+    depthwise = constants(f"""g (float[1,2,1,4] x) => (float[1,2,1,3] y)
+        <float[2,1,1,2] w = {WEIGHTS}> {{
+            y = Conv <group = 2> (x, w)
+        }}""")
+    assert depthwise["y.packed"].transpose(2, 0, 1).reshape(-1).tolist() == FLUSHED
+
+
+def test_halves_keep_what_is_subnormal_among_them() -> None:
+    """In float32 they are normal numbers. The text has bits: of 2^-20 and of 1."""
+    found = constants("""g (float16[3,2] x) => (float16[3,2] y) {
+            b = Constant <value = float16[2] {16, 15360}> ()
+            y = Add(x, b)
+        }""")
+    assert found["b"].tolist() == [2**-20, 1]

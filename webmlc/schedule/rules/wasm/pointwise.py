@@ -25,6 +25,7 @@ from webmlc.schedule.analysis import (
 )
 from webmlc.schedule.rules.wasm.nests import blocks_under, extent_of
 from webmlc.schedule.rules.wasm.tile import (
+    Part,
     cover_columns,
     partition_into,
     split_off,
@@ -54,26 +55,20 @@ def schedule_pointwise(
     loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
     if not loops:
         return
-    cuts = _cuts(schedule, block, loops[-1], machine)
-    if not cuts:
+    ends = _ends(schedule, block, loops[-1], machine)
+    if not ends:
         _schedule_lanes(schedule, block, loops, machine)
         return
-    loop = loops[-1]
-    for begin, cut in pairwise((0, *cuts)):
-        piece, loop = schedule.partition(loop, cut - begin)
-        _schedule_piece(schedule, piece, machine)
-    _schedule_piece(schedule, loop, machine)
+    parts = [Part(end - begin, Const(1)) for begin, end in pairwise((0, *ends))]
+    for loop, part in zip(partition_into(schedule, loops[-1], parts), parts, strict=True):
+        if part.size > 1:
+            (piece,) = blocks_under(schedule, loop)
+            _schedule_lanes(schedule, piece, [loop], machine)
 
 
-def _schedule_piece(schedule: Schedule, loop: str, machine: Machine) -> None:
-    if extent_of(schedule, loop) != 1:
-        (block,) = blocks_under(schedule, loop)
-        _schedule_lanes(schedule, block, [loop], machine)
-
-
-def _cuts(schedule: Schedule, block: str, loop: str, machine: Machine) -> tuple[int, ...]:
-    """The iterations of `loop` from which on a block reads another operand: where the parts of a
-    Concat along it begin. None of a block that is vectorized as it is, nor of too many parts.
+def _ends(schedule: Schedule, block: str, loop: str, machine: Machine) -> list[int]:
+    """Where along `loop` the parts of a Concat that a block reads end. None of a block that reads
+    one operand or is vectorized as it is, nor of too many parts.
     """
     extent, found = extent_of(schedule, loop), schedule.block(block)
     if (
@@ -81,16 +76,17 @@ def _cuts(schedule: Schedule, block: str, loop: str, machine: Machine) -> tuple[
         or not isinstance(found.body, Store)
         or is_vectorizable(schedule.function, block, loop, machine.lanes, True)
     ):
-        return ()
+        return []
     values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
-    cuts: set[int] = set()
+    ends = {extent}
     for condition in conditions(found):
         match condition:
             case Call(op="lt", args=(left, right)):
                 split = split_linear(substitute(right - left, values), Var(loop))
-                first = None if split is None or split[1] != Const(-1) else as_int(split[0])
-                cuts |= set() if first is None or not 0 < first < extent else {first}
-    return tuple(sorted(cuts)) if len(cuts) < MOST_PARTS else ()
+                if split is not None and split[1] == Const(-1):
+                    ends.add(as_int(split[0]) or extent)
+    inside = sorted(end for end in ends if 0 < end <= extent)
+    return inside if 1 < len(inside) <= MOST_PARTS else []
 
 
 def _schedule_lanes(schedule: Schedule, block: str, loops: list[str], machine: Machine) -> None:
