@@ -10,9 +10,10 @@
 const LIMIT_MS = 5; // that a run may block the page: less than a third of a frame
 const TRIAL_MS = 20; // that the first one here may take
 const SAMPLES = 3; // runs that tell how long they take
-const FORGET = 64; // runs after which it is measured anew
+const FIRST_WINDOW = 8; // runs after which it is measured anew; then twice as many, each time: code is soon optimised
+const LONGEST_WINDOW = 64;
 
-/** The median of the last runs: one of them may have been disturbed. */
+/** The least of the last runs: what disturbs one of them, or code that is not optimised yet, only adds to it. */
 class Recent {
   /** @type {number[]} */
   #times = [];
@@ -22,7 +23,7 @@ class Recent {
   }
 
   get milliseconds() {
-    return [...this.#times].sort((a, b) => a - b)[SAMPLES >> 1];
+    return Math.min(...this.#times);
   }
 
   /** @param {number} milliseconds */
@@ -34,7 +35,8 @@ class Recent {
 export class Pace {
   #here = new Recent();
   #there = new Recent();
-  #runs = 0;
+  #window = FIRST_WINDOW;
+  #left = FIRST_WINDOW; // runs of it
 
   /** @param {number} threads that share a run there: here it is one */
   constructor(threads) {
@@ -50,11 +52,12 @@ export class Pace {
 
   /** @param {boolean} here @param {number} milliseconds */
   took(here, milliseconds) {
-    if (++this.#runs % FORGET === 0) {
-      this.#here = new Recent();
-      this.#there = new Recent();
-    }
     (here ? this.#here : this.#there).add(milliseconds);
+    if (--this.#left) return;
+    this.#here = new Recent();
+    this.#there = new Recent();
+    this.#window = Math.min(2 * this.#window, LONGEST_WINDOW);
+    this.#left = this.#window;
   }
 }
 
