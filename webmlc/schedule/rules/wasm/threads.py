@@ -68,10 +68,10 @@ def _parts_to_share(schedule: Schedule, loops: list[str], last: For) -> list[For
 
 def _is_enough(schedule: Schedule, nest: For, loops: list[str]) -> bool:
     """True where the iterations of some loops of a nest balance, as far as they are known: of what
-    is not, only the outermost loop may be a batch of one.
+    is not, only the outermost loop and those along the first axis may be a batch of one.
     """
-    inner = [loop for loop in loops if loop != nest.var.name]
-    unknown = any(extent_of(schedule, loop) is None for loop in inner)
+    batch = _loops_of_first_axes(nest) | {nest.var.name}
+    unknown = any(extent_of(schedule, loop) is None for loop in loops if loop not in batch)
     return unknown or _known(schedule, loops) >= ENOUGH_FOR_THREADS
 
 
@@ -135,6 +135,12 @@ def _known_factor(extent: Expr) -> int:
         case Call(op="mul", args=(a, b)):
             return _known_factor(a) * _known_factor(b)
     return as_int(extent) or 1
+
+
+def _loops_of_first_axes(nest: For) -> set[str]:
+    """The loops of a nest that run along the first axis of some block."""
+    firsts = [block.bindings[0] for block in blocks(nest) if block.bindings]
+    return {var.name for binding in firsts for var in variables(binding)}
 
 
 def _reduction_loops(nest: For) -> set[str]:
