@@ -8,6 +8,7 @@
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 
 const LIMIT_MS = 5; // that a run may block the page: less than a third of a frame
+const WAY_MS = 1; // that a run there may take longer, to the worker and back
 const TRIAL_MS = 20; // that the first one here may take
 const SAMPLES = 3; // runs that tell how long they take
 const FIRST_WINDOW = 8; // runs after which it is measured anew; then twice as many, each time: code is soon optimised
@@ -46,7 +47,7 @@ export class Pace {
   get here() {
     const { milliseconds: there } = this.#there;
     if (!this.#there.known) return false;
-    if (!this.#here.known) return there <= LIMIT_MS && there * this.threads <= TRIAL_MS;
+    if (!this.#here.known) return there <= LIMIT_MS + WAY_MS && there * this.threads <= TRIAL_MS;
     return this.#here.milliseconds <= (this.threads > 1 ? Math.min(there, LIMIT_MS) : LIMIT_MS);
   }
 

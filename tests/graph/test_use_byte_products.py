@@ -62,6 +62,11 @@ def operators(module: Module) -> list[str]:
         ("ConvInteger", (2, 3, 7, 6), (12, 3, 3, 3), {"strides": (2, 2), "pads": (0, 0, 1, 1)}),
         ("ConvInteger", (1, 6, 4, 4), (9, 6, 1, 1), {}),
         ("ConvInteger", (1, 16, 4, 4), (8, 8, 3, 3), {"group": 2}),
+        ("ConvInteger", (2, 1, 9, 12), (16, 1, 3, 8), {"pads": (1, 2, 1, 5)}),
+        ("ConvInteger", (1, 1, 7, 9), (9, 1, 3, 3), {"strides": (2, 2), "pads": (1,) * 4}),
+        ("ConvInteger", (1, 2, 5, 8), (8, 2, 2, 5), {}),
+        ("ConvInteger", (1, 2, 5, 8), (8, 2, 2, 2), {"dilations": (1, 2)}),
+        ("ConvInteger", (2, 1, 20), (8, 1, 7), {"strides": (3,)}),
         ("MatMulInteger", (3, 12), (12, 10), {}),
         ("MatMulInteger", (2, 3, 7), (7, 8), {}),
     ],
@@ -84,6 +89,17 @@ def test_what_already_pads_a_map_fills_its_words() -> None:
     )
     (pad,) = [node for node in made.main.nodes if node.op == "Pad"]
     assert made.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 1, 1, 1]
+
+
+def test_taps_of_a_line_are_channels_of_one() -> None:
+    """A window of 8 x 3 of one channel is one of 2 x 3, four pixels apart, of a word."""
+    made = use_byte_products(
+        product("ConvInteger", "uint8", (1, 1, 7, 12), (8, 1, 3, 8), pads=[1, 3, 1, 4])
+    )
+    (convolution,) = [node for node in made.main.nodes if node.op == "Conv"]
+    windows = convolution.attributes["windows"]
+    assert (windows.kernel, windows.dilations) == ((3, 2), (1, 4))
+    assert made.main.types[convolution.inputs[0]].static_shape == (1, 9, 16, 1)
 
 
 def test_groups_of_broken_words_and_few_outputs_stay() -> None:

@@ -43,6 +43,11 @@ def test_what_code_that_is_not_optimised_takes_is_soon_forgotten() -> None:
     assert sum(chosen[8:]) == 3 * (len(windows(len(times))) - 1)
 
 
+def test_the_way_to_the_worker_and_back_is_no_work() -> None:
+    """A run that takes longer there than the page may be blocked for can be short enough here."""
+    assert any(choices(1, [(4.8, 5.6)] * 10))
+
+
 def windows(runs: int) -> list[int]:
     """The runs of each window that `runs` reach the trials of."""
     found, size = [], 8

@@ -9,6 +9,9 @@ constants only: they are put together once, at load, so that both devices share 
                                   %q = PackBytes(%w)    int32[o/8, ky, kx, i, 8]
                                   %y = webmlc.Conv(%v, %q)
 
+A map of one or two channels gives a word the channels of its neighbours, too (`Neighbours`): four
+taps of a line are one, or two.
+
 Maps of int8 are taken as unsigned, 128 more than they are: Σ x · w = Σ (x + 128) · w - 128 · Σ w.
 """
 
@@ -25,6 +28,7 @@ from webmlc.core.simplify import simplify
 from webmlc.graph.function_writer import FunctionRewriter
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops.layout import BYTES_PER_WORD
+from webmlc.graph.ops.windows import Windows
 from webmlc.graph.simplify_graph import remove_dead_code
 
 _BYTES = (DType.int8, DType.uint8)
@@ -77,11 +81,15 @@ class _Rewrite(FunctionRewriter):
         (result,) = node.outputs
         dtype = self.types[data].dtype
         is_signed = dtype is DType.int8
+        attributes = {**node.attributes, "bytes": dtype.name}
+        if (span := self.span(node)) > 1:
+            data, weights, attributes["windows"] = self.neighbours(node, span)
+        else:
+            data = self.whole(data, node.origin)
         packed = f"{weights}.words"
         if packed not in self.types:  # convolutions may share weights
             self.emit("PackBytes", (weights,), packed, node.origin, "webmlc")
-        operands = (self.words(self.whole(data, node.origin), node.origin), packed)
-        attributes = {**node.attributes, "bytes": dtype.name}
+        operands = (self.words(data, node.origin), packed)
         output = f"{result}.unsigned" if is_signed else result
         self.emit(node.op, operands, output, node.origin, node.domain, **attributes)
         if is_signed:
@@ -98,14 +106,54 @@ class _Rewrite(FunctionRewriter):
         excess: Array = summed.reshape(groups, -1)[:, : count // groups].reshape(-1) << 7
         return excess
 
+    def span(self, node: Node) -> int:
+        """Pixels whose channels make up a word, where neighbouring taps read them; else 1."""
+        channels: int = self.constants[node.inputs[1]].shape[-2]
+        if node.op != "Conv" or node.attributes["groups"] != 1 or BYTES_PER_WORD % channels:
+            return 1
+        windows: Windows = node.attributes["windows"]
+        if windows.kernel[-1] == 1 or windows.dilations[-1] != 1:
+            return 1
+        return BYTES_PER_WORD // channels
+
+    def neighbours(self, node: Node, span: int) -> tuple[str, str, Windows]:
+        """Map, weights and windows of a convolution whose taps along a line are `span` in one."""
+        data, weights = node.inputs
+        windows: Windows = node.attributes["windows"]
+        taps = -(-windows.kernel[-1] // span)
+        missing = taps * span - windows.kernel[-1]
+        columns = simplify((windows.sizes[-1] - 1) * windows.strides[-1] + ((taps - 1) * span + 1))
+        name = f"{data}.{span}x{columns}"
+        if name not in self.types:  # convolutions may share a map
+            wide = self.padded(data, -2, missing, f"{name}.wide", node.origin)
+            shared = {"columns": columns, "span": span}
+            self.emit("Neighbours", (wide,), name, node.origin, "webmlc", **shared)
+        array = self.constants[weights]
+        *outer, _, channels, lanes = array.shape
+        filled = np.pad(array, [(0, missing if d == len(outer) else 0) for d in range(array.ndim)])
+        panels = filled.reshape(*outer, taps, span * channels, lanes)
+        seen = replace(
+            windows,
+            inputs=(*windows.inputs[:-1], columns),
+            kernel=(*windows.kernel[:-1], taps),
+            dilations=(*windows.dilations[:-1], span),
+            begins=(*windows.begins[:-1], 0),
+            ends=(*windows.ends[:-1], 0),
+        )
+        return name, self.constant(f"{weights}.{span}", panels), seen
+
     def whole(self, data: str, origin: tuple[str, ...]) -> str:
-        """The map with as many channels as whole words have: what already pads it, pads more."""
-        known = self.types[data]
-        missing = -(as_int(known.shape[-1]) or 0) % BYTES_PER_WORD
-        name = f"{data}.whole"
+        """The map with as many channels as whole words have."""
+        missing = -(as_int(self.types[data].shape[-1]) or 0) % BYTES_PER_WORD
+        return self.padded(data, -1, missing, f"{data}.whole", origin)
+
+    def padded(self, data: str, axis: int, missing: int, name: str, origin: tuple[str, ...]) -> str:
+        """The map with `missing` zeros after an axis: what already pads it, pads more."""
         if not missing or name in self.types:
             return name if missing else data
-        pads = np.array([0] * (2 * known.rank - 1) + [missing], np.int64)
+        known = self.types[data]
+        pads = np.zeros(2 * known.rank, np.int64)
+        pads[axis] = missing
         maker = self.makers.get(data)
         if maker is not None and maker.op == "Pad" and len(maker.inputs) == 3:
             source, amounts, value = maker.inputs

@@ -225,6 +225,29 @@ def _word(bytes_: Sequence[Expr]) -> Expr:
     return word
 
 
+# -- neighbours ------------------------------------------------------------------------
+
+
+def _infer_neighbours(context: Context) -> tuple[TensorType, ...]:
+    *outer, _, channels = context.shape(0)
+    columns, span = context.attribute("columns"), context.attribute("span")
+    return (TensorType(context.dtype(0), (*outer, columns, simplify(channels * span))),)
+
+
+def _neighbours(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    """The first `columns` pixels of each line, each with the channels of the `span - 1` after it:
+    the lines are as much longer.
+    """
+    data = _tensor(tensors, 0)
+    channels = data.shape[-1]
+
+    def element(*axes: Expr) -> Expr:
+        *outer, x, i = axes
+        return data[(*outer, x + i // channels, i % channels)]
+
+    return (compute("neighbours", context.outputs[0].shape, element),)
+
+
 # -- views -----------------------------------------------------------------------------
 
 
@@ -264,5 +287,6 @@ OPS: tuple[Operator, ...] = (
     Operator("MatMul", _infer_matmul, _matmul, kind="contraction", domain="webmlc"),
     Operator("Pack", _infer_pack, _pack, kind="injective", domain="webmlc"),
     Operator("PackBytes", _infer_pack_bytes, _pack_bytes, domain="webmlc"),
+    Operator("Neighbours", _infer_neighbours, _neighbours, kind="injective", domain="webmlc"),
     Operator("View", _infer_view, _view, domain="webmlc"),
 )
