@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
-from webmlc.core.expr import Call, Const, Expr, Var, as_int, call
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import evaluate, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import prove_equal, simplify
@@ -138,10 +138,16 @@ def _reads_memory(expr: Expr) -> bool:
 
 
 def is_vectorizable(
-    function: LoopFunction, block: str, loop: str, lanes: int, gathers: bool = False, edge: int = 0
+    function: LoopFunction,
+    block: str,
+    loop: str,
+    lanes: int,
+    gathers: bool = False,
+    edge: int = 0,
+    scatters: bool = False,
 ) -> bool:
     """True where aligned groups of `lanes` iterations of `loop` write adjacent elements and read
-    adjacent elements or one; where it `gathers`, elements at any one distance.
+    adjacent elements or one; where it `gathers` or `scatters`, elements at any one distance.
 
     All elements touched must fit 32-bit lanes, and the block's body be a single store. The first
     and the last `edge` iterations do not matter.
@@ -156,7 +162,8 @@ def is_vectorizable(
         ranges[var] = Interval(edge, ranges[var].high - edge)
     for access in accesses(found):
         step = lane_stride(substitute(access.index, values), var, lanes, ranges)
-        if gathers and not access.is_store and step is not None:
+        spread = scatters and step != 0 if access.is_store else gathers
+        if spread and step is not None:
             continue
         if step not in ((1,) if access.is_store else (0, 1)):
             return False
@@ -338,6 +345,16 @@ def is_dear(block: Block) -> bool:
     """True where an element of a block takes a polynomial."""
     nodes = (node for e in expressions(block.body) for node in walk(e))
     return any(isinstance(n, Call) and SCALAR_OPERATORS[n.op].cost >= DEAR for n in nodes)
+
+
+def only_moves(block: Block) -> bool:
+    """True where a block's one store computes nothing: it moves elements."""
+    assert isinstance(block.body, Store)
+    return not any(
+        isinstance(node, Cast) or (isinstance(node, Call) and node.op != "select")
+        for node in value_nodes(block.body.value)
+        if not _is_index(node) and node.dtype is not DType.bool
+    )
 
 
 def _cost(node: Expr) -> int:

@@ -291,6 +291,26 @@ def test_parts_of_a_concat_have_loops_of_their_own() -> None:
     assert kinds == ["vectorized", "serial"]
 
 
+@pytest.mark.parametrize(("value", "kinds"), [("Sqrt", {"vectorized"}), ("Identity", set())])
+def test_rows_are_vectors_where_few_columns_are_computed(value: str, kinds: set[str]) -> None:
+    """Three channels of ten pixels: two vectors of each channel's row, and two pixels."""
+    text = f"""
+    g (float[1,3,9,10] x) => (float[1,9,10,3] y) {{
+      h = {value} (x)
+      y = Transpose <perm = [0,2,3,1]> (h)
+    }}
+    """
+    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
+    schedule = choose_rule(kernel, RELAXED)[1]
+    for got, want in zip(
+        k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+    vectors = _loops(schedule.function, "vectorized")
+    assert {loop.kind for loop in vectors} == kinds
+    assert all(_extent(loop) == "4" for loop in vectors)
+
+
 def test_slabs_of_padding_are_no_work_for_two() -> None:
     text = """
     g (float[1,56,56,64] x) => (float[1,58,58,64] y) <int64[8] p = {0,1,1,0,0,1,1,0}> {

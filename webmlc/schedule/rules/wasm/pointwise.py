@@ -21,6 +21,7 @@ from webmlc.schedule.analysis import (
     free_values,
     is_vectorizable,
     lane_stride,
+    only_moves,
     stride,
 )
 from webmlc.schedule.rules.wasm.nests import blocks_under, extent_of
@@ -96,6 +97,13 @@ def _schedule_lanes(schedule: Schedule, block: str, loops: list[str], machine: M
         other = _contiguous_elsewhere(schedule, block, loops)
         if other is not None:
             last = _block_transpose(schedule, other, last)
+    few = extent_of(schedule, last) or BLOCK
+    if (
+        other is not None
+        and few < machine.lanes
+        and _vectorize_rows(schedule, block, other, machine)
+    ):
+        return
     if is_vectorizable(schedule.function, block, last, machine.lanes, gathers=True):
         widths = cover_columns(schedule.extent(last), VECTORS * machine.lanes, machine)
         for loop, width in zip(partition_into(schedule, last, widths), widths, strict=True):
@@ -103,9 +111,34 @@ def _schedule_lanes(schedule: Schedule, block: str, loops: list[str], machine: M
             _, lane = split_off(schedule, loop, width.size)
             if lane is not None:
                 vectorize_columns(schedule, part, lane, machine, gathers=True)
-    elif other is not None and (extent_of(schedule, last) or BLOCK) < BLOCK:
+    elif other is not None and few < BLOCK:
         # A panel: each of its columns keeps a pointer, and has no test of which it is.
         schedule.unroll(last)
+
+
+def _vectorize_rows(schedule: Schedule, block: str, rows: str, machine: Machine) -> bool:
+    """Where what is permuted and has fewer columns than a vector lanes is computed, make vectors of
+    its rows, along which loads are contiguous: their elements are stored apart. False where that
+    cannot be, nor pays: elements that are only moved are sooner moved one by one.
+    """
+    lanes = machine.lanes
+    if (
+        extent_of(schedule, rows) is None
+        or schedule.loops(block)[-2] != rows
+        or only_moves(schedule.block(block))
+        or not is_vectorizable(schedule.function, block, rows, lanes, scatters=True)
+    ):
+        return False
+    parts = cover_columns(schedule.extent(rows), lanes, machine)
+    for loop, part in zip(partition_into(schedule, rows, parts), parts, strict=True):
+        (piece,) = [block] if loop == rows else blocks_under(schedule, loop)
+        column = schedule.loops(piece)[-1]
+        _, row = split_off(schedule, loop, part.size)
+        if row is not None:
+            schedule.reorder(column, row)
+            (schedule.vectorize if part.size == lanes else schedule.unroll)(row)
+        schedule.unroll(column)
+    return True
 
 
 def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
