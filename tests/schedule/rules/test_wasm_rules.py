@@ -20,6 +20,7 @@ from webmlc.graph.fuse import fuse
 from webmlc.graph.ops.winograd import Form
 from webmlc.loops.ir import For, LoopFunction, Seq, blocks, loads, stores, walk_statements
 from webmlc.loops.lower_module import lower_module
+from webmlc.loops.print_text import print_function
 from webmlc.loops.verify import verify
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules import choose_rule
@@ -289,6 +290,25 @@ def test_parts_of_a_concat_have_loops_of_their_own() -> None:
     copies = [b.name for b in blocks(schedule.function.body) if list(loads(b.body))]
     kinds = [schedule.loop(schedule.loops(name)[-1]).kind for name in copies]
     assert kinds == ["vectorized", "serial"]
+
+
+def test_a_tensor_and_its_mirror_images_have_loops_of_their_own() -> None:
+    """8 elements backwards, 64 as they are, 4 backwards: all vectors, and no test of which."""
+    text = """
+    g (float[3,64] x) => (float[3,76] y) <int64[4] p = {0,8,0,4}> {
+      y = Pad <mode = "reflect"> (x, p)
+    }
+    """
+    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
+    schedule = choose_rule(kernel, RELAXED)[1]
+    for got, want in zip(
+        k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+    parts = [b.name for b in blocks(schedule.function.body)]
+    assert [schedule.loop(schedule.loops(name)[-1]).kind for name in parts] == ["vectorized"] * 3
+    text = print_function(lower(schedule.function, RELAXED))
+    assert "select" not in text and "%" not in text
 
 
 @pytest.mark.parametrize(("value", "kinds"), [("Sqrt", {"vectorized"}), ("Identity", set())])

@@ -5,6 +5,7 @@ Starts and ends may be expressions of symbols; steps are numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.ops.shapes import (
     ZERO,
+    Shape,
     axes_within,
     canonical,
     check_single,
@@ -223,6 +225,9 @@ def _pad_type(context: Context) -> tuple[TensorType, ...]:
 def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, pads = given(inputs, 0), pads_of(context)
     mode = context.attribute("mode", "constant")
+    mirrored = _mirrored_axis(x.shape, pads) if mode == "reflect" else None
+    if mirrored is not None:
+        return (_mirrored(x, mirrored, pads[mirrored][0], context.outputs[0].shape),)
     constant = context.constant(2)
     if constant is not None and constant.size:
         fill: Any = constant.reshape(-1)[0].item()
@@ -251,6 +256,31 @@ def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("pad", context.outputs[0].shape, element),)
 
 
+def _mirrored_axis(shape: Shape, pads: Sequence[tuple[Expr, Expr]]) -> int | None:
+    """The one axis that reflection pads, of a known size, by less than that: `None` elsewhere."""
+    padded = [axis for axis, ends in enumerate(pads) if ends != (ZERO, ZERO)]
+    if len(padded) != 1:
+        return None
+    (axis,) = padded
+    size, ends = as_int(shape[axis]), [as_int(end) for end in pads[axis]]
+    return axis if size and all(end is not None and 0 <= end < size for end in ends) else None
+
+
+def _mirrored(x: Tensor, axis: int, before: Expr, shape: Shape) -> Tensor:
+    """`x` between its mirror images: three parts, each of which a loop may run along."""
+    end = before + x.shape[axis]
+
+    def element(*index: Expr) -> Expr:
+        def part(place: Expr) -> Expr:
+            return x[(*index[:axis], place, *index[axis + 1 :])]
+
+        at = index[axis]
+        last = part(end + x.shape[axis] - 2 - at)
+        return select(at < before, part(before - at), select(at < end, part(at - before), last))
+
+    return compute("pad", shape, element)
+
+
 def _outside(mode: str, at: Expr, size: Expr) -> Expr:
     """The element that stands at `at` in a tensor continued at both ends."""
     match mode:
@@ -277,6 +307,7 @@ OPS: tuple[Operator, ...] = (
     Operator("Pad", _pad_type, _pad, _pad_expanded, kind="injective", cases=(
         case(X, [0, 1, 2, 1, 0, 3]), case(X, [0, 0, 1, 0, 0, 1], np.float32(1.5)),
         case(X, [0, 1, 2, 0, 1, 1], mode="edge"), case(X, [0, 1, 2, 0, 1, 1], mode="reflect"),
+        case(X, [0, 0, 2, 0, 0, 3], mode="reflect"), case(X, [0, 2, 0, 0, 0, 0], mode="reflect"),
         case(X, [0, 1, 2, 0, 1, 1], mode="wrap"), case(X, [0, -1, 0, 0, 0, -2]),
         case(X, [2, 1], None, [2]), case(X, pads=(0, 0, 1, 0, 0, 1), value=0.5, opset=10))),
 )  # fmt: skip
