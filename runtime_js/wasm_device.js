@@ -224,20 +224,22 @@ export class WasmDevice {
   async #again(stage, request, words) {
     const { binding, downloads, pace } = request;
     const { module, memory } = this;
+    let room = this.#takeSpare(request);
     if (module && memory && this.bound === binding && pace.here) {
       const run = await (this.here ??= instantiateHere(module, memory));
       if (this.failure) throw this.failure;
       pace.took(true, this.#runHere(run, /** @type {Run} */ (this.stages[stage].segment)));
-      return fill(this.#spareRoom(request), downloads);
+    } else {
+      const begin = performance.now();
+      const repeated = repeat(words, request.slot, this.#answer(FAILURE));
+      room ??= roomFor(downloads); // while the worker runs
+      await repeated;
+      pace.took(false, performance.now() - begin);
+      this.pending.delete(FAILURE);
+      this.bound = binding;
     }
-    const begin = performance.now();
-    const repeated = repeat(words, request.slot, this.#answer(FAILURE));
-    const results = roomFor(downloads); // while the worker runs
-    await repeated;
-    pace.took(false, performance.now() - begin);
-    this.pending.delete(FAILURE);
-    this.bound = binding;
-    return fill(results, downloads);
+    this.#makeSpare(request);
+    return fill(room ?? roomFor(downloads), downloads);
   }
 
   /** @param {ModuleRun} run @param {Run} segment @returns {number} milliseconds */
@@ -271,17 +273,20 @@ export class WasmDevice {
     this.caller.post({ control: this.control });
   }
 
-  /** Room for the results of a run here, made after the one before, when the page had nothing else to do. @param {Made} request */
-  #spareRoom(request) {
-    const { spare } = this;
+  /** Make room for the next results between two runs, when no thread of the model has anything to do. @param {Made} request */
+  #makeSpare(request) {
     const { downloads } = request;
+    if (!downloads.some(([, { length }]) => length >= LEAST_SPARE)) return;
+    setTimeout(() => {
+      if (!this.failure) this.spare ??= { request, room: roomFor(downloads) };
+    });
+  }
+
+  /** The room that was made for these results, if any. @param {Made} request @returns {Transfers | null} */
+  #takeSpare(request) {
+    const { spare } = this;
     this.spare = null;
-    if (downloads.some(([, { length }]) => length >= LEAST_SPARE)) {
-      setTimeout(() => {
-        if (!this.failure) this.spare ??= { request, room: roomFor(downloads) };
-      });
-    }
-    return spare?.request === request ? spare.room : roomFor(downloads);
+    return spare?.request === request ? spare.room : null;
   }
 
   /**
