@@ -221,7 +221,7 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
     """A Loop whose body takes its slices itself."""
     if "batched" in context.node.attributes:
         return _scan_batches(context, builder)
-    count = int(context.attribute("num_scan_inputs"))
+    count = context.count("num_scan_inputs")
     inputs = context.node.inputs
     states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     axes = context.attribute("scan_input_axes", (0,) * count)

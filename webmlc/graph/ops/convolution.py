@@ -34,7 +34,7 @@ def kernel_of(context: Context) -> tuple[int, ...]:
 
 
 def _conv_type(context: Context) -> tuple[TensorType, ...]:
-    groups = int(context.attribute("group", 1))
+    groups = context.count("group", 1)
     check_shapes(context, "batch groups*inputs ...", "groups*outputs inputs ...", groups=groups)
     sizes = Windows.of(context, kernel_of(context)).sizes
     return (TensorType(context.dtype(0), (context.shape(0)[0], context.shape(1)[0], *sizes)),)
@@ -49,7 +49,7 @@ def _conv_bias_type(context: Context) -> tuple[TensorType, ...]:
 def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tensor:
     """The convolution itself, summed in `dtype`."""
     windows = Windows.of(context, kernel_of(context))
-    groups = int(context.attribute("group", 1))
+    groups = context.count("group", 1)
     padded = windows.pad(x, 0)
     outputs, inputs = weights.shape[:2]
     shape = (x.shape[0], outputs, *windows.sizes)
@@ -137,7 +137,7 @@ def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
 
 
 def _transpose_type(context: Context) -> tuple[TensorType, ...]:
-    groups = int(context.attribute("group", 1))
+    groups = context.count("group", 1)
     signatures = ("batch groups*inputs ...", "groups*inputs outputs ...", "groups*outputs")
     check_shapes(context, *signatures, groups=groups)
     _, sizes = transposed_windows(context)
@@ -149,7 +149,7 @@ def _conv_transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """As a gather: output `y` takes tap `k` from input `(y + begin - k·dilation) / stride`."""
     x, weights = given(inputs, 0), given(inputs, 1)
     windows, _ = transposed_windows(context)
-    groups, rank = int(context.attribute("group", 1)), windows.rank
+    groups, rank = context.count("group", 1), windows.rank
     wide = accumulator(x.dtype)
     per_group_out, per_group_in = weights.shape[1], canonical(x.shape[1] // groups)
 

@@ -109,8 +109,7 @@ def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
 
 def _local_response_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels ...")
-    if int(context.attribute("size")) < 1:
-        raise NotSupportedError(f"{context.attribute('size')} neighbouring channels")
+    context.count("size")  # refuses none
     return (context.type(0),)
 
 
@@ -119,7 +118,7 @@ def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     Channels are ONNX's second dimension, or along `axis` where `choose_layouts` moved them.
     """
-    x, size = given(inputs, 0), int(context.attribute("size"))
+    x, size = given(inputs, 0), context.count("size")
     alpha, beta = context.attribute("alpha", 1e-4), context.attribute("beta", 0.75)
     bias, before = context.attribute("bias", 1.0), (size - 1) // 2
     axis = context.axis(1)
@@ -243,7 +242,7 @@ def _instance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, .
 
 
 def _group_type(context: Context) -> tuple[TensorType, ...]:
-    groups = int(context.attribute("num_groups"))
+    groups = context.count("num_groups")
     check_shapes(context, "batch groups*size ...", groups=groups)
     parameters = "groups" if context.attribute("per_group", 0) else "channels"
     check_shapes(context, "batch channels ...", parameters, parameters, groups=groups)
@@ -253,7 +252,7 @@ def _group_type(context: Context) -> tuple[TensorType, ...]:
 def _group_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Channels split in groups; before opset 21 scale and bias are one a group, not a channel."""
     x, scale, bias = (given(inputs, i) for i in range(3))
-    groups = int(context.attribute("num_groups"))
+    groups = context.count("num_groups")
     dtype = accumulator(x.dtype)
     per_group = canonical(x.shape[1] // groups)
     split = (x.shape[0], const(groups), per_group, *x.shape[2:])

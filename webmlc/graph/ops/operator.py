@@ -101,6 +101,14 @@ class Context:
             default = float(np.float32(default))
         return self.node.attributes.get(name, default)
 
+    def count(self, name: str, default: int | None = None) -> int:
+        """The attribute, of how many things there are; `NotSupportedError` where it is below 1."""
+        value = self.attribute(name, default)
+        if value is None or int(value) < 1:
+            said = "missing" if value is None else f"{value}: it is 1 at least"
+            raise NotSupportedError(f"{name} is {said}")
+        return int(value)
+
     def has(self, index: int) -> bool:
         """True where the input is present."""
         return index < len(self.node.inputs) and self.node.inputs[index] != ""

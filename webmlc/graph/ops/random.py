@@ -126,7 +126,7 @@ def _with_key(node: Node, opset: int) -> Node:
 
 def _multinomial(context: Context, build: Builder) -> tuple[str, ...]:
     """The class of the largest log-probability plus Gumbel noise, for each sample anew."""
-    samples = int(context.attribute("sample_size", 1))
+    samples = context.count("sample_size", 1)
     one = build.constant(np.array([1]))
     logits = build("Unsqueeze", context.node.inputs[0], one)
     shape = build.constant(np.array([1, samples, 1]))

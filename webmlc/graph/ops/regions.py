@@ -132,7 +132,7 @@ def _columns(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     strides, dilations = (_per_axis(context, n, rank) for n in ("strides", "dilations"))
     pads = _per_axis(context, "pads", 2 * rank, 0)
     sizes, wide = offset.shape[2:], accumulator(x.dtype)
-    per_group = canonical(x.shape[1] // int(context.attribute("offset_group", 1)))
+    per_group = canonical(x.shape[1] // context.count("offset_group", 1))
 
     def unravel(flat: Expr, shape: Sequence[Expr | int]) -> list[Expr]:
         result: list[Expr] = []
@@ -165,7 +165,7 @@ def _deform_conv(context: Context, build: Builder) -> tuple[str, ...]:
     shape = [as_int(d) for d in context.shape(1)]
     if any(d is None for d in shape):
         raise NotSupportedError("the weights' shape is symbolic")
-    groups = int(context.attribute("group", 1))
+    groups = context.count("group", 1)
     signatures = ("batch groups*inputs ...", "groups*outputs inputs ...", "", "groups*outputs")
     check_shapes(context, *signatures, groups=groups)
     outputs, per_group, *kernel = (int(d or 0) for d in shape)
@@ -188,7 +188,7 @@ def _deform_conv(context: Context, build: Builder) -> tuple[str, ...]:
 
 def _check_offsets(context: Context, kernel: tuple[int, ...]) -> None:
     """An offset an axis, and a share of the mask, of every tap of every window and group."""
-    groups, taps = int(context.attribute("offset_group", 1)), int(np.prod(kernel))
+    groups, taps = context.count("offset_group", 1), int(np.prod(kernel))
     check_shapes(context, "batch groups*size ...", groups=groups)
     batch, sizes = context.shape(0)[0], Windows.of(context, kernel).sizes
     check_shape(context, 2, (batch, const(groups * taps * len(kernel)), *sizes))
@@ -205,7 +205,7 @@ def _deform_type(context: Context) -> tuple[TensorType, ...]:
 def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels height width", "regions 4", "regions")
     x, rois = context.type(0), context.type(1)
-    pooled = [const(int(context.attribute(n, 1))) for n in ("output_height", "output_width")]
+    pooled = [const(context.count(n, 1)) for n in ("output_height", "output_width")]
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
 
 

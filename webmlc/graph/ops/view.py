@@ -304,7 +304,7 @@ def _split(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _depth_to_space_type(context: Context) -> tuple[TensorType, ...]:
-    b = int(context.attribute("blocksize"))
+    b = context.count("blocksize")
     check_shapes(context, "batch block*block*channels height width", block=b)
     n, c, h, w = context.shape(0)
     sizes = (n, canonical(c // (b * b)), canonical(h * b), canonical(w * b))
@@ -312,7 +312,7 @@ def _depth_to_space_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _depth_to_space(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, b = given(inputs, 0), int(context.attribute("blocksize"))
+    x, b = given(inputs, 0), context.count("blocksize")
     shape = context.outputs[0].shape
     columns_first = context.attribute("mode", "DCR") == "CRD"
 
@@ -325,7 +325,7 @@ def _depth_to_space(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _space_to_depth_type(context: Context) -> tuple[TensorType, ...]:
-    b = int(context.attribute("blocksize"))
+    b = context.count("blocksize")
     check_shapes(context, "batch channels block*height block*width", block=b)
     n, c, h, w = context.shape(0)
     sizes = (n, canonical(c * (b * b)), canonical(h // b), canonical(w // b))
@@ -333,7 +333,7 @@ def _space_to_depth_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, b = given(inputs, 0), int(context.attribute("blocksize"))
+    x, b = given(inputs, 0), context.count("blocksize")
     channels = x.shape[1]
     columns_first = context.attribute("mode", "DCR") == "CRD"
 

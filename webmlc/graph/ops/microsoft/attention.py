@@ -115,7 +115,7 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     attention = _Attention(context, build, context.dtype(0))
     x, weights, bias, mask, past, added = (optional(context, i) for i in range(6))
     assert x is not None and weights is not None
-    heads = int(context.attribute("num_heads"))
+    heads = context.count("num_heads")
     columns = known_size(context.shape(1)[1], "the number of columns of the weights")
     sizes = [int(s) for s in context.attribute("qkv_hidden_sizes", ()) or (columns // 3,) * 3]
     product = build("MatMul", x, weights)
@@ -156,7 +156,7 @@ def _separate(context: Context, build: Builder) -> tuple[str, str, str]:
 
 def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
     attention = _Attention(context, build, context.dtype(0))
-    heads = int(context.attribute("num_heads"))
+    heads = context.count("num_heads")
     if context.has(8) or context.has(9):
         raise NotSupportedError("a shared buffer or beams inside MultiHeadAttention")
     query = "heads parts size" if context.rank(0) == 5 else "heads*size"

@@ -158,8 +158,8 @@ def _dynamic(context: Context, b: Builder) -> tuple[str, ...]:
 
 def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
     """y = Σ over blocks of scale · (Σ a · w - zero · Σ a), where weights w have `bits` bits."""
-    bits, block = int(context.attribute("bits", 4)), int(context.attribute("block_size"))
-    depth, columns = int(context.attribute("K")), int(context.attribute("N"))
+    bits, block = int(context.attribute("bits", 4)), context.count("block_size")
+    depth, columns = context.count("K"), context.count("N")
     weights = context.constant(1)
     if weights is None or context.has(4):
         raise NotSupportedError("weights that are not constant, or are grouped by an index")
