@@ -123,7 +123,7 @@ class _Rewrite(FunctionRewriter):
         taps = -(-windows.kernel[-1] // span)
         missing = taps * span - windows.kernel[-1]
         columns = simplify((windows.sizes[-1] - 1) * windows.strides[-1] + ((taps - 1) * span + 1))
-        name = f"{data}.{span}x{columns}"
+        name = f"{data}.neighbours.{windows.kernel[-1]}.{windows.strides[-1]}"
         if name not in self.types:  # convolutions may share a map
             wide = self.padded(data, -2, missing, f"{name}.wide", node.origin)
             shared = {"columns": columns, "span": span}
