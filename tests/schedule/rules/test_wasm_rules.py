@@ -24,7 +24,7 @@ from webmlc.loops.print_text import print_function
 from webmlc.loops.verify import verify
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules import choose_rule
-from webmlc.schedule.schedule import replay
+from webmlc.schedule.schedule import Schedule, replay
 from webmlc.target.lower import lower
 from webmlc.target.wasm.emit_module import Step, emit_module
 
@@ -199,6 +199,17 @@ def _extent(loop: For) -> str:
     return str(loop.extent)
 
 
+def _scheduled(text: str) -> Schedule:
+    """Of the one kernel of a graph: it computes what the kernel does."""
+    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
+    schedule = choose_rule(kernel, RELAXED)[1]
+    for got, want in zip(
+        k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)
+    return schedule
+
+
 def test_rows_picked_by_an_index_are_copied_in_vectors() -> None:
     schedule = choose_rule(k.gather_rows(3, 12, 5), RELAXED)[1]
     assert "vectorized" in _kinds(schedule.function)
@@ -272,6 +283,12 @@ def test_every_nest_of_a_large_kernel_is_shared() -> None:
         assert sum(isinstance(s, For) and s.kind == "parallel" for s in walk_statements(nest)) == 1
 
 
+def test_lines_of_a_batch_that_may_be_one_are_shared() -> None:
+    """The loop over the batch stands inside the one over the only row."""
+    function = choose_rule(k.convolution(1, 172, 256, 36, 1, batch=S), RELAXED)[1].function
+    assert str(S) not in [_extent(loop) for loop in _loops(function, "parallel")]
+
+
 def test_parts_of_a_concat_have_loops_of_their_own() -> None:
     """Without a test of which part an element is of: 24 channels in vectors, then one."""
     text = """
@@ -281,12 +298,7 @@ def test_parts_of_a_concat_have_loops_of_their_own() -> None:
       y = Pad <mode = "constant"> (c, p)
     }
     """
-    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
-    schedule = choose_rule(kernel, RELAXED)[1]
-    for got, want in zip(
-        k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
-    ):
-        np.testing.assert_array_equal(got, want)
+    schedule = _scheduled(text)
     copies = [b.name for b in blocks(schedule.function.body) if list(loads(b.body))]
     kinds = [schedule.loop(schedule.loops(name)[-1]).kind for name in copies]
     assert kinds == ["vectorized", "serial"]
@@ -299,12 +311,7 @@ def test_a_tensor_and_its_mirror_images_have_loops_of_their_own() -> None:
       y = Pad <mode = "reflect"> (x, p)
     }
     """
-    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
-    schedule = choose_rule(kernel, RELAXED)[1]
-    for got, want in zip(
-        k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
-    ):
-        np.testing.assert_array_equal(got, want)
+    schedule = _scheduled(text)
     parts = [b.name for b in blocks(schedule.function.body)]
     assert [schedule.loop(schedule.loops(name)[-1]).kind for name in parts] == ["vectorized"] * 3
     text = print_function(lower(schedule.function, RELAXED))
@@ -320,12 +327,7 @@ def test_rows_are_vectors_where_few_columns_are_computed(value: str, kinds: set[
       y = Transpose <perm = [0,2,3,1]> (h)
     }}
     """
-    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
-    schedule = choose_rule(kernel, RELAXED)[1]
-    for got, want in zip(
-        k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
-    ):
-        np.testing.assert_array_equal(got, want)
+    schedule = _scheduled(text)
     vectors = _loops(schedule.function, "vectorized")
     assert {loop.kind for loop in vectors} == kinds
     assert all(_extent(loop) == "4" for loop in vectors)
