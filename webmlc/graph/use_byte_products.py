@@ -122,7 +122,7 @@ class _Rewrite(FunctionRewriter):
         windows: Windows = node.attributes["windows"]
         taps = -(-windows.kernel[-1] // span)
         missing = taps * span - windows.kernel[-1]
-        columns = simplify((windows.sizes[-1] - 1) * windows.strides[-1] + ((taps - 1) * span + 1))
+        columns = simplify(windows.reaches[-1] + missing - (span - 1))
         name = f"{data}.neighbours.{windows.kernel[-1]}.{windows.strides[-1]}"
         if name not in self.types:  # convolutions may share a map
             wide = self.padded(data, -2, missing, f"{name}.wide", node.origin)
@@ -130,8 +130,8 @@ class _Rewrite(FunctionRewriter):
             self.emit("Neighbours", (wide,), name, node.origin, "webmlc", **shared)
         array = self.constants[weights]
         *outer, _, channels, lanes = array.shape
-        filled = np.pad(array, [(0, missing if d == len(outer) else 0) for d in range(array.ndim)])
-        panels = filled.reshape(*outer, taps, span * channels, lanes)
+        none = np.zeros((*outer, missing, channels, lanes), array.dtype)
+        panels = np.concatenate((array, none), -3).reshape(*outer, taps, span * channels, lanes)
         seen = replace(
             windows,
             inputs=(*windows.inputs[:-1], columns),
@@ -148,7 +148,9 @@ class _Rewrite(FunctionRewriter):
         return self.padded(data, -1, missing, f"{data}.whole", origin)
 
     def padded(self, data: str, axis: int, missing: int, name: str, origin: tuple[str, ...]) -> str:
-        """The map with `missing` zeros after an axis: what already pads it, pads more."""
+        """The map with `missing` elements more along an axis, whose weights are zeros: what already
+        pads it, pads more.
+        """
         if not missing or name in self.types:
             return name if missing else data
         known = self.types[data]
