@@ -1,14 +1,14 @@
 // Requests that the page makes again: told by a number in shared words, where a message each way would take longer than
 // a small model.
 //
-//   page:   ring(words, MESSAGE)                 after posting a message: it must carry `bell`, the count to come
+//   page:   const bell = ring(words, MESSAGE)    before posting a message, which must carry it
 //           await repeat(words, slot, failure)   done
-//   worker: serve(words, bell, again)            after each message: sleeps, repeats, returns when one waits
+//   worker: serve(words, bell, again)            after each message: sleeps, repeats, returns when one comes
 
 import { canShareMemory } from "./platform.js";
 
 const BELL = 0; // counts requests
-const SLOT = 1; // which; or that a message waits
+const SLOT = 1; // which; or that a message comes
 const DONE = 2; // counts requests that were repeated
 const FAILED = 3; // 1 where the last one failed: a message says why
 export const MESSAGE = -1;
@@ -21,16 +21,17 @@ export function repeatWords() {
   return canShareMemory && waitAsync ? new Int32Array(new SharedArrayBuffer(16)) : null;
 }
 
-/** The count after the next ring. @param {Int32Array} words */
-export function nextBell(words) {
-  return Atomics.load(words, BELL) + 1;
-}
-
-/** Wake the worker. @param {Int32Array} words @param {number} slot */
+/**
+ * Wake the worker. Not after its message: that may be answered by then, and this would look like the next.
+ * @param {Int32Array} words
+ * @param {number} slot
+ * @returns {number} the count
+ */
 export function ring(words, slot) {
   Atomics.store(words, SLOT, slot);
-  Atomics.add(words, BELL, 1);
+  const bell = Atomics.add(words, BELL, 1) + 1;
   Atomics.notify(words, BELL);
+  return bell;
 }
 
 /**
@@ -48,7 +49,7 @@ export async function repeat(words, slot, failure) {
 }
 
 /**
- * The worker's part: sleep until the page rings, and repeat what it asks; returns when a message waits.
+ * The worker's part: sleep until the page rings, and repeat what it asks; returns when a message comes.
  * @param {Int32Array} words
  * @param {number} seen the count that the message before carried
  * @param {(slot: number) => boolean} again false where it failed and has posted why

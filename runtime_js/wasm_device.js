@@ -8,7 +8,7 @@
 import { fromData, InternalError, PackageError, toData } from "./errors.js";
 import { usedOn } from "./memory_plan.js";
 import { canShareMemory, openWorker } from "./platform.js";
-import { FAILURE, MESSAGE, nextBell, repeat, repeatWords, ring } from "./repeats.js";
+import { FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
 import { neededFiles } from "./sizes.js";
 import { controlWords, openHelper } from "./threads.js";
@@ -165,12 +165,18 @@ export class WasmDevice {
     const control = threads > 1 ? controlWords() : null;
     const channels = Array.from({ length: path ? threads - 1 : 0 }, () => new MessageChannel());
     const ports = channels.map(({ port1 }) => port1);
-    const opened = this.#call({ type: "open", manifest, own, threads, files, ports, words, control }, ports);
+    // Counted in shared memory: the worker's messages wait while the page has something to receive.
+    const taken = canShareMemory ? new Int32Array(new SharedArrayBuffer(4)) : null;
+    let handed = 0;
+    const backlog = () => (taken ? handed - Atomics.load(taken, 0) : 0);
+    const opened = this.#call({ type: "open", manifest, own, threads, files, ports, words, control, taken }, ports);
     const compiled = path ? compile(base, manifest, path, onBytes) : null; // first, so that weights are used as they come
     const downloads = files.map((file, i) => {
-      const take = (/** @type {Uint8Array<ArrayBuffer>} */ chunk, /** @type {number} */ begin) =>
-        this.#call({ type: "take", file: i, chunk, begin }, [chunk.buffer]);
-      return streamWeights(base, file, take, onBytes, compiled);
+      const take = (/** @type {Uint8Array<ArrayBuffer>} */ chunk, /** @type {number} */ begin, /** @type {boolean} */ verified) => {
+        handed++;
+        return this.#call({ type: "take", file: i, chunk, begin, verified }, [chunk.buffer]);
+      };
+      return streamWeights(base, file, take, onBytes, compiled, backlog);
     });
     const started = compiled?.then((module) => this.#call({ type: "start", module }));
     [this.stages, this.module] = await Promise.all([opened, compiled, started, ...downloads]);
@@ -310,8 +316,8 @@ export class WasmDevice {
     if (this.failure) return Promise.reject(this.failure);
     const id = this.next++;
     const answer = this.#answer(id);
-    this.worker.post({ ...message, id, bell: this.words && nextBell(this.words) }, transfer);
-    if (this.words) ring(this.words, MESSAGE);
+    const bell = this.words && ring(this.words, MESSAGE);
+    this.worker.post({ ...message, id, bell }, transfer);
     return answer;
   }
 

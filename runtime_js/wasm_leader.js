@@ -14,7 +14,7 @@ import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, 
 import { canShareMemory } from "./platform.js";
 import { loops, tripCount } from "./sizes.js";
 import { announceMemory, instantiate, runTogether } from "./threads.js";
-import { scatter } from "./weights.js";
+import { scatter, verify } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
 /** @typedef {import("./types.d.ts").Layout} Layout */
@@ -207,8 +207,16 @@ export class Leader {
     });
   }
 
-  /** Put a chunk of a weights file in its place, and use what is complete. @param {number} file @param {Uint8Array} chunk @param {number} begin */
-  take(file, chunk, begin) {
+  /**
+   * Put a chunk of a weights file in its place, and use what is complete.
+   * @param {number} file
+   * @param {Uint8Array<ArrayBuffer>} chunk
+   * @param {number} begin
+   * @param {boolean} verified
+   */
+  async take(file, chunk, begin, verified) {
+    const { path, chunks, chunk_bytes: size } = this.files[file];
+    if (!verified) await verify(path, chunk, chunks[begin / size]);
     scatter(chunk, begin, this.destinations[file]);
     this.received[file] = begin + chunk.length;
     if (this.module) this.#derive();

@@ -3,7 +3,7 @@
 //   in:  { id, type: "open" | "start" | "take" | "execute" | "profile", ... } from wasm_device.js
 //   out: { id, result } or { id, error }
 //
-// After each message it sleeps on shared words, where the page can repeat requests (see repeats.js).
+// Once there are requests to repeat, it sleeps after each message on shared words, where the page does so (see repeats.js).
 
 import { toData } from "./errors.js";
 import { canShareMemory, parentPort } from "./platform.js";
@@ -20,18 +20,27 @@ let words = null;
 /** @type {Execute[]} Requests that the page may repeat, by slot: their bytes are in place by then. */
 const made = [];
 
-/** @type {Record<string, (request: any) => { result?: any, transfer?: Transferable[] } | void>} What a message asks for. */
+/** Of the last chunk of weights, and those before it. @type {Promise<void>} */
+let taken = Promise.resolve();
+/** Counts the chunks; the page reads it. @type {Int32Array | null} */
+let count = null;
+
+/** @typedef {{ result?: any, transfer?: Transferable[] } | void} Answer */
+/** @type {Record<string, (request: any) => Answer | Promise<Answer>>} What a message asks for. */
 const ANSWERS = {
   open(request) {
     words = request.words;
+    count = request.taken;
     leader = new Leader(request);
     return { result: leader.stages };
   },
   start({ module }) {
     leader.start(module);
   },
-  take({ file, chunk, begin }) {
-    leader.take(file, chunk, begin);
+  async take({ file, chunk, begin, verified }) {
+    taken = taken.then(() => leader.take(file, chunk, begin, verified));
+    await taken;
+    if (count) Atomics.add(count, 0, 1);
     return { result: chunk.buffer, transfer: [chunk.buffer] };
   },
   profile(request) {
@@ -48,14 +57,14 @@ const ANSWERS = {
   },
 };
 
-parent.listen(({ id, type, bell, ...request }) => {
+parent.listen(async ({ id, type, bell, ...request }) => {
   try {
-    const { result, transfer } = ANSWERS[type](request) ?? {};
+    const { result, transfer } = (await ANSWERS[type](request)) ?? {};
     parent.post({ id, result }, transfer);
   } catch (error) {
     parent.post({ id, error: toData(error) });
   }
-  if (words) serve(words, bell, repeat);
+  if (words && made.length) serve(words, bell, repeat);
 });
 
 /** False where it failed. The memory is as large as it was then: all views stay. @param {number} slot */

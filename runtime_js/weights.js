@@ -1,7 +1,7 @@
 // Package files over the network: verified small files, and weights streamed straight to where they are used.
 //
 //   in:  a weights file of the manifest, and who takes its bytes
-//   out: nothing; every chunk is hashed before it is handed over
+//   out: nothing; every chunk is verified before it is used: here, or by the thread that takes it
 
 import { PackageError } from "./errors.js";
 import { open } from "./platform.js";
@@ -13,6 +13,7 @@ import { open } from "./platform.js";
 /** @typedef {{ done: boolean, value: Bytes }} Part */
 
 const MOST_BUFFERS = 6; // with chunks that wait to be taken: more would leave the cache
+const BACKLOG = 4; // chunks that another thread has yet to take, and verifies on its way: with more it is helped
 
 /**
  * A whole package file, checked against the manifest.
@@ -39,12 +40,13 @@ export async function fetchFile(base, manifest, path, onBytes) {
  * Download one weights file. The request is sent before the first `await`; what it brings is read once `begin` has resolved.
  * @param {URL} base
  * @param {WeightFile} file
- * @param {(chunk: Bytes, start: number) => Promise<ArrayBuffer> | void} onChunk  takes the chunks in order; each is
- *   overwritten afterwards, or where a promise is returned, once it gives the buffer back
+ * @param {(chunk: Bytes, start: number, verified: boolean) => Promise<ArrayBuffer> | void} onChunk  takes the chunks in
+ *   order; each is overwritten afterwards, or where a promise is returned, once it gives the buffer back
  * @param {(bytes: number) => void} onBytes
  * @param {Promise<unknown> | null} [begin]
+ * @param {() => number} [backlog]  chunks that another thread has yet to take; there is one if this is given
  */
-export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks }, onChunk, onBytes, begin) {
+export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks }, onChunk, onBytes, begin, backlog) {
   const response = await request(base, path);
   await begin;
   if (!response.body) throw new PackageError(`${path}: the response has no body`);
@@ -68,14 +70,17 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
   const inUse = [];
   /** @type {Promise<{ back: Promise<ArrayBuffer> | void }> | null} */
   let taken = null; // the last chunk, and those before it
+  const hand = async (/** @type {Bytes} */ data, /** @type {number} */ start, /** @type {typeof taken} */ before) => {
+    const here = !backlog || backlog() >= BACKLOG;
+    if (here) await verify(path, data, chunks[start / size]);
+    await before;
+    return { back: onChunk(data, start, here) };
+  };
   const finish = async (/** @type {Bytes} */ data, /** @type {number} */ start) => {
-    const before = taken;
-    taken = verify(path, data, chunks[start / size]).then(async () => {
-      await before;
-      onBytes(data.length);
-      return { back: onChunk(data, start) };
-    });
+    const { length } = data;
+    taken = hand(data, start, taken);
     const buffer = (await (await taken).back) ?? data.buffer;
+    onBytes(length);
     free.push(buffer);
     return buffer;
   };
@@ -84,7 +89,7 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
     const length = Math.min(size, bytes - start);
     const data = await fill(free.pop() ?? new ArrayBuffer(Math.min(size, bytes)), length);
     if (data.length < length) throw incomplete(path, received, bytes);
-    const used = finish(data, start); // hashing one chunk overlaps with receiving the next
+    const used = finish(data, start); // verifying one chunk overlaps with receiving the next
     inUse.push(used);
     used.then(() => inUse.splice(inUse.indexOf(used), 1), () => {}); // reported where it is awaited
   }
@@ -148,7 +153,7 @@ function incomplete(path, found, expected) {
  * @param {BufferSource} data
  * @param {string} sha256
  */
-async function verify(path, data, sha256) {
+export async function verify(path, data, sha256) {
   if (!globalThis.crypto?.subtle) return; // an insecure context has no digest; sizes are still checked
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
   const hex = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");

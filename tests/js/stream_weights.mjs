@@ -1,13 +1,14 @@
 // Download weights in pieces of odd sizes, with byte streams and without.
 //
-//   in (argv[2]):  { byteStreams, pieces: [bytes...], breaks, slow, bytes, chunk_bytes, chunks }
-//   out (stdout):  { chunks: [[start, data]...], most, told, error }
+//   in (argv[2]):  { byteStreams, pieces: [bytes...], breaks, slow, backlog, bytes, chunk_bytes, chunks }
+//   out (stdout):  { chunks: [[start, data, verified]...], most, told, error }
 //
-// `slow`: buffers are taken away and given back a millisecond later; `most` of them at once.
+// `slow`: buffers are taken away and given back a millisecond later; `most` of them at once. `backlog`: of a thread that
+// takes them, if there is one.
 
 import { streamWeights } from "../../runtime_js/weights.js";
 
-const { byteStreams, pieces, breaks, slow, ...file } = JSON.parse(process.argv[2]);
+const { byteStreams, pieces, breaks, slow, backlog, ...file } = JSON.parse(process.argv[2]);
 
 globalThis.fetch = async () => {
   const type = byteStreams ? { type: "bytes" } : {};
@@ -32,12 +33,13 @@ async function keep(buffer) {
   away--;
   return kept;
 }
-const take = (data, start) => {
-  chunks.push([start, [...data]]);
+const take = (data, start, verified) => {
+  chunks.push([start, [...data], verified]);
   return slow ? keep(data.buffer) : undefined;
 };
 const count = (bytes) => (told += bytes);
-const error = await streamWeights(new URL("http://models/"), { path: "w", ...file }, take, count).then(
+const behind = backlog === null ? undefined : () => backlog;
+const error = await streamWeights(new URL("http://models/"), { path: "w", ...file }, take, count, null, behind).then(
   () => null,
   ({ name, message }) => `${name}: ${message}`,
 );

@@ -12,10 +12,16 @@ SCRIPT = Path(__file__).parent / "stream_weights.mjs"
 SIZE = 64
 DATA = bytes(i * i % 251 for i in range(40 * SIZE - 7))
 MOST_BUFFERS = 6
+BACKLOG = 4
 
 
 def download(
-    byte_streams: bool, sent: bytes, piece: int, breaks: bool = False, slow: bool = False
+    byte_streams: bool,
+    sent: bytes,
+    piece: int,
+    breaks: bool = False,
+    slow: bool = False,
+    backlog: int | None = None,
 ) -> dict[str, Any]:
     """What comes of `sent`, cut into pieces, where `DATA` is expected."""
     job = {
@@ -23,6 +29,7 @@ def download(
         "pieces": [list(sent[i : i + piece]) for i in range(0, len(sent), piece)],
         "breaks": breaks,
         "slow": slow,
+        "backlog": backlog,
         "bytes": len(DATA),
         "chunk_bytes": SIZE,
         "chunks": [sha256(DATA[i : i + SIZE]).hexdigest() for i in range(0, len(DATA), SIZE)],
@@ -42,8 +49,8 @@ def test_chunks_are_those_of_the_file(byte_streams: bool, piece: int, slow: bool
     result = download(byte_streams, DATA, piece, slow=slow)
     assert result["error"] is None
     assert result["most"] <= MOST_BUFFERS
-    assert [start for start, _ in result["chunks"]] == list(range(0, len(DATA), SIZE))
-    assert b"".join(bytes(chunk) for _, chunk in result["chunks"]) == DATA
+    assert [start for start, _, _ in result["chunks"]] == list(range(0, len(DATA), SIZE))
+    assert b"".join(bytes(chunk) for _, chunk, _ in result["chunks"]) == DATA
     assert result["told"] == len(DATA)
 
 
@@ -64,5 +71,18 @@ def test_what_is_wrong_is_said(
 ) -> None:
     result = download(byte_streams, sent, 50, breaks, slow)
     assert result["error"].startswith(f"PackageError: {message}")
-    for start, chunk in result["chunks"]:  # what was handed over was verified
+    for start, chunk, verified in result["chunks"]:
+        assert verified
         assert bytes(chunk) == DATA[start : start + SIZE]
+
+
+def test_a_thread_with_time_verifies_what_it_takes() -> None:
+    """It is told that nobody has; one that is behind gets only what was verified."""
+    altered = DATA[:70] + b"x" + DATA[71:]
+    left = download(True, altered, 50, backlog=BACKLOG - 1)
+    assert left["error"] is None
+    assert b"".join(bytes(chunk) for _, chunk, _ in left["chunks"]) == altered
+    assert not any(verified for _, _, verified in left["chunks"])
+    behind = download(True, altered, 50, backlog=BACKLOG)
+    assert behind["error"].startswith("PackageError: w: its SHA-256 differs from the manifest's")
+    assert behind["chunks"] == [[0, list(DATA[:SIZE]), True]]
