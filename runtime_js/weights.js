@@ -13,7 +13,7 @@ import { open } from "./platform.js";
 /** @typedef {{ done: boolean, value: Bytes }} Part */
 
 const MOST_BUFFERS = 6; // with chunks that wait to be taken: more would leave the cache
-const BACKLOG = 4; // chunks that another thread has yet to take, and verifies on its way: with more it is helped
+const BACKLOG = 4; // chunks that another thread has yet to take: with fewer it verifies the next one itself
 
 /**
  * A whole package file, checked against the manifest.
