@@ -22,6 +22,8 @@ export const SCRATCH_BASE = 256;
 export const PAGE = 65536;
 const ALIGNMENT = { wasm: 64, webgpu: 256 };
 export const CONSTANT_ALIGNMENT = 256;
+const LARGE = 1 << 18; // bytes of weights that start at a page of the operating system's; see memory_plan.py
+const LARGE_ALIGNMENT = 4096;
 const NOWHERE = -1; // the offset of what has no place yet
 const ROUNDS = 16; // orders that are tried for a smaller arena
 export const GROWTH = 1.5; // times its size: what memory that may grow has room for, or grows by
@@ -41,21 +43,20 @@ export function boundSymbols(program) {
   return program.segments.flatMap((s) => ("bind" in s ? s.symbols : []));
 }
 
-/** @typedef {[bytes: number, first: number, last: number, group: number]} Interval */
+/** @typedef {[bytes: number, first: number, last: number, alignment: number, group: number]} Interval */
 
 /**
  * Offsets for intervals such that no two that are alive together overlap.
  * @param {Interval[]} intervals
- * @param {number} alignment
  * @returns {{ offsets: number[], total: number }}
  */
-export function place(intervals, alignment) {
-  const sizes = intervals.map(([bytes]) => align(Math.max(bytes, 1), alignment));
+export function place(intervals) {
+  const sizes = intervals.map(([bytes, , , alignment]) => align(Math.max(bytes, 1), alignment));
   let offsets = intervals.map(() => NOWHERE);
   let total = 0;
-  const groups = [...new Set(intervals.map((interval) => interval[3]))].sort((a, b) => a - b);
+  const groups = [...new Set(intervals.map((interval) => interval[4]))].sort((a, b) => a - b);
   for (const group of groups) {
-    const order = [...intervals.keys()].filter((i) => intervals[i][3] === group);
+    const order = [...intervals.keys()].filter((i) => intervals[i][4] === group);
     const placed = [...intervals.keys()].filter((i) => offsets[i] !== NOWHERE);
     const floor = Math.max(total, largestLiveSet(intervals, sizes, [...placed, ...order]));
     order.sort((i, j) => intervals[j][0] - intervals[i][0] || i - j);
@@ -100,13 +101,13 @@ function firstFit(intervals, sizes, order, fixed) {
   const offsets = [...fixed];
   const placed = [...offsets.keys()].filter((i) => offsets[i] !== NOWHERE).sort((i, j) => offsets[i] - offsets[j] || i - j);
   for (const i of order) {
-    const [, first, last] = intervals[i];
+    const [, first, last, alignment] = intervals[i];
     let own = 0;
     for (const j of placed) {
       const other = intervals[j];
       if (other[2] < first || last < other[1]) continue;
       if (offsets[j] >= own + sizes[i]) break;
-      own = Math.max(own, offsets[j] + sizes[j]);
+      own = Math.max(own, align(offsets[j] + sizes[j], alignment));
     }
     offsets[i] = own;
     const at = placed.findIndex((j) => offsets[j] > own);
@@ -265,22 +266,26 @@ export function layout(manifest, own, device, symbols, threads = 1) {
   for (const name of loading.keys()) groups.set(name, -1);
   const activations = lifetimes(program, stages(manifest, own), device, own);
   const spans = [...loading, ...activations].filter(([name]) => sizes.has(name));
-  const { offsets, total } = place(
-    spans.map(([name, [first, last]]) => [sizes.get(name) ?? 0, first, last, groups.get(name) ?? 0]),
-    ALIGNMENT[device],
-  );
+  const least = ALIGNMENT[device];
+  /** @type {Interval[]} */
+  const intervals = spans.map(([name, [first, last]]) => {
+    const size = sizes.get(name) ?? 0;
+    return [size, first, last, loading.has(name) ? weightsAlignment(size, least) : least, groups.get(name) ?? 0];
+  });
+  const { offsets, total } = place(intervals);
   const named = new Map(spans.map(([name], i) => [name, offsets[i]]));
   if (device === "webgpu") return { offsets: named, sizes, arena: total, constants: new Map(), scratch: 0, total };
   const slots =
     program.buffers.length + manifest.symbols.length + boundSymbols(program).length + 2 * loops(program).length;
   const scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT);
   const start = align(scratch + threads * scratchStride(program), CONSTANT_ALIGNMENT);
-  const { addresses, end } = placeConstants(manifest, own, device, start);
+  const { addresses, end: placed } = placeConstants(manifest, own, device, start);
+  const end = align(placed, Math.max(1, ...intervals.map((interval) => interval[3])));
   let loaded = 0;
   for (const [name, offset] of named) {
     named.set(name, end + offset);
     if (!loading.has(name)) continue;
-    loaded = Math.max(loaded, align(offset + (sizes.get(name) ?? 0), ALIGNMENT[device]));
+    loaded = Math.max(loaded, align(offset + (sizes.get(name) ?? 0), least));
     addresses.set(name, end + offset);
     named.delete(name);
   }
@@ -337,6 +342,11 @@ function loadLifetimes(manifest, own, device) {
   return spans;
 }
 
+/** What the address of so many bytes of weights is a multiple of. @param {number} size @param {number} least */
+function weightsAlignment(size, least) {
+  return size >= LARGE ? LARGE_ALIGNMENT : least;
+}
+
 /**
  * Address of each constant that `device` needs in every run, in the order of the weights files, and the end.
  * @param {Manifest} manifest
@@ -359,6 +369,7 @@ export function placeConstants(manifest, own, device, base) {
     for (const [tensor, [begin, end]] of Object.entries(file.tensors)) {
       const names = owners.get(tensor);
       if (!names) continue;
+      base = align(base, weightsAlignment(end - begin, CONSTANT_ALIGNMENT));
       for (const name of names) addresses.set(name, base);
       base = align(base + Math.max(end - begin, 1), CONSTANT_ALIGNMENT);
     }

@@ -24,7 +24,7 @@ from webmlc.package.manifest import (
     WeightFile,
 )
 from webmlc.package.manifest_json import from_json, to_json
-from webmlc.package.memory_plan import layout
+from webmlc.package.memory_plan import LARGE, layout
 from webmlc.package.transfers import segments_of, stages
 
 SCRIPT = Path(__file__).parent / "plan.mjs"
@@ -32,6 +32,11 @@ DEVICES: tuple[Device, ...] = ("wasm", "webgpu")
 N, M = Var("n"), Var("m")
 BOUND = tuple(Var(f"k{i}") for i in range(4))
 DTYPES = (DType.float32, DType.int64, DType.bool, DType.float16)
+
+
+def random_bytes(choose: random.Random) -> int:
+    """Few, or about as many as start at a page."""
+    return choose.choice([0, 0, LARGE - 2000]) + choose.randint(0, 3000)
 
 
 def random_size(choose: random.Random, bound: list[Var]) -> Expr:
@@ -54,7 +59,7 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
     tensors = {}
     place = 256
     for i in range(choose.randint(0, 5)):
-        size = choose.randint(0, 3000)
+        size = random_bytes(choose)
         name = f"w{choose.randint(0, i)}" if i and choose.random() < 0.2 else f"w{i}"
         if name not in tensors:
             tensors[name] = (place, place + size)
@@ -66,7 +71,7 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
     once = choose.randint(0, 3) if resident else 0
     for i in range(once):
         reads = choose.sample(resident, choose.randint(1, min(2, len(resident))))
-        size = const(choose.randint(0, 3000))
+        size = const(random_bytes(choose))
         result = Buffer(f"d{i}", choose.choice(DTYPES), (size,), "derived")
         body.append(Step("wasm", f"o{i}", (*(b.name for b in reads), result.name), 1))
         for some in (resident, buffers):

@@ -8,7 +8,7 @@ Memory Management for Deep Neural Net Inference", 2020, greedy by size). Where t
 what is alive at once somewhere, the buffer that ends highest is placed first instead, for some
 rounds; the smallest arena is kept.
 
-    >>> place([Interval(100, 0, 1), Interval(100, 1, 2), Interval(60, 2, 3)], 64)
+    >>> place([Interval(100, 0, 1, 64), Interval(100, 1, 2, 64), Interval(60, 2, 3, 64)])
     Placement(offsets=(0, 128, 0), total=256)
 
 Where segments bind symbols during a run, the buffers whose sizes these tell are placed after that,
@@ -38,13 +38,18 @@ SCRATCH_BASE = 256
 PAGE = 65536
 ALIGNMENT: Mapping[Device, int] = {"wasm": 64, "webgpu": 256}
 CONSTANT_ALIGNMENT = 256
+LARGE = 1 << 18
+"""Bytes of weights that come from memory in every run: they start at a page of the operating
+system's, as processors fetch ahead to the end of one."""
+LARGE_ALIGNMENT = 4096
 ROUNDS = 16
 """Orders that are tried for a smaller arena."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A buffer of `bytes` that is alive during the steps `first..last`, both included.
+    """A buffer of `bytes` that is alive during the steps `first..last`, both included, at a
+    multiple of `alignment`.
 
     Buffers of a lower `group` are placed before, and whatever else there is.
     """
@@ -52,6 +57,7 @@ class Interval:
     bytes: int
     first: int
     last: int
+    alignment: int
     group: int = 0
 
 
@@ -86,9 +92,9 @@ def align(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
 
-def place(intervals: Sequence[Interval], alignment: int) -> Placement:
+def place(intervals: Sequence[Interval]) -> Placement:
     """Offsets for buffers such that no two that are alive together overlap."""
-    sizes = [align(max(interval.bytes, 1), alignment) for interval in intervals]
+    sizes = [align(max(interval.bytes, 1), interval.alignment) for interval in intervals]
     offsets: dict[int, int] = {}
     total = 0
     for group in sorted({interval.group for interval in intervals}):
@@ -142,7 +148,7 @@ def first_fit(
                 continue
             if offsets[j] >= offset + sizes[i]:
                 break
-            offset = max(offset, offsets[j] + sizes[j])
+            offset = max(offset, align(offsets[j] + sizes[j], own.alignment))
         offsets[i] = offset
         insort(placed, i, key=lambda j: offsets[j])
     return offsets
@@ -211,13 +217,19 @@ def layout(
     stage_list = stages(program, [o.buffer for o in manifest.outputs], own)
     spans = lifetimes(program, stage_list, device, own)
     loading = load_lifetimes(manifest, own, device)
-    intervals = {n: Interval(sizes[n], *s, group=-1) for n, s in loading.items()}
-    intervals |= {n: Interval(sizes[n], *s, groups[n]) for n, s in spans.items() if n in known}
-    placement = place(list(intervals.values()), ALIGNMENT[device])
+    least = ALIGNMENT[device]
+    intervals = {
+        n: Interval(sizes[n], *span, weights_alignment(sizes[n], least), group=-1)
+        for n, span in loading.items()
+    }
+    intervals |= {
+        n: Interval(sizes[n], *span, least, groups[n]) for n, span in spans.items() if n in known
+    }
+    placement = place(list(intervals.values()))
     offsets = dict(zip(intervals, placement.offsets, strict=True))
     if device == "webgpu":
         return Layout(offsets, sizes, placement.total, {}, 0, placement.total)
-    loaded = max((align(offsets[n] + sizes[n], ALIGNMENT[device]) for n in loading), default=0)
+    loaded = max((align(offsets[n] + sizes[n], least) for n in loading), default=0)
     symbols_count = len(manifest.symbols) + len(program.bound)
     slots = len(program.buffers) + symbols_count + 2 * len(program.loops)
     scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT)
@@ -225,6 +237,7 @@ def layout(
         scratch + threads * scratch_stride(program.resources.scratch_per_thread), CONSTANT_ALIGNMENT
     )
     constants, base = place_constants(manifest, own, device, base)
+    base = align(base, max((interval.alignment for interval in intervals.values()), default=1))
     constants |= {name: base + offsets.pop(name) for name in loading}
     addresses = {name: base + offset for name, offset in offsets.items()}
     total = base + placement.total
@@ -287,6 +300,12 @@ def place_constants(
     for file in manifest.weights:
         for tensor, (begin, end) in file.tensors.items():
             if tensor in owners:
+                base = align(base, weights_alignment(end - begin, CONSTANT_ALIGNMENT))
                 addresses.update(dict.fromkeys(owners[tensor], base))
                 base = align(base + max(end - begin, 1), CONSTANT_ALIGNMENT)
     return addresses, base
+
+
+def weights_alignment(size: int, least: int) -> int:
+    """What the address of so many bytes of weights is a multiple of."""
+    return LARGE_ALIGNMENT if size >= LARGE else least
