@@ -36,6 +36,8 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
         for n in (3, 8, 12, 32, 45)
     },
     "matmul, streamed": ("contraction", k.matmul(8, 128, 1026), {}),
+    "matmul, streamed, four strips": ("contraction", k.matmul(8, 264, 516), {}),
+    "matmul, streamed in bursts": ("contraction", k.matmul(8, 1104, 121), {}),
     "matvec, cold": ("contraction", k.matmul(1, 141, 256), {}),
     "matvec, cold, odd": ("contraction", k.matmul(1, 136, 258), {}),
     "matvec, cold, sigmoid": ("contraction", k.matmul_sigmoid(1, 136, 256), {}),
@@ -483,8 +485,8 @@ def test_groups_run_in_the_same_micro_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("m", "n", "depth", "lines"),
-    [(16, 512, 512, 256), (6, 512, 512, 0), (16, 64, 512, 0), (16, 64, 16384, 0)],
-    ids=["from memory", "read once", "kept in the cache", "larger than the cache"],
+    [(16, 1024, 240, 120), (6, 1024, 240, 0), (16, 64, 512, 0), (16, 512, 512, 0)],
+    ids=["from memory", "read once", "kept in the cache", "in strips"],
 )
 def test_a_panel_that_tiles_share_comes_from_memory_at_once(
     m: int, n: int, depth: int, lines: int
@@ -534,10 +536,14 @@ def test_planes_are_written_in_whole_cache_lines(channels: int, line: int) -> No
 
 
 def test_a_cold_matrix_is_read_from_one_end_to_the_other() -> None:
-    """Four steps of the reduction in one turn of the loop, each with a tile of its own."""
-    loop = _inner_loop(k.matmul(1, 136, 256), RELAXED, "relaxed")
+    """Four steps of the reduction in one turn of the loop, each with a tile of its own; but by two
+    panels, while there are two.
+    """
+    pair, loop = _inner_loops(k.matmul(1, 136, 256), RELAXED, "relaxed")
     assert loop.count("f32x4.relaxed_madd") == 8 and loop.count("v128.load32_splat") == 4
-    assert loop.count("(i32.const 128)") == 1  # one pointer walks all panels: 4 steps of 8 columns
+    assert loop.count("(i32.const 128)") == 1  # one pointer walks the panel: 4 steps of 8 columns
+    assert pair.count("f32x4.relaxed_madd") == 8 and pair.count("v128.load32_splat") == 2
+    assert f"offset={8 * 256 * 32}" in pair  # the ninth panel of seventeen
     assert _inner_loop(k.matmul(1, 128, 64), RELAXED, "relaxed").count("v128.load32_splat") == 1
 
 
@@ -562,28 +568,46 @@ def test_a_softmax_of_any_length_keeps_its_exponentials_in_its_result() -> None:
 
 def test_tiles_of_several_rows_read_one_half_after_the_other() -> None:
     """Beside the row that reads both: panels come in bursts that the first cache holds."""
-    schedule = choose_rule(k.matmul(S, 1024, 256), RELAXED)[1]
+    schedule = choose_rule(k.matmul(S, 1024, 252), RELAXED)[1]
     assert [as_int(schedule.extent(n)) for n in schedule.loops("matmul")][:3] == [16, 2, 4]
     bursts = [as_int(schedule.extent(n)) for n in schedule.loops("b_prefetch")]
-    assert bursts[:2] == [16, 2] and math.prod(n or 1 for n in bursts[2:]) == 4 * 256 * 32 // 64
+    assert bursts[:2] == [16, 2] and math.prod(n or 1 for n in bursts[2:]) == 4 * 252 * 32 // 64
     tail = [as_int(schedule.extent(n)) for n in schedule.loops("matmul_tail_rf")]
-    assert tail == [16, None, 4, 128, 2, 2, 2, 4]
+    assert tail == [16, None, 4, 126, 2, 2, 2, 4]
 
 
 def test_a_panel_is_prefetched_where_there_are_tiles_of_several_rows() -> None:
-    schedule = choose_rule(k.matmul(S, 512, 260), RELAXED)[1]
+    schedule = choose_rule(k.matmul(S, 1024, 252), RELAXED)[1]
     times = [str(schedule.extent(loop)) for loop in schedule.loops("b_prefetch")]
     assert times[:3] == ["16", "2", "T.min(s // 6, 1)"]
-    fixed = choose_rule(k.matmul(8, 512, 260), RELAXED)[1]
+    fixed = choose_rule(k.matmul(8, 1024, 252), RELAXED)[1]
     assert len(fixed.loops("b_prefetch")) == len(times) - 2
 
 
-@pytest.mark.parametrize(("k_size", "together"), [(128, 8), (256, 4), (512, 2), (1024, 1)])
+@pytest.mark.parametrize(("k_size", "together"), [(128, 8), (252, 4), (509, 2), (1021, 1)])
 def test_as_many_panels_are_prefetched_as_the_first_cache_holds(k_size: int, together: int) -> None:
     schedule = choose_rule(k.matmul(16, 2048, k_size), RELAXED)[1]
     panels, *lines = (as_int(schedule.extent(loop)) for loop in schedule.loops("b_prefetch"))
     assert panels == 256 // together
-    assert math.prod(n or 0 for n in lines) == together * k_size * 32 // LINE_BYTES
+    assert math.prod(n or 0 for n in lines) == together * -(-k_size * 32 // LINE_BYTES)
+
+
+@pytest.mark.parametrize(("depth", "strips"), [(512, 4), (516, 4), (513, 3), (254, 1), (256, 2)])
+def test_a_tile_walks_strips_of_a_panel_side_by_side(depth: int, strips: int) -> None:
+    """Each of a page at least, and four at most: as many streams come from memory."""
+    loop = _inner_loop(k.matmul(6, 1024, depth, epilogue=False), RELAXED, "relaxed")
+    loads = [int(n or 0) for n in re.findall(r"v128\.load(?: offset=(\d+))? ", loop)]
+    starts = [strip * depth // strips * 32 for strip in range(strips)]
+    assert loads == [start + half for start in starts for half in (0, 16)]
+    assert loop.count("f32x4.relaxed_madd") == 12 * strips
+
+
+def test_strips_are_walked_by_rows_of_a_window() -> None:
+    """Three lines of a 3x3 convolution's weights are three strips already."""
+    loop = _inner_loop(k.convolution(3, 6, 129, 128, 3), RELAXED, "relaxed")
+    loads = [int(n or 0) for n in re.findall(r"v128\.load(?: offset=(\d+))? ", loop)]
+    line = 3 * 129 * 32
+    assert loads == [0, 16, line, line + 16, 2 * line, 2 * line + 16]
 
 
 def test_a_maximum_over_a_window_is_one_instruction_a_tap() -> None:

@@ -331,7 +331,7 @@ class _Tiling:
         extent = Const(1) if row is None else schedule.extent(row)
         heights = cover_rows(extent, machine)
         widest = max(self.tile_columns(part.size) for part in heights)
-        widths = cover_columns(self.plan.column_extent, widest, machine)
+        widths = self.in_pairs(cover_columns(self.plan.column_extent, widest, machine), heights)
         column = innermost(schedule, nest.result)
         loops = schedule.loops(nest.result)
         if row is not None:
@@ -357,11 +357,15 @@ class _Tiling:
         inside = inside[inside.index(loop) + 1 :]
         panels, lane = split_off(schedule, loop, width.size)
         half: str | None = None
-        if panels is not None and self.reads_halves(panels, heights):
+        if panels is not None and self.reads_halves(width, heights):
             half, panels = schedule.split(panels, [2, None])
         times = self.fetches(heights, inside[1 : 1 + walks] if has_rows else ())
         stream = self.plan.streamed
-        if stream is not None and (as_int(times) == 0 or not stream.fits(width.size, self.machine)):
+        if stream is not None and (
+            as_int(times) == 0
+            or stream.strips(schedule, nest.update) > 1
+            or not stream.fits(width.size, self.machine)
+        ):
             stream = None
         together: str | None = None
         if panels is not None and stream is not None:
@@ -408,13 +412,26 @@ class _Tiling:
         if len(given) > 1:
             self.schedule.reorder(*given)
 
-    def reads_halves(self, panels: str, heights: tuple[Part, ...]) -> bool:
+    def in_pairs(self, widths: Sequence[Part], heights: tuple[Part, ...]) -> list[Part]:
+        """The same columns, of which the last of an odd number of panels is alone where others are
+        read by two.
+        """
+        parts: list[Part] = []
+        for width in widths:
+            parts.append(width)
+            even = Part(width.size, Const((as_int(width.count) or 1) - 1))
+            if not self.reads_halves(width, heights) and self.reads_halves(even, heights):
+                parts[-1:] = [even, Part(width.size, Const(1))]
+        return parts
+
+    def reads_halves(self, width: Part, heights: tuple[Part, ...]) -> bool:
         """True where one row may be all there is of a cold matrix: it then reads two panels, the
         first of either half, as one core asks for more lines at once along two streams.
         """
         known = all(as_int(part.count) is not None for part in heights)
         alone = heights == (Part(1, Const(1)),) or not known
-        return alone and self.phases(1) > 1 and (extent_of(self.schedule, panels) or 1) % 2 == 0
+        panels = as_int(width.count) or 1
+        return alone and self.phases(1) > 1 and panels > 1 and panels % 2 == 0
 
     def row_part(
         self,
@@ -439,7 +456,8 @@ class _Tiling:
             make_tile(schedule, nest, half, lane, self.machine, self.phases(1, half))
             return
         self.order(half, together, narrow, *walk, tiles, inner, lane)
-        make_tile(schedule, nest, inner, lane, self.machine, self.phases(height.size))
+        phases = self.phases(height.size)
+        make_tile(schedule, nest, inner, lane, self.machine, phases, self.plan.streamed)
 
     def tile_columns(self, rows: int) -> int:
         """The columns of a tile of so many rows."""

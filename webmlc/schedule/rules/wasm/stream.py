@@ -1,18 +1,27 @@
-"""A right operand that comes from memory: its panels are fetched in bursts, before tiles read them.
+"""A right operand that comes from memory: each wait for it should be for many bytes.
 
-In: the packed buffer of a contraction, and loops over its panels. Out: the same with a prefetch of
-so many panels as the first-level cache holds, since each wait for memory should be for many bytes.
+In: the packed buffer of a contraction, and loops over its panels. Out, for panels of several pages:
+tiles that walk so many strips of a panel side by side, as a processor fetches ahead along each of
+them, but no further than to the end of a page:
+
+    for k in range(512): ...          ->    for k in range(128):
+                                                for strip in T.unrolled(4): ...
+
+for smaller ones: a prefetch of as many as the first-level cache holds, before tiles read them:
 
     for panel in range(64):                 for burst in range(16):
         for tile in range(4): ...     ->        <prefetch of 4 panels>
                                                 for panel, tile in T.grid(4, 4): ...
+
+Both hide about as much: a strip of less than a page waits longer, a burst computes nothing
+meanwhile.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import Expr
+from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import Buffer
 from webmlc.schedule.rules.wasm.nests import extent_of
@@ -20,6 +29,9 @@ from webmlc.schedule.schedule import Schedule
 
 LINES = 8
 """Cache lines that one iteration of a prefetch asks for."""
+STRIPS = 4
+"""Strips of a panel that are read side by side, at most; eight are slower."""
+PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,29 @@ class Stream:
     def fits(self, columns: int, machine: Machine) -> bool:
         """True where the second-level cache holds a panel beside what else is read."""
         return self.panel_bytes(columns) <= machine.l2_bytes // 2
+
+    def strips(self, schedule: Schedule, update: str) -> int:
+        """How many strips, each of a page at least, the outermost loop of a reduction divides
+        into; 1 where it stays whole.
+        """
+        loops = schedule.reduce_loops(update)
+        steps = (extent_of(schedule, loops[0]) if loops else None) or 1
+        pages = self.panel_bytes(as_int(self.buffer.shape[-1]) or 0) // PAGE_BYTES
+        return max((n for n in range(1, min(pages, STRIPS) + 1) if steps % n == 0), default=1)
+
+    def split_strips(self, schedule: Schedule, update: str) -> None:
+        """Have the reduction `update` walk its strips, if there are several, a step of each in
+        turn.
+        """
+        strips = self.strips(schedule, update)
+        if strips == 1:
+            return
+        strip, *steps = schedule.reduce_loops(update)
+        if extent_of(schedule, strip) != strips:
+            strip, step = schedule.split(strip, [strips, None])
+            steps.insert(0, step)
+        schedule.reorder(*steps, strip)
+        schedule.unroll(strip)
 
     def burst(self, panels: int, columns: int, machine: Machine) -> int:
         """How many of the panels, a number that divides theirs, the first-level cache holds."""

@@ -23,6 +23,7 @@ from webmlc.core.simplify import simplify
 from webmlc.schedule.analysis import is_vectorizable
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.wasm.nests import Nest, extent_of
+from webmlc.schedule.rules.wasm.stream import Stream
 from webmlc.schedule.schedule import Schedule
 
 
@@ -133,16 +134,20 @@ def make_tile(
     columns: str | None,
     machine: Machine,
     phases: int = 1,
+    stream: Stream | None = None,
 ) -> None:
     """Turn the two innermost common loops, `rows` around `columns`, into one register tile.
 
     `phases`: every so many steps of the innermost reduction loop have a tile of their own; the
-    tiles are added at the end.
+    tiles are added at the end. `stream`: the right operand where it comes from memory, strip by
+    strip.
     """
     is_ragged = rows is not None and _is_ragged(schedule, nest, columns, machine)
     if is_ragged and nest.copy is None:
         nest = replace(nest, copy=schedule.cache_write(nest.update, "local"))
     partial = _split_phases(schedule, nest.update, phases) if phases > 1 else None
+    if stream is not None:
+        stream.split_strips(schedule, partial or nest.update)
     for loop in (columns, rows):
         if loop is not None:
             schedule.fission(loop)
