@@ -592,9 +592,11 @@ def test_as_many_panels_are_prefetched_as_the_first_cache_holds(k_size: int, tog
     assert math.prod(n or 0 for n in lines) == together * -(-k_size * 32 // LINE_BYTES)
 
 
-@pytest.mark.parametrize(("depth", "strips"), [(512, 4), (516, 4), (513, 3), (254, 1), (256, 2)])
+@pytest.mark.parametrize(
+    ("depth", "strips"), [(768, 6), (512, 4), (516, 4), (513, 3), (254, 1), (256, 2)]
+)
 def test_a_tile_walks_strips_of_a_panel_side_by_side(depth: int, strips: int) -> None:
-    """Each of a page at least, and four at most: as many streams come from memory."""
+    """Each of a page at least, and six at most: as many streams come from memory."""
     loop = _inner_loop(k.matmul(6, 1024, depth, epilogue=False), RELAXED, "relaxed")
     loads = [int(n or 0) for n in re.findall(r"v128\.load(?: offset=(\d+))? ", loop)]
     starts = [strip * depth // strips * 32 for strip in range(strips)]
@@ -602,12 +604,13 @@ def test_a_tile_walks_strips_of_a_panel_side_by_side(depth: int, strips: int) ->
     assert loop.count("f32x4.relaxed_madd") == 12 * strips
 
 
-def test_strips_are_walked_by_rows_of_a_window() -> None:
-    """Three lines of a 3x3 convolution's weights are three strips already."""
-    loop = _inner_loop(k.convolution(3, 6, 129, 128, 3), RELAXED, "relaxed")
+@pytest.mark.parametrize(("channels", "halves"), [(129, 1), (130, 2)])
+def test_lines_of_a_window_are_strips(channels: int, halves: int) -> None:
+    """Three lines of a 3x3 convolution's weights, halved where they divide into two."""
+    loop = _inner_loop(k.convolution(3, 6, channels, 128, 3), RELAXED, "relaxed")
     loads = [int(n or 0) for n in re.findall(r"v128\.load(?: offset=(\d+))? ", loop)]
-    line = 3 * 129 * 32
-    assert loads == [0, 16, line, line + 16, 2 * line, 2 * line + 16]
+    starts = [strip * 3 * channels * 32 // halves for strip in range(3 * halves)]
+    assert loads == [start + half for start in starts for half in (0, 16)]
 
 
 def test_a_maximum_over_a_window_is_one_instruction_a_tap() -> None:

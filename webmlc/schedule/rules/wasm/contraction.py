@@ -363,7 +363,7 @@ class _Tiling:
         stream = self.plan.streamed
         if stream is not None and (
             as_int(times) == 0
-            or stream.strips(schedule, nest.update) > 1
+            or max(stream.strips(schedule, nest.update), default=1) > 1
             or not stream.fits(width.size, self.machine)
         ):
             stream = None

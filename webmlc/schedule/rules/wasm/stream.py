@@ -13,8 +13,7 @@ for smaller ones: a prefetch of as many as the first-level cache holds, before t
         for tile in range(4): ...     ->        <prefetch of 4 panels>
                                                 for panel, tile in T.grid(4, 4): ...
 
-Both hide about as much: a strip of less than a page waits longer, a burst computes nothing
-meanwhile.
+A strip of less than a page would wait too often; a burst computes nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from webmlc.schedule.schedule import Schedule
 
 LINES = 8
 """Cache lines that one iteration of a prefetch asks for."""
-STRIPS = 4
-"""Strips of a panel that are read side by side, at most; eight are slower."""
+STRIPS = 6
+"""Strips of a panel that are read side by side, at most; more gain nothing."""
 PAGE_BYTES = 4096
 
 
@@ -49,28 +48,40 @@ class Stream:
         """True where the second-level cache holds a panel beside what else is read."""
         return self.panel_bytes(columns) <= machine.l2_bytes // 2
 
-    def strips(self, schedule: Schedule, update: str) -> int:
-        """How many strips, each of a page at least, the outermost loop of a reduction divides
-        into; 1 where it stays whole.
+    def strips(self, schedule: Schedule, update: str) -> list[int]:
+        """Into how many strips, each of a page at least, to divide the outermost loops of a
+        reduction, inside ones where those around them are strips altogether.
         """
-        loops = schedule.reduce_loops(update)
-        steps = (extent_of(schedule, loops[0]) if loops else None) or 1
-        pages = self.panel_bytes(as_int(self.buffer.shape[-1]) or 0) // PAGE_BYTES
-        return max((n for n in range(1, min(pages, STRIPS) + 1) if steps % n == 0), default=1)
+        room = min(STRIPS, self.panel_bytes(as_int(self.buffer.shape[-1]) or 0) // PAGE_BYTES)
+        counts: list[int] = []
+        for loop in schedule.reduce_loops(update):
+            steps = extent_of(schedule, loop) or 1
+            counts.append(max((n for n in range(1, room + 1) if steps % n == 0), default=1))
+            room //= counts[-1]
+            if counts[-1] != steps:
+                break
+        return counts
 
     def split_strips(self, schedule: Schedule, update: str) -> None:
         """Have the reduction `update` walk its strips, if there are several, a step of each in
         turn.
         """
-        strips = self.strips(schedule, update)
-        if strips == 1:
-            return
-        strip, *steps = schedule.reduce_loops(update)
-        if extent_of(schedule, strip) != strips:
-            strip, step = schedule.split(strip, [strips, None])
-            steps.insert(0, step)
-        schedule.reorder(*steps, strip)
-        schedule.unroll(strip)
+        counts = self.strips(schedule, update)
+        loops = schedule.reduce_loops(update)
+        strips: list[str] = []
+        steps = loops[len(counts) :]
+        for loop, count in zip(reversed(loops[: len(counts)]), reversed(counts), strict=True):
+            if extent_of(schedule, loop) == count > 1:
+                strips.insert(0, loop)
+            elif count > 1:
+                strip, step = schedule.split(loop, [count, None])
+                strips, steps = [strip, *strips], [step, *steps]
+            else:
+                steps.insert(0, loop)
+        if strips:
+            schedule.reorder(*steps, *strips)
+        for strip in strips:
+            schedule.unroll(strip)
 
     def burst(self, panels: int, columns: int, machine: Machine) -> int:
         """How many of the panels, a number that divides theirs, the first-level cache holds."""
