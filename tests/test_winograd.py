@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
 from webmlc.core.expr import as_int
+from webmlc.graph.ops.layout import PACK
 from webmlc.graph.use_winograd import Forms, Layer
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.manifest_json import from_json
@@ -38,6 +39,7 @@ class Case:
     by_rows: bool = False
     groups: int = 1
     down: int | None = None
+    outputs: int = CHANNELS
 
     @property
     def tiles(self) -> tuple[int, int]:
@@ -49,7 +51,12 @@ class Case:
         how = ", by rows" if self.by_rows else ""
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
         tile = self.tile if self.down is None else f"{self.down}x{self.tile}"
-        return f"F({tile}) of {window}, {self.channels} channels{groups}{how}"
+        outputs = "" if self.outputs == CHANNELS else f" to {self.outputs}"
+        return f"F({tile}) of {window}, {self.channels} channels{outputs}{groups}{how}"
+
+    @property
+    def is_residual(self) -> bool:
+        return self.stride == 1 and self.outputs == self.channels
 
     @property
     def size(self) -> int:
@@ -60,7 +67,7 @@ class Case:
         sizes, kernel, strides = (
             (1, *values)[-2:] for values in ([self.size] * rank, self.kernel, [self.stride] * rank)
         )
-        return Layer(self.channels, CHANNELS, sizes, kernel, strides, self.groups)
+        return Layer(self.channels, self.outputs, sizes, kernel, strides, self.groups)
 
     def forms(self) -> Forms:
         """Of windows along one dimension, those along it."""
@@ -86,16 +93,16 @@ class Case:
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         random = np.random.default_rng(0)
-        shape = (CHANNELS, self.channels // self.groups, *self.kernel)
+        shape = (self.outputs, self.channels // self.groups, *self.kernel)
         kernel = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-        return kernel.astype(np.float32), random.standard_normal(CHANNELS).astype(np.float32)
+        return kernel.astype(np.float32), random.standard_normal(self.outputs).astype(np.float32)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
         """The model's meaning in float64."""
         kernel, bias = self.weights()
         around = [(k // 2, k // 2) for k in self.kernel]
         padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *around])
-        start = x if self.stride == 1 else 0.0
+        start = x if self.is_residual else 0.0
         total = start + bias.reshape(-1, *[1] * len(self.kernel))
         for place in np.ndindex(*self.kernel):
             within = zip(place, x.shape[2:], strict=True)
@@ -107,8 +114,8 @@ class Case:
         return np.maximum(total, 0)
 
     def model(self, sizes: tuple[str | int, ...] = ()) -> onnx.ModelProto:
-        """y = relu(conv(x) + x), batch symbolic, and `sizes` if given; without + x where the stride
-        is not 1.
+        """y = relu(conv(x) + x), batch symbolic, and `sizes` if given; without + x where the
+        shapes differ.
         """
         conv = helper.make_node(
             "Conv",
@@ -118,13 +125,13 @@ class Case:
             strides=[self.stride] * len(self.kernel),
             group=self.groups,
         )
-        add = [helper.make_node("Add", ["c", "x"], ["s"])] if self.stride == 1 else []
+        add = [helper.make_node("Add", ["c", "x"], ["s"])] if self.is_residual else []
         relu = helper.make_node("Relu", ["s" if add else "c"], ["y"])
         values = [
             helper.make_tensor_value_info(
                 name, TensorProto.FLOAT, ["batch", count, *(sizes or [size] * len(self.kernel))]
             )
-            for name, count, size in (("x", self.channels, SIZE), ("y", CHANNELS, self.size))
+            for name, count, size in (("x", self.channels, SIZE), ("y", self.outputs, self.size))
         ]
         arrays = zip("wb", self.weights(), strict=True)
         constants = [numpy_helper.from_array(a, n) for n, a in arrays]
@@ -159,6 +166,8 @@ CASES = [
     Case(4, down=1),
     Case(3, (5, 3), stride=2, down=1),
     Case(1, down=4, groups=2),
+    *(Case(4, outputs=9, by_rows=by_rows) for by_rows in (False, True)),
+    Case(3, (5,), outputs=6),
 ]
 
 
@@ -204,6 +213,7 @@ SYMBOLIC = [  # of more outputs, the worst errs more
     Case(4, (3, 1), bound=1e-5, by_rows=True),
     Case(4, (3,), bound=1e-5),
     Case(3, bound=1e-5, groups=2),
+    *(Case(3, bound=1e-5, by_rows=by_rows, outputs=9) for by_rows in (False, True)),
 ]
 
 
@@ -242,7 +252,8 @@ def test_the_package_ships_small_weights(package: Path, case: Case) -> None:
     forms = case.forms()
     taps = math.prod(form.blocks * form.taps for form in forms)
     most = taps * case.layer().folded.channels // case.groups
-    assert program.resources.weights < 4 * CHANNELS * (most + 2) + 256
+    panels = -(-case.outputs // PACK)
+    assert program.resources.weights < 4 * panels * PACK * (most + 2) + 256
     assert [run.once for run in program.runs] == [True, False]
     assert derived.name in program.steps[0].written
     assert [as_int(n) for n in derived.shape[:2]] == [form.planes for form in forms]

@@ -120,7 +120,7 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
         (Layer(256, 256, (14, 14)), (3, 3)),  # 4x5 would save multiplications, and read 11 MB
         (Layer(128, 128, (28, 28)), (4, 4)),  # more weights would save little
         (Layer(16, 64, (55, 55)), (5, 5)),
-        (Layer(512, 512, (7, 7)), (1, 4)),  # twice the window's weights; 3x4 would be 31 MB
+        (Layer(512, 512, (7, 7)), (2, 4)),  # 25 MB of weights; 3x4 would be 31 MB
         (Layer(128, 32, (14, 14)), (2, 2)),
         (Layer(64, 128, (28, 28), strides=(2, 2)), (2, 4)),
         (Layer(256, 256, (14, 14), strides=(2, 2)), (2, 2)),
@@ -133,6 +133,8 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
         (Layer(256, 512, (1, 508), kernel=(1, 3)), (1, 6)),
         (Layer(96, 256, (26, 26), kernel=(5, 5), groups=2), (4, 4)),
         (Layer(96, 252, (26, 26), kernel=(5, 5), groups=2), None),  # 126 outputs: no whole panels
+        (Layer(32, 9, (224, 224)), (5, 6)),  # twelve are made
+        (Layer(32, 1, (224, 224)), None),  # four would be made
         (Layer(96, 256, (26, 26), kernel=(5, 5), groups=32), None),  # groups too small to save much
     ],
 )

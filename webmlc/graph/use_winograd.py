@@ -44,11 +44,11 @@ _CACHED = 500_000
 """Elements of planes, or of transformed weights, that the second-level cache keeps."""
 _TILE = 6
 """Rows of a register tile: a product takes one row of every tile of outputs."""
-_STREAM = 14
+_STREAM = 10
 """Rows in whose products a transformed weight arrives from memory, where one register tile takes
 them all.
 """
-_WAIT = 6
+_WAIT = 5
 """Rows that waiting for such weights costs where several tiles read them."""
 _START_COST = 4
 """Steps of a product's inner loop that beginning and ending one take."""
@@ -102,12 +102,17 @@ class Layer:
             return self
         return Layer(channels, self.outputs, self.sizes, (-(-kh // sh), -(-kw // sw)))
 
+    @property
+    def made(self) -> int:
+        """Its outputs in whole vectors: the last of an odd number are beyond what is wanted."""
+        return -(-self.outputs // _LANES) * _LANES
+
     def forms(self) -> list[Forms]:
         """The forms it can have, folded: of each along one dimension with each along the other.
         Only weights that come from memory are worth tiles of one output: they are fewer then.
         """
         folded = self.folded
-        if folded.channels % _LANES or self.outputs % (PACK * self.groups):
+        if folded.channels % _LANES or (self.groups > 1 and self.outputs % (PACK * self.groups)):
             return []
         most = len(MANY_POINTS if 1 in folded.kernel else POINTS)  # errors along both multiply
         weights = math.prod(folded.kernel) * folded.channels // self.groups * self.outputs
@@ -162,7 +167,7 @@ def _cost(layer: Layer, forms: Forms, bands: int) -> int:
     """Multiply-adds that a form takes as long as, its tiles in so many parts: an element of a plane
     as many as there are points, or half as many in the cache; and what its weights must save.
     """
-    channels, outputs = layer.folded.channels, layer.outputs
+    channels, outputs = layer.folded.channels, layer.made
     tiles = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
     down, across = tiles[0] // bands, tiles[1]
     blocks = [form.blocks for form in forms]
@@ -255,21 +260,23 @@ class _Rewrite(FunctionRewriter):
             source, weights = self.fold(source, node, steps), self.fold_weights(weights, steps)
         elif layer.groups > 1 or windows.rank == 1:
             weights = self.join_groups(weights, layer.kernel)
-        sizes, channels = windows.sizes, node.attributes["channels"]
+        sizes = windows.sizes
         name = f"{weights}.planes{'x'.join(str(form.tile) for form in forms)}"
         matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
-        shape = {"sizes": sizes, "channels": channels}
+        exact = layer.made == layer.outputs and not (by_rows and None in map(as_int, sizes))
+        made = result if exact else f"{result}.tiles"
         if by_rows:
-            exact = None not in map(as_int, sizes)
-            made = result if exact else f"{result}.tiles"
-            self.make("WinogradConv", (source, matrices), made, node, forms, **shape)
-            if not exact:
-                self.emit("WinogradWanted", (made,), result, node.origin, "webmlc", sizes=sizes)
-            return
-        planes = self.make("WinogradInput", (source,), f"{result}.planes", node, forms, sizes=sizes)
-        operands, product = (planes, matrices), f"{result}.products"
-        self.emit("WinogradProduct", operands, product, node.origin, "webmlc", channels=channels)
-        self.make("WinogradOutput", (product,), result, node, forms, sizes=sizes)
+            operands = source, matrices
+            self.make("WinogradConv", operands, made, node, forms, sizes=sizes, channels=layer.made)
+        else:
+            planes, product = f"{result}.planes", f"{result}.products"
+            self.make("WinogradInput", (source,), planes, node, forms, sizes=sizes)
+            operands, count = (planes, matrices), {"channels": layer.made}
+            self.emit("WinogradProduct", operands, product, node.origin, "webmlc", **count)
+            self.make("WinogradOutput", (product,), made, node, forms, sizes=sizes)
+        if not exact:
+            shape = {"sizes": sizes, "channels": layer.outputs}
+            self.emit("WinogradWanted", (made,), result, node.origin, "webmlc", **shape)
 
     def make(
         self,

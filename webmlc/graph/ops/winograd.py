@@ -13,7 +13,8 @@ Windows over one dimension only, or of one tap along the other, have one transfo
 planes of a map outgrow the cache, one operator, `WinogradConv`, is all but the weights'
 transform: its kernel goes from row of tiles to row of tiles, and each has its planes to itself.
 A map whose size is known at run time only has whole tiles there, in whole parts of a row, so that
-no loop tests where the map ends; `WinogradWanted` leaves out what is beyond.
+no loop tests where the map ends, and outputs come in whole vectors; `WinogradWanted` leaves out
+what is beyond.
 
 A `Form` says how one dimension is cut; each transform is two one-dimensional ones, along columns
 and along rows. Windows of stride s are s windows of stride 1, over every s-th input each: their
@@ -435,8 +436,8 @@ def _whole(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor
 
 
 def _infer_wanted(context: Context) -> tuple[TensorType, ...]:
-    batch, *_, channels = context.shape(0)
-    return (TensorType(context.dtype(0), (batch, *context.attribute("sizes"), channels)),)
+    shape = (context.shape(0)[0], *context.attribute("sizes"), const(context.attribute("channels")))
+    return (TensorType(context.dtype(0), shape),)
 
 
 def _wanted(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
