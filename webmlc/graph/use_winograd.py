@@ -261,7 +261,7 @@ class _Rewrite(FunctionRewriter):
         elif layer.groups > 1 or windows.rank == 1:
             weights = self.join_groups(weights, layer.kernel)
         sizes = windows.sizes
-        name = f"{weights}.planes{'x'.join(str(form.tile) for form in forms)}"
+        name = f"{weights}.F{'x'.join(str(form.tile) for form in forms)}"
         matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
         exact = layer.made == layer.outputs and not (by_rows and None in map(as_int, sizes))
         made = result if exact else f"{result}.tiles"

@@ -468,13 +468,6 @@ def test_a_quarter_of_the_panels_is_read_once_for_all_sums() -> None:
     assert loop.count("f32x4.sub") + loop.count("f32x4.add") == 8
 
 
-def test_a_pair_of_panels_comes_from_memory_at_once() -> None:
-    """Every line of both of them, one after the other."""
-    schedule = choose_rule(k.strassen(24, 32, 480), RELAXED)[1]
-    pairs, *lines = (as_int(schedule.extent(loop)) for loop in schedule.loops("b_prefetch"))
-    assert (pairs, lines) == (2, [2, 30, 8])  # two rows of eight columns a line
-
-
 def test_groups_run_in_the_same_micro_kernel() -> None:
     loop = _inner_loop(k.grouped_convolution(6, 2, 20, 10), RELAXED, "relaxed")
     assert loop.count("f32x4.relaxed_madd") == 12

@@ -2,9 +2,8 @@
 
 In: sums of a right operand's quarters, products of planes with these, and sums of the products as
 quarters of the result, each with its epilogue. Out: one loop over pairs of panels (or groups of
-them), which come from memory at once and whose sums stay in the cache; under it one over register
-tiles of pairs of rows, each with its seven products and then their sums, while these are in the
-cache, too:
+them), whose sums stay in the cache; under it one over register tiles of pairs of rows, each with
+its seven products and then their sums, while these are in the cache, too:
 
     panels[7, 48, 96, 8] = ...                 for j in range(48):
     product[7, 99, 384] = planes · panels  ->      panels[7, 96, 8] = ...
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from webmlc.core.expr import Const, as_int
+from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import For, loads
@@ -30,7 +29,6 @@ from webmlc.schedule.rules.wasm.nests import (
     product,
     written_buffer,
 )
-from webmlc.schedule.rules.wasm.stream import Stream
 from webmlc.schedule.rules.wasm.threads import ENOUGH_FOR_THREADS
 from webmlc.schedule.rules.wasm.tile import Part, cover_rows, make_tile, partition_into, split_off
 from webmlc.schedule.rules.wasm.transform import is_transform
@@ -65,8 +63,6 @@ def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
     parts = cover_rows(schedule.extent(pair), machine, widens=False)
     for loop, part in zip(partition_into(schedule, pair, parts), parts, strict=True):
         _multiply(schedule, loop, part, machine)
-    (matrix,) = {load.buffer for load in loads(schedule.block(panels).body)}
-    Stream(matrix, as_int(matrix.shape[-2]) or 0).prefetch(schedule, across, Const(1))
     return True
 
 
