@@ -104,7 +104,7 @@ class Layer:
 
     @property
     def made(self) -> int:
-        """Its outputs in whole vectors: the last of an odd number are beyond what is wanted."""
+        """Its outputs in whole vectors, of which the last few may not be wanted."""
         return -(-self.outputs // _LANES) * _LANES
 
     def forms(self) -> list[Forms]:
