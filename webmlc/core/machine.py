@@ -16,6 +16,9 @@ from typing import Literal
 MachineName = Literal["wasm", "webgpu"]
 WasmVariant = Literal["dot", "relaxed", "simd128"]
 
+PAGE_BYTES = 4096
+"""Bytes of a page of memory, to the end of which processors fetch ahead."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from webmlc.core.machine import PAGE_BYTES
 from webmlc.core.rewrite import evaluate
 from webmlc.package.manifest import Bind, Device, Manifest, Program
 from webmlc.package.transfers import Stage, stages
@@ -39,9 +40,7 @@ PAGE = 65536
 ALIGNMENT: Mapping[Device, int] = {"wasm": 64, "webgpu": 256}
 CONSTANT_ALIGNMENT = 256
 LARGE = 1 << 18
-"""Bytes of weights that come from memory in every run: they start at a page of the operating
-system's, as processors fetch ahead to the end of one."""
-LARGE_ALIGNMENT = 4096
+"""Bytes of weights that come from memory in every run: they start at a page."""
 ROUNDS = 16
 """Orders that are tried for a smaller arena."""
 
@@ -308,4 +307,4 @@ def place_constants(
 
 def weights_alignment(size: int, least: int) -> int:
     """What the address of so many bytes of weights is a multiple of."""
-    return LARGE_ALIGNMENT if size >= LARGE else least
+    return PAGE_BYTES if size >= LARGE else least

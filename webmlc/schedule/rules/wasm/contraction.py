@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, minimum
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import rewrite, variables
+from webmlc.core.simplify import divides
 from webmlc.loops.ir import Axis, Block, Buffer
 from webmlc.schedule.analysis import (
     Contraction,
@@ -357,13 +358,13 @@ class _Tiling:
         inside = inside[inside.index(loop) + 1 :]
         panels, lane = split_off(schedule, loop, width.size)
         half: str | None = None
-        if panels is not None and self.reads_halves(width, heights):
+        if panels is not None and self.reads_halves(heights) and divides(2, width.count):
             half, panels = schedule.split(panels, [2, None])
         times = self.fetches(heights, inside[1 : 1 + walks] if has_rows else ())
         stream = self.plan.streamed
         if stream is not None and (
             as_int(times) == 0
-            or max(stream.strips(schedule, nest.update), default=1) > 1
+            or any(count > 1 for count in stream.strips(schedule, nest.update))
             or not stream.fits(width.size, self.machine)
         ):
             stream = None
@@ -416,22 +417,24 @@ class _Tiling:
         """The same columns, of which the last of an odd number of panels is alone where others are
         read by two.
         """
+        if not self.reads_halves(heights):
+            return list(widths)
         parts: list[Part] = []
         for width in widths:
-            parts.append(width)
-            even = Part(width.size, Const((as_int(width.count) or 1) - 1))
-            if not self.reads_halves(width, heights) and self.reads_halves(even, heights):
-                parts[-1:] = [even, Part(width.size, Const(1))]
+            count = as_int(width.count) or 1
+            if count > 1 and count % 2:
+                parts += [Part(width.size, Const(count - 1)), Part(width.size, Const(1))]
+            else:
+                parts.append(width)
         return parts
 
-    def reads_halves(self, width: Part, heights: tuple[Part, ...]) -> bool:
+    def reads_halves(self, heights: tuple[Part, ...]) -> bool:
         """True where one row may be all there is of a cold matrix: it then reads two panels, the
         first of either half, as one core asks for more lines at once along two streams.
         """
         known = all(as_int(part.count) is not None for part in heights)
         alone = heights == (Part(1, Const(1)),) or not known
-        panels = as_int(width.count) or 1
-        return alone and self.phases(1) > 1 and panels > 1 and panels % 2 == 0
+        return alone and self.phases(1) > 1
 
     def row_part(
         self,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.machine import PAGE_BYTES, Machine
 from webmlc.loops.ir import Buffer
 from webmlc.schedule.rules.wasm.nests import extent_of
 from webmlc.schedule.schedule import Schedule
@@ -30,7 +30,6 @@ LINES = 8
 """Cache lines that one iteration of a prefetch asks for."""
 STRIPS = 6
 """Strips of a panel that are read side by side, at most; more gain nothing."""
-PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +68,18 @@ class Stream:
         counts = self.strips(schedule, update)
         loops = schedule.reduce_loops(update)
         strips: list[str] = []
-        steps = loops[len(counts) :]
-        for loop, count in zip(reversed(loops[: len(counts)]), reversed(counts), strict=True):
-            if extent_of(schedule, loop) == count > 1:
-                strips.insert(0, loop)
-            elif count > 1:
-                strip, step = schedule.split(loop, [count, None])
-                strips, steps = [strip, *strips], [step, *steps]
+        steps: list[str] = []
+        for loop, count in zip(loops, counts, strict=False):
+            if count == 1:
+                steps.append(loop)
+            elif count == extent_of(schedule, loop):
+                strips.append(loop)
             else:
-                steps.insert(0, loop)
+                strip, step = schedule.split(loop, [count, None])
+                strips.append(strip)
+                steps.append(step)
         if strips:
-            schedule.reorder(*steps, *strips)
+            schedule.reorder(*steps, *loops[len(counts) :], *strips)
         for strip in strips:
             schedule.unroll(strip)
 
