@@ -7,6 +7,7 @@ repeats (a name), with a node that says the same better (tried again), or with N
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,9 @@ from webmlc.graph.ops.operator import Context, Scope
 
 COMPARED = 1 << 20
 """Bytes up to which constants are compared by content: equal weights larger than that are rare."""
+
+_NUMBER = re.compile(r"/\d+$")
+"""What names of constants that were made here end in."""
 
 Rule = Callable[["Rewriting", Node, Context], "Node | str | None"]
 
@@ -54,9 +58,13 @@ class Rewriting:
         return self.uses[value] == 1
 
     def constant(self, array: Array, like: str) -> str:
-        """The name of a constant, named after the value it derives from."""
-        self._count += 1
-        return self._intern(f"{like}/{self._count}", array)
+        """The name of a constant, named after the value that it derives from, at first."""
+        stem = _NUMBER.sub("", like)
+        name = like
+        while name == like or name in self.constants or name in self.types or name in self.alias:
+            self._count += 1
+            name = f"{stem}/{self._count}"
+        return self._intern(name, array)
 
     def emit(self, node: Node) -> str:
         """Add a further node before the present one; returns its output's name."""
