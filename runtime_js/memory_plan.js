@@ -18,6 +18,7 @@ import { bufferBytes, loops, symbolsOf } from "./sizes.js";
 
 export const SLOT_TABLE = 1024;
 export const RUNNING = 128; // 1 while helpers are wanted
+export const AWAKE = 132; // 1 where the leader may not sleep
 export const SCRATCH_BASE = 256;
 export const PAGE = 65536;
 const ALIGNMENT = { wasm: 64, webgpu: 256 };

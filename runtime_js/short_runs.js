@@ -1,17 +1,19 @@
 // Runs that are over about as soon as a worker is awake: the page makes them itself, with the worker's module on the memory
-// that both share. What a run takes is measured, here as there, and again from time to time: which is sooner depends on
-// the model, its shapes, and how quickly this machine wakes other threads.
+// that both share; it leads the worker's helpers, or is alone where it is done before they come. What a run takes is measured
+// each way, and again from time to time: which is sooner depends on the model, its shapes, and how quickly this machine wakes
+// other threads.
 //
-//   pace.here                         whether the page should make the next run
-//   pace.took(wasHere, milliseconds)  after each run, wherever it was
+//   pace.way                      who should make the next run
+//   pace.took(way, milliseconds)  after each run, whoever made it
 
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
+/** @typedef {import("./types.d.ts").Way} Way */
 
 const LIMIT_MS = 5; // that a run may block the page: less than a third of a frame
 const WAY_MS = 1; // that a run there may take longer, to the worker and back
-const TRIAL_MS = 20; // that the first one here may take
+const ALONE_MS = 1; // that a run with helpers takes at most that may be sooner without
 const SAMPLES = 3; // runs that tell how long they take
-const FIRST_WINDOW = 8; // runs after which it is measured anew; then twice as many, each time: code is soon optimised
+const FIRST_WINDOW = 12; // runs after which it is measured anew; then twice as many, each time: code is soon optimised
 const LONGEST_WINDOW = 64;
 
 /** The least of the last runs: what disturbs one of them, or code that is not optimised yet, only adds to it. */
@@ -34,29 +36,33 @@ class Recent {
 }
 
 export class Pace {
-  #here = new Recent();
-  #there = new Recent();
+  /** @type {Record<Way, Recent>} */
+  #recent = { there: new Recent(), alone: new Recent(), together: new Recent() };
   #window = FIRST_WINDOW;
   #left = FIRST_WINDOW; // runs of it
 
-  /** @param {number} threads that share a run there: here it is one */
+  /** @param {number} threads that a run may have */
   constructor(threads) {
     this.threads = threads;
   }
 
-  get here() {
-    const { milliseconds: there } = this.#there;
-    if (!this.#there.known) return false;
-    if (!this.#here.known) return there <= LIMIT_MS + WAY_MS && there * this.threads <= TRIAL_MS;
-    return this.#here.milliseconds <= (this.threads > 1 ? Math.min(there, LIMIT_MS) : LIMIT_MS);
+  /** Who should make the next run. @returns {Way} */
+  get way() {
+    const { there, alone, together } = this.#recent;
+    if (!there.known || there.milliseconds > LIMIT_MS + WAY_MS) return "there";
+    const shared = this.threads > 1;
+    const here = shared ? together : alone;
+    if (here.known && here.milliseconds > LIMIT_MS) return "there";
+    if (!shared) return "alone";
+    if (!here.known || here.milliseconds > ALONE_MS) return "together";
+    return !alone.known || alone.milliseconds < here.milliseconds ? "alone" : "together";
   }
 
-  /** @param {boolean} here @param {number} milliseconds */
-  took(here, milliseconds) {
-    (here ? this.#here : this.#there).add(milliseconds);
+  /** @param {Way} way @param {number} milliseconds */
+  took(way, milliseconds) {
+    this.#recent[way].add(milliseconds);
     if (--this.#left) return;
-    this.#here = new Recent();
-    this.#there = new Recent();
+    this.#recent = { there: new Recent(), alone: new Recent(), together: new Recent() };
     this.#window = Math.min(2 * this.#window, LONGEST_WINDOW);
     this.#left = this.#window;
   }

@@ -9,7 +9,7 @@
 // has room for one more, and leave the next one idle. The caller is woken instead: it wakes the helpers, for whom there is no
 // room beside the leader then, and sleeps.
 
-import { RUNNING } from "./memory_plan.js";
+import { AWAKE, RUNNING } from "./memory_plan.js";
 import { openWorker } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").Help} Help */
@@ -58,7 +58,12 @@ export function help({ tid, threads, module, memory, control, generation }) {
     Atomics.sub(control, ASLEEP, 1);
     seen = Atomics.load(control, RUNS);
     if (!isLast()) return;
-    run(0, 0, tid, threads);
+    try {
+      run(0, 0, tid, threads);
+    } catch (error) {
+      Atomics.store(new Int32Array(memory.buffer), RUNNING / 4, 0); // what it took is never done: the leader waits no more
+      throw error;
+    }
   }
 }
 
@@ -74,20 +79,19 @@ export function passOnCalls(control) {
 }
 
 /**
- * Run module steps `first..last-1` on the leader, with the help of who comes.
- * @param {ModuleRun} run
+ * Do the leader's work with the help of who comes.
  * @param {WebAssembly.Memory} memory
  * @param {Int32Array} control
- * @param {number} threads
- * @param {number} first
- * @param {number} last
+ * @param {boolean} awake this thread may not sleep
+ * @param {() => void} work runs the module, for which helpers clear the way
  */
-export function runTogether(run, memory, control, threads, first, last) {
+export function withHelpers(memory, control, awake, work) {
   const words = new Int32Array(memory.buffer);
+  words[AWAKE / 4] = Number(awake);
   Atomics.store(words, RUNNING / 4, 1);
   wake(control);
   try {
-    run(first, last, 0, threads); // clears it at the end
+    work(); // clears it at the end
   } finally {
     Atomics.store(words, RUNNING / 4, 0); // nor do helpers look for work after a trap
   }

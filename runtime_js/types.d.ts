@@ -145,6 +145,9 @@ export interface WorkerDoor extends MessageDoor {
 /** The function that a WebAssembly module exports. */
 export type ModuleRun = (first: number, last: number, tid: number, threads: number) => void;
 
+/** Who makes a run: the worker and its helpers; the page alone; the page and those helpers. */
+export type Way = "there" | "alone" | "together";
+
 /** What a helper thread is started with. */
 export interface Help {
   module: WebAssembly.Module;

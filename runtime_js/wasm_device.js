@@ -11,7 +11,7 @@ import { canShareMemory, openWorker } from "./platform.js";
 import { FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
 import { neededFiles } from "./sizes.js";
-import { controlWords, openHelper } from "./threads.js";
+import { controlWords, openHelper, withHelpers } from "./threads.js";
 import { fetchFile, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -22,6 +22,7 @@ import { fetchFile, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Stage} Stage */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @typedef {import("./types.d.ts").Way} Way */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 /** @typedef {"dot" | "relaxed" | "simd128"} Variant */
 /** A request that can be made again. `binding`: the symbols, for which the memory must be bound. */
@@ -199,8 +200,7 @@ export class WasmDevice {
     const request = made.get(key);
     try {
       if (words && request && !this.failure) {
-        for (const [name, bytes] of uploads) request.places.get(name)?.set(bytes);
-        return await this.#again(stage, request, words);
+        return await this.#again(stage, request, words, uploads);
       }
       const slot = this.slots++ % MAX_REQUESTS;
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
@@ -221,42 +221,49 @@ export class WasmDevice {
   }
 
   /**
-   * Make a request again, in the worker or, where that is sooner, here.
+   * Make a request again, in the worker or, where that is sooner, here. Who is to take part wakes up while the inputs are
+   * copied.
    * @param {number} stage
    * @param {Made} request
    * @param {Int32Array} words
+   * @param {Transfers} uploads
    * @returns {Promise<Transfers>}
    */
-  async #again(stage, request, words) {
-    const { binding, downloads, pace } = request;
-    const { module, memory } = this;
+  async #again(stage, request, words, uploads) {
+    const { binding, downloads, places, pace } = request;
+    const { module, memory, control, threads } = this;
+    const upload = () => {
+      for (const [name, bytes] of uploads) places.get(name)?.set(bytes);
+    };
     let room = this.#takeSpare(request);
-    if (module && memory && this.bound === binding && pace.here) {
+    const way = module && memory && this.bound === binding ? pace.way : "there";
+    let begin = performance.now();
+    if (module && memory && way !== "there") {
       const run = await (this.here ??= instantiateHere(module, memory));
       if (this.failure) throw this.failure;
-      pace.took(true, this.#runHere(run, /** @type {Run} */ (this.stages[stage].segment)));
+      const { module_first: first = 0, module_last: last = 0 } = /** @type {Run} */ (this.stages[stage].segment);
+      const work = (/** @type {number} */ sharing) => {
+        upload();
+        run(first, last, 0, sharing);
+      };
+      begin = performance.now();
+      try {
+        if (control && way === "together") withHelpers(memory, control, true, () => work(threads));
+        else work(1);
+      } catch (error) {
+        throw fromData(toData(error));
+      }
     } else {
-      const begin = performance.now();
+      upload();
       const repeated = repeat(words, request.slot, this.#answer(FAILURE));
       room ??= roomFor(downloads); // while the worker runs
       await repeated;
-      pace.took(false, performance.now() - begin);
       this.pending.delete(FAILURE);
       this.bound = binding;
     }
+    pace.took(way, performance.now() - begin);
     this.#makeSpare(request);
     return fill(room ?? roomFor(downloads), downloads);
-  }
-
-  /** @param {ModuleRun} run @param {Run} segment @returns {number} milliseconds */
-  #runHere(run, { module_first: first = 0, module_last: last = 0 }) {
-    const begin = performance.now();
-    try {
-      run(first, last, 0, 1);
-    } catch (error) {
-      throw fromData(toData(error));
-    }
-    return performance.now() - begin;
   }
 
   /** Workers beside this device's: not opened before there is work for them, and those that make the model ready are done. */

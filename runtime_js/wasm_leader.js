@@ -13,7 +13,7 @@ import { InternalError, toData } from "./errors.js";
 import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages, usedOn } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
 import { loops, tripCount } from "./sizes.js";
-import { announceMemory, instantiate, runTogether } from "./threads.js";
+import { announceMemory, instantiate, withHelpers } from "./threads.js";
 import { scatter, verify } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
@@ -136,7 +136,7 @@ export class Leader {
   /** @param {number} first @param {number} last */
   #runSteps(first, last, threads = this.threads) {
     if (first === last) return;
-    if (this.control && threads > 1) runTogether(this.run, this.memory, this.control, threads, first, last);
+    if (this.control && threads > 1) withHelpers(this.memory, this.control, false, () => this.run(first, last, 0, threads));
     else this.run(first, last, 0, 1);
   }
 

@@ -202,6 +202,43 @@ def test_short_runs_are_made_in_the_page(site: Path) -> None:
             np.testing.assert_allclose(np.reshape(got, (n, 4)), expected(x), rtol=1e-6)
 
 
+SHARED_RUNS = """async ({ runs, n }) => {
+  const { load } = await import("/scaled/webmlc.js");
+  const model = await load("/scaled/", { device: "wasm", threads: 2 });
+  const { now } = performance;
+  let time = 0;
+  performance.now = () => (time += 1.5); // not too long here, nor too short for helpers
+  const { notify } = Atomics;
+  let woken = { worker: 0, helper: 0 };
+  Atomics.notify = (words, ...given) => {
+    woken[words.length === 4 ? "worker" : "helper"]++; // see repeats.js and threads.js
+    return notify(words, ...given);
+  };
+  const outputs = [];
+  let last = woken;
+  for (let i = 0; i < runs; i++) {
+    woken = { worker: 0, helper: 0 };
+    const data = Float32Array.from({ length: 4 * n }, (_, k) => k + i);
+    const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
+    outputs.push(y.data[4 * n - 1]);
+    last = woken;
+    await new Promise((resolve) => setTimeout(resolve, 20)); // the helper falls asleep
+  }
+  performance.now = now;
+  model.dispose();
+  return { outputs, last };
+}"""
+
+
+def test_the_page_leads_short_runs_of_helpers(site: Path) -> None:
+    """Without its worker, which sleeps on."""
+    runs, n = 11, 20_000
+    (report,) = open_pages({"/": site}, Page("/", SHARED_RUNS, arg={"runs": runs, "n": n}))
+    x = np.arange(runs, dtype=np.float32)[:, None] + np.arange(4 * n - 4, 4 * n, dtype=np.float32)
+    np.testing.assert_allclose(report.value["outputs"], expected(x)[:, -1], rtol=1e-6)
+    assert report.value["last"] == {"worker": 0, "helper": 1}
+
+
 PAUSES = """async ({ sizes, pause }) => {
   const { load } = await import("/scaled/webmlc.js");
   let started = 0;

@@ -1,15 +1,15 @@
-// Where runs are made, whose times are given.
+// Who makes runs whose times are given.
 //
-//   in (argv[2]):  { threads, times: [[milliseconds in the page, in the worker], ...] }
-//   out (stdout):  [whether each was made in the page]
+//   in (argv[2]):  { threads, times: [{ there, alone, together: milliseconds }, ...] }
+//   out (stdout):  [who made each]
 
 import { Pace } from "../../runtime_js/short_runs.js";
 
 const { threads, times } = JSON.parse(process.argv[2]);
 const pace = new Pace(threads);
-const choices = times.map(([inPage, inWorker]) => {
-  const { here } = pace;
-  pace.took(here, here ? inPage : inWorker);
-  return here;
+const choices = times.map((milliseconds) => {
+  const { way } = pace;
+  pace.took(way, milliseconds[way]);
+  return way;
 });
 process.stdout.write(JSON.stringify(choices));

@@ -2,56 +2,77 @@
 
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 SCRIPT = Path(__file__).parent / "pace.mjs"
-Times = list[tuple[float, float]]
-TRIALS = 6
-"""Runs of each window that tell how long they take, here and there."""
+Times = dict[str, float]
+SAMPLES = 3
+"""Runs that tell how long they take one way, in each window."""
 
 
-def choices(threads: int, times: Times) -> list[bool]:
-    """Whether each run was made in the page; `times`: milliseconds there and in the worker."""
+def run(there: float, alone: float, together: float = 0) -> Times:
+    """Milliseconds of a run that the worker makes, the page, or the page with the helpers."""
+    return {"there": there, "alone": alone, "together": together}
+
+
+def choices(threads: int, times: list[Times]) -> list[str]:
+    """Who made each run."""
     job = json.dumps({"threads": threads, "times": times})
     done = subprocess.run(["node", str(SCRIPT), job], capture_output=True, text=True, check=True)
-    found: list[bool] = json.loads(done.stdout)
+    found: list[str] = json.loads(done.stdout)
     return found
 
 
-def test_the_worker_makes_runs_that_threads_shorten() -> None:
-    assert sum(choices(2, [(4.5, 3.0)] * 200)) == 3 * len(windows(200))
+def test_the_page_leads_the_helpers_in_runs_that_they_shorten() -> None:
+    made = Counter(choices(2, [run(3.4, 4.5, 3.0)] * 200))
+    assert made == {"there": SAMPLES * len(windows(200)), "together": made["together"]}
 
 
-def test_the_page_makes_runs_that_threads_do_not_shorten() -> None:
-    assert sum(choices(2, [(0.3, 0.7)] * 200)) == 200 - 3 * len(windows(200))
+def test_the_page_is_alone_where_helpers_come_too_late() -> None:
+    made = Counter(choices(2, [run(0.7, 0.3, 0.4)] * 200))
+    assert made["together"] <= SAMPLES * len(windows(200))
+    assert made["alone"] >= 200 - 2 * SAMPLES * len(windows(200))
+
+
+def test_helpers_are_kept_where_the_page_alone_takes_longer() -> None:
+    made = Counter(choices(2, [run(1.2, 1.3, 0.8)] * 200))
+    assert made["alone"] <= SAMPLES * len(windows(200))
+    assert made["together"] >= 200 - 2 * SAMPLES * len(windows(200))
 
 
 def test_the_page_never_makes_long_runs() -> None:
-    assert not any(choices(1, [(6.0, 6.2)] * 100))
+    assert set(choices(1, [run(6.2, 6.0)] * 100)) == {"there"}
+    assert set(choices(2, [run(6.2, 9.0, 5.8)] * 100)) == {"there"}
+
+
+def test_a_run_that_proves_long_is_the_workers() -> None:
+    made = Counter(choices(2, [run(5.6, 9.0, 5.2)] * 200))
+    assert made == {"there": made["there"], "together": SAMPLES * len(windows(200))}
 
 
 def test_one_disturbed_run_says_nothing() -> None:
-    disturbed = [(9.0, 9.0) if i % 2 else (4.5, 3.0) for i in range(200)]
-    assert sum(choices(2, disturbed)) <= 3 * len(windows(200))
+    disturbed = [run(9.0, 9.0) if i % 2 else run(4.5, 3.0) for i in range(200)]
+    assert Counter(choices(1, disturbed))["there"] == SAMPLES * len(windows(200))
 
 
 def test_what_code_that_is_not_optimised_takes_is_soon_forgotten() -> None:
-    """The worker's first runs are slow ones, the page's are not: it makes them for one window."""
-    times = [(4.0, 4.9)] * 6 + [(4.0, 3.0)] * 100
-    chosen = choices(2, times)
-    assert all(chosen[3:8])
-    assert sum(chosen[8:]) == 3 * (len(windows(len(times))) - 1)
+    """The worker's first runs are too long for the page to try one; it does once they are not."""
+    times = [run(7.0, 4.0)] * 6 + [run(4.9, 4.0)] * 100
+    made = choices(1, times)
+    assert made[:12] == ["there"] * 7 + ["alone"] * 5
+    assert Counter(made[12:])["there"] == SAMPLES * (len(windows(len(times))) - 1)
 
 
 def test_the_way_to_the_worker_and_back_is_no_work() -> None:
     """A run that takes longer there than the page may be blocked for can be short enough here."""
-    assert any(choices(1, [(4.8, 5.6)] * 10))
+    assert "alone" in choices(1, [run(5.6, 4.8)] * 10)
 
 
 def windows(runs: int) -> list[int]:
-    """The runs of each window that `runs` reach the trials of."""
-    found, size = [], 8
-    while runs >= TRIALS:
+    """The runs of each window that `runs` reach the samples of."""
+    found, size = [], 12
+    while runs > 0:
         found.append(min(size, runs))
         runs -= size
         size = min(2 * size, 64)

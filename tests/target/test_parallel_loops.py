@@ -21,7 +21,7 @@ from webmlc.loops.text import parse_function
 from webmlc.target.lower import lower
 from webmlc.target.wasm.emit_module import SLOTS, Step, emit_module, print_function
 from webmlc.target.wasm.printer import names_taken
-from webmlc.target.wasm.threads import DONE, RUNNING
+from webmlc.target.wasm.threads import AWAKE, DONE, OFFER, RUNNING
 
 ROWS = 4096
 LONG = """
@@ -126,3 +126,40 @@ def test_helpers_take_chunks(shared: Shared) -> None:
         if shared.words[DONE // 4] > 0:
             return
     pytest.fail("no helper ever took a chunk")
+
+
+THIEF = f"""(module (import "env" "memory" (memory 1 65536 shared))
+  (func (export "steal") (local $offer i64)
+    (loop $again
+      (local.set $offer (i64.atomic.load offset={OFFER} (i32.const 0)))
+      (br_if $again (i64.eqz (i64.and (local.get $offer) (i64.const 0xffff))))
+      (br_if $again (i64.ne (local.get $offer) (i64.atomic.rmw.cmpxchg offset={OFFER} (i32.const 0)
+        (local.get $offer) (i64.sub (local.get $offer) (i64.const 1))))))))"""
+"""Takes a chunk as helpers do, and never runs it."""
+
+
+@pytest.mark.parametrize("awake", [0, 1])
+def test_the_leader_gives_up_when_a_helper_failed(shared: Shared, awake: int) -> None:
+    """The host says so: it takes `RUNNING` back while the leader waits for the helper's chunk."""
+    shared.words[AWAKE // 4] = awake
+    store = wasmtime.Store(engine())
+    thief = wasmtime.Module(engine(), wasmtime.wat2wasm(THIEF))
+    steal: Any = wasmtime.Instance(store, thief, [shared.memory]).exports(store)["steal"]
+    failures: list[str] = []
+
+    def lead() -> None:
+        try:
+            while True:  # a helper may come late
+                shared.words[RUNNING // 4] = 1
+                shared.call(0, 2)
+        except wasmtime.Trap as error:
+            failures.append(str(error))
+
+    leader = threading.Thread(target=lead, daemon=True)
+    leader.start()
+    steal(store)
+    time.sleep(0.2)
+    assert leader.is_alive(), "the leader does not wait for a chunk that was taken"
+    shared.words[RUNNING // 4] = 0
+    leader.join(60)
+    assert "unreachable" in failures[0]

@@ -10,8 +10,9 @@ Thread 0 runs the steps; the others help with the parallel loops until it is don
 Memory, which the host fills in:
 
     0..1023   control: i32 at 128, 1 while threads other than 0 are to help: the host sets it before
-              it calls `run`, thread 0 clears it at the end; scratch base i32 at 256, bytes of
-              scratch a thread i32 at 260; the rest is the module's own, at first 0
+              it calls `run`, thread 0 clears it at the end; i32 at 132, 1 where thread 0 may not
+              sleep; scratch base i32 at 256, bytes of scratch a thread i32 at 260; the rest is
+              the module's own, at first 0
     1024...   slots, i32 each: slot s, at 1024 + 4·s, holds the address of
               buffer s or the value of a symbol
 

@@ -23,7 +23,10 @@ OFFER = 0
 DONE = 64
 """Chunks that helpers have finished."""
 RUNNING = 128
-"""1 while helpers are wanted: the host sets it before a run, the leader clears it at the end."""
+"""1 while helpers are wanted: the host sets it before a run; the leader clears it at the end, the
+host where a helper failed."""
+AWAKE = 132
+"""1 where the leader may not sleep, as a page may not: the host says so before a run."""
 LOOP, EXTENT, CHUNKS = 192, 196, 200
 ARGUMENTS, ARGUMENTS_END = 320, 1024
 """What a loop's body reads from outside: the leader writes it before it offers the loop."""
@@ -114,12 +117,14 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
       (then (call $trust) (return)))
     (br_if $spin (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))))
   (call $distrust)
-  (loop $sleep
+  (loop $wait
     (local.set $done (i32.atomic.load offset={DONE} (i32.const 0)))
     (if (i32.ne (local.get $done) (local.get $theirs)) (then
-      (drop (memory.atomic.wait32 offset={DONE}
-        (i32.const 0) (local.get $done) (i64.const {_REST})))
-      (br $sleep)))))
+      (if (i32.eqz (i32.atomic.load offset={RUNNING} (i32.const 0))) (then (unreachable)))
+      (if (i32.eqz (i32.load offset={AWAKE} (i32.const 0))) (then
+        (drop (memory.atomic.wait32 offset={DONE}
+          (i32.const 0) (local.get $done) (i64.const {_REST})))))
+      (br $wait)))))
 (func $help (local $spins i32) (local $nap i64)
   (local.set $spins (global.get $patience))
   (local.set $nap (i64.const {_NAP}))
