@@ -3,7 +3,7 @@
 //
 //   page:   const bell = ring(words, MESSAGE)    before posting a message, which must carry it
 //           await repeat(words, slot, failure)   done
-//   worker: serve(words, bell, again)            after each message: sleeps, repeats, returns when one comes
+//   worker: serve(words, bell, again, idle)      after each message: sleeps, repeats, returns when one comes
 
 import { canShareMemory } from "./platform.js";
 
@@ -53,10 +53,11 @@ export async function repeat(words, slot, failure) {
  * @param {Int32Array} words
  * @param {number} seen the count that the message before carried
  * @param {(slot: number) => boolean} again false where it failed and has posted why
+ * @param {() => boolean} idle what to do before it sleeps, a little at a time; false where there is nothing
  */
-export function serve(words, seen, again) {
+export function serve(words, seen, again, idle) {
   for (;;) {
-    while (Atomics.load(words, BELL) === seen) Atomics.wait(words, BELL, seen);
+    while (Atomics.load(words, BELL) === seen) if (!idle()) Atomics.wait(words, BELL, seen);
     seen = Atomics.load(words, BELL);
     const slot = Atomics.load(words, SLOT);
     if (slot === MESSAGE) return;

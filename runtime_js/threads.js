@@ -13,7 +13,7 @@ import { AWAKE, RUNNING } from "./memory_plan.js";
 import { openWorker } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").Help} Help */
-/** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
+/** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 
 const RUNS = 0; // counts them
@@ -38,9 +38,9 @@ export function openHelper() {
   return openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
 }
 
-/** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleRun} */
+/** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleExports} */
 export function instantiate(module, memory) {
-  return /** @type {ModuleRun} */ (new WebAssembly.Instance(module, { env: { memory } }).exports.run);
+  return /** @type {any} */ (new WebAssembly.Instance(module, { env: { memory } }).exports);
 }
 
 /**
@@ -50,7 +50,7 @@ export function instantiate(module, memory) {
 export function help({ tid, threads, module, memory, control, generation }) {
   const isLast = () => Atomics.load(control, MEMORIES) === generation;
   if (!isLast()) return;
-  const run = instantiate(module, memory);
+  const { run } = instantiate(module, memory);
   for (let seen = 0; ; ) {
     for (let i = 0; i < IDLE_SPINS && Atomics.load(control, RUNS) === seen; i++);
     Atomics.add(control, ASLEEP, 1); // before the last look, so that who runs after it sees a sleeper

@@ -144,6 +144,11 @@ export interface WorkerDoor extends MessageDoor {
 
 /** The function that a WebAssembly module exports. */
 export type ModuleRun = (first: number, last: number, tid: number, threads: number) => void;
+export interface ModuleExports {
+  run: ModuleRun;
+  /** Calls a parallel loop for no iterations; 0 where there is no such loop. */
+  warm: (loop: number, calls: number) => number;
+}
 
 /** Who makes a run: the worker and its helpers; the page alone; the page and those helpers. */
 export type Way = "there" | "alone" | "together";

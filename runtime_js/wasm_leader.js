@@ -19,7 +19,7 @@ import { scatter, verify } from "./weights.js";
 /** @typedef {import("./types.d.ts").Execute} Execute */
 /** @typedef {import("./types.d.ts").Layout} Layout */
 /** @typedef {import("./types.d.ts").Program} Program */
-/** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
+/** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
 /** @typedef {import("./types.d.ts").Open} Open */
 /** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
@@ -32,6 +32,8 @@ import { scatter, verify } from "./weights.js";
 
 const MAX_PAGES = 65536;
 const MAX_BINDINGS = 16; // cached plans
+const WARMING_CALLS = 10_000; // of a loop, at a time
+const WARMINGS = 4; // of each loop: then V8 optimises the shortest ones, too
 
 export class Leader {
   /** @param {Open} open */
@@ -47,7 +49,8 @@ export class Leader {
     this.bindings = new Map();
     /** @type {Binding | null} */
     this.bound = null;
-    this.run = /** @type {ModuleRun} */ (() => {});
+    this.exports = /** @type {ModuleExports} */ ({ run() {}, warm: () => 0 });
+    this.warmings = 0;
     /** @type {WebAssembly.Module | null} */
     this.module = null;
     // Memory for the smallest run, in which every symbol is 1: loading takes no more, and a batch of one neither.
@@ -67,7 +70,7 @@ export class Leader {
   /** Instantiate the module, here and in every helper; make what can be made. @param {WebAssembly.Module} module */
   start(module) {
     this.module = module;
-    this.run = instantiate(module, this.memory);
+    this.exports = instantiate(module, this.memory);
     this.#bind(this.first.symbols);
     const { threads, memory, control } = this;
     for (const [i, helper] of this.helpers.entries()) {
@@ -133,11 +136,17 @@ export class Leader {
     return { run: /** @type {Run} */ (segment), downloads };
   }
 
+  /** For some tenths of a millisecond, bring the engine to optimise the module's loops, one after the other; false at the end. */
+  warm() {
+    return this.exports.warm(Math.floor(this.warmings++ / WARMINGS), WARMING_CALLS) !== 0;
+  }
+
   /** @param {number} first @param {number} last */
   #runSteps(first, last, threads = this.threads) {
     if (first === last) return;
-    if (this.control && threads > 1) withHelpers(this.memory, this.control, false, () => this.run(first, last, 0, threads));
-    else this.run(first, last, 0, 1);
+    const { run } = this.exports;
+    if (this.control && threads > 1) withHelpers(this.memory, this.control, false, () => run(first, last, 0, threads));
+    else run(first, last, 0, 1);
   }
 
   /** Write the addresses and symbols that the module reads. @param {Symbols} symbols */
@@ -183,7 +192,7 @@ export class Leader {
     this.memory = allocate(total, total * GROWTH);
     this.bytes = new Uint8Array(this.memory.buffer);
     this.bytes.set(grows ? old : old.subarray(0, total - arena));
-    if (this.module) this.run = instantiate(this.module, this.memory);
+    if (this.module) this.exports = instantiate(this.module, this.memory);
     if (!this.control) return;
     const generation = announceMemory(this.control);
     for (const helper of this.helpers) helper.postMessage({ memory: this.memory, generation });

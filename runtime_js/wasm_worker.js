@@ -4,6 +4,7 @@
 //   out: { id, result } or { id, error }
 //
 // Once there are requests to repeat, it sleeps after each message on shared words, where the page does so (see repeats.js).
+// Before it first sleeps it has the engine optimise what it will run again.
 
 import { toData } from "./errors.js";
 import { canShareMemory, parentPort } from "./platform.js";
@@ -64,8 +65,14 @@ parent.listen(async ({ id, type, bell, ...request }) => {
   } catch (error) {
     parent.post({ id, error: toData(error) });
   }
-  if (words && made.length) serve(words, bell, repeat);
+  if (words && made.length) serve(words, bell, repeat, () => leader.warm());
+  else if (made.length === 1) warm();
 });
+
+/** Between messages. */
+function warm() {
+  if (leader.warm()) setTimeout(warm);
+}
 
 /** False where it failed. The memory is as large as it was then: all views stay. @param {number} slot */
 function repeat(slot) {

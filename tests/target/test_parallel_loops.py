@@ -128,6 +128,16 @@ def test_helpers_take_chunks(shared: Shared) -> None:
     pytest.fail("no helper ever took a chunk")
 
 
+def test_warm_loops_do_nothing(shared: Shared) -> None:
+    store = wasmtime.Store(engine())
+    warm: Any = wasmtime.Instance(store, shared.module, [shared.memory]).exports(store)["warm"]
+    shared.bytes[shared.sums :] = 7
+    before = shared.bytes.copy()
+    assert warm(store, 0, 1000) == 1
+    np.testing.assert_array_equal(shared.bytes, before)
+    assert warm(store, 1, 1000) == 0, "the module has one loop"
+
+
 THIEF = f"""(module (import "env" "memory" (memory 1 65536 shared))
   (func (export "steal") (local $offer i64)
     (loop $again

@@ -7,14 +7,14 @@
   (local $Y i32)
   (local.set $X (i32.load offset=320 (i32.const 0)))
   (local.set $Y (i32.load offset=324 (i32.const 0)))
-  (loop $L_f
+  (loop $L_f (if (i32.lt_s (local.get $f) (local.get $f.end)) (then
     (local.set $X_p (i32.add (local.get $X) (i32.add (i32.sub (i32.mul (i32.div_s (local.get $f) (i32.const 7)) (i32.const 448)) (i32.shl (local.get $f) (i32.const 5))) (i32.const 192))))
     (local.set $Y_p (i32.add (local.get $Y) (i32.sub (i32.mul (local.get $f) (i32.const 160)) (i32.mul (i32.div_s (local.get $f) (i32.const 7)) (i32.const 1088)))))
     (local.set $X_p_1 (i32.add (local.get $X_p) (i32.const 16)))
     (local.set $Y_p_1 (i32.add (local.get $Y_p) (i32.const 16)))
     (v128.store (local.get $Y_p) (v128.load (local.get $X_p)))
     (v128.store (local.get $Y_p_1) (v128.load (local.get $X_p_1)))
-    (br_if $L_f (i32.lt_s (local.tee $f (i32.add (local.get $f) (i32.const 1))) (local.get $f.end)))))
+    (local.set $f (i32.add (local.get $f) (i32.const 1))) (br $L_f)))))
 (func $fused (param $X i32) (param $Y i32)
   (i32.store offset=320 (i32.const 0) (local.get $X))
   (i32.store offset=324 (i32.const 0) (local.get $Y))

@@ -9,14 +9,14 @@
   (local.set $I (i32.load offset=320 (i32.const 0)))
   (local.set $Y (i32.load offset=324 (i32.const 0)))
   (local.set $X (i32.load offset=328 (i32.const 0)))
-  (loop $L_i
+  (loop $L_i (if (i32.lt_s (local.get $i) (local.get $i.end)) (then
     (local.set $I_p (i32.add (local.get $I) (i32.shl (local.get $i) (i32.const 3))))
     (local.set $Y_p (i32.add (local.get $Y) (i32.shl (local.get $i) (i32.const 5))))
     (local.set $X_p (i32.add (local.get $X) (i32.shl (i32.wrap_i64 (i64.load (local.get $I_p))) (i32.const 5))))
     (v128.store (local.get $Y_p) (v128.load (local.get $X_p)))
     (local.set $X_p_1 (i32.add (local.get $X) (i32.add (i32.shl (i32.wrap_i64 (i64.load (local.get $I_p))) (i32.const 5)) (i32.const 16))))
     (v128.store offset=16 (local.get $Y_p) (v128.load (local.get $X_p_1)))
-    (br_if $L_i (i32.lt_s (local.tee $i (i32.add (local.get $i) (i32.const 1))) (local.get $i.end)))))
+    (local.set $i (i32.add (local.get $i) (i32.const 1))) (br $L_i)))))
 (func $gathered (param $X i32) (param $I i32) (param $Y i32) (param $n i32)
   (i32.store offset=320 (i32.const 0) (local.get $I))
   (i32.store offset=324 (i32.const 0) (local.get $Y))

@@ -50,7 +50,7 @@
   (local.set $bias (i32.load offset=324 (i32.const 0)))
   (local.set $C (i32.load offset=328 (i32.const 0)))
   (local.set $A (i32.load offset=332 (i32.const 0)))
-  (loop $L_no
+  (loop $L_no (if (i32.lt_s (local.get $no) (local.get $no.end)) (then
     (local.set $B_p_1 (i32.add (local.get $B) (i32.mul (local.get $no) (i32.const 160))))
     (local.set $bias_p (i32.add (local.get $bias) (i32.shl (local.get $no) (i32.const 5))))
     (local.set $C_p_1 (i32.add (local.get $C) (i32.shl (local.get $no) (i32.const 5))))
@@ -128,7 +128,7 @@
       (local.set $C_p (i32.add (local.get $C_p) (i32.const 384)))
       (br_if $L_mo (i32.ne (local.get $C_p) (local.get $mo)))
     )
-    (br_if $L_no (i32.lt_s (local.tee $no (i32.add (local.get $no) (i32.const 1))) (local.get $no.end)))))
+    (local.set $no (i32.add (local.get $no) (i32.const 1))) (br $L_no)))))
 (func $gemm (param $A i32) (param $B i32) (param $bias i32) (param $C i32)
   (i32.store offset=320 (i32.const 0) (local.get $B))
   (i32.store offset=324 (i32.const 0) (local.get $bias))

@@ -23,7 +23,7 @@
   (local.set $A (i32.load offset=340 (i32.const 0)))
   (local.set $h (i32.load offset=344 (i32.const 0)))
   (local.set $h_1 (i32.load offset=348 (i32.const 0)))
-  (loop $L_i
+  (loop $L_i (if (i32.lt_s (local.get $i) (local.get $i.end)) (then
     (local.set $B_p (i32.add (local.get $B) (local.get $i)))
     (local.set $Y_p (i32.add (local.get $Y) (local.get $i)))
     (local.set $M_p (i32.add (local.get $M) (local.get $i)))
@@ -34,7 +34,7 @@
     (i32.store8 (local.get $Y_p) (i32.and (i32.add (i32.and (i32.mul (local.get $t) (i32.and (i32.load8_s (local.get $B_p)) (i32.const 255))) (i32.const 255)) (local.get $h)) (i32.const 255)))
     (local.set $L_v (i64.load (local.get $L_p)))
     (i64.store (local.get $Z_p) (i64.add (select (select (i64.sub (i64.div_s (local.get $L_v) (i64.const 3)) (i64.const 1)) (i64.div_s (local.get $L_v) (i64.const 3)) (i32.and (i64.ne (i64.rem_s (local.get $L_v) (i64.const 3)) (i64.const 0)) (i64.lt_s (i64.xor (i64.rem_s (local.get $L_v) (i64.const 3)) (i64.const 3)) (i64.const 0)))) (select (i64.add (i64.rem_s (local.get $L_v) (i64.const 5)) (i64.const 5)) (i64.rem_s (local.get $L_v) (i64.const 5)) (i32.and (i64.ne (i64.rem_s (local.get $L_v) (i64.const 5)) (i64.const 0)) (i64.lt_s (i64.xor (i64.rem_s (local.get $L_v) (i64.const 5)) (i64.const 5)) (i64.const 0)))) (i32.load8_u (local.get $M_p))) (select (i64.const 1) (i64.const 0) (i32.gt_s (local.get $t) (local.get $h_1)))))
-    (br_if $L_i (i32.lt_s (local.tee $i (i32.add (local.get $i) (i32.const 1))) (local.get $i.end)))))
+    (local.set $i (i32.add (local.get $i) (i32.const 1))) (br $L_i)))))
 (func $mixed (param $A i32) (param $B i32) (param $M i32) (param $L i32) (param $Y i32) (param $Z i32)
   (local $h i32)
   (local $h_1 i32)

@@ -13,7 +13,7 @@
   (local.set $A (i32.load offset=320 (i32.const 0)))
   (local.set $B (i32.load offset=324 (i32.const 0)))
   (local.set $n (i32.load offset=328 (i32.const 0)))
-  (loop $L_io
+  (loop $L_io (if (i32.lt_s (local.get $io) (local.get $io.end)) (then
     (local.set $A_p_2 (i32.add (local.get $A) (i32.mul (local.get $io) (i32.const 112))))
     (local.set $B_p_2 (i32.add (local.get $B) (i32.mul (local.get $io) (i32.const 112))))
     (local.set $A_p_1 (local.get $A_p_2))
@@ -35,7 +35,7 @@
       (local.set $B_p_1 (i32.add (local.get $B_p_1) (i32.const 28)))
       (br_if $L_ii (i32.lt_s (local.tee $ii (i32.add (local.get $ii) (i32.const 1))) (i32.const 4)))
     )
-    (br_if $L_io (i32.lt_s (local.tee $io (i32.add (local.get $io) (i32.const 1))) (local.get $io.end)))))
+    (local.set $io (i32.add (local.get $io) (i32.const 1))) (br $L_io)))))
 (func $predicate (param $A i32) (param $B i32) (param $n i32)
   (i32.store offset=320 (i32.const 0) (local.get $A))
   (i32.store offset=324 (i32.const 0) (local.get $B))

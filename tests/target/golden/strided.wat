@@ -8,7 +8,7 @@
   (local $Y i32)
   (local.set $X (i32.load offset=320 (i32.const 0)))
   (local.set $Y (i32.load offset=324 (i32.const 0)))
-  (loop $L_i
+  (loop $L_i (if (i32.lt_s (local.get $i) (local.get $i.end)) (then
     (local.set $X_p_1 (i32.add (local.get $X) (i32.shl (local.get $i) (i32.const 2))))
     (local.set $Y_p_1 (i32.add (local.get $Y) (i32.mul (local.get $i) (i32.const 48))))
     (local.set $X_p (local.get $X_p_1))
@@ -20,7 +20,7 @@
       (local.set $Y_p (i32.add (local.get $Y_p) (i32.const 16)))
       (br_if $L_jo (i32.ne (local.get $Y_p) (local.get $jo)))
     )
-    (br_if $L_i (i32.lt_s (local.tee $i (i32.add (local.get $i) (i32.const 1))) (local.get $i.end)))))
+    (local.set $i (i32.add (local.get $i) (i32.const 1))) (br $L_i)))))
 (func $strided (param $X i32) (param $Y i32)
   (i32.store offset=320 (i32.const 0) (local.get $X))
   (i32.store offset=324 (i32.const 0) (local.get $Y))

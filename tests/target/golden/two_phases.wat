@@ -7,7 +7,7 @@
   (local $X i32)
   (local.set $X (i32.load offset=320 (i32.const 0)))
   (local.set $part (i32.load offset=256 (i32.const 0)))
-  (loop $L_b
+  (loop $L_b (if (i32.lt_s (local.get $b) (local.get $b.end)) (then
     (local.set $part_p (i32.add (local.get $part) (i32.shl (local.get $b) (i32.const 2))))
     (local.set $X_p_1 (i32.add (local.get $X) (i32.mul (local.get $b) (i32.const 20))))
     (local.set $X_p (local.get $X_p_1))
@@ -20,7 +20,7 @@
       (local.set $X_p (i32.add (local.get $X_p) (i32.const 4)))
       (br_if $L_i (i32.lt_s (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 5)))
     )
-    (br_if $L_b (i32.lt_s (local.tee $b (i32.add (local.get $b) (i32.const 1))) (local.get $b.end)))))
+    (local.set $b (i32.add (local.get $b) (i32.const 1))) (br $L_b)))))
 (func $two_phases.1 (param $j i32) (param $j.end i32)
   (local $X_p_2 i32)
   (local $Y_p i32)
@@ -30,11 +30,11 @@
   (local.set $X (i32.load offset=320 (i32.const 0)))
   (local.set $Y (i32.load offset=324 (i32.const 0)))
   (local.set $h (f32.load offset=328 (i32.const 0)))
-  (loop $L_j
+  (loop $L_j (if (i32.lt_s (local.get $j) (local.get $j.end)) (then
     (local.set $X_p_2 (i32.add (local.get $X) (i32.shl (local.get $j) (i32.const 2))))
     (local.set $Y_p (i32.add (local.get $Y) (i32.shl (local.get $j) (i32.const 2))))
     (f32.store (local.get $Y_p) (f32.sub (f32.load (local.get $X_p_2)) (local.get $h)))
-    (br_if $L_j (i32.lt_s (local.tee $j (i32.add (local.get $j) (i32.const 1))) (local.get $j.end)))))
+    (local.set $j (i32.add (local.get $j) (i32.const 1))) (br $L_j)))))
 (func $two_phases (param $X i32) (param $Y i32)
   (local $part_p_1 i32)
   (local $r i32)

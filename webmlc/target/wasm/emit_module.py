@@ -1,11 +1,15 @@
 """Lowered kernels and the steps of a program become one WAT module.
 
 In: kernels by name, in the lowered form, and the steps that call them. Out: a module that imports
-one shared memory and exports one function, which every thread calls with its own number:
+one shared memory and exports two functions, of which every thread calls the first with its own
+number:
 
     run(first: i32, last: i32, tid: i32, threads: i32)   ;; steps first ... last - 1
+    warm(loop: i32, calls: i32) -> i32   ;; a parallel loop of no iterations; 0: there is none
 
 Thread 0 runs the steps; the others help with the parallel loops until it is done (see `threads`).
+An engine that optimises what is called often does so once a loop is `warm`, not after dozens of
+runs.
 
 Memory, which the host fills in:
 
@@ -91,6 +95,7 @@ def emit_module(
         *functions,
         _program(kernels, steps),
         _RUN,
+        _warm(len(loops)),
     ]
     return Module("\n".join(parts) + ")\n", scratch)
 
@@ -175,3 +180,13 @@ _RUN = f"""(func $run (export "run")
   (if (local.get $tid) (then (call $help) (return)))
   (call $program (local.get $first) (local.get $last))
   (i32.atomic.store offset={RUNNING} (i32.const 0) (i32.const 0)))"""
+
+
+def _warm(loops: int) -> str:
+    """Calls of one of the module's loops for no iterations."""
+    return f"""(func (export "warm") (param $loop i32) (param $calls i32) (result i32)
+  (if (i32.ge_u (local.get $loop) (i32.const {loops})) (then (return (i32.const 0))))
+  (loop $again
+    (call_indirect (type $loop) (i32.const 0) (i32.const 0) (local.get $loop))
+    (br_if $again (local.tee $calls (i32.sub (local.get $calls) (i32.const 1)))))
+  (i32.const 1))"""

@@ -186,9 +186,10 @@ class _KernelPrinter:
             text.append(f"  (local.set ${n} ({outer[n]}.load offset={place} (i32.const 0)))")
             value = f"(local.get ${n})"
             self.line(depth, f"({outer[n]}.store offset={place} (i32.const 0) {value})")
-        next_ = f"(local.tee ${first} (i32.add (local.get ${first}) (i32.const 1)))"
-        text += [*scratch, f"  (loop $L_{first}", *inner.lines]
-        text.append(f"    (br_if $L_{first} (i32.lt_s {next_} (local.get ${end})))))")
+        some = f"(i32.lt_s (local.get ${first}) (local.get ${end}))"
+        next_ = f"(local.set ${first} (i32.add (local.get ${first}) (i32.const 1)))"
+        text += [*scratch, f"  (loop $L_{first} (if {some} (then", *inner.lines]
+        text.append(f"    {next_} (br $L_{first})))))")
         self.line(
             depth,
             f"(call $parallel (i32.const {self.table + len(self.loops)}) "
