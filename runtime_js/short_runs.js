@@ -11,7 +11,7 @@
 
 const LIMIT_MS = 5; // that a run may block the page: less than a third of a frame
 const WAY_MS = 1; // that a run there may take longer, to the worker and back
-const ALONE_MS = 1; // that a run with helpers takes at most that may be sooner without
+const ALONE_MS = 2; // of all threads together, that a run may be sooner without helpers
 const SAMPLES = 3; // runs that tell how long they take
 const FIRST_WINDOW = 12; // runs after which it is measured anew; then twice as many, each time: code is soon optimised
 const LONGEST_WINDOW = 64;
@@ -54,7 +54,7 @@ export class Pace {
     const here = shared ? together : alone;
     if (here.known && here.milliseconds > LIMIT_MS) return "there";
     if (!shared) return "alone";
-    if (!here.known || here.milliseconds > ALONE_MS) return "together";
+    if (!here.known || here.milliseconds * this.threads > ALONE_MS) return "together";
     return !alone.known || alone.milliseconds < here.milliseconds ? "alone" : "together";
   }
 

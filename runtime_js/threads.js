@@ -5,6 +5,8 @@
 // where the model gets another memory: a helper finds that its own is not the last, and returns to its event loop, where a
 // message brings that.
 //
+// The leader is the model's worker, or in a short run the page, which may not sleep (see short_runs.js).
+//
 // The leader does not wake helpers itself: some systems put a woken thread on the core of the one that woke it while that core
 // has room for one more, and leave the next one idle. The caller is woken instead: it wakes the helpers, for whom there is no
 // room beside the leader then, and sleeps.
@@ -83,7 +85,7 @@ export function passOnCalls(control) {
  * @param {WebAssembly.Memory} memory
  * @param {Int32Array} control
  * @param {boolean} awake this thread may not sleep
- * @param {() => void} work runs the module, for which helpers clear the way
+ * @param {() => void} work runs the module as thread 0
  */
 export function withHelpers(memory, control, awake, work) {
   const words = new Int32Array(memory.buffer);
@@ -91,7 +93,7 @@ export function withHelpers(memory, control, awake, work) {
   Atomics.store(words, RUNNING / 4, 1);
   wake(control);
   try {
-    work(); // clears it at the end
+    work(); // the module clears it at the end
   } finally {
     Atomics.store(words, RUNNING / 4, 0); // nor do helpers look for work after a trap
   }

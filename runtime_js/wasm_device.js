@@ -237,16 +237,15 @@ export class WasmDevice {
     };
     let room = this.#takeSpare(request);
     const way = module && memory && this.bound === binding ? pace.way : "there";
-    let begin = performance.now();
-    if (module && memory && way !== "there") {
-      const run = await (this.here ??= instantiateHere(module, memory));
-      if (this.failure) throw this.failure;
+    const run = module && memory && way !== "there" ? await (this.here ??= instantiateHere(module, memory)) : null;
+    if (this.failure) throw this.failure;
+    const begin = performance.now();
+    if (run && memory) {
       const { module_first: first = 0, module_last: last = 0 } = /** @type {Run} */ (this.stages[stage].segment);
-      const work = (/** @type {number} */ sharing) => {
+      const work = (/** @type {number} */ count) => {
         upload();
-        run(first, last, 0, sharing);
+        run(first, last, 0, count);
       };
-      begin = performance.now();
       try {
         if (control && way === "together") withHelpers(memory, control, true, () => work(threads));
         else work(1);

@@ -58,7 +58,9 @@ class Rewriting:
         return self.uses[value] == 1
 
     def constant(self, array: Array, like: str) -> str:
-        """The name of a constant, named after the value that it derives from, at first."""
+        """The name of a constant, named after the value that it derives from; or, if that was made
+        here, after what that one was named after.
+        """
         stem = _NUMBER.sub("", like)
         name = like
         while name == like or name in self.constants or name in self.types or name in self.alias:
