@@ -418,7 +418,7 @@ def _inner_loops(function: LoopFunction, machine: Machine, features: str) -> lis
     lowered = lower(choose_rule(function, machine)[1].function, machine)
     steps = [Step("kernel", tuple(range(len(function.params) + len(function.symbols))))]
     text = emit_module({"kernel": lowered}, steps, features).text  # type: ignore[arg-type]
-    text = text[text.index("(func $kernel") :]
+    text = text[text.index("(func $kernel") : text.index("(func $program")]
     return re.findall(r"\(loop (?:(?!\(loop ).)*?(?=\(br_if)", text, re.DOTALL)
 
 
