@@ -35,9 +35,13 @@ class Recent {
   }
 }
 
+/** @returns {Record<Way, Recent>} */
+function noRuns() {
+  return { there: new Recent(), alone: new Recent(), together: new Recent() };
+}
+
 export class Pace {
-  /** @type {Record<Way, Recent>} */
-  #recent = { there: new Recent(), alone: new Recent(), together: new Recent() };
+  #recent = noRuns();
   #window = FIRST_WINDOW;
   #left = FIRST_WINDOW; // runs of it
 
@@ -62,7 +66,7 @@ export class Pace {
   took(way, milliseconds) {
     this.#recent[way].add(milliseconds);
     if (--this.#left) return;
-    this.#recent = { there: new Recent(), alone: new Recent(), together: new Recent() };
+    this.#recent = noRuns();
     this.#window = Math.min(2 * this.#window, LONGEST_WINDOW);
     this.#left = this.#window;
   }

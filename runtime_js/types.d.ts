@@ -142,8 +142,10 @@ export interface WorkerDoor extends MessageDoor {
   terminate(): void;
 }
 
-/** The function that a WebAssembly module exports. */
+/** Runs steps of a WebAssembly module. */
 export type ModuleRun = (first: number, last: number, tid: number, threads: number) => void;
+
+/** What a WebAssembly module exports: see webmlc/target/wasm/emit_module.py. */
 export interface ModuleExports {
   run: ModuleRun;
   /** Calls a parallel loop for no iterations; 0 where there is no such loop. */

@@ -65,8 +65,9 @@ parent.listen(async ({ id, type, bell, ...request }) => {
   } catch (error) {
     parent.post({ id, error: toData(error) });
   }
-  if (words && made.length) serve(words, bell, repeat, () => leader.warm());
-  else if (made.length === 1) warm();
+  if (!made.length) return;
+  if (words) serve(words, bell, repeat, () => leader.warm());
+  else warm();
 });
 
 /** Between messages. */

@@ -54,6 +54,8 @@ def test_a_run_that_proves_long_is_the_workers() -> None:
 def test_one_disturbed_run_says_nothing() -> None:
     disturbed = [run(9.0, 9.0) if i % 2 else run(4.5, 3.0) for i in range(200)]
     assert Counter(choices(1, disturbed))["there"] == SAMPLES * len(windows(200))
+    disturbed = [run(9.0, 9.0, 9.0) if i % 2 else run(4.5, 4.5, 3.0) for i in range(200)]
+    assert Counter(choices(2, disturbed))["there"] == SAMPLES * len(windows(200))
 
 
 def test_what_code_that_is_not_optimised_takes_is_soon_forgotten() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,11 +84,16 @@ class Shared:
         self.bytes[self.ones : self.sums].view(np.float32)[:] = 1
         self.done = 0
 
-    def call(self, tid: int, threads: int) -> None:
-        """`run` on the calling thread, in a store of its own."""
+    def export(self, name: str, module: wasmtime.Module | None = None) -> Callable[..., Any]:
+        """A function of the module, or of another on the same memory, in a store of its own."""
         store = wasmtime.Store(engine())
-        run: Any = wasmtime.Instance(store, self.module, [self.memory]).exports(store)["run"]
-        run(store, 0, 1, tid, threads)
+        instance = wasmtime.Instance(store, module or self.module, [self.memory])
+        function: Any = instance.exports(store)[name]
+        return partial(function, store)
+
+    def call(self, tid: int, threads: int) -> None:
+        """`run` on the calling thread."""
+        self.export("run")(0, 1, tid, threads)
 
     def check(self) -> None:
         sums = self.bytes[self.sums : self.sums + ROWS * 4].view(np.float32)
@@ -129,13 +136,12 @@ def test_helpers_take_chunks(shared: Shared) -> None:
 
 
 def test_warm_loops_do_nothing(shared: Shared) -> None:
-    store = wasmtime.Store(engine())
-    warm: Any = wasmtime.Instance(store, shared.module, [shared.memory]).exports(store)["warm"]
+    warm = shared.export("warm")
     shared.bytes[shared.sums :] = 7
     before = shared.bytes.copy()
-    assert warm(store, 0, 1000) == 1
+    assert warm(0, 1000) == 1
     np.testing.assert_array_equal(shared.bytes, before)
-    assert warm(store, 1, 1000) == 0, "the module has one loop"
+    assert warm(1, 1000) == 0, "the module has one loop"
 
 
 THIEF = f"""(module (import "env" "memory" (memory 1 65536 shared))
@@ -152,9 +158,8 @@ THIEF = f"""(module (import "env" "memory" (memory 1 65536 shared))
 def test_the_leader_gives_up_when_a_helper_failed(shared: Shared, awake: int) -> None:
     """The host says so: it takes `RUNNING` back while the leader waits for the helper's chunk."""
     shared.words[AWAKE // 4] = awake
-    store = wasmtime.Store(engine())
     thief = wasmtime.Module(engine(), wasmtime.wat2wasm(THIEF))
-    steal: Any = wasmtime.Instance(store, thief, [shared.memory]).exports(store)["steal"]
+    steal = shared.export("steal", thief)
     failures: list[str] = []
 
     def lead() -> None:
@@ -167,7 +172,7 @@ def test_the_leader_gives_up_when_a_helper_failed(shared: Shared, awake: int) ->
 
     leader = threading.Thread(target=lead, daemon=True)
     leader.start()
-    steal(store)
+    steal()
     time.sleep(0.2)
     assert leader.is_alive(), "the leader does not wait for a chunk that was taken"
     shared.words[RUNNING // 4] = 0
