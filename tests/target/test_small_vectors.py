@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
+import onnx.reference
 import onnxruntime
 import pytest
 
@@ -66,9 +67,44 @@ def test_an_integer_product_is_vectorised(tmp_path: Path) -> None:
     del model.graph.input[1]
     text = built(model, tmp_path / "package")
     assert "i32x4.dot_i16x8_s" in text
-    assert "i16x8.extend_low_i8x16_s" in text  # weights stay bytes
+    assert b'"dtype":"I8"' in (tmp_path / "package" / "weights.safetensors").read_bytes()
     assert "i8x16.narrow_i16x8_u" in text
     inputs = {"a": rng.integers(0, 256, (48, 32)).astype(np.uint8)}
     session = onnxruntime.InferenceSession(model.SerializeToString())
     actual = load(tmp_path / "package", "wasm").run(inputs)["y"]
     np.testing.assert_array_equal(actual, session.run(None, inputs)[0])
+
+
+@pytest.mark.parametrize("features", ["relaxed", "simd128"])
+@pytest.mark.parametrize(
+    ("kernel", "attributes"),
+    [
+        ((3, 3), {"pads": [1, 1, 1, 1]}),
+        ((5, 5), {"pads": [2, 2, 2, 2], "strides": [2, 2]}),
+        ((3, 2), {"dilations": [2, 1]}),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_depthwise_product_of_bytes(dtype, kernel, attributes, features, tmp_path) -> None:
+    """Four taps of a column are a word, put together by three instructions a vector."""
+    rng = np.random.default_rng(0)
+    weights = rng.integers(-128, 128, (38, 1, *kernel)).astype(np.int8)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = onnx.helper.make_node("ConvInteger", ["x", "w", "z"], ["y"], group=38, **attributes)
+    graph = onnx.helper.make_graph(
+        [node],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", kind, (2, 38, 9, 11))],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT32, list("abcd"))],
+        [
+            onnx.numpy_helper.from_array(weights, "w"),
+            onnx.numpy_helper.from_array(np.array(3, dtype), "z"),
+        ],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    assert built(model, tmp_path / "package").count("i8x16.shuffle") >= 3
+    limits = np.iinfo(dtype)
+    inputs = {"x": rng.integers(limits.min, limits.max + 1, (2, 38, 9, 11)).astype(dtype)}
+    (want,) = onnx.reference.ReferenceEvaluator(model).run(None, inputs)
+    actual = load(tmp_path / "package", "wasm", features=features).run(inputs)["y"]
+    np.testing.assert_array_equal(actual, want)

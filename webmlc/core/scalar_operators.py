@@ -81,6 +81,11 @@ def _dot_i16(a: Any, b: Any) -> Any:
     return ((x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16))[()]
 
 
+def _word_u8(*numbers: Any) -> Any:
+    bytes_ = (np.asarray(number, np.int32) & 255 for number in numbers)
+    return sum(byte << 8 * n for n, byte in enumerate(bytes_))
+
+
 def _halves(word: Any, position: int) -> Any:
     low, high = (_signed_byte(word, position + half) for half in (0, 2))
     return (low & 0xFFFF | high << 16)[()]
@@ -141,6 +146,7 @@ _ROWS = (
     ScalarOperator("select", 3, np.where),
     ScalarOperator("dot_u8_i8", 2, _dot_u8_i8, cost=8),
     ScalarOperator("dot_i16", 2, _dot_i16, cost=4),
+    ScalarOperator("word_u8", 4, _word_u8, cost=4),
     ScalarOperator("even_i8", 1, lambda word: _halves(word, 0)),
     ScalarOperator("odd_i8", 1, lambda word: _halves(word, 1)),
 )
@@ -150,7 +156,8 @@ SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
 rounded once or twice; `relaxed_max` is `max` of floats, but either of a number and a NaN, whichever
 is one instruction; booleans combine with `bit_and`, `bit_or`, `bit_xor`, `bit_not`.
 
-Four work on int32 words of small integers, the first in the lowest bits: `dot_u8_i8(a, b)` is the
+Five work on int32 words of small integers, the first in the lowest bits: `dot_u8_i8(a, b)` is the
 sum of the products of four unsigned bytes of `a` and signed ones of `b`, `dot_i16(a, b)` that of
-two signed halves; `even_i8` and `odd_i8` are bytes 0 and 2, or 1 and 3, as signed halves.
+two signed halves; `word_u8(a, b, c, d)` is made of the lowest byte of each; `even_i8` and `odd_i8`
+are bytes 0 and 2, or 1 and 3, as signed halves.
 """

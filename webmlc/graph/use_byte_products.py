@@ -9,6 +9,12 @@ constants only: they are put together once, at load, so that both devices share 
                                   %q = PackBytes(%w)    int32[o/8, ky, kx, i, 8]
                                   %y = webmlc.Conv(%v, %q)
 
+A depthwise convolution has no channels to sum: it takes four taps of a column at once, whose words
+its kernel puts together.
+
+    %y = webmlc.DepthwiseConv(%p, %w)  ->  %q = PackBytes(%w transposed)   int32[kx, ky/4, c]
+                                           %y = webmlc.DepthwiseConv(%p, %q)
+
 A map of one or two channels gives a word the channels of its neighbours, too (`Neighbours`): four
 taps of a line are one, or two.
 
@@ -27,12 +33,12 @@ from webmlc.core.expr import as_int
 from webmlc.core.simplify import simplify
 from webmlc.graph.function_writer import FunctionRewriter
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
-from webmlc.graph.ops.layout import BYTES_PER_WORD
+from webmlc.graph.ops.layout import BYTES_PER_WORD, column_axis
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.simplify_graph import remove_dead_code
 
 _BYTES = (DType.int8, DType.uint8)
-_PRODUCTS = (("webmlc", "Conv"), ("webmlc", "MatMul"))
+_PRODUCTS = ("Conv", "MatMul", "DepthwiseConv")
 _FEWEST_OUTPUTS = 8
 """Output channels from which padding a map to whole words pays."""
 
@@ -62,14 +68,16 @@ class _Rewrite(FunctionRewriter):
         """True for a product of bytes with constant ones whose channels are, or are worth being,
         whole words.
         """
-        if (node.domain, node.op) not in _PRODUCTS or self.types[
-            node.inputs[0]
-        ].dtype not in _BYTES:
+        if node.domain != "webmlc" or node.op not in _PRODUCTS:
+            return False
+        if self.types[node.inputs[0]].dtype not in _BYTES:
             return False
         weights = self.constants.get(node.inputs[1])
         channels = self.types[node.inputs[0]].shape[-1]
         if weights is None or weights.dtype != np.int8 or as_int(channels) is None:
             return False
+        if node.op == "DepthwiseConv":
+            return bool(weights.shape[column_axis(weights.ndim - 1)] > 1)
         if weights.shape[-2] % BYTES_PER_WORD == 0:
             return True
         outputs = as_int(self.types[node.outputs[0]].shape[-1]) or 0
@@ -82,23 +90,36 @@ class _Rewrite(FunctionRewriter):
         dtype = self.types[data].dtype
         is_signed = dtype is DType.int8
         attributes = {**node.attributes, "bytes": dtype.name}
-        if (span := self.span(node)) > 1:
+        if node.op == "DepthwiseConv":
+            weights = self.columns(weights)
+        elif (span := self.span(node)) > 1:
             data, weights, attributes["windows"] = self.neighbours(node, span)
         else:
             data = self.whole(data, node.origin)
         packed = f"{weights}.words"
         if packed not in self.types:  # convolutions may share weights
             self.emit("PackBytes", (weights,), packed, node.origin, "webmlc")
-        operands = (self.words(data, node.origin), packed)
+        if node.op != "DepthwiseConv":
+            data = self.words(data, node.origin)
+        operands = (data, packed)
         output = f"{result}.unsigned" if is_signed else result
         self.emit(node.op, operands, output, node.origin, node.domain, **attributes)
         if is_signed:
             shift = self.constant(f"{result}.excess", self.excess(node))
             self.emit("Sub", (output, shift), result, node.origin)
 
+    def columns(self, weights: str) -> str:
+        """Weights of a depthwise convolution with the taps of a column side by side."""
+        array = self.constants[weights]
+        axis = column_axis(array.ndim - 1)
+        return self.constant(f"{weights}.columns", np.moveaxis(array, axis, -2))
+
     def excess(self, node: Node) -> Array:
         """What the products of a signed map come to too high, by output channel."""
         weights = self.constants[node.inputs[1]]
+        if node.op == "DepthwiseConv":
+            of_channels: Array = weights.sum(tuple(range(weights.ndim - 1)), dtype=np.int32) << 7
+            return of_channels
         groups = int(node.attributes.get("groups", 1))
         panels = weights if groups > 1 else weights[np.newaxis]
         summed = panels.sum(tuple(range(2, panels.ndim - 1)), dtype=np.int32)

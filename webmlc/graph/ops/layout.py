@@ -7,13 +7,16 @@ there are dimensions; matrices `[N/8][K][8]`), zero-padded to whole panels of ei
 which is what a vector load wants on the CPU and two `vec4` loads on the GPU; of one output channel
 `[1][KH][KW][I][1]`. Products of quantised
 maps (int8, uint8) are summed in int32; quantised weights of a float map are converted as they are
-read. Attribute `bytes` (of `Conv` and `MatMul`): maps and weights are int32 words of four of their
-channels; it names the map's own type, whose signed numbers count from their lowest one.
+read.
+
+Attribute `bytes`: products are of int32 words of four bytes; it names the map's type, whose signed
+numbers count from their lowest one. Of `Conv` and `MatMul`, maps and weights are words of four of
+their channels; of `DepthwiseConv`, weights are words of four taps of a column, `[KX][KY/4][C]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_expr, call, const, minimum, select
@@ -91,13 +94,46 @@ def _infer_depthwise(context: Context) -> tuple[TensorType, ...]:
 def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     data, weights = _tensor(tensors, 0), _tensor(tensors, 1)
     windows: Windows = context.attribute("windows")
+    bytes_ = context.attribute("bytes", "")
 
     def element(n: Expr, *axes: Expr) -> Expr:
         place, (c, *taps) = axes[: windows.rank], axes[windows.rank :]
-        value = data[(n, *windows.positions(place, taps), c)]
-        return _product(value, weights[(*taps, c)])
+
+        def at(taps: Sequence[Expr]) -> Expr:
+            return data[(n, *windows.positions(place, taps), c)]
+
+        if not bytes_:
+            return _product(at(taps), weights[(*taps, c)])
+        if weights.shape[-2] == Const(1):
+            taps[-1] = const(0)
+        return _product(_column(windows.kernel, taps, at), weights[(*taps, c)], bytes_)
 
     return (reduce("depthwise", context.outputs[0].shape, weights.shape[:-1], "add", element),)
+
+
+def column_axis(rank: int) -> int:
+    """The spatial axis along which a depthwise convolution of bytes has four taps in a word: not
+    the last, whose neighbouring pixels share the words.
+    """
+    return max(rank - 2, 0)
+
+
+def _column(
+    kernel: Sequence[int], taps: Sequence[Expr], at: Callable[[Sequence[Expr]], Expr]
+) -> Expr:
+    """The word of the taps that the last of `taps` counts four at a time, the others as they are;
+    zeros past the window.
+    """
+    *others, word = taps
+    axis = column_axis(len(kernel))
+
+    def byte(n: int) -> Expr:
+        tap = simplify(word * BYTES_PER_WORD + n)
+        inside = simplify(tap < kernel[axis])
+        value = at([*others[:axis], minimum(tap, kernel[axis] - 1), *others[axis:]])
+        return select(inside, value.astype(DType.int32), const(0))
+
+    return call("word_u8", *map(byte, range(BYTES_PER_WORD)))
 
 
 # -- pooling ---------------------------------------------------------------------------
@@ -212,17 +248,9 @@ def _pack_bytes(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
             value = weights[(*outer, minimum(channel, channels - 1), lane)].astype(DType.int32)
             return select(channel < channels, value, const(0))
 
-        return _word([byte(n) for n in range(BYTES_PER_WORD)])
+        return call("word_u8", *map(byte, range(BYTES_PER_WORD)))
 
     return (compute("pack_bytes", context.outputs[0].shape, element),)
-
-
-def _word(bytes_: Sequence[Expr]) -> Expr:
-    """Four int32 bytes, the first the lowest."""
-    word: Expr = const(0)
-    for n, byte in enumerate(bytes_):
-        word = word | call("shift_left", byte & 255, 8 * n)
-    return word
 
 
 # -- neighbours ------------------------------------------------------------------------
@@ -274,7 +302,7 @@ def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         if context.outputs[0].dtype == data.dtype:
             return at(flat)
         places = (flat * BYTES_PER_WORD + n for n in range(BYTES_PER_WORD))
-        return _word([at(place).astype(DType.int32) for place in places])
+        return call("word_u8", *(at(place).astype(DType.int32) for place in places))
 
     return (compute("view", shape, element),)
 

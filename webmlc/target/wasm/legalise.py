@@ -15,11 +15,13 @@ before                                             after
     T.isnan(x)                                         x != x
     T.cast(limited T.round(x), "uint8")                T.bitcast(limited x + 1.5·2²³) - ...
     T.dot_u8_i8(a, b)                                  T.dot_i16 of the even and the odd bytes
+    T.word_u8(a, b, c, d)       (scalars)              (a & 255) | (b & 255) << 8 | ...
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
@@ -40,6 +42,8 @@ def legalise(function: LoopFunction, has_dot: bool = False) -> LoopFunction:
         match node:
             case Call(op="dot_u8_i8", args=(a, b)) if node.lanes == 1 or not has_dot:
                 return _dot(a, b)
+            case Call(op="word_u8", args=args) if node.lanes == 1:
+                return _word(args)
         return _rule(node)
 
     return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, rule)))
@@ -123,6 +127,14 @@ def _dot(a: Expr, b: Expr) -> Expr:
     even, odd = a & mask, call("shift_right", a, literal(8, a)) & mask
     products = (call("dot_i16", even, call("even_i8", b)), call("dot_i16", odd, call("odd_i8", b)))
     return call("add", *products)
+
+
+def _word(numbers: Sequence[Expr]) -> Expr:
+    """The lowest bytes of four numbers, the first in the lowest bits."""
+    low, *others = (number & 255 for number in numbers)
+    for n, byte in enumerate(others, 1):
+        low = low | call("shift_left", byte, 8 * n)
+    return low
 
 
 def _limit(op: str, a: Expr, b: Expr) -> Expr | None:

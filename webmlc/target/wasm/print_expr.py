@@ -23,10 +23,12 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.wasm.table import (
     HALVES,
+    INTERLEAVED,
     LANE_LOADS,
     LANE_SHIFTS,
     LANE_STORES,
     LOADS,
+    LOWEST_BYTES,
     class_of,
     conversion,
     instruction,
@@ -140,6 +142,10 @@ class ExprPrinter:
             ):
                 x, y, z = self.value(a), self.value(b), self.value(c)
                 return f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {y} {x} {z})"
+            case Call(op="word_u8", args=args):
+                first, second, *others = map(self.lowest_bytes, args)
+                pairs = (INTERLEAVED[1].format(first, second), INTERLEAVED[1].format(*others))
+                return INTERLEAVED[2].format(*pairs)
             case Call(op="even_i8" | "odd_i8" as op, args=(a,)) if lanes > 1:
                 return HALVES[op].format(self.value(a))
             case Call(op="bit_not", args=(a,)) if lanes > 1:
@@ -160,6 +166,18 @@ class ExprPrinter:
         if name is None:
             raise self.unsayable(expr)
         return f"({name} {' '.join(self.value(a) for a in expr.args)})"
+
+    def lowest_bytes(self, value: Expr) -> str:
+        """A vector whose first four bytes are the lowest ones of the lanes: those in memory, where
+        they lie side by side.
+        """
+        match value:
+            case Cast(value=Load(buffer=buffer, indices=(Ramp(base=base, stride=Const(value=1)),))):
+                if buffer.dtype in (DType.int8, DType.uint8):
+                    return f"(v128.load32_zero{self.address(buffer, base)})"
+            case _ if _is_zero(value):
+                return self.value(value)
+        return LOWEST_BYTES.format(self.value(value))
 
     def select(self, expr: Call) -> str:
         condition, then, otherwise = expr.args

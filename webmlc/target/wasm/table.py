@@ -113,6 +113,15 @@ HALVES = {
 }
 """How every second byte becomes a signed half of a word."""
 
+INTERLEAVED = {
+    1: "(i8x16.shuffle 0 16 1 17 2 18 3 19 4 20 5 21 6 22 7 23 {} {})",
+    2: "(i8x16.shuffle 0 1 16 17 2 3 18 19 4 5 20 21 6 7 22 23 {} {})",
+}
+"""How the lower halves of two vectors become one, elements of so many bytes in turn."""
+
+LOWEST_BYTES = "(i8x16.swizzle {} (v128.const i8x16 0 4 8 12 0 4 8 12 0 4 8 12 0 4 8 12))"
+"""How the lowest byte of every lane becomes one of the first four."""
+
 LOADS = {
     DType.bool: "i32.load8_u",
     DType.uint8: "i32.load8_u",
