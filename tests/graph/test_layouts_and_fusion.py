@@ -223,9 +223,9 @@ g (float[1,8,HEIGHT,96] x) => (float[1,8,HEIGHT,96] y)
         ("96", "Relu(c)", ["conv_relu_pad", "depthwiseconv_relu"]),
         ("80", "Relu(c)", ["conv_relu", "pad", "depthwiseconv_relu"]),
         ("96", "Add(c, b)", ["conv_relu", "pad", "depthwiseconv_add"]),
-        ("h", "Relu(c)", ["conv_relu", "pad", "depthwiseconv_relu"]),
+        ("h", "Relu(c)", ["conv_relu_pad", "depthwiseconv_relu"]),
     ],
-    ids=["read once", "too small", "read twice", "a product of a symbolic number of rows"],
+    ids=["read once", "too small", "read twice", "of a symbolic size"],
 )
 def test_a_map_is_written_into_its_padding(height: str, last: str, expected: list[str]) -> None:
     text = PADDED.replace("HEIGHT", height).replace("LAST", last)

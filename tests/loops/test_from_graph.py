@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.graph.choose_layouts import choose_layouts
@@ -89,6 +90,24 @@ def test_pads_and_concats_write_disjoint_pieces_that_cover_the_output() -> None:
         assert len(list(blocks(kernel.body))) > 1
     for kernel in kernels(text, "webgpu").values():  # one dispatch: no block may wait for another
         assert len(list(blocks(kernel.body))) == 1
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 3), (0, 2, 0, 0), (2, 1, 1, 2)])
+def test_a_map_padded_with_its_own_elements_is_copied_as_it_is(mode, pads) -> None:
+    """Only what is past its ends is looked up, element by element."""
+    text = f"""
+    g (float[n,m] x) => (float[p,q] y) <int64[4] p = {{{",".join(map(str, pads))}}}> {{
+      y = Pad <mode = "{mode}"> (x, p)
+    }}
+    """
+    (kernel,) = kernels(text).values()
+    assert len(list(blocks(kernel.body))) == 1 + sum(size > 0 for size in pads)
+    x = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    expected = np.pad(x, tuple(zip(pads[:2], pads[2:], strict=True)), mode)
+    written = np.full(expected.shape, np.nan, np.float32)
+    run(kernel, {"in0": x, "out0": written}, {"n": 4, "m": 5})
+    assert np.array_equal(written, expected)
 
 
 def test_what_maps_a_concat_is_written_part_by_part() -> None:

@@ -25,7 +25,6 @@ from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, produ
 from webmlc.graph.meaning import MAPS, kind_of, pieces_of_node
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
-from webmlc.graph.ops.windows import Windows
 
 POINTWISE = MAPS | {"injective"}
 _LOOK_AHEAD = 24
@@ -131,9 +130,9 @@ class _Fusion:
         known = self.scope.type_of(live[0])
         if pad.op != "Pad" or pad in self.groups or known is None:
             return
+        if pad.attributes.get("mode", "constant") != "constant":
+            return  # what is written once, where it is read, has no mirror image
         sizes = [as_int(size) for size in known.shape[1:]]
-        if None in sizes and _is_one_product(group[0]):
-            return  # each row of the map would end in a remainder, instead of the last one
         if None not in sizes and math.prod(filter(None, sizes)) * known.dtype.bytes < _COPY:
             return
         data = placeholder(live[0], known.shape, known.dtype)
@@ -282,12 +281,6 @@ def _stays(node: Node) -> bool:
     control flow.
     """
     return node.op == "View" or is_bind(node) or (node.domain, node.op) in CONTROL
-
-
-def _is_one_product(node: Node) -> bool:
-    """True for a convolution by windows of one tap: a product of all pixels of the map."""
-    windows = node.attributes.get("windows")
-    return isinstance(windows, Windows) and windows.are_elements
 
 
 def _constant(node: Node) -> Node:

@@ -4,12 +4,12 @@ test inside its loops.
 A `Piece` is a pointwise tensor and where it goes in the output; pieces do not overlap.
 
     Concat(a, b)  ->  a at 0, b at a.shape[axis]
-    Pad(x)        ->  slabs of the fill value, x inside
+    Pad(x)        ->  slabs of the fill value, or of x's own elements; x inside
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,11 @@ from webmlc.core.expr import Const, Expr, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context
-from webmlc.graph.ops.slice import is_natural, pads_of
+from webmlc.graph.ops.slice import continued, is_natural, mirrored_axis, pads_of
 
 Tensors = tuple[Tensor | None, ...]
 Shape = tuple[Expr, ...]
+Element = Callable[..., Expr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,44 @@ def _concat(context: Context, tensors: Tensors) -> tuple[Piece, ...]:
 
 def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
     data = tensors[0]
-    if context.attribute("mode", "constant") != "constant" or data is None:
-        return None
     given = "pads" in context.node.attributes or context.value(1) is not None
-    attribute = np.asarray(context.attribute("value", 0), data.dtype.numpy)
-    value = context.constant(2) if context.has(2) else attribute
-    if not given or value is None:
+    if data is None or not given:
         return None
-    before, after = zip(*pads_of(context), strict=True)
-    if not all(map(is_natural, (*before, *after))):
+    pads = pads_of(context)
+    before, after = zip(*pads, strict=True)
+    fill = _fill(context, data, pads)
+    if fill is None or not all(map(is_natural, (*before, *after))):
         return None
-    fill = Const(value.item(), data.dtype)
     border = _border(context.outputs[0].shape, before, after, data.shape)
-    slabs = [Piece(compute("fill", shape, lambda *_: fill), start) for start, shape in border]
+    slabs = [Piece(compute("fill", shape, fill(start)), start) for start, shape in border]
     return (*slabs, Piece(_copy("pad", data), before))
+
+
+def _fill(
+    context: Context, data: Tensor, pads: Sequence[tuple[Expr, Expr]]
+) -> Callable[[Shape], Element] | None:
+    """The elements of a slab that starts there: the fill value, or elements of the map itself;
+    `None` where one loop over all does as well, or the value is not known.
+    """
+    mode = context.attribute("mode", "constant")
+    if mode == "constant":
+        attribute = np.asarray(context.attribute("value", 0), data.dtype.numpy)
+        value = context.constant(2) if context.has(2) else attribute
+        if value is None:
+            return None
+        fill = Const(value.item(), data.dtype)
+        return lambda _: lambda *_: fill
+    if mode == "reflect" and mirrored_axis(data.shape, pads) is not None:
+        return None
+
+    def of_slab(start: Shape) -> Element:
+        def element(*axes: Expr) -> Expr:
+            index = (axis + first for axis, first in zip(axes, start, strict=True))
+            return data[continued(mode, tuple(index), data.shape, pads)]
+
+        return element
+
+    return of_slab
 
 
 def _border(

@@ -225,7 +225,7 @@ def _pad_type(context: Context) -> tuple[TensorType, ...]:
 def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, pads = given(inputs, 0), pads_of(context)
     mode = context.attribute("mode", "constant")
-    mirrored = _mirrored_axis(x.shape, pads) if mode == "reflect" else None
+    mirrored = mirrored_axis(x.shape, pads) if mode == "reflect" else None
     if mirrored is not None:
         return (_mirrored(x, mirrored, pads[mirrored][0], context.outputs[0].shape),)
     constant = context.constant(2)
@@ -236,18 +236,15 @@ def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     dynamic = inputs[2] if len(inputs) > 2 and constant is None else None
 
     def element(*index: Expr) -> Expr:
+        if mode != "constant":
+            return x[continued(mode, index, x.shape, pads)]
         inside: Expr | None = None
         place: list[Expr] = []
         for i, size, (before, after) in zip(index, x.shape, pads, strict=True):
-            at = i - before
-            if before == ZERO and after == ZERO:
-                place.append(i)
-            elif mode == "constant":
-                place.append(at)
-                here = (at >= 0) & (at < size)
+            place.append(i - before)
+            if (before, after) != (ZERO, ZERO):
+                here = (i - before >= 0) & (i - before < size)
                 inside = here if inside is None else inside & here
-            else:
-                place.append(_outside(mode, at, size))
         if inside is None:
             return x[tuple(place)]
         filling = Const(fill, x.dtype) if dynamic is None else dynamic[(ZERO,) * dynamic.rank]
@@ -256,7 +253,7 @@ def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("pad", context.outputs[0].shape, element),)
 
 
-def _mirrored_axis(shape: Shape, pads: Sequence[tuple[Expr, Expr]]) -> int | None:
+def mirrored_axis(shape: Shape, pads: Sequence[tuple[Expr, Expr]]) -> int | None:
     """The one axis that reflection pads, of a known size, by less than that: `None` elsewhere."""
     padded = [axis for axis, ends in enumerate(pads) if ends != (ZERO, ZERO)]
     if len(padded) != 1:
@@ -281,8 +278,21 @@ def _mirrored(x: Tensor, axis: int, before: Expr, shape: Shape) -> Tensor:
     return compute("pad", shape, element)
 
 
-def _outside(mode: str, at: Expr, size: Expr) -> Expr:
-    """The element that stands at `at` in a tensor continued at both ends."""
+def continued(
+    mode: str, index: Sequence[Expr], shape: Shape, pads: Sequence[tuple[Expr, Expr]]
+) -> tuple[Expr, ...]:
+    """The element of a tensor of that shape that stands at `index` where it is padded with its own
+    elements.
+    """
+    ends = zip(index, shape, pads, strict=True)
+    return tuple(
+        i if (before, after) == (ZERO, ZERO) else _continued(mode, i - before, size)
+        for i, size, (before, after) in ends
+    )
+
+
+def _continued(mode: str, at: Expr, size: Expr) -> Expr:
+    """The element that stands at `at` of a dimension continued at both ends."""
     match mode:
         case "edge":
             return minimum(maximum(at, 0), size - 1)
