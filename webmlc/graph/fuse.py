@@ -4,7 +4,8 @@ In: a function after layouts. Out: a function whose nodes are `fused` (attribute
 as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). Three
 steps: every contraction and reduction takes the elementwise nodes that follow it as its epilogue,
 and on the CPU the padding of what they make, so that it is written where it is read; every
-reduction takes the pointwise nodes that only it reads; what is left joins by itself.
+reduction and every Concat take the pointwise nodes that only they read; what is left joins by
+itself.
 
     %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
     relu, add}
@@ -87,7 +88,11 @@ class _Fusion:
                     self.take_padding(self.groups[node])
         for node in self.function.nodes:
             if kind_of(node) == "reduction" and node.domain == "":
-                self.take_prologue(self.groups[node])
+                self.take_prologue(self.groups[node], MAPS)
+        for node in self.function.nodes:
+            if node.op == "Concat" and node not in self.groups:
+                self.take_epilogue([node], POINTWISE)
+                self.take_prologue(self.groups[node], POINTWISE)
         for node in self.function.nodes:
             if node not in self.groups and not _stays(node):
                 kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
@@ -203,16 +208,19 @@ class _Fusion:
         array = self.function.constants.get(value)
         return array is not None and array.size == 1
 
-    def take_prologue(self, group: list[Node]) -> None:
-        """Grow a reduction's group backward over elementwise nodes that only the group reads.
+    def take_prologue(self, group: list[Node], kinds: frozenset[str]) -> None:
+        """Grow a group backward over nodes of these kinds that only the group reads.
 
-        Windows (the pools of domain `webmlc`) read an element many times and take nothing; what
-        rearranges elements is better written once than computed in every stage.
+        Windows (the pools of domain `webmlc`) read an element many times and take nothing. What
+        rearranges elements is better written once than computed in every stage of a reduction; a
+        part of a Concat is read once, but a kernel that only transposes does it block by block.
         """
         queue = [i for node in group for i in node.inputs if i]
         while queue:
             maker = self.makers.get(queue.pop(0))
-            if maker is None or maker in self.groups or kind_of(maker) not in MAPS:
+            if maker is None or maker in self.groups or kind_of(maker) not in kinds:
+                continue
+            if maker.op in ("Concat", "Transpose"):
                 continue
             members = set(group)
             only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))
