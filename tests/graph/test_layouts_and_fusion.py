@@ -315,3 +315,39 @@ def test_a_transposed_convolution_is_an_ordinary_one_with_its_epilogue() -> None
     """
     found = [name for name in groups(module(text)) if name != "View"]
     assert found == ["transpose", "conv_sigmoid", "transpose"]
+
+
+def test_a_concat_takes_the_parts_that_only_it_reads() -> None:
+    text = """
+    g (float[1,2,8] x, float[1,2,4] z) => (float[1,2,8] y) <int64[1] s = {1}, int64[1] e = {8},
+      int64[1] a = {2}, int64[1] t = {2}> {
+      p = Slice(x, s, e, a, t)
+      q = Tanh(z)
+      y = Concat <axis = 2> (p, q)
+    }
+    """
+    assert groups(module(text)) == ["slice_tanh_concat"]
+
+
+def test_a_pointwise_group_takes_what_only_it_reads() -> None:
+    """Whatever comes first; of symbolic sizes, too, that are equal unless one is broadcast."""
+    text = """
+    g (float[n,m,8] x, float[p,q,8] z) => (float[n,m,8] y) {
+      a = Tanh(x)
+      b = Sigmoid(z)
+      c = Relu(b)
+      y = Add(a, c)
+    }
+    """
+    assert groups(module(text)) == ["tanh_sigmoid_relu_add"]
+
+
+def test_what_is_broadcast_is_computed_once() -> None:
+    text = """
+    g (float[4,8] x, float[8] z) => (float[4,8] y) {
+      a = Tanh(x)
+      b = Sigmoid(z)
+      y = Add(a, b)
+    }
+    """
+    assert groups(module(text)) == ["sigmoid", "tanh_add"]

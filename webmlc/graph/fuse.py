@@ -4,8 +4,7 @@ In: a function after layouts. Out: a function whose nodes are `fused` (attribute
 as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). Three
 steps: every contraction and reduction takes the elementwise nodes that follow it as its epilogue,
 and on the CPU the padding of what they make, so that it is written where it is read; every
-reduction and every Concat take the pointwise nodes that only they read; what is left joins by
-itself.
+reduction takes the elementwise nodes that only it reads; what is left joins by itself.
 
     %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
     relu, add}
@@ -15,10 +14,10 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Expr, as_int
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.bound_symbols import BoundSymbols
 from webmlc.graph.compute import placeholder
@@ -97,6 +96,8 @@ class _Fusion:
             if node not in self.groups and not _stays(node):
                 kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
                 self.take_epilogue([node], kinds)
+                if kinds:
+                    self.take_prologue(self.groups[node], POINTWISE)
         return self.build()
 
     def take_epilogue(self, group: list[Node], kinds: frozenset[str]) -> None:
@@ -173,7 +174,7 @@ class _Fusion:
         shape = self.function.type(node.outputs[0]).shape
         if kind_of(node) == "injective":
             return pointwise and node.op != "Concat"
-        return len(shape) == anchor.rank and all(map(prove_equal, shape, anchor.shape))
+        return _is_same(shape, anchor.shape) or (pointwise and _may_be_same(shape, anchor.shape))
 
     def live_out(self, group: Iterable[Node]) -> list[str]:
         """Values made in the group that are read outside it or returned."""
@@ -220,7 +221,7 @@ class _Fusion:
             maker = self.makers.get(queue.pop(0))
             if maker is None or maker in self.groups or kind_of(maker) not in kinds:
                 continue
-            if maker.op in ("Concat", "Transpose"):
+            if kinds is POINTWISE and not self.is_read_once(maker):
                 continue
             members = set(group)
             only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))
@@ -231,6 +232,16 @@ class _Fusion:
             group.insert(0, maker)
             self.groups[maker] = group
             queue += [i for i in maker.inputs if i]
+
+    def is_read_once(self, maker: Node) -> bool:
+        """True where what reads a pointwise node's result reads every element once, and no kernel
+        of its own would write it faster.
+        """
+        if maker.op in ("Concat", "Transpose") or len(maker.outputs) != 1:
+            return False
+        shape = self.function.type(maker.outputs[0]).shape
+        maps = [user for user in self.users[maker.outputs[0]] if kind_of(user) in MAPS]
+        return all(_may_be_same(shape, self.function.type(u.outputs[0]).shape) for u in maps)
 
     def build(self) -> Function:
         """The function of `fused` and `View` nodes, in an order that respects their dependences."""
@@ -282,6 +293,21 @@ class _Fusion:
         )
         origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
         return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
+
+
+def _is_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
+    return len(shape) == len(other) and all(map(prove_equal, shape, other))
+
+
+def _may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
+    """True also where symbolic sizes before the last differ in form: were one of them 1, what
+    little a pointwise group computes would be repeated.
+    """
+    if len(shape) != len(other):
+        return False
+    pairs = [pair for pair in zip(shape, other, strict=True) if not prove_equal(*pair)]
+    last = not shape or prove_equal(shape[-1], other[-1])
+    return last and all(as_int(size) is None for pair in pairs for size in pair)
 
 
 def _stays(node: Node) -> bool:
