@@ -4,7 +4,8 @@ In: a function after layouts. Out: a function whose nodes are `fused` (attribute
 as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). Three
 steps: every contraction and reduction takes the elementwise nodes that follow it as its epilogue,
 and on the CPU the padding of what they make, so that it is written where it is read; every
-reduction takes the elementwise nodes that only it reads; what is left joins by itself.
+reduction takes the elementwise nodes that only it reads; what is left joins by itself, forward and
+backward.
 
     %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
     relu, add}
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.expr import Expr, as_int
@@ -87,17 +88,17 @@ class _Fusion:
                     self.take_padding(self.groups[node])
         for node in self.function.nodes:
             if kind_of(node) == "reduction" and node.domain == "":
-                self.take_prologue(self.groups[node], MAPS)
+                self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
         for node in self.function.nodes:
             if node.op == "Concat" and node not in self.groups:
                 self.take_epilogue([node], POINTWISE)
-                self.take_prologue(self.groups[node], POINTWISE)
+                self.take_prologue(self.groups[node], self.is_read_once)
         for node in self.function.nodes:
             if node not in self.groups and not _stays(node):
                 kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
                 self.take_epilogue([node], kinds)
                 if kinds:
-                    self.take_prologue(self.groups[node], POINTWISE)
+                    self.take_prologue(self.groups[node], self.is_read_once)
         return self.build()
 
     def take_epilogue(self, group: list[Node], kinds: frozenset[str]) -> None:
@@ -209,19 +210,16 @@ class _Fusion:
         array = self.function.constants.get(value)
         return array is not None and array.size == 1
 
-    def take_prologue(self, group: list[Node], kinds: frozenset[str]) -> None:
-        """Grow a group backward over nodes of these kinds that only the group reads.
+    def take_prologue(self, group: list[Node], fits: Callable[[Node], bool]) -> None:
+        """Grow a group backward over nodes that fit and that only the group reads.
 
-        Windows (the pools of domain `webmlc`) read an element many times and take nothing. What
-        rearranges elements is better written once than computed in every stage of a reduction; a
-        part of a Concat is read once, but a kernel that only transposes does it block by block.
+        Windows (the pools of domain `webmlc`) read an element many times and take nothing; what
+        rearranges elements is better written once than computed in every stage of a reduction.
         """
         queue = [i for node in group for i in node.inputs if i]
         while queue:
             maker = self.makers.get(queue.pop(0))
-            if maker is None or maker in self.groups or kind_of(maker) not in kinds:
-                continue
-            if kinds is POINTWISE and not self.is_read_once(maker):
+            if maker is None or maker in self.groups or not fits(maker):
                 continue
             members = set(group)
             only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))
@@ -234,10 +232,12 @@ class _Fusion:
             queue += [i for i in maker.inputs if i]
 
     def is_read_once(self, maker: Node) -> bool:
-        """True where what reads a pointwise node's result reads every element once, and no kernel
-        of its own would write it faster.
+        """True for a pointwise node whose readers take every element once, and which no kernel of
+        its own does better: parts are put together one by one, and transposed block by block.
         """
-        if maker.op in ("Concat", "Transpose") or len(maker.outputs) != 1:
+        if kind_of(maker) not in POINTWISE or maker.op in ("Concat", "Transpose"):
+            return False
+        if len(maker.outputs) != 1:
             return False
         shape = self.function.type(maker.outputs[0]).shape
         maps = [user for user in self.users[maker.outputs[0]] if kind_of(user) in MAPS]

@@ -63,8 +63,8 @@ def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
 def _fill(
     context: Context, data: Tensor, pads: Sequence[tuple[Expr, Expr]]
 ) -> Callable[[Shape], Element] | None:
-    """The elements of a slab that starts there: the fill value, or elements of the map itself;
-    `None` where one loop over all does as well, or the value is not known.
+    """What gives the elements of a slab by where it starts: the fill value, or the map's own
+    elements; `None` where a run gives the value, or one loop over all does as well.
     """
     mode = context.attribute("mode", "constant")
     if mode == "constant":
