@@ -22,6 +22,7 @@ from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
+from webmlc.graph.concat_in_place import concat_in_place
 from webmlc.graph.duplicate_dequantisation import duplicate_dequantisation
 from webmlc.graph.flush_subnormals import flush_subnormals
 from webmlc.graph.fold_constants import fold_constants
@@ -150,6 +151,8 @@ def _kernels_of(module: Module, device: Device, watch: Watcher) -> Module:
     else:
         module = _seen(watch, "webgpu: split concats", split_concats(module, limits))
     module = _seen(watch, f"{device}: fuse", fuse(module, limits))
+    if device == "wasm":
+        module = _seen(watch, "wasm: concat in place", concat_in_place(module))
     module = _seen(watch, f"{device}: lower", lower_module(module, device))
     if device == "webgpu":
         factored = factor_reductions(module, WEBGPU)
@@ -171,7 +174,7 @@ def _wasm_modules(
     """
     made: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
     calls = module_calls(programs, described)
-    steps = [Step(call.kernel, call.slots, call.control) for call in calls]
+    steps = [Step(c.kernel, c.slots, c.displacements, c.control) for c in calls]
     kernels = {
         call.kernel: lowered[call.program].kernels[call.source]
         for call in calls

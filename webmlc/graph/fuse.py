@@ -284,7 +284,7 @@ class _Fusion:
         outputs = tuple(o for node in members for o in node.outputs if o in live)
         values = sorted({v for node in ordered for v in (*node.inputs, *node.outputs) if v})
         body = Function(
-            _kernel_name(members),
+            kernel_name(members),
             inputs,
             outputs,
             ordered,
@@ -341,7 +341,7 @@ def _binds_together(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
     return tuple(sorted(nodes, key=rank.__getitem__))
 
 
-def _kernel_name(members: list[Node]) -> str:
+def kernel_name(members: Sequence[Node]) -> str:
     """The operators' names; `And`, `Range` and their like would be words of Python's."""
     name = "_".join(node.op.lower() for node in members[:4])
     return f"{name}_" if keyword.iskeyword(name) or name == "range" else name

@@ -108,21 +108,15 @@ def _copy(name: str, tensor: Tensor) -> Tensor:
     return compute(name, tensor.shape, lambda *axes: tensor[axes])
 
 
-def _put_slice(context: Context, tensors: Tensors) -> tuple[Piece, ...]:
-    """One slice of the output, the rest of which keeps what it holds."""
+def _put(context: Context, tensors: Tensors) -> tuple[Piece, ...]:
+    """A part of the output, the rest of which keeps what it holds."""
     (data,) = tensors
     assert data is not None
-    axis: int = context.attribute("axis")
-    shape = (*data.shape[:axis], const(1), *data.shape[axis:])
-    part = compute("put", shape, lambda *i: data[(*i[:axis], *i[axis + 1 :])])
-    offsets = tuple(
-        context.attribute("position") if d == axis else const(0) for d in range(len(shape))
-    )
-    return (Piece(part, offsets),)
+    return (Piece(_copy("put", data), context.attribute("offsets")),)
 
 
 PIECES: dict[tuple[str, str], Callable[[Context, Tensors], tuple[Piece, ...] | None]] = {
     ("", "Concat"): _concat,
     ("", "Pad"): _pad,
-    ("webmlc", "PutSlice"): _put_slice,
+    ("webmlc", "Put"): _put,
 }

@@ -131,10 +131,11 @@ class _Lowering:
         pieces: dict[str, tuple[Piece, ...]] = {}
         for node in self.body.nodes:
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
-            output, in_parts = node.outputs[0], self.device == "wasm" or node.op == "PutSlice"
+            output, in_parts = node.outputs[0], self.device == "wasm" or node.op == "Put"
             parts = pieces_of_node(node, self.body, inputs) if in_parts else None
             if parts is not None:
-                pieces[output] = parts
+                inside = pieces.get(node.inputs[0], ()) if node.op == "Put" else ()
+                pieces[output] = _moved(inside, parts[0].offsets) if inside else parts
                 if output in self.body.outputs:
                     continue
             results = compute_node(node, self.body, inputs)
@@ -304,6 +305,15 @@ def _part(tensor: Tensor, piece: Piece) -> Piece:
         return tensor[tuple(v + o for v, o in zip(axes, piece.offsets, strict=True))]
 
     return Piece(compute(tensor.name, piece.tensor.shape, element), piece.offsets)
+
+
+def _moved(pieces: Sequence[Piece], offsets: tuple[Expr, ...]) -> tuple[Piece, ...]:
+    """The pieces of a value that is itself a piece, at `offsets`."""
+
+    def sums(own: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(simplify(a + b) for a, b in zip(own, offsets, strict=True))
+
+    return tuple(replace(piece, offsets=sums(piece.offsets)) for piece in pieces)
 
 
 def _ranges(axes: Sequence[Axis]) -> dict[Var, Interval]:

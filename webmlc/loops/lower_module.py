@@ -3,8 +3,8 @@
 In: a fused module and a target device. Out: the module with `kernels` (naive loop functions, equal
 ones once) and functions of `call_kernel` nodes (attributes `kernel`, `device`, and `constants`,
 the parameters that hold constants: a GPU binds those read-only; destination passing: the outputs
-are arguments too), `View`s, `Bind`s and control flow. On webgpu, a kernel without a GPU form gets
-the device `wasm`: a CPU segment of the same package; its attribute `reason` says why.
+are arguments too), `View`s, `Join`s, `Bind`s and control flow. On webgpu, a kernel without a GPU
+form gets the device `wasm`: a CPU segment of the same package; its attribute `reason` says why.
 
 Control flow keeps its functions, whose results go where the node's outputs are: a branch writes
 them at its end; a loop starts with copies of its initial values, and an iteration ends with putting
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr
+from webmlc.core.expr import Expr, const
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope
@@ -33,8 +33,8 @@ from webmlc.loops.kernels import Kernels, lower_body
 def lower_module(module: Module, device: Device) -> Module:
     """Lower `main`, and the functions that it runs, for a device; see the module's docstring.
 
-    needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Bind` or of `CONTROL`;
-    what a node of `CONTROL` runs stays on one device.
+    needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Join`, `Bind` or of
+    `CONTROL`; what a node of `CONTROL` runs stays on one device.
     """
     constants = frozenset(c for f in module.functions.values() for c in f.constants)
     lowering = _Lowering(module, Kernels(constants))
@@ -213,30 +213,35 @@ def _copy(value: str, target: str, function: Function, like: str = "") -> Node:
         known = value_type(function, like or value)
         constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
     inner = Node("Identity", (value,), (target,))
-    return _kernel("copy", inner, value, {value: known, target: known}, constants)
+    return _kernel("copy", (inner,), value, {value: known, target: known}, constants)
 
 
 def _put_slice(value: str, target: str, where: Slice, function: Function) -> Node:
     """A kernel that writes a value into its place in a larger one."""
     constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
-    types = {value: value_type(function, value), target: where.type}
-    attributes: dict[str, Attribute] = {"types": (where.type,)}
-    attributes |= {"axis": where.axis, "position": where.position}
-    inner = Node("PutSlice", (value,), (target,), attributes, "webmlc")
-    return _kernel("put_slice", inner, value, types, constants)
+    known, whole = value_type(function, value), where.type
+    shape = (*known.shape[: where.axis], const(1), *known.shape[where.axis :])
+    offsets = tuple(where.position if d == where.axis else const(0) for d in range(whole.rank))
+    part = f"{value}.slice"
+    unsqueeze = Node("Unsqueeze", (value,), (part,), {"axes": (where.axis,)})
+    attributes: dict[str, Attribute] = {"types": (whole,), "offsets": offsets}
+    put = Node("Put", (part,), (target,), attributes, "webmlc")
+    types = {value: known, part: TensorType(known.dtype, shape), target: whole}
+    return _kernel("put_slice", (unsqueeze, put), value, types, constants)
 
 
 def _kernel(
     name: str,
-    inner: Node,
+    nodes: tuple[Node, ...],
     value: str,
     types: dict[str, TensorType],
     constants: dict[str, Array],
 ) -> Node:
-    """A fused node of one node that reads one value."""
+    """A fused node of nodes that read one value."""
     inputs = () if constants else (value,)
-    body = Function(name, inputs, inner.outputs, (inner,), types, constants)
-    return Node("fused", inputs, inner.outputs, {"body": body}, "webmlc")
+    outputs = nodes[-1].outputs
+    body = Function(name, inputs, outputs, nodes, types, constants)
+    return Node("fused", inputs, outputs, {"body": body}, "webmlc")
 
 
 def value_type(function: Function, value: str) -> TensorType:

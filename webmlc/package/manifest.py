@@ -106,7 +106,8 @@ class Step:
     what decides which step is next.
 
     `workgroups` is the dispatch of a webgpu step; `origin` the ONNX nodes it computes; `reason`
-    why a step of a webgpu program runs on the CPU.
+    why a step of a webgpu program runs on the CPU; `displacements` the bytes from a buffer's start
+    to each argument of a wasm step, () where all are 0 (its module adds them: no file holds them).
     """
 
     device: Device
@@ -118,6 +119,7 @@ class Step:
     origin: tuple[str, ...] = ()
     reason: str = ""
     control: Control | None = None
+    displacements: tuple[int, ...] = ()
 
     @property
     def written(self) -> tuple[str, ...]:

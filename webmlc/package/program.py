@@ -1,7 +1,8 @@
 """A lowered module becomes a program: buffers with slots, steps in order.
 
-In: a `main` of `call_kernel`, `View` and `Bind` nodes. Out: `ProgramParts` for the manifest. A view
-has no buffer of its own: it is its source's bytes under another shape.
+In: a `main` of `call_kernel`, `View`, `Join` and `Bind` nodes. Out: `ProgramParts` for the
+manifest. A view has no buffer of its own: it is its source's bytes under another shape. Nor have
+the parts of a join: each is the joined value's bytes from some displacement on.
 """
 
 from __future__ import annotations
@@ -60,14 +61,15 @@ def signature(function: Function) -> Signature:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """A step of the wasm module: the kernel under its name there, where it comes from, and the
-    slots of its arguments.
+    """A step of the wasm module: the kernel under its name there, where it comes from, the slots of
+    its arguments, and the bytes from what a slot holds to the argument, if there are any.
     """
 
     kernel: str
     program: Device
     source: str
     slots: tuple[int, ...]
+    displacements: tuple[int, ...] = ()
     control: ModuleControl | None = None
 
 
@@ -101,7 +103,8 @@ def module_calls(
             if step.control is not None:
                 counter = symbols.get(step.control.symbol)
                 control = ModuleControl(step.control.kind, numbers[step.control.target], counter)
-            calls.append(ModuleCall(name, device, step.kernel, arguments, control))
+            call = ModuleCall(name, device, step.kernel, arguments, step.displacements, control)
+            calls.append(call)
     return tuple(calls)
 
 
@@ -127,7 +130,7 @@ def program_parts(module: Module) -> ProgramParts:
 def _made_of_constants(module: Module) -> list[Node]:
     """The kernel calls (and views) of a CPU program that depend on constants and on each other
     only, not on symbols either. What a loop starts from is no such value: every iteration writes it
-    again.
+    again; nor is a part of a join, most of which a run makes.
     """
     main = module.main
     calls = [node for node in main.nodes if node.op == "call_kernel"]
@@ -137,6 +140,7 @@ def _made_of_constants(module: Module) -> list[Node]:
     early: list[Node] = []
     states = {v for node in main.nodes if node.op == "Loop" for v in node.outputs}
     states |= {node.inputs[0] for node in main.nodes if node.op == "Loop"}
+    states |= {v for node in main.nodes if node.op == "Join" for v in node.inputs}
     for node in main.nodes:
         fixed = node.op in ("call_kernel", "View") and bool(node.inputs)
         fixed = fixed and states.isdisjoint(node.outputs)
@@ -149,21 +153,33 @@ def _made_of_constants(module: Module) -> list[Node]:
 
 @dataclass(slots=True)
 class _Steps:
-    """The steps so far, the binds with the number of steps before each, and the buffers that views
-    and the inputs of functions stand for.
+    """The steps so far, the binds with the number of steps before each, the buffers that views and
+    the inputs of functions stand for, and those in which the parts of joins lie, and where.
     """
 
     module: Module
     steps: list[Step] = field(default_factory=list)
     binds: list[tuple[Bind, int]] = field(default_factory=list)
     roots: dict[str, str] = field(default_factory=dict)
+    spots: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def root(self, value: str) -> str:
         """The buffer that holds a value."""
-        return self.roots.get(value, value)
+        value = self.roots.get(value, value)
+        return self.root(self.spots[value][0]) if value in self.spots else value
+
+    def displacement(self, value: str) -> int:
+        """Bytes from the start of its buffer to a value."""
+        whole, start = self.spots.get(self.roots.get(value, value), ("", 0))
+        return start + self.displacement(whole) if whole else 0
 
     def function(self, function: Function) -> None:
         """Append a function's steps."""
+        for node in function.nodes:
+            if node.op == "Join":
+                unit = function.type(node.outputs[0]).dtype.bytes
+                for value, start in zip(node.inputs, node.attributes["starts"], strict=True):
+                    self.spots[value] = (node.outputs[0], start * unit)
         for node in function.nodes:
             match node.op:
                 case "View":
@@ -192,14 +208,17 @@ class _Steps:
     def call(self, node: Node) -> Step:
         """The step of a kernel call."""
         kernel = self.module.kernels[str(node.attributes["kernel"])]
+        arguments = (*node.inputs, *node.outputs)
+        displacements = tuple(map(self.displacement, arguments))
         return Step(
             _device(node),
             kernel.name,
-            tuple(self.root(v) for v in (*node.inputs, *node.outputs)),
+            tuple(map(self.root, arguments)),
             len(node.outputs),
             tuple(s.name for s in kernel.symbols),
             origin=node.origin,
             reason=str(node.attributes.get("reason", "")),
+            displacements=displacements if any(displacements) else (),
         )
 
     def branches(self, node: Node) -> None:

@@ -205,7 +205,9 @@ def _program(device: Device, parts: Parts) -> Program:
     module_base = 0
     if device == "webgpu" and "wasm" in parts.programs:
         module_base = len(parts.programs["wasm"].steps)
-    steps = tuple(replace(s, symbols=()) if s.device == "wasm" else s for s in given.steps)
+    steps = tuple(
+        replace(s, symbols=(), displacements=()) if s.device == "wasm" else s for s in given.steps
+    )
     uses_wasm = any(s.device == "wasm" for s in steps) or device == "wasm"
     uses_webgpu = any(s.device == "webgpu" for s in steps)
     return Program(

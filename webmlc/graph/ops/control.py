@@ -14,13 +14,14 @@ from itertools import repeat, zip_longest
 import numpy as np
 
 from webmlc.core.expr import as_expr, as_int
-from webmlc.graph.ir import Attribute, Function, Node, TensorType
+from webmlc.graph.ir import Attribute, Function, Node
 from webmlc.graph.ops.operator import (
     Builder,
     Context,
     NotSupportedError,
     Operator,
     UnknownValueError,
+    given_types,
 )
 
 UNROLLED_NODES, UNROLLED_VALUES = 64, 4096
@@ -37,12 +38,6 @@ CONTROL = frozenset({("webmlc", "If"), ("webmlc", "Loop")})
 """The nodes that run functions of the module."""
 
 _PLACES = ("scan_output_axes", "scan_output_directions")
-
-
-def _result_types(context: Context) -> tuple[TensorType, ...]:
-    """What outlining found out of the functions that the node runs."""
-    types: tuple[TensorType, ...] = context.attribute("types")
-    return types
 
 
 def _if(context: Context, builder: Builder) -> tuple[str, ...] | None:
@@ -298,10 +293,9 @@ def _scan_form(node: Node, opset: int) -> Node:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("If", _result_types, expand=_if),
-    Operator("Loop", _result_types, expand=_loop),
-    Operator("Scan", _result_types, expand=_scan, normalise=_scan_form),
-    Operator("If", _result_types, domain="webmlc"),
-    Operator("Loop", _result_types, domain="webmlc"),
-    Operator("PutSlice", _result_types, domain="webmlc"),
+    Operator("If", given_types, expand=_if),
+    Operator("Loop", given_types, expand=_loop),
+    Operator("Scan", given_types, expand=_scan, normalise=_scan_form),
+    Operator("If", given_types, domain="webmlc"),
+    Operator("Loop", given_types, domain="webmlc"),
 )

@@ -317,6 +317,12 @@ class Scope:
         )
 
 
+def given_types(context: Context) -> tuple[TensorType, ...]:
+    """The `infer` of rows whose nodes say the types themselves."""
+    types: tuple[TensorType, ...] = context.attribute("types")
+    return types
+
+
 def always_expands(context: Context) -> tuple[TensorType, ...]:
     """The `infer` of rows that are always written out."""
     raise NotSupportedError("this operator is always written out")

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal
 
 from webmlc.core.errors import InternalError
@@ -58,10 +59,14 @@ class ModuleControl:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a kernel: the slots of its buffers, then of its symbols; or a decision."""
+    """One call of a kernel: the slots of its buffers, then of its symbols; or a decision.
+
+    `displacements` are added to what the first slots hold: bytes from where a buffer starts.
+    """
 
     kernel: str
     arguments: tuple[int, ...]
+    displacements: tuple[int, ...] = ()
     control: ModuleControl | None = None
 
 
@@ -136,7 +141,8 @@ def _call(kernels: Mapping[str, LoopFunction], index: int, step: Step) -> list[s
             f"wasm: step {index} gives {len(step.arguments)} arguments to {step.kernel}, "
             f"which takes {expected}"
         )
-    return [f"  (call ${step.kernel} {' '.join(map(_slot, step.arguments))})"]
+    arguments = zip_longest(step.arguments, step.displacements, fillvalue=0)
+    return [f"  (call ${step.kernel} {' '.join(_slot(*argument) for argument in arguments)})"]
 
 
 def _decide(step: Step, control: ModuleControl) -> list[str]:
@@ -168,9 +174,10 @@ def _decide(step: Step, control: ModuleControl) -> list[str]:
     return [*lines, f"  (if {test} (then {jump}))"]
 
 
-def _slot(slot: int) -> str:
-    """What a slot holds."""
-    return f"(i32.load offset={SLOTS + 4 * slot} (i32.const 0))"
+def _slot(slot: int, displacement: int = 0) -> str:
+    """What a slot holds, and so much more."""
+    held = f"(i32.load offset={SLOTS + 4 * slot} (i32.const 0))"
+    return f"(i32.add {held} (i32.const {displacement}))" if displacement else held
 
 
 _RUN = f"""(func $run (export "run")

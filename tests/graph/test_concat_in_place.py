@@ -1,0 +1,107 @@
+"""Concat in place: which parts are written where they go, and that results are onnxruntime's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.against_onnxruntime import check, parse
+from webmlc.compile import compile_model
+from webmlc.core.stages import Stage
+
+
+def _model(nodes: str) -> onnx.ModelProto:
+    """Nodes that make `j` out of `x` of 8 channels, and of `a` and `b`, convolutions of 4 and 5."""
+    rng = np.random.default_rng(0)
+    sizes = {"u": (4, 8, 1, 1), "v": (5, 8, 1, 1), "k": (6, 9, 1, 1)}
+    weights = (
+        f"float[{','.join(map(str, shape))}] {name} = "
+        f"{{{', '.join(f'{value:.2f}' for value in rng.standard_normal(shape).ravel())}}}"
+        for name, shape in sizes.items()
+    )
+    return parse(
+        f"g (float[n,8,6,6] x) => (float[n,c,h,w] y) <{', '.join(weights)}> "
+        f"{{ a = Conv(x, u) b = Conv(x, v) {nodes} y = MaxPool<kernel_shape = [2, 2]>(j) }}"
+    )
+
+
+def _kernels(model: onnx.ModelProto) -> Counter[str]:
+    """How many kernels of each name, and how many joins, a model becomes."""
+    texts: list[str] = []
+
+    def watch(stage: Stage) -> None:
+        if stage.title == "wasm: concat in place":
+            texts.append(stage.text())
+
+    compile_model(model, "wasm", on_stage=watch)
+    (text,) = texts
+    bodies = (word for word in text.split() if word.startswith("{body=@"))
+    found = Counter(word.removeprefix("{body=@").removesuffix("}") for word in bodies)
+    return found + Counter(join=text.count("webmlc.Join"))
+
+
+CASES = {
+    "two convolutions": (
+        "r = Relu(a) j = Concat<axis = 1>(r, b)",
+        {"join": 1, "conv_relu_put": 1, "conv_put": 1},
+    ),
+    "a part that a pointwise kernel reads, too": (
+        "s = Sin(b) j = Concat<axis = 1>(a, s, b)",
+        {"join": 1, "conv_put": 2, "sin_put": 1},
+    ),
+    "a Concat in a Concat, read in between": (
+        "s = Concat<axis = 1>(a, b) t = Sin(s) c = Conv(t, k) j = Concat<axis = 1>(s, c)",
+        {"join": 2, "conv_put": 3, "sin": 1},
+    ),
+    "a Concat in a Concat of another axis": (
+        "z = Sin(x) c = Conv(z, u) d = Conv(z, v) s = Concat<axis = 1>(a, b) "
+        "t = Concat<axis = 1>(d, c) j = Concat<axis = 2>(s, t)",
+        {"join": 3, "conv_put": 4, "sin_transpose": 1},
+    ),
+    "the smaller part is an input": (
+        "j = Concat<axis = 1>(a, x, b)",
+        {"join": 1, "conv_put": 2, "put": 1},
+    ),
+    "a Concat copies what lies in another": (
+        "s = Concat<axis = 1>(a, b) t = Concat<axis = 1>(a, x) "
+        "m = MaxPool<kernel_shape = [1, 1]>(t) j = Concat<axis = 1>(s, m)",
+        {"join": 2, "conv_put": 2, "concat": 1, "maxpool_put": 1},
+    ),
+    "the larger part is an input": (
+        "j = Concat<axis = 1>(x, a)",
+        {"conv": 1, "concat": 1},
+    ),
+    "one part twice": ("j = Concat<axis = 1>(a, a)", {"conv": 1, "concat": 1}),
+    "a part that a convolution reads": (
+        "z = MaxPool<kernel_shape = [1, 1]>(x) c = Conv(z, u) j = Concat<axis = 1>(z, c)",
+        {"conv": 1, "maxpool": 1, "concat": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parts_are_written_in_place(case: str, tmp_path: Path) -> None:
+    nodes, kernels = CASES[case]
+    model = _model(nodes)
+    around = {"transpose": 2, "maxpool": 1}
+    assert _kernels(model) == Counter(kernels) + Counter(around)
+    x = np.random.default_rng(1).standard_normal((3, 8, 6, 6)).astype(np.float32)
+    check(model, tmp_path, {"x": x}, {"x": x[:1]})
+
+
+def test_what_loading_makes_is_copied_in_every_run(tmp_path: Path) -> None:
+    """The rest of the whole's bytes hold other values between two runs."""
+    values = ", ".join(str(k % 13) for k in range(72))
+    model = parse(
+        "g (float[1,2,6,6] x) => (float[1,c,h,w] y) <float[3,2,1,1] u = {1, 2, 3, 4, 5, 6}, "
+        f"int8[1,2,6,6] q = {{{values}}}, float s = {{0.5}}, int8 z = {{3}}> "
+        "{ a = Conv(x, u) d = DequantizeLinear(q, s, z) r = Sin(d) j = Concat<axis = 1>(a, r) "
+        "m = MaxPool<kernel_shape = [2, 2]>(j) y = Exp(m) }"
+    )
+    assert _kernels(model)["join"] == 1
+    x = np.random.default_rng(2).standard_normal((1, 2, 6, 6)).astype(np.float32)
+    check(model, tmp_path, {"x": x}, {"x": -x}, {"x": x})
