@@ -89,11 +89,7 @@ class _Fusion:
         for node in self.function.nodes:
             if kind_of(node) == "reduction" and node.domain == "":
                 self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
-        for node in self.function.nodes:
-            if node.op == "Concat" and node not in self.groups:
-                self.take_epilogue([node], POINTWISE)
-                self.take_prologue(self.groups[node], self.is_read_once)
-        for node in self.function.nodes:
+        for node in sorted(self.function.nodes, key=lambda node: node.op != "Concat"):
             if node not in self.groups and not _stays(node):
                 kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
                 self.take_epilogue([node], kinds)
@@ -175,7 +171,7 @@ class _Fusion:
         shape = self.function.type(node.outputs[0]).shape
         if kind_of(node) == "injective":
             return pointwise and node.op != "Concat"
-        return _is_same(shape, anchor.shape) or (pointwise and _may_be_same(shape, anchor.shape))
+        return (_may_be_same if pointwise else _is_same)(shape, anchor.shape)
 
     def live_out(self, group: Iterable[Node]) -> list[str]:
         """Values made in the group that are read outside it or returned."""
