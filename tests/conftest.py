@@ -1,6 +1,15 @@
-"""Properties are tested on the same examples every time, however busy the machine is."""
+"""What every test session does.
 
+Properties are tested on the same examples every time, however busy the machine is. Every WGSL text
+that a test emits is compiled by naga and by Tint; the session ends with their number.
+"""
+
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import shader_compilers
 
 settings.register_profile(
     "repeatable",
@@ -10,3 +19,26 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("repeatable")
+
+DIGESTS = "compiled shaders"
+"""The key under which a worker process of the session hands over what it compiled."""
+
+
+def pytest_configure() -> None:
+    shader_compilers.watch()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:  # this is a worker of pytest-xdist
+        output[DIGESTS] = sorted(shader_compilers.compiled)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    shader_compilers.compiled.update(getattr(node, "workeroutput", {}).get(DIGESTS, ()))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    count = len(shader_compilers.compiled)
+    terminalreporter.write_line(f"{count} distinct WGSL texts compiled, by naga and by Tint")

@@ -95,7 +95,9 @@ class Runner:
 def _serve(connection: Connection, device: Device) -> None:
     import webmlc.compile
     import webmlc.host.load  # noqa: F401
+    from tests import shader_compilers
 
+    shader_compilers.watch()
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     connection.send("ready")  # imported before the first graph is timed
     while True:

@@ -357,5 +357,18 @@ def _float_literal(value: float) -> str:
         return "bitcast<f32>(infinity_bits | 0x400000u)"
     if math.isinf(rounded):
         return f"bitcast<f32>(infinity_bits{' | 0x80000000u' if rounded < 0 else ''})"
-    text = f"{rounded!s}f"
+    decimal, exact = str(rounded), float(rounded)
+    # Tint reads a decimal literal as a double and refuses one beyond float32's largest value, even
+    # where it rounds to that value: digits that are not exact are written in base 16.
+    text = f"{decimal if float(decimal) == exact else _hexadecimal(exact)}f"
     return f"({text})" if text.startswith("-") else text
+
+
+def _hexadecimal(value: float) -> str:
+    """A finite float in base 16, without trailing zeros.
+
+    >>> _hexadecimal(-0.75)
+    '-0x1.8p-1'
+    """
+    mantissa, exponent = value.hex().split("p")
+    return f"{mantissa.rstrip('0').rstrip('.')}p{exponent}"

@@ -21,7 +21,7 @@ fn layer_norm(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation
     r += x_0[p + k];
    }
    r1 = 0.0f;
-   let v = r * 0.11111111f;
+   let v = r * 0x1.c71c72p-4f;
    let p2 = bx * 576 + tx * 9;
    for (var k1 = 0; k1 < 9; k1++) {
     let v1 = x_0[p2 + k1] - v;
@@ -29,8 +29,8 @@ fn layer_norm(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation
    }
   }
   if (bx * 64 + tx < s * 3) {
-   let v2 = sqrt(r1 * 0.11111111f + 1e-05f);
-   let v3 = r * 0.11111111f;
+   let v2 = sqrt(r1 * 0x1.c71c72p-4f + 0x1.4f8b58p-17f);
+   let v3 = r * 0x1.c71c72p-4f;
    let p3 = bx * 576 + tx * 9;
    for (var k2 = 0; k2 < 9; k2++) {
     let p4 = p3 + k2;
