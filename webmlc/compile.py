@@ -17,7 +17,14 @@ from typing import Literal
 
 from webmlc.core.errors import UserError
 from webmlc.core.flags import verify_level
-from webmlc.core.machine import RELAXED, WASM_MACHINES, WEBGPU, Machine
+from webmlc.core.machine import (
+    MAX_BINDING_BYTES,
+    MAX_BINDINGS,
+    RELAXED,
+    WASM_MACHINES,
+    WEBGPU,
+    Machine,
+)
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.choose_layouts import choose_layouts
@@ -33,13 +40,13 @@ from webmlc.graph.ir import Module, print_function
 from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
 from webmlc.graph.split_concats import split_concats
+from webmlc.graph.split_large_constants import split_large_constants
 from webmlc.graph.use_attention import use_attention
 from webmlc.graph.use_byte_products import use_byte_products
 from webmlc.graph.use_strassen import use_strassen
 from webmlc.graph.use_winograd import use_winograd
 from webmlc.graph.widen_halves import widen_halves
 from webmlc.loops import text as loop_text
-from webmlc.loops.gpu_form import MOST_BINDINGS
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.name_dimensions import name_dimensions
@@ -64,7 +71,7 @@ from webmlc.version import VERSION
 Target = Literal["wasm", "webgpu", "both"]
 FUSION_LIMITS: Mapping[Device, FusionLimits] = {
     "wasm": FusionLimits(pads=True),
-    "webgpu": FusionLimits(buffers=MOST_BINDINGS),
+    "webgpu": FusionLimits(buffers=MAX_BINDINGS, binding_bytes=MAX_BINDING_BYTES),
 }
 
 
@@ -153,6 +160,9 @@ def _kernels_of(module: Module, device: Device, watch: Watcher) -> Module:
     module = _seen(watch, f"{device}: fuse", fuse(module, limits))
     if device == "wasm":
         module = _seen(watch, "wasm: concat in place", concat_in_place(module))
+    else:
+        parts = split_large_constants(module, limits)
+        module = _seen(watch, "webgpu: split large constants", parts)
     module = _seen(watch, f"{device}: lower", lower_module(module, device))
     if device == "webgpu":
         factored = factor_reductions(module, WEBGPU)

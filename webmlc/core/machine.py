@@ -19,6 +19,14 @@ WasmVariant = Literal["dot", "relaxed", "simd128"]
 PAGE_BYTES = 4096
 """Bytes of a page of memory, to the end of which processors fetch ahead."""
 
+MAX_BINDINGS = 8
+"""The storage buffers that a kernel can bind on every WebGPU device: the default limit
+`maxStorageBuffersPerShaderStage`."""
+
+MAX_BINDING_BYTES = 128 << 20
+"""The bytes of one binding on every WebGPU device: the default limit
+`maxStorageBufferBindingSize`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

@@ -20,6 +20,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
+from webmlc.core.machine import MAX_BINDING_BYTES
 from webmlc.graph.compute import identity
 from webmlc.graph.convolution_layouts import (
     convolution,
@@ -40,8 +41,6 @@ from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.shapes import same
 from webmlc.graph.pack_weights import pack_matrix
 
-LARGEST_BINDING = 128 << 20
-"""Bytes that every WebGPU device binds as one buffer (`maxStorageBufferBindingSize`)."""
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _RANKS = range(3, 6)
 """Ranks of maps: one to three spatial dimensions between batch and channels."""
@@ -210,7 +209,7 @@ class _Layouts(LayoutValues):
     def constant_product(self, node: Node, matrix: Array, packed: str, product: str) -> None:
         """The product with a constant matrix, in parts where a GPU could not bind it at once."""
         left, panels = self.nchw(node.inputs[0]), pack_matrix(matrix)
-        at_once = max(LARGEST_BINDING // panels[0].nbytes, 1)
+        at_once = max(MAX_BINDING_BYTES // panels[0].nbytes, 1)
         starts = range(0, len(panels), at_once)
         parts = []
         for start in starts:

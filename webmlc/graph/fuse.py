@@ -38,11 +38,12 @@ more of code, and no other shares them.
 @dataclass(frozen=True, slots=True)
 class FusionLimits:
     """What one kernel may hold: `buffers` bounds its parameters (8 storage buffers on a default
-    WebGPU device); `pads` lets a contraction or reduction write into the padded map of what
-    follows.
+    WebGPU device), `binding_bytes` the bytes of each; `pads` lets a contraction or reduction write
+    into the padded map of what follows.
     """
 
     buffers: int = 64
+    binding_bytes: int = 1 << 32
     pads: bool = False
 
 

@@ -9,21 +9,30 @@ runs on the CPU of the same package, and `webmlc build` prints why.
 
 from __future__ import annotations
 
-from webmlc.core.dtypes import DType
-from webmlc.core.rewrite import walk
-from webmlc.loops.ir import LoopFunction, expressions, walk_statements
+import math
 
-MOST_BINDINGS = 8
-"""Storage buffers of one kernel that every WebGPU device binds at once."""
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int
+from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
+from webmlc.core.rewrite import walk
+from webmlc.loops.ir import Buffer, LoopFunction, expressions, walk_statements
 
 
 def gpu_obstacle(function: LoopFunction) -> str | None:
     """Why a kernel cannot run on the GPU; `None` where it can."""
-    if len(function.params) > MOST_BINDINGS:
-        return f"{len(function.params)} buffers, of which a kernel can bind {MOST_BINDINGS}"
+    if len(function.params) > MAX_BINDINGS:
+        return f"{len(function.params)} buffers, of which a kernel can bind {MAX_BINDINGS}"
+    largest = max((static_bytes(buffer) for buffer in function.params), default=0)
+    if largest > MAX_BINDING_BYTES:
+        return f"a buffer of {largest} bytes, of which a kernel can bind {MAX_BINDING_BYTES}"
     types = {b.dtype for b in (*function.params, *function.allocations)}
     for stmt in walk_statements(function.body):
         types |= {value.dtype for root in expressions(stmt) for value in walk(root)}
     if DType.float64 in types:
         return "a shader has no values of float64"
     return None
+
+
+def static_bytes(buffer: Buffer) -> int:
+    """The bytes of a buffer; 0 where its size is symbolic."""
+    return buffer.dtype.bytes * math.prod(as_int(size) or 0 for size in buffer.shape)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import as_int
+from webmlc.package.check_memory import check_total
 from webmlc.package.manifest import (
     MANIFEST,
     Bind,
@@ -235,6 +236,8 @@ def resources(manifest: Manifest, own: Device) -> Resources:
     if not is_static(program):
         return replace(program.resources, weights=weights, arena=dict.fromkeys(used))
     layouts = {d: layout(manifest, own, d, {}) for d in used}
+    if "wasm" in layouts:
+        check_total(layouts["wasm"].total, program.buffers, program.steps)
     bound = used_on(program, "webgpu", own)
     largest = max((as_int(b.bytes) or 0 for b in program.buffers if b.name in bound), default=0)
     return replace(
