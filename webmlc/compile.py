@@ -81,16 +81,18 @@ def build(
     target: Target = "both",
     *,
     emit_text: bool = False,
+    force: bool = False,
     on_stage: Watcher | None = None,
 ) -> Manifest:
     """Compile `model` and write the package into folder `out`; returns its manifest.
 
-    Raises `ModelError` (unreadable model), `UnsupportedError` (every unsupported node at once) or
+    Raises `ModelError` (unreadable model), `UnsupportedError` (every unsupported node at once),
+    `PackageError` (a file in `out` that no build wrote would be replaced, and not `force`) or
     `UserError`. The same model and arguments give the same bytes. `emit_text` also writes the WAT
     text.
     """
     parts = compile_model(model, target, emit_text=emit_text, on_stage=on_stage)
-    return write_package(Path(out), parts)
+    return write_package(Path(out), parts, force=force)
 
 
 def compile_model(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from webmlc.core.errors import InternalError, PackageError
+from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
 from webmlc.package.check_memory import check_total
 from webmlc.package.manifest import (
@@ -38,6 +38,7 @@ from webmlc.package.manifest import (
 )
 from webmlc.package.manifest_json import from_json, to_json
 from webmlc.package.memory_plan import layout, used_on
+from webmlc.package.replace_package import replaced_package
 from webmlc.package.runtime_files import runtime_files
 from webmlc.package.transfers import segments_of
 from webmlc.package.weights import SHARD_BYTES, write_weights
@@ -112,15 +113,20 @@ class Parts:
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
 
 
-def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Manifest:
+def write_package(
+    out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES, *, force: bool = False
+) -> Manifest:
     """Write the package into folder `out`, replacing an older package there; returns its manifest.
 
-    Raises `PackageError` where `out` holds files that no package of ours wrote under the same names
-    as a manifest.
+    Raises `PackageError` where `out` holds files of the same names that no package of ours is made
+    of, unless `force`; `UserError` where no 32-bit memory holds a run.
     """
-    runtime = runtime_files()
-    out.mkdir(parents=True, exist_ok=True)
-    _remove_old(out)
+    with replaced_package(out, force=force) as staging:
+        return _write_files(staging, parts, shard_bytes)
+
+
+def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
+    """Write every file of the package into an empty folder."""
     weights = tuple(
         file
         for stem, tensors in _weight_groups(parts).items()
@@ -130,7 +136,7 @@ def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Ma
     if parts.shaders is not None:
         contents[SHADERS] = parts.shaders.encode()
     contents |= {path: text.encode() for path, text in parts.texts.items()}
-    contents |= runtime
+    contents |= runtime_files()
     for path, data in contents.items():
         (out / path).write_bytes(data)
     files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
@@ -155,26 +161,6 @@ def write_package(out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES) -> Ma
     from_json(text)  # what we write, we can read
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
     return manifest
-
-
-def _remove_old(out: Path) -> None:
-    """Delete the files of the package that `out` holds, so that nothing stale stays behind."""
-    manifest = out / MANIFEST
-    if not manifest.is_file():
-        return
-    try:
-        old = from_json(manifest.read_text("utf-8"))
-    except (PackageError, UnicodeDecodeError) as error:
-        if "rebuild it" in str(error):
-            return
-        raise PackageError(
-            f"{out}: its manifest.json is not of webmlc; choose another folder or delete it"
-        ) from error
-    for path in old.files:
-        place = out / path
-        if place.resolve().is_relative_to(out.resolve()):
-            place.unlink(missing_ok=True)
-    manifest.unlink()
 
 
 def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
