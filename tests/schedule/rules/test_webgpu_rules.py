@@ -117,7 +117,8 @@ def _shader(function: LoopFunction) -> str:
 def test_the_tile_is_in_registers(size: int, rows: int) -> None:
     """Per 4 steps of the reduction: a vec4 a row, 8 of the columns, 8 multiply-adds a row."""
     text = _shader(k.matmul(size, size, 64))
-    inner = text[text.index("for (var k") : text.index("max(")]
+    start = text.index("for (var k")
+    inner = text[start : text.index("at_least_", start)]
     assert inner.count("+= ") == 8 * rows
     assert inner.count("= a_0[") == rows
     assert inner.count("= b_0[") == 8

@@ -7,6 +7,7 @@ In: a lowered function. Out: an equal one (the interpreter runs it) of operators
   round down; operands that cannot be negative may use the truncating forms; the rest is corrected.
 - NaN and infinity are tested on the bits: implementations may assume that floats are neither.
 - Booleans have no order and no arithmetic in WGSL.
+- The literal of a minimum or maximum comes second: the other operand alone may be a NaN.
 - A base of a vector access to a vector view becomes `unit * 4`, so that the unit is the index.
 """
 
@@ -79,6 +80,8 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
             return call("sub", _like(a, 0, a.dtype), a)
         case Call(op="sign", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
             return call("min", a, _like(a, 1, a.dtype))
+        case Call(op="min" | "max", args=(a, b)) if is_literal(a) and not is_literal(b):
+            return call(node.op, b, a)
         case Call(op="mul" | "min", args=(a, b), dtype=DType.bool):
             return call("bit_and", a, b)
         case Call(op="add" | "max", args=(a, b), dtype=DType.bool):
@@ -114,6 +117,11 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
     if op == "floormod":
         return remainder
     return Call("truncdiv", (Call("sub", (a, remainder), a.dtype), b), a.dtype)
+
+
+def is_literal(value: Expr) -> bool:
+    """True of a constant, in one lane or several."""
+    return isinstance(value.value if isinstance(value, Broadcast) else value, Const)
 
 
 def _literal(value: Expr) -> int | None:

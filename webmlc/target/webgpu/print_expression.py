@@ -27,10 +27,12 @@ from webmlc.core.expr import (
 )
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
+from webmlc.target.webgpu.legalise import is_literal
 from webmlc.target.webgpu.names import wgsl_name
 from webmlc.target.webgpu.spelling import ATOM, LOOSE, PRODUCT, SUM, Spelling
 from webmlc.target.webgpu.storage import FROM_BITS, PARTS, word_of
 from webmlc.target.webgpu.table import (
+    BY_A_LITERAL,
     OPERATORS,
     cast_spelling,
     definitions,
@@ -175,6 +177,8 @@ class ExpressionPrinter:
         row = OPERATORS.get(node.op, {}).get(kind_of(node.args[-1].dtype))
         if row is None:
             raise self.unsayable(f"{node.op} of {node.args[-1].dtype}")
+        if node.op in BY_A_LITERAL and node.dtype.is_float and is_literal(node.args[1]):
+            row = BY_A_LITERAL[node.op]
         lanes = node.lanes
         if row.helper is not None:
             self.declare(row.helper, node.dtype, lanes)

@@ -60,18 +60,20 @@ _WORDS: dict[str, dict[Kind, Spelling]] = {
     "truncdiv": _same(Spelling("{0} / {1}", PRODUCT), *_INTEGERS),
     "truncmod": _same(Spelling("{0} % {1}", PRODUCT), *_INTEGERS) | _helper("remainder", 2),
     "floormod": _helper("floored_remainder", 2),
-    "min": _same(Spelling("min({0}, {1})"), *_NUMBERS),
-    "max": _same(Spelling("max({0}, {1})"), *_NUMBERS),
+    "min": {**_same(Spelling("min({0}, {1})"), *_INTEGERS), **_helper("minimum", 2)},
+    "max": {**_same(Spelling("max({0}, {1})"), *_INTEGERS), **_helper("maximum", 2)},
     "relaxed_max": {"float": Spelling("max({0}, {1})")},
     # Never `fma`: software adapters call a function to round once; GPUs contract it themselves.
     "fma": _same(Spelling("{0} * {1} + {2}", SUM), *_NUMBERS),
     "pow": {**_helper("power", 2), **_same(template("whole_power", 2), *_INTEGERS)},
     "neg": _same(Spelling("-{0}"), "float", "int"),
     "abs": _same(Spelling("abs({0})"), *_NUMBERS),
-    "sign": _same(Spelling("sign({0})"), "float", "int"),
+    "sign": {"int": Spelling("sign({0})"), **_helper("sign_of")},
     # WGSL's `round` takes ties to even, as numpy's `rint`.
     **_functions("floor", "ceil", "trunc", "round", "sqrt", "exp", "sin", "cos", "tan"),
-    **_functions("asinh", "acosh", "atanh", "cosh"),
+    **_functions("atanh", "cosh"),
+    "asinh": _helper("area_sine"),
+    "acosh": _helper("area_cosine"),
     "log": _helper("natural_log"),
     "log1p": _helper("log_one_plus"),
     "atan": _helper("arc_tangent"),
@@ -101,8 +103,43 @@ OPERATORS: dict[str, dict[Kind, Spelling]] = {
 }
 """By operator, then by the kind of its last operand; `legalise` rewrites what is missing here."""
 
+BY_A_LITERAL: dict[str, Spelling] = {"min": template("at_most", 2), "max": template("at_least", 2)}
+"""Operators of floats whose second operand is a literal, and so no NaN."""
 
 _TEMPLATES: dict[str, str] = {
+    # WGSL lets compilers assume that floats are finite: only their bits tell a NaN.
+    "is_nan": """\
+fn is_nan_{suffix}(x: {T}) -> {B} {{
+    return (bitcast<{U}>(x) & {U}(0x7fffffffu)) > {U}(0x7f800000u);
+}}
+""",
+    # WGSL's min and max may return either operand where one is a NaN.
+    "minimum": """\
+fn minimum_{suffix}(a: {T}, b: {T}) -> {T} {{
+    return select(select(min(a, b), b, is_nan_{suffix}(b)), a, is_nan_{suffix}(a));
+}}
+""",
+    "maximum": """\
+fn maximum_{suffix}(a: {T}, b: {T}) -> {T} {{
+    return select(select(max(a, b), b, is_nan_{suffix}(b)), a, is_nan_{suffix}(a));
+}}
+""",
+    # The same where `b` is no NaN: a literal.
+    "at_most": """\
+fn at_most_{suffix}(a: {T}, b: {T}) -> {T} {{
+    return select(min(a, b), a, is_nan_{suffix}(a));
+}}
+""",
+    "at_least": """\
+fn at_least_{suffix}(a: {T}, b: {T}) -> {T} {{
+    return select(max(a, b), a, is_nan_{suffix}(a));
+}}
+""",
+    "sign_of": """\
+fn sign_of_{suffix}(x: {T}) -> {T} {{
+    return select(sign(x), x, is_nan_{suffix}(x));
+}}
+""",
     # x·P(x²)/Q(x²) on [-4, 4], where erf in float32 reaches ±1: as Eigen and XLA have it.
     "error_function": """\
 fn error_function_{suffix}(v: {T}) -> {T} {{
@@ -118,7 +155,7 @@ fn error_function_{suffix}(v: {T}) -> {T} {{
     q = q * s - 1.68282697438203e-03;
     q = q * s - 7.37332916720468e-03;
     q = q * s - 1.42647390514189e-02;
-    return x * p / q;
+    return select(x * p / q, v, is_nan_{suffix}(v));
 }}
 """,
     # WGSL leaves pow of a negative base undefined, and says nothing of 0 to the power 0.
@@ -129,7 +166,9 @@ fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
     let magnitude = pow(abs(x), y);
     let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
     let negative = select(undefined, select(magnitude, -magnitude, odd), whole);
-    return select(select(magnitude, negative, x < {T}(0.0)), {T}(1.0), y == {T}(0.0));
+    var result = select(magnitude, negative, x < {T}(0.0));
+    result = select(select(result, y, is_nan_{suffix}(y)), x, is_nan_{suffix}(x));
+    return select(result, {T}(1.0), (y == {T}(0.0)) | (x == {T}(1.0)));
 }}
 """,
     # WGSL's % may be wrong by the divisor where a quotient is close to a whole number, and it says
@@ -202,12 +241,28 @@ fn arc_tangent_{suffix}(x: {T}) -> {T} {{
 """,
     "arc_sine": """\
 fn arc_sine_{suffix}(x: {T}) -> {T} {{
-    return arc_tangent_{suffix}(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
+    let angle = arc_tangent_{suffix}(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
+    return select(angle, undefined, !(abs(x) <= {T}(1.0)));
 }}
 """,
     "arc_cosine": """\
 fn arc_cosine_{suffix}(x: {T}) -> {T} {{
-    return 1.5707964 - arc_tangent_{suffix}(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
+    return 1.5707964 - arc_sine_{suffix}(x);
+}}
+""",
+    # Drivers square the operand, which overflows: beyond 2^30, x ± 1/x is x.
+    "area_sine": """\
+fn area_sine_{suffix}(x: {T}) -> {T} {{
+    let far = log(abs(x)) + 0.6931472;
+    return select(asinh(x), select(far, -far, x < {T}(0.0)), abs(x) > {T}(1073741824.0));
+}}
+""",
+    "area_cosine": """\
+fn area_cosine_{suffix}(x: {T}) -> {T} {{
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
+    let near = select(acosh(x), undefined, !(x >= {T}(1.0)));
+    return select(near, log(x) + 0.6931472, x > {T}(1073741824.0));
 }}
 """,
     # Drivers compute tanh from exp(2x), which overflows into NaN, and cancels near zero.
@@ -216,7 +271,8 @@ fn hyperbolic_tangent_{suffix}(x: {T}) -> {T} {{
     let q = x * x;
     let tail = q * (q * (q * 0.021869488 - 0.053968254) + 0.13333334) - 0.33333334;
     let series = x * (q * tail + 1.0);
-    return select(tanh(clamp(x, {T}(-10.0), {T}(10.0))), series, abs(x) < {T}(0.25));
+    let far = select(tanh(clamp(x, {T}(-10.0), {T}(10.0))), x, is_nan_{suffix}(x));
+    return select(far, series, abs(x) < {T}(0.25));
 }}
 """,
     # exp(x) - exp(-x) cancels near zero: a series there.
@@ -232,7 +288,11 @@ fn hyperbolic_sine_{suffix}(x: {T}) -> {T} {{
 _CALLED = {
     "floored_remainder": "remainder",
     "arc_sine": "arc_tangent",
-    "arc_cosine": "arc_tangent",
+    "arc_cosine": "arc_sine",
+    "error_function": "is_nan",
+    "hyperbolic_tangent": "is_nan",
+    "power": "is_nan",
+    **dict.fromkeys(("minimum", "maximum", "at_most", "at_least", "sign_of"), "is_nan"),
 }
 """The template that a template calls."""
 
@@ -292,7 +352,10 @@ def definitions(name: str, dtype: DType, lanes: int) -> tuple[str, ...]:
     if name in _TEMPLATES:
         unsigned = type_name(DType.uint32, lanes)
         ending = suffix(dtype, lanes)
-        text = _TEMPLATES[name].format(T=type_name(dtype, lanes), U=unsigned, suffix=ending)
+        booleans = type_name(DType.bool, lanes)
+        text = _TEMPLATES[name].format(
+            T=type_name(dtype, lanes), U=unsigned, B=booleans, suffix=ending
+        )
         called = _CALLED.get(name)
         return (*(definitions(called, dtype, lanes) if called else ()), text)
     if name in storage.TEMPLATES:
@@ -315,8 +378,9 @@ def type_fields(lanes: int) -> dict[str, str]:
 
 
 def uses_infinity(name: str) -> bool:
-    """True where the text of a helper builds infinities or NaNs."""
-    return "infinity_bits" in _TEMPLATES.get(name, "")
+    """True where a helper, or one that it calls, builds infinities or NaNs."""
+    text = _TEMPLATES.get(name, "")
+    return "infinity_bits" in text or (name in _CALLED and uses_infinity(_CALLED[name]))
 
 
 def cast_spelling(source: DType, target: DType, lanes: int) -> Spelling:

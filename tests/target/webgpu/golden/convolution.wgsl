@@ -1,3 +1,11 @@
+fn is_nan_f32x4(x: vec4f) -> vec4<bool> {
+    return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+}
+
+fn at_least_f32x4(a: vec4f, b: vec4f) -> vec4f {
+    return select(max(a, b), a, is_nan_f32x4(a));
+}
+
 // convolution: /convolution
 @group(0) @binding(0) var<storage, read_write> x_0: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> w_0: array<vec4f>;
@@ -76,13 +84,13 @@ fn convolution(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocatio
   }
  }
  let r17 = b_0[tx * 2];
- out0_0[p2] = max(r1 + r17 + r_0[p2], vec4f());
+ out0_0[p2] = at_least_f32x4(r1 + r17 + r_0[p2], vec4f());
  let r18 = b_0[tx * 2 + 1];
- out0_0[p2 + 1] = max(r2 + r18 + r_0[p2 + 1], vec4f());
- out0_0[p2 + 4] = max(r3 + r17 + r_0[p2 + 4], vec4f());
- out0_0[p2 + 5] = max(r4 + r18 + r_0[p2 + 5], vec4f());
- out0_0[p2 + 8] = max(r5 + r17 + r_0[p2 + 8], vec4f());
- out0_0[p2 + 9] = max(r6 + r18 + r_0[p2 + 9], vec4f());
- out0_0[p2 + 12] = max(r7 + r17 + r_0[p2 + 12], vec4f());
- out0_0[p2 + 13] = max(r8 + r18 + r_0[p2 + 13], vec4f());
+ out0_0[p2 + 1] = at_least_f32x4(r2 + r18 + r_0[p2 + 1], vec4f());
+ out0_0[p2 + 4] = at_least_f32x4(r3 + r17 + r_0[p2 + 4], vec4f());
+ out0_0[p2 + 5] = at_least_f32x4(r4 + r18 + r_0[p2 + 5], vec4f());
+ out0_0[p2 + 8] = at_least_f32x4(r5 + r17 + r_0[p2 + 8], vec4f());
+ out0_0[p2 + 9] = at_least_f32x4(r6 + r18 + r_0[p2 + 9], vec4f());
+ out0_0[p2 + 12] = at_least_f32x4(r7 + r17 + r_0[p2 + 12], vec4f());
+ out0_0[p2 + 13] = at_least_f32x4(r8 + r18 + r_0[p2 + 13], vec4f());
 }

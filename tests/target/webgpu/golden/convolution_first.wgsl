@@ -1,3 +1,11 @@
+fn is_nan_f32x4(x: vec4f) -> vec4<bool> {
+    return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+}
+
+fn at_least_f32x4(a: vec4f, b: vec4f) -> vec4f {
+    return select(max(a, b), a, is_nan_f32x4(a));
+}
+
 // convolution_first: /convolution_first
 @group(0) @binding(0) var<storage, read_write> x_0: array<f32>;
 @group(0) @binding(1) var<storage, read_write> w_0: array<vec4f>;
@@ -76,15 +84,15 @@ fn convolution_first(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    }
   }
   let r29 = b_0[0];
-  out0_0[ty * 8] = max(r1 + r29 + r_0[ty * 8], vec4f());
+  out0_0[ty * 8] = at_least_f32x4(r1 + r29 + r_0[ty * 8], vec4f());
   let r30 = b_0[1];
-  out0_0[ty * 8 + 1] = max(r2 + r30 + r_0[ty * 8 + 1], vec4f());
-  out0_0[ty * 8 + 2] = max(r3 + r29 + r_0[ty * 8 + 2], vec4f());
-  out0_0[ty * 8 + 3] = max(r4 + r30 + r_0[ty * 8 + 3], vec4f());
-  out0_0[ty * 8 + 4] = max(r5 + r29 + r_0[ty * 8 + 4], vec4f());
-  out0_0[ty * 8 + 5] = max(r6 + r30 + r_0[ty * 8 + 5], vec4f());
-  out0_0[ty * 8 + 6] = max(r7 + r29 + r_0[ty * 8 + 6], vec4f());
-  out0_0[ty * 8 + 7] = max(r8 + r30 + r_0[ty * 8 + 7], vec4f());
+  out0_0[ty * 8 + 1] = at_least_f32x4(r2 + r30 + r_0[ty * 8 + 1], vec4f());
+  out0_0[ty * 8 + 2] = at_least_f32x4(r3 + r29 + r_0[ty * 8 + 2], vec4f());
+  out0_0[ty * 8 + 3] = at_least_f32x4(r4 + r30 + r_0[ty * 8 + 3], vec4f());
+  out0_0[ty * 8 + 4] = at_least_f32x4(r5 + r29 + r_0[ty * 8 + 4], vec4f());
+  out0_0[ty * 8 + 5] = at_least_f32x4(r6 + r30 + r_0[ty * 8 + 5], vec4f());
+  out0_0[ty * 8 + 6] = at_least_f32x4(r7 + r29 + r_0[ty * 8 + 6], vec4f());
+  out0_0[ty * 8 + 7] = at_least_f32x4(r8 + r30 + r_0[ty * 8 + 7], vec4f());
  }
  if (group >= 1 && group < 2) {
   let bx1 = (group - 1);
@@ -108,8 +116,8 @@ fn convolution_first(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
      r10 += r33 * w_0[p11 + k3 * 6 + 5];
     }
    }
-   out0_0[96] = max(r9 + b_0[0] + r_0[96], vec4f());
-   out0_0[97] = max(r10 + b_0[1] + r_0[97], vec4f());
+   out0_0[96] = at_least_f32x4(r9 + b_0[0] + r_0[96], vec4f());
+   out0_0[97] = at_least_f32x4(r10 + b_0[1] + r_0[97], vec4f());
   }
  }
 }

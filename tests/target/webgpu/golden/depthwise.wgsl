@@ -1,3 +1,11 @@
+fn is_nan_f32x4(x: vec4f) -> vec4<bool> {
+    return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+}
+
+fn at_least_f32x4(a: vec4f, b: vec4f) -> vec4f {
+    return select(max(a, b), a, is_nan_f32x4(a));
+}
+
 // depthwise: /depthwise
 @group(0) @binding(0) var<storage, read_write> x_0: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> w_0: array<vec4f>;
@@ -72,8 +80,8 @@ fn depthwise(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_
  r2 += r23 * r24;
  r3 += x_0[p1 + 50] * r24;
  let r25 = b_0[p];
- out0_0[p2] = max(r + r25, vec4f());
- out0_0[p2 + 2] = max(r1 + r25, vec4f());
- out0_0[p2 + 4] = max(r2 + r25, vec4f());
- out0_0[p2 + 6] = max(r3 + r25, vec4f());
+ out0_0[p2] = at_least_f32x4(r + r25, vec4f());
+ out0_0[p2 + 2] = at_least_f32x4(r1 + r25, vec4f());
+ out0_0[p2 + 4] = at_least_f32x4(r2 + r25, vec4f());
+ out0_0[p2 + 6] = at_least_f32x4(r3 + r25, vec4f());
 }

@@ -1,3 +1,11 @@
+fn is_nan_f32x4(x: vec4f) -> vec4<bool> {
+    return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+}
+
+fn at_least_f32x4(a: vec4f, b: vec4f) -> vec4f {
+    return select(max(a, b), a, is_nan_f32x4(a));
+}
+
 // matmul: /matmul
 @group(0) @binding(0) var<storage, read_write> a_0: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> b_0: array<vec4f>;
@@ -67,13 +75,13 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invocation_id)
   r7 += r21.w * r15;
  }
  let r16 = c_0[tx * 2];
- out0_0[p2] = max(r + r16, vec4f());
+ out0_0[p2] = at_least_f32x4(r + r16, vec4f());
  let r17 = c_0[tx * 2 + 1];
- out0_0[p2 + 1] = max(r1 + r17, vec4f());
- out0_0[p2 + 8] = max(r2 + r16, vec4f());
- out0_0[p2 + 9] = max(r3 + r17, vec4f());
- out0_0[p2 + 16] = max(r4 + r16, vec4f());
- out0_0[p2 + 17] = max(r5 + r17, vec4f());
- out0_0[p2 + 24] = max(r6 + r16, vec4f());
- out0_0[p2 + 25] = max(r7 + r17, vec4f());
+ out0_0[p2 + 1] = at_least_f32x4(r1 + r17, vec4f());
+ out0_0[p2 + 8] = at_least_f32x4(r2 + r16, vec4f());
+ out0_0[p2 + 9] = at_least_f32x4(r3 + r17, vec4f());
+ out0_0[p2 + 16] = at_least_f32x4(r4 + r16, vec4f());
+ out0_0[p2 + 17] = at_least_f32x4(r5 + r17, vec4f());
+ out0_0[p2 + 24] = at_least_f32x4(r6 + r16, vec4f());
+ out0_0[p2 + 25] = at_least_f32x4(r7 + r17, vec4f());
 }

@@ -1,3 +1,19 @@
+fn is_nan_f32x4(x: vec4f) -> vec4<bool> {
+    return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+}
+
+fn at_least_f32x4(a: vec4f, b: vec4f) -> vec4f {
+    return select(max(a, b), a, is_nan_f32x4(a));
+}
+
+fn is_nan_f32(x: f32) -> bool {
+    return (bitcast<u32>(x) & u32(0x7fffffffu)) > u32(0x7f800000u);
+}
+
+fn at_least_f32(a: f32, b: f32) -> f32 {
+    return select(max(a, b), a, is_nan_f32(a));
+}
+
 // matmul_remainders: /matmul_remainders
 @group(0) @binding(0) var<storage, read_write> a_0: array<f32>;
 @group(0) @binding(1) var<storage, read_write> b_0: array<vec4f>;
@@ -68,7 +84,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    let r33 = vec4f(c_0[0], c_0[1], c_0[2], c_0[3]);
    let p2 = ty * 40;
    {
-    let vector = max(r + r33, vec4f());
+    let vector = at_least_f32x4(r + r33, vec4f());
     out0_0[p2] = vector.x;
     out0_0[p2 + 1] = vector.y;
     out0_0[p2 + 2] = vector.z;
@@ -77,7 +93,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    let r34 = vec4f(c_0[4], c_0[5], c_0[6], c_0[7]);
    let p3 = ty * 40 + 4;
    {
-    let vector = max(r1 + r34, vec4f());
+    let vector = at_least_f32x4(r1 + r34, vec4f());
     out0_0[p3] = vector.x;
     out0_0[p3 + 1] = vector.y;
     out0_0[p3 + 2] = vector.z;
@@ -85,7 +101,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    }
    let p4 = ty * 40 + 10;
    {
-    let vector = max(r2 + r33, vec4f());
+    let vector = at_least_f32x4(r2 + r33, vec4f());
     out0_0[p4] = vector.x;
     out0_0[p4 + 1] = vector.y;
     out0_0[p4 + 2] = vector.z;
@@ -93,7 +109,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    }
    let p5 = ty * 40 + 14;
    {
-    let vector = max(r3 + r34, vec4f());
+    let vector = at_least_f32x4(r3 + r34, vec4f());
     out0_0[p5] = vector.x;
     out0_0[p5 + 1] = vector.y;
     out0_0[p5 + 2] = vector.z;
@@ -101,7 +117,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    }
    let p6 = ty * 40 + 20;
    {
-    let vector = max(r4 + r33, vec4f());
+    let vector = at_least_f32x4(r4 + r33, vec4f());
     out0_0[p6] = vector.x;
     out0_0[p6 + 1] = vector.y;
     out0_0[p6 + 2] = vector.z;
@@ -109,7 +125,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    }
    let p7 = ty * 40 + 24;
    {
-    let vector = max(r5 + r34, vec4f());
+    let vector = at_least_f32x4(r5 + r34, vec4f());
     out0_0[p7] = vector.x;
     out0_0[p7 + 1] = vector.y;
     out0_0[p7 + 2] = vector.z;
@@ -117,7 +133,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    }
    let p8 = ty * 40 + 30;
    {
-    let vector = max(r6 + r33, vec4f());
+    let vector = at_least_f32x4(r6 + r33, vec4f());
     out0_0[p8] = vector.x;
     out0_0[p8 + 1] = vector.y;
     out0_0[p8 + 2] = vector.z;
@@ -125,7 +141,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
    }
    let p9 = ty * 40 + 34;
    {
-    let vector = max(r7 + r34, vec4f());
+    let vector = at_least_f32x4(r7 + r34, vec4f());
     out0_0[p9] = vector.x;
     out0_0[p9 + 1] = vector.y;
     out0_0[p9 + 2] = vector.z;
@@ -153,14 +169,14 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
      r13 += r37 * b_0[k1 * 6 + 5];
     }
     {
-     let vector = max(r12 + vec4f(c_0[0], c_0[1], c_0[2], c_0[3]), vec4f());
+     let vector = at_least_f32x4(r12 + vec4f(c_0[0], c_0[1], c_0[2], c_0[3]), vec4f());
      out0_0[80] = vector.x;
      out0_0[81] = vector.y;
      out0_0[82] = vector.z;
      out0_0[83] = vector.w;
     }
     {
-     let vector = max(r13 + vec4f(c_0[4], c_0[5], c_0[6], c_0[7]), vec4f());
+     let vector = at_least_f32x4(r13 + vec4f(c_0[4], c_0[5], c_0[6], c_0[7]), vec4f());
      out0_0[84] = vector.x;
      out0_0[85] = vector.y;
      out0_0[86] = vector.z;
@@ -200,10 +216,10 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
   }
   let v3 = c_0[tx2 + 8];
   let p14 = ty2 * 40 + tx2;
-  out0_0[p14 + 8] = max(r8 + v3, 0.0f);
-  out0_0[p14 + 18] = max(r9 + v3, 0.0f);
-  out0_0[p14 + 28] = max(r10 + v3, 0.0f);
-  out0_0[p14 + 38] = max(r11 + v3, 0.0f);
+  out0_0[p14 + 8] = at_least_f32(r8 + v3, 0.0f);
+  out0_0[p14 + 18] = at_least_f32(r9 + v3, 0.0f);
+  out0_0[p14 + 28] = at_least_f32(r10 + v3, 0.0f);
+  out0_0[p14 + 38] = at_least_f32(r11 + v3, 0.0f);
  }
  if (group >= 3 && group < 4) {
   let bx3 = (group - 3);
@@ -217,7 +233,7 @@ fn matmul_remainders(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_inv
     r14 += a_0[k3 * 3 + 49] * b_0[(p15 + 56) >> 2u][(p15 + 56) & 3];
     r14 += a_0[k3 * 3 + 50] * b_0[(p15 + 64) >> 2u][(p15 + 64) & 3];
    }
-   out0_0[tx3 + 88] = max(r14 + c_0[tx3 + 8], 0.0f);
+   out0_0[tx3 + 88] = at_least_f32(r14 + c_0[tx3 + 8], 0.0f);
   }
  }
 }

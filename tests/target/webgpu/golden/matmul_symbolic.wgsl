@@ -1,3 +1,11 @@
+fn is_nan_f32x4(x: vec4f) -> vec4<bool> {
+    return (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+}
+
+fn at_least_f32x4(a: vec4f, b: vec4f) -> vec4f {
+    return select(max(a, b), a, is_nan_f32x4(a));
+}
+
 // matmul_symbolic: /matmul_symbolic
 @group(0) @binding(0) var<storage, read_write> a_0: array<vec4f>;
 @group(0) @binding(1) var<storage, read_write> b_0: array<vec4f>;
@@ -72,15 +80,15 @@ fn matmul_symbolic(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invoc
     r7 += r23.w * r17;
    }
    let r18 = c_0[tx * 2];
-   out0_0[p2] = max(r + r18, vec4f());
+   out0_0[p2] = at_least_f32x4(r + r18, vec4f());
    let r19 = c_0[tx * 2 + 1];
-   out0_0[p2 + 1] = max(r1 + r19, vec4f());
-   out0_0[p2 + 4] = max(r2 + r18, vec4f());
-   out0_0[p2 + 5] = max(r3 + r19, vec4f());
-   out0_0[p2 + 8] = max(r4 + r18, vec4f());
-   out0_0[p2 + 9] = max(r5 + r19, vec4f());
-   out0_0[p2 + 12] = max(r6 + r18, vec4f());
-   out0_0[p2 + 13] = max(r7 + r19, vec4f());
+   out0_0[p2 + 1] = at_least_f32x4(r1 + r19, vec4f());
+   out0_0[p2 + 4] = at_least_f32x4(r2 + r18, vec4f());
+   out0_0[p2 + 5] = at_least_f32x4(r3 + r19, vec4f());
+   out0_0[p2 + 8] = at_least_f32x4(r4 + r18, vec4f());
+   out0_0[p2 + 9] = at_least_f32x4(r5 + r19, vec4f());
+   out0_0[p2 + 12] = at_least_f32x4(r6 + r18, vec4f());
+   out0_0[p2 + 13] = at_least_f32x4(r7 + r19, vec4f());
   }
  }
  if (group >= (((s >> 2u) + 31) >> 5u) && group < ((((s & 3) + 31) >> 5u) + (((s >> 2u) + 31) >> 5u))) {
@@ -104,8 +112,8 @@ fn matmul_symbolic(@builtin(workgroup_id) workgroup: vec3u, @builtin(local_invoc
     r8 += r24.w * b_0[p5 + k1 * 8 + 6];
     r9 += r24.w * b_0[p5 + k1 * 8 + 7];
    }
-   out0_0[p6] = max(r8 + c_0[tx1 * 2], vec4f());
-   out0_0[p6 + 1] = max(r9 + c_0[tx1 * 2 + 1], vec4f());
+   out0_0[p6] = at_least_f32x4(r8 + c_0[tx1 * 2], vec4f());
+   out0_0[p6 + 1] = at_least_f32x4(r9 + c_0[tx1 * 2 + 1], vec4f());
   }
  }
 }
