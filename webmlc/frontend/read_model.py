@@ -1,7 +1,7 @@
 """An ONNX model becomes a graph module: the only stage that knows `onnx`.
 
 In: a path or an `onnx.ModelProto`, opset 1 to 28. Out: a `Module` whose `main` has the model's
-nodes as they stand in the file, with initialisers and `Constant` nodes as constants, model-local
+nodes in topological order, with initialisers and `Constant` nodes as constants, model-local
 functions inlined and sub-graphs as attributes that are `Function`s.
 
     >>> read_model("squeezenet.onnx").main.inputs        # doctest: +SKIP
@@ -40,6 +40,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
 from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
+from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.frontend.symbols import Symbols
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 
@@ -60,7 +61,7 @@ def read_model(source: Source) -> Module:
         path = Path(source)
         model, folder, stem = _parse(path), path.parent, path.stem
     _check_opsets(model)
-    model = load_external_data(model, folder)
+    model = sort_nodes(load_external_data(model, folder))
     _check(model)
     _check_inputs(model.graph)
     model = _modernise(model)

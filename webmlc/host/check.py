@@ -21,6 +21,7 @@ import onnx.utils
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError, WebmlcError
+from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.host.load import load
 from webmlc.host.quantisation_step import quantisation_steps
 from webmlc.host.try_model import Build, read_inputs
@@ -246,18 +247,23 @@ def _first_difference(
     inputs: Mapping[str, Array],
     tolerance: float,
 ) -> str | None:
-    """The first node, in the model's order, whose result differs when the model ends there."""
-    graph = onnx.load(path).graph
-    nodes = [n for n in graph.node if n.op_type != "Constant" and n.output and n.output[0]]
-    low, high = 0, len(nodes) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if _differs_at(path, build, device, inputs, nodes[middle].output[0], tolerance):
-            high = middle
-        else:
-            low = middle + 1
+    """The first node, in topological order, whose result differs when the model ends there."""
+    model = onnx.load(path)
+    in_order = sort_nodes(model)
+    nodes = [n for n in in_order.graph.node if n.op_type != "Constant" and n.output and n.output[0]]
     if not nodes:
         return None
+    with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
+        if in_order is not model:  # onnx cuts only models that its checker accepts
+            path = Path(scratch) / "sorted.onnx"
+            onnx.save(in_order, path)
+        low, high = 0, len(nodes) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if _differs_at(path, build, device, inputs, nodes[middle].output[0], tolerance):
+                high = middle
+            else:
+                low = middle + 1
     node = nodes[low]
     return f"{node.op_type} {node.name or node.output[0]!r} (value {node.output[0]!r})"
 
