@@ -8,12 +8,16 @@ In: a folder. Out: a server; `serve_forever` runs it, `shutdown` stops it.
 
 Cross-Origin-Opener-Policy and Cross-Origin-Embedder-Policy make a page cross-origin isolated, which
 shared memory needs (HTML Standard, "cross-origin isolation").
+
+Only requests to the server's own address are answered. A page elsewhere could point its own name at
+127.0.0.1 (DNS rebinding) and read the folder; its requests carry that name in their Host header.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,10 @@ from typing import Any
 from webmlc.core.errors import UserError
 
 HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")
+"""The names by which a browser on this machine reaches the server."""
+HTTP_PORT = 80
+"""The port of an address that names none."""
 HEADERS: Mapping[str, str] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",
@@ -40,9 +48,19 @@ class Server(ThreadingHTTPServer):
         """Where the folder is, with a final slash."""
         return f"http://{HOST}:{self.server_port}/"
 
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The Host headers of requests to this server."""
+        without_port = NAMES if self.server_port == HTTP_PORT else ()
+        return frozenset((*(f"{name}:{self.server_port}" for name in NAMES), *without_port))
+
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Files of one folder; no listing, nothing through links that lead out of it."""
+    """Files of one folder, at the server's own address; no listing, nothing through links that lead
+    out of it.
+    """
+
+    server: Server
 
     extensions_map = {  # noqa: RUF012 (the base class declares it so)
         ".css": "text/css; charset=utf-8",
@@ -64,6 +82,17 @@ class _Handler(SimpleHTTPRequestHandler):
         self.quiet = quiet
         super().__init__(*arguments, **options)
 
+    def parse_request(self) -> bool:
+        """Refuse requests to another host, whatever they ask for."""
+        if not super().parse_request():
+            return False
+        host = self.headers.get("Host", "")
+        if host.lower() in self.server.hosts:
+            return True
+        reason = f"This server answers as {self.server.url} only, not as {host or 'no host'}."
+        self.send_error(HTTPStatus.MISDIRECTED_REQUEST, explain=reason)
+        return False
+
     def end_headers(self) -> None:
         """Add the isolation headers to every response."""
         for name, value in HEADERS.items():
@@ -77,15 +106,20 @@ class _Handler(SimpleHTTPRequestHandler):
         return str(place if place.resolve().is_relative_to(root) else root / "\0outside")
 
     def send_head(self) -> Any:
-        """A name with a NUL byte, as `translate_path` makes, is not found."""
-        if "\0" in self.translate_path(self.path):
-            self.send_error(404)
+        """Refuse a path that no file can have; one outside the folder is not found."""
+        try:
+            path = self.translate_path(self.path)
+        except ValueError as error:  # a NUL byte, or a surrogate
+            self.send_error(HTTPStatus.BAD_REQUEST, explain=f"No file has this path: {error}.")
+            return None
+        if "\0" in path:
+            self.send_error(HTTPStatus.NOT_FOUND)
             return None
         return super().send_head()
 
     def list_directory(self, path: Any) -> None:
         """Folders are not listed."""
-        self.send_error(404)
+        self.send_error(HTTPStatus.NOT_FOUND)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Log to standard error unless quiet."""
