@@ -88,12 +88,15 @@ function fillIn(device, program, tensors) {
 }
 
 /**
- * The shape of a port in numbers.
+ * The shape of a port in numbers; an error where one is negative.
  * @param {Port} port
  * @param {Symbols} symbols
  */
 export function shapeOf(port, symbols) {
-  return port.shape.map((size) => evaluate(size, symbols));
+  const shape = port.shape.map((size) => evaluate(size, symbols));
+  const size = shape.find((n) => n < 0);
+  if (size === undefined) return shape;
+  throw new InputError(`with these inputs a size of "${port.name}" is ${size}: negative`);
 }
 
 /**
@@ -203,7 +206,7 @@ const SPELLING = { add: "+", sub: "-", mul: "*", floordiv: "//", floormod: "%" }
 /** @param {any} size @returns {string} */
 function expression(size) {
   if (!Array.isArray(size)) return String(size);
-  const [op, a, b] = size;
-  const [left, right] = [expression(a), expression(b)];
-  return op in SPELLING ? `(${left} ${SPELLING[op]} ${right})` : `${op}(${left}, ${right})`;
+  const [op, ...operands] = size;
+  const parts = operands.map(expression);
+  return op in SPELLING ? `(${parts.join(` ${SPELLING[op]} `)})` : `${op}(${parts.join(", ")})`;
 }

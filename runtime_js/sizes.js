@@ -1,7 +1,7 @@
 // Sizes: expressions of the manifest in numbers, and the bytes of buffers.
 
 import { arrayOf } from "./dtypes.js";
-import { PackageError } from "./errors.js";
+import { InputError, PackageError } from "./errors.js";
 
 /** @typedef {import("./types.d.ts").Control} Control */
 /** @typedef {import("./types.d.ts").Program} Program */
@@ -9,6 +9,39 @@ import { PackageError } from "./errors.js";
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 
 const UNLIMITED = 2 ** 31 - 1;
+
+const truncmod = (/** @type {number} */ a, /** @type {number} */ b) => (b ? a % b : 0);
+const truncdiv = (/** @type {number} */ a, /** @type {number} */ b) => (b ? (a - (a % b)) / b : 0);
+const rounds = (/** @type {number} */ a, /** @type {number} */ b) => truncmod(a, b) * b < 0;
+
+/**
+ * What sizes are made of: the twin of SIZE_OPERATORS in webmlc/core/sizes.py.
+ * @type {Record<string, (a: number, b: number, c: number) => number | boolean>}
+ */
+export const OPERATORS = {
+  add: (a, b) => a + b,
+  sub: (a, b) => a - b,
+  mul: (a, b) => a * b,
+  floordiv: (a, b) => truncdiv(a, b) - +rounds(a, b),
+  floormod: (a, b) => truncmod(a, b) + (rounds(a, b) ? b : 0),
+  truncdiv,
+  truncmod,
+  min: (a, b) => Math.min(a, b),
+  max: (a, b) => Math.max(a, b),
+  neg: (a) => -a,
+  abs: Math.abs,
+  eq: (a, b) => a === b,
+  ne: (a, b) => a !== b,
+  lt: (a, b) => a < b,
+  le: (a, b) => a <= b,
+  gt: (a, b) => a > b,
+  ge: (a, b) => a >= b,
+  bit_and: (a, b) => a & b,
+  bit_or: (a, b) => a | b,
+  bit_xor: (a, b) => a ^ b,
+  bit_not: (a) => !a,
+  select: (a, b, c) => (a ? b : c),
+};
 
 /** The loops of a program, in order: each has a symbol that its steps count up. @param {Program} program */
 export function loops({ steps }) {
@@ -21,7 +54,7 @@ export function tripCount({ trips }, symbols) {
 }
 
 /**
- * The value of a size.
+ * The value of a size, exact; an error where a number could not hold it.
  * @param {Size} size
  * @param {Symbols} symbols
  * @returns {number}
@@ -29,25 +62,13 @@ export function tripCount({ trips }, symbols) {
 export function evaluate(size, symbols) {
   if (typeof size === "number") return size;
   if (typeof size === "string") return symbols[size];
-  const a = evaluate(size[1], symbols);
-  const b = evaluate(size[2], symbols);
-  switch (size[0]) {
-    case "add":
-      return a + b;
-    case "sub":
-      return a - b;
-    case "mul":
-      return a * b;
-    case "floordiv":
-      return Math.floor(a / b);
-    case "floormod":
-      return a - b * Math.floor(a / b);
-    case "min":
-      return Math.min(a, b);
-    case "max":
-      return Math.max(a, b);
-  }
-  throw new PackageError(`manifest.json: unknown size operator ${size[0]}`);
+  const [name, ...operands] = size;
+  const operator = OPERATORS[name];
+  if (!operator) throw new PackageError(`manifest.json: unknown size operator ${name}`);
+  const [a, b, c] = operands.map((operand) => evaluate(operand, symbols));
+  const value = +operator(a, b, c) + 0; // -0 is no size
+  if (Number.isSafeInteger(value)) return value;
+  throw new InputError(`with these inputs a size is beyond ${Number.MAX_SAFE_INTEGER}`);
 }
 
 /**
@@ -75,7 +96,7 @@ export function symbolsOf(shape) {
 export function bufferBytes(program, symbols) {
   const bytes = (/** @type {{ dtype: string, shape: Size[] }} */ { dtype, shape }) => {
     const width = arrayOf(dtype).BYTES_PER_ELEMENT;
-    return shape.reduce((/** @type {number} */ size, d) => size * evaluate(d, symbols), width);
+    return shape.reduce((/** @type {number} */ size, d) => evaluate(["mul", size, d], symbols), width);
   };
   const known = program.buffers.filter(({ shape }) => [...symbolsOf(shape)].every((name) => name in symbols));
   return new Map(known.map((buffer) => [buffer.name, bytes(buffer)]));

@@ -2,8 +2,8 @@
 // webmlc/package/manifest.py.
 
 export type Device = "wasm" | "webgpu";
-/** A dimension: an integer, a symbol's name, or [operator, Size, Size]. */
-export type Size = number | string | [string, Size, Size];
+/** A dimension: an integer, a symbol's name, or [operator, Size, ...]. */
+export type Size = number | string | [string, ...Size[]];
 export type Symbols = Record<string, number>;
 
 export interface Port {

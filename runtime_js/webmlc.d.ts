@@ -24,8 +24,8 @@ export interface Tensor {
   data: TypedArray;
 }
 
-/** A dimension: a number, a symbol's name, or `[operator, Size, Size]`. */
-export type Size = number | string | [string, Size, Size];
+/** A dimension: a number, a symbol's name, or `[operator, Size, ...]`. */
+export type Size = number | string | [string, ...Size[]];
 
 export interface Port {
   name: string;

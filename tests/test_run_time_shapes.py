@@ -4,8 +4,6 @@ run on both devices, against onnxruntime, and by the JavaScript runtime under No
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,10 @@ import pytest
 
 import webmlc
 from tests.against_onnxruntime import check, parse
+from tests.node import in_node, tensor
 from webmlc.core.errors import InputError
 from webmlc.package.manifest import Bind
 
-SCRIPT = Path(__file__).parent / "js" / "run_once.mjs"
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 7, 3)).astype(np.float32)
 
@@ -175,21 +173,8 @@ def test_impossible_sizes_name_the_node(
     with pytest.raises(InputError) as caught:
         loaded.run({"s": integers(*shape)})
     assert str(caught.value) == message
-    feeds = {"s": {"dtype": "int64", "shape": [2], "data": [str(n) for n in shape]}}
+    feeds = {"s": tensor(integers(*shape))}
     assert in_node(tmp_path, [feeds]) == [{"error": message.replace("'", '"'), "code": "input"}]
-
-
-def in_node(folder: Path, runs: list[dict[str, Any]]) -> Any:
-    done = subprocess.run(
-        ["node", str(SCRIPT), str(folder)],
-        input=json.dumps(runs),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_the_javascript_runtime_binds_during_a_run(tmp_path: Path) -> None:
@@ -199,17 +184,7 @@ def test_the_javascript_runtime_binds_during_a_run(tmp_path: Path) -> None:
     feeds = [
         {"x": m, "v": RNG.standard_normal(m.shape).astype(np.float32)} for m in MASKS if m.size
     ]
-    runs = [
-        {
-            "x": {
-                "dtype": "bool",
-                "shape": f["x"].shape,
-                "data": f["x"].ravel().astype(int).tolist(),
-            },
-            "v": {"dtype": "float32", "shape": f["v"].shape, "data": f["v"].ravel().tolist()},
-        }
-        for f in feeds
-    ]
+    runs = [{name: tensor(array) for name, array in feed.items()} for feed in feeds]
     for results, feed in zip(in_node(tmp_path, runs), feeds, strict=True):
         for info, want in zip(model.graph.output, session.run(None, feed), strict=True):
             got = results[info.name]

@@ -61,7 +61,7 @@ def test_sizes_keep_their_value(size: Expr) -> None:
 
 def test_a_size_that_json_cannot_say_is_our_error() -> None:
     with pytest.raises(InternalError, match="a size may use add, sub"):
-        to_size(call("neg", N))
+        to_size(call("shift_left", N, 2))
 
 
 def edit(text: str, *path: Any, value: Any = None) -> str:

@@ -72,6 +72,10 @@ def bounds(expr: Expr, ranges: Ranges) -> Interval:
         case Call(op="neg", args=(a,)):
             inner_bounds = bounds(a, ranges)
             return Interval(-inner_bounds.high, -inner_bounds.low)
+        case Call(op="abs", args=(a,)):
+            inner_bounds = bounds(a, ranges)
+            low, high = inner_bounds.low, inner_bounds.high
+            return Interval(max(low, -high, 0), max(-low, high))
     return EVERYTHING
 
 
@@ -97,6 +101,13 @@ def _binary(op: str, a: Interval, b: Interval) -> Interval:
                 if quotient == a.high // b.low:
                     return Interval(a.low - quotient * b.low, a.high - quotient * b.low)
             return Interval(0, min(b.high - 1, a.high) if a.low >= 0 else b.high - 1)
+        case "truncdiv" | "truncmod" if a.low >= 0 and b.low >= 0:
+            return _binary(op.replace("trunc", "floor"), a, b)
+        case "truncdiv" if b.low > 0:
+            quotients = [_toward_zero(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+            return Interval(min(quotients), max(quotients))
+        case "truncmod" if b.low > 0:
+            return Interval(max(min(a.low, 0), 1 - b.high), min(max(a.high, 0), b.high - 1))
         case "shift_right" if b.is_point and b.low >= 0:
             return _binary("floordiv", a, Interval(2 ** int(b.low), 2 ** int(b.low)))
         case "bit_and" if b.is_point and b.low >= 0:
@@ -118,3 +129,7 @@ def _over(x: Bound, y: Bound) -> Bound:
     if math.isinf(y):
         return 0 if x >= 0 else -1
     return x // y
+
+
+def _toward_zero(x: Bound, y: Bound) -> Bound:
+    return _over(x, y) if x >= 0 else -_over(-x, y)

@@ -23,12 +23,26 @@ from typing import Any
 
 import numpy as np
 
-from webmlc.core.bounds import SYMBOL
+from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call
+from webmlc.core.expr import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Var,
+    as_expr,
+    as_int,
+    call,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 from webmlc.core.rewrite import rewrite, variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
+from webmlc.core.sizes import is_size_operator
 from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
 from webmlc.graph.evaluate import stages
 from webmlc.graph.ops.operator import VALUE_LIMIT, Value, object_array
@@ -160,7 +174,31 @@ def _apply(op: str, args: list[Any], dtype: DType) -> Any:
         isinstance(a, Expr) and a.dtype.is_float for a in args
     ):
         return _apply_float(op, args)
-    return _simplified(call(op, *args))
+    return _apply_integer(op, args, dtype)
+
+
+def _apply_integer(op: str, args: list[Any], dtype: DType) -> Any:
+    """An operator of integers or booleans, at least one of them symbolic: what a size may hold.
+    Anything else is left to the run.
+    """
+    match op, args:
+        case "select", [condition, then, otherwise]:
+            like = dtype if dtype is DType.bool else INDEX
+            args = [condition, as_expr(then, like), as_expr(otherwise, like)]
+        case "sign", [x]:
+            return _simplified(maximum(minimum(x, 1), -1))
+        case (("truncdiv" | "truncmod"), [a, b]) if _is_size(a) and _is_size(b):
+            op = op.replace("trunc", "floor")
+    expr = call(op, *args)
+    if isinstance(expr, Call) and not is_size_operator(expr.op, expr.args):
+        raise _UnknownError
+    return _simplified(expr)
+
+
+def _is_size(value: Any) -> bool:
+    """True where a value is never negative, as symbols are not."""
+    expr = as_expr(value)
+    return bounds(expr, dict.fromkeys(variables(expr), SYMBOL)).low >= 0
 
 
 def _apply_float(op: str, args: list[Any]) -> Any:
@@ -207,6 +245,8 @@ def _cast(value: Any, source: DType, target: DType) -> Any:
         case Expr():
             if target.is_integer and value.dtype == INDEX:
                 return value
+            if target.is_integer and value.dtype is DType.bool:
+                return _simplified(select(value, const(1), const(0)))
             if target.is_float and value.dtype == INDEX:
                 return Cast(value, target)
             raise _UnknownError

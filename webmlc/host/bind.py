@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
 from webmlc.core.expr import Expr
-from webmlc.core.rewrite import evaluate
+from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Bind, Manifest, Port, Program
 
 Array = NDArray[Any]
@@ -70,8 +70,12 @@ def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int
 
 
 def shape_of(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """The port's shape in numbers."""
-    return tuple(int(evaluate(d, symbols)) for d in port.shape)
+    """The port's shape in numbers. Raises `InputError` where a size is negative."""
+    shape = tuple(evaluate_size(d, symbols) for d in port.shape)
+    for size in shape:
+        if size < 0:
+            raise InputError(f"with these inputs a size of {port.name!r} is {size}: negative")
+    return shape
 
 
 def _array(port: Port, value: Any) -> Array:

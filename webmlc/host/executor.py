@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from webmlc.core.rewrite import evaluate
+from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Control, Device, Manifest, Program, Run
 
 Array = NDArray[Any]
@@ -45,7 +45,7 @@ class Loaded:
 
 def trip_count(loop: Control, symbols: Mapping[str, int]) -> int:
     """How many iterations a loop has at most."""
-    return UNLIMITED if loop.trips is None else int(evaluate(loop.trips, symbols))
+    return UNLIMITED if loop.trips is None else evaluate_size(loop.trips, symbols)
 
 
 class Cache(Generic[T]):

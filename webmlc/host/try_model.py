@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError
-from webmlc.core.expr import Expr
-from webmlc.core.rewrite import evaluate, variables
+from webmlc.core.rewrite import variables
+from webmlc.core.sizes import evaluate_size
 from webmlc.host.load import Model, load
 from webmlc.package.manifest import MANIFEST, Port
 
@@ -67,15 +67,11 @@ def random_inputs(ports: Sequence[Port], sizes: Mapping[str, int], seed: int) ->
 
 
 def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
-    shape = tuple(_size(d, sizes) for d in port.shape)
+    shape = tuple(evaluate_size(d, sizes) for d in port.shape)
     if port.dtype.is_float:
         return generator.standard_normal(shape).astype(port.dtype.numpy)
     binary = port.dtype is DType.bool or "mask" in port.name or "type" in port.name
     return generator.integers(0, 2 if binary else 10, shape).astype(port.dtype.numpy)
-
-
-def _size(dimension: Expr, sizes: Mapping[str, int]) -> int:
-    return int(evaluate(dimension, sizes))
 
 
 def read_inputs(

@@ -16,7 +16,7 @@ import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, InternalError, UserError
-from webmlc.core.rewrite import evaluate
+from webmlc.core.sizes import evaluate_size
 from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
 from webmlc.package.manifest import Control, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
@@ -251,7 +251,7 @@ class WebGpuExecutor:
             )
             if step.workgroups is None:
                 raise InternalError(f"host: webgpu step {step.kernel} has no workgroups")
-            x, y, z = (int(evaluate(w, binding.symbols)) for w in step.workgroups)
+            x, y, z = (evaluate_size(w, binding.symbols) for w in step.workgroups)
             binding.dispatches[index] = Dispatch(self.pipelines[step.kernel], group, (x, y, z))
         return binding.dispatches[index]
 

@@ -40,7 +40,7 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 
-NAMED = frozenset({"floordiv", "floormod", "min", "max", "select"})
+NAMED = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "min", "max", "abs", "select"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,17 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
 from webmlc.core.rewrite import variables
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.core.sizes import SIZE_OPERATORS, is_size_operator
 
 FORMAT = "webmlc"
 VERSION = 4
 MANIFEST = "manifest.json"
-SIZE_OPERATORS = ("add", "sub", "mul", "floordiv", "floormod", "min", "max")
 
 Device = Literal["wasm", "webgpu"]
 BufferKind = Literal["input", "constant", "derived", "scratch"]
 Size = int | str | list[Any]
-"""A dimension in JSON: an integer, a symbol's name, or `[operator, Size, Size]`."""
+"""A dimension in JSON: an integer, a symbol's name, or `[operator, Size, ...]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +259,8 @@ def to_size(expr: Expr) -> Size:
             return int(value)
         case Var(name=name):
             return name
-        case Call(op=op, args=(a, b)) if op in SIZE_OPERATORS:
-            return [op, to_size(a), to_size(b)]
+        case Call(op=op, args=args) if is_size_operator(op, args):
+            return [op, *map(to_size, args)]
     raise InternalError(
         f"package: a size may use {', '.join(SIZE_OPERATORS)} of symbols, not {expr}"
     )
@@ -278,8 +279,8 @@ def from_size(size: Any, named: Mapping[str, Any] | None = None) -> Expr:
             return const(size)
         case str():
             return Var(size)
-        case [str(op), a, b] if op in SIZE_OPERATORS:
-            return call(op, from_size(a), from_size(b))
+        case [str(op), *args] if op in SIZE_OPERATORS and len(args) == SCALAR_OPERATORS[op].arity:
+            return call(op, *map(from_size, args))
     raise PackageError(f"manifest.json: {size!r} is no size")
 
 

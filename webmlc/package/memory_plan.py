@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from webmlc.core.machine import PAGE_BYTES
-from webmlc.core.rewrite import evaluate
+from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Bind, Device, Manifest, Program
 from webmlc.package.transfers import Stage, stages
 
@@ -212,7 +212,7 @@ def layout(
     program = manifest.programs[own]
     groups = size_groups(program)
     known = {b.name for b in program.buffers if b.symbols <= symbols.keys()}
-    sizes = {b.name: int(evaluate(b.bytes, symbols)) for b in program.buffers if b.name in known}
+    sizes = {b.name: evaluate_size(b.bytes, symbols) for b in program.buffers if b.name in known}
     stage_list = stages(program, [o.buffer for o in manifest.outputs], own)
     spans = lifetimes(program, stage_list, device, own)
     loading = load_lifetimes(manifest, own, device)

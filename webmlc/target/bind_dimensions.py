@@ -2,7 +2,8 @@
 
 needs: a lowered function, and the values of those of its symbols that the caller does not pass.
 guarantees: its symbols are the caller's; each size is computed once, around everything; what the
-host evaluates (shapes, the extents of thread loops) is said in the caller's symbols.
+host evaluates (shapes, the extents of thread loops) is said in the caller's symbols. A size divided
+by zero is 0, as hosts evaluate it.
 before → after:
 
     def conv(..., height: T.symbol, size: T.symbol):       def conv(..., height: T.symbol):
@@ -18,6 +19,7 @@ from dataclasses import replace
 from webmlc.core.expr import Expr, Var
 from webmlc.core.rewrite import substitute
 from webmlc.loops.ir import Buffer, For, Let, LoopFunction, Stmt, map_statements, replace_buffers
+from webmlc.target.guard_division import guard_size
 
 
 def bind_dimensions(function: LoopFunction, values: Sequence[tuple[Var, Expr]]) -> LoopFunction:
@@ -40,7 +42,7 @@ def bind_dimensions(function: LoopFunction, values: Sequence[tuple[Var, Expr]]) 
     buffers = {b: buffer(b) for b in (*function.params, *function.allocations)}
     body = replace_buffers(map_statements(function.body, launch), buffers)
     for var, value in reversed(values):
-        body = Let(var, value, body)
+        body = Let(var, guard_size(value), body)
     return replace(
         function,
         params=tuple(buffers[b] for b in function.params),

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, literal, select
-from webmlc.core.rewrite import rewrite, walk
+from webmlc.core.rewrite import rewrite, variables, walk
 from webmlc.loops.ir import For, Load, LoopFunction, map_expressions, walk_statements
 
 _QUOTIENTS = frozenset({"floordiv", "truncdiv"})
@@ -38,6 +39,19 @@ def guard_division(function: LoopFunction) -> LoopFunction:
         return None
 
     return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, rule)))
+
+
+def guard_size(size: Expr) -> Expr:
+    """A size that no loop guards: what a symbol divides is 0 where the symbol is."""
+    ranges = dict.fromkeys(variables(size), SYMBOL)
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Call(op=op, args=(a, b)) if op in _QUOTIENTS | _REMAINDERS:
+                return None if bounds(b, ranges).low > 0 else _guarded(op, a, b)
+        return None
+
+    return rewrite(size, rule)
 
 
 def _is_index(divisor: Expr, known: frozenset[Var]) -> bool:

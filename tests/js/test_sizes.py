@@ -1,0 +1,116 @@
+"""Sizes have one meaning: Python's and the runtime's operators are the same list, and agree on
+random expressions, on numbers as large as a float holds exactly, and on divisors of zero.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from webmlc.core.errors import InputError
+from webmlc.core.expr import Call, Expr, Var, call, const
+from webmlc.core.rewrite import walk
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.core.sizes import LARGEST_SIZE, SIZE_OPERATORS, evaluate_size
+from webmlc.package.manifest import from_size, to_size
+
+SCRIPT = Path(__file__).parent / "sizes.mjs"
+COUNT = 4000
+SYMBOLS = ("n", "m", "k")
+COMPARISONS = [op for op in SIZE_OPERATORS if SCALAR_OPERATORS[op].result == "bool"]
+LOGIC = [op for op in SIZE_OPERATORS if op.startswith("bit_")]
+ARITHMETIC = [op for op in SIZE_OPERATORS if op not in (*COMPARISONS, *LOGIC, "select")]
+
+
+def drawn_number(draw: random.Random) -> int:
+    """Small or large, of either sign; zero often."""
+    largest = draw.choice((0, 1, 9, 9, 1000, 2**31, 2**52, LARGEST_SIZE))
+    return draw.randint(-largest, largest)
+
+
+def drawn_size(draw: random.Random, depth: int) -> Expr:
+    """A random size; of one operator and more."""
+
+    def leaf() -> Expr:
+        return Var(draw.choice(SYMBOLS)) if draw.random() < 0.7 else const(drawn_number(draw))
+
+    def size(depth: int) -> Expr:
+        if depth == 0 or draw.random() < 0.2:
+            return leaf()
+        if draw.random() < 0.2:
+            return call("select", condition(depth - 1), size(depth - 1), size(depth - 1))
+        return applied(draw.choice(ARITHMETIC), size, depth)
+
+    def condition(depth: int) -> Expr:
+        if depth > 0 and draw.random() < 0.4:
+            return applied(draw.choice(LOGIC), condition, depth)
+        return call(draw.choice(COMPARISONS), leaf(), leaf())
+
+    def applied(op: str, operand: Callable[[int], Expr], depth: int) -> Expr:
+        operands = tuple(operand(depth - 1) for _ in range(SCALAR_OPERATORS[op].arity))
+        return Call(op, operands, operands[0].dtype)  # as it is: `call` would fold
+
+    return size(depth)
+
+
+def by_python(size: Expr, symbols: Mapping[str, int]) -> int | str:
+    try:
+        return evaluate_size(size, symbols)
+    except InputError as error:
+        return f"input: {error}"
+
+
+def by_javascript(cases: list[dict[str, Any]]) -> Any:
+    done = subprocess.run(
+        ["node", str(SCRIPT)],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_both_lists_are_equal_and_so_are_all_values() -> None:
+    draw = random.Random(0)
+    sizes = [drawn_size(draw, 1 + i % 4) for i in range(COUNT)]
+    bindings = [{name: drawn_number(draw) for name in SYMBOLS} for _ in sizes]
+    texts = [json.loads(json.dumps(to_size(size))) for size in sizes]
+    cases = [{"size": t, "symbols": b} for t, b in zip(texts, bindings, strict=True)]
+    found = by_javascript(cases)
+    assert found["operators"] == list(SIZE_OPERATORS)
+    expected = [by_python(s, b) for s, b in zip(sizes, bindings, strict=True)]
+    for case, ours, theirs in zip(cases, expected, found["values"], strict=True):
+        assert ours == theirs, case
+    kinds = Counter(type(value).__name__ for value in expected)
+    assert kinds["str"] > COUNT / 50 and kinds["int"] > COUNT / 2
+    used = Counter(node.op for size in sizes for node in walk(size) if isinstance(node, Call))
+    assert used.keys() == set(SIZE_OPERATORS) and min(used.values()) > COUNT / 100
+
+
+def test_a_size_is_itself_after_a_manifest() -> None:
+    draw = random.Random(1)
+    for i in range(500):
+        size = drawn_size(draw, 1 + i % 4)
+        copy = from_size(to_size(size))
+        symbols = {name: drawn_number(draw) for name in SYMBOLS}
+        assert by_python(copy, symbols) == by_python(size, symbols)
+
+
+def test_division_by_zero_is_zero_and_large_values_are_errors() -> None:
+    n = Var("n")
+    for op in ("floordiv", "floormod", "truncdiv", "truncmod"):
+        assert evaluate_size(call(op, n, n), {"n": 0}) == 0
+        assert evaluate_size(call(op, n - 7, 8), {"n": 0}) == {
+            "floordiv": -1, "floormod": 1, "truncdiv": 0, "truncmod": -7}[op]  # fmt: skip
+    message = "input: with these inputs a size is beyond 9007199254740991"
+    assert by_python(n * n, {"n": 2**27}) == message
+    assert by_python(n * n // n, {"n": 2**27}) == message
+    assert by_python(n * n - 1, {"n": 94906265}) == 94906265**2 - 1
