@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
@@ -225,3 +226,63 @@ def test_bad_dimension(webmlc, package: Path) -> None:  # type: ignore[no-untype
     assert result.code == 2 and "NAME=SIZE" in result.err
     result = webmlc("run", package, "--dim", "colour=3")
     assert result.code == 2 and "'colour'" in result.err and "batch" in result.err
+
+
+@pytest.fixture
+def reduction(tmp_path: Path) -> Path:
+    """A model whose axes are an input."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 3] x, int64[1] axes) => (float[a] y) {
+            r = Relu(x)  y = ReduceSum<keepdims = 0>(r, axes) }""")
+    onnx.save(model, tmp_path / "reduction.onnx")
+    return tmp_path / "reduction.onnx"
+
+
+def test_constants_are_built_in(webmlc, reduction: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    out = tmp_path / "p"
+    result = webmlc("build", reduction, "-o", out)
+    assert result.code == 2 and "--constant axes=..." in result.err
+    result = webmlc("build", reduction, "-o", out, "--target", "wasm", "--constant", "axes=[1]")
+    assert result.code == 0
+    assert [port["name"] for port in json.loads((out / "manifest.json").read_text())["inputs"]] == [
+        "x"
+    ]
+    result = webmlc("run", out, "--constant", "axes=[1]")
+    assert result.code == 2 and "is a package" in result.err
+
+
+def test_constants_of_every_command(webmlc, reduction: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    np.save(tmp_path / "axes.npy", np.array([0]))
+    constant = ("--constant", f"axes={tmp_path / 'axes.npy'}")
+    found = json.loads(webmlc("check", reduction, *constant, "--json").out)
+    assert found["passed"] and found["outputs"][0]["shape"] == [3]
+    (row,) = json.loads(webmlc("run", reduction, *constant, "--json").out)
+    assert row["type"] == "float32[3]"
+    (row,) = json.loads(webmlc("bench", reduction, *constant, "--runs", "1", "--json").out)
+    assert row["runs"] == 1
+    text = webmlc("inspect", reduction, *constant, "--stage", "infer shapes").out
+    assert "float32[3] = ReduceSum" in text
+
+
+def test_check_with_constants_names_the_first_node_that_differs(  # type: ignore[no-untyped-def]
+    webmlc, reduction: Path, monkeypatch
+) -> None:
+    from webmlc.graph.ops import OPS
+
+    monkeypatch.setitem(OPS, ("", "Relu"), OPS["", "Identity"])  # a compiler with a wrong Relu
+    result = webmlc("check", reduction, "--constant", "axes=[1]", "--json")
+    assert result.code == 1
+    assert json.loads(result.out)["first difference"].startswith("Relu")
+
+
+def test_bad_constants(webmlc, reduction: Path) -> None:  # type: ignore[no-untyped-def]
+    for text, message in (
+        ("axis=1", "no such input; its inputs: 'x', 'axes'"),
+        ("axes=1", "has shape [], expected [1]"),
+        ("axes=[0.5]", "int64 cannot hold [0.5] exactly"),
+        ("axes=gone.npy", "no such file"),
+        ("axes", "NAME=VALUE"),
+    ):
+        result = webmlc("build", reduction, "--constant", text)
+        assert result.code == 2 and message in result.err, result.err
+        assert len(result.err.strip().splitlines()) == 1

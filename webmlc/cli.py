@@ -24,6 +24,7 @@ from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.stages import Stage, Watcher
 
 if TYPE_CHECKING:
+    from webmlc.frontend.bind_constants import Constants
     from webmlc.host.try_model import Build
 
 app = typer.Typer(
@@ -63,6 +64,13 @@ Dimensions = Annotated[
     list[str],
     typer.Option("--dim", help="Size of a symbolic dimension, as NAME=SIZE. Default: 1 each."),
 ]
+ConstantInputs = Annotated[
+    list[str],
+    typer.Option(
+        "--constant",
+        help="An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy.",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
 Inputs = Annotated[
     Path | None, typer.Option(help="A .npz file of inputs; those it does not hold are random.")
@@ -76,16 +84,21 @@ def build(
         Path | None, typer.Option("-o", "--out", help="Package folder [default: build/<model>].")
     ] = None,
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
+    constant: ConstantInputs = [],  # noqa: B006
     emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model into a package that any browser runs."""
     from webmlc.compile import build as build_package
+    from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.report import package_report
 
     folder = out or Path("build") / model.stem
+    fixed = read_constants(constant)
     with _progress(f"Building {model.name}", quiet=as_json) as advance:
-        build_package(model, folder, target.value, emit_text=emit_text, on_stage=advance)
+        build_package(
+            model, folder, target.value, constants=fixed, emit_text=emit_text, on_stage=advance
+        )
     report = package_report(folder)
     if as_json:
         _print_json(report)
@@ -106,13 +119,16 @@ def run(
     device: Device = DeviceChoice.wasm,
     threads: Threads = 1,
     dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run a model once and show its outputs."""
+    from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.try_model import load_any, read_inputs, summarise, write_outputs
 
-    with load_any(package, device.value, threads, _build_for(device)) as model:
+    fixed = read_constants(constant)
+    with load_any(package, device.value, threads, _build_for(device), fixed) as model:
         arrays = read_inputs(model, inputs, _dimensions(dim), seed)
         outputs = model.run(arrays)
     if out is not None:
@@ -131,6 +147,7 @@ def check(
     threads: Threads = 1,
     inputs: Inputs = None,
     dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
     seed: Seed = 0,
     tolerance: Annotated[
         float, typer.Option(help="Largest error, relative to the output's scale.")
@@ -140,13 +157,14 @@ def check(
     """Compare with onnxruntime (or onnx.reference), by default on random inputs; exit 1 on a
     mismatch.
     """
+    from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
 
     with _progress(f"Checking {model.name}", quiet=as_json) as advance:
         build_package = _build_for(device, advance)
-        sizes = _dimensions(dim)
+        sizes, fixed = _dimensions(dim), read_constants(constant)
         result = check_model(
-            model, build_package, device.value, threads, sizes, seed, tolerance, inputs
+            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, fixed
         )
     first = result.first_difference
     if as_json:
@@ -167,12 +185,15 @@ def bench(
     runs: Annotated[int, typer.Option(min=1, help="Timed runs.")] = 10,
     kernels: Annotated[bool, typer.Option(help="Time every kernel.")] = False,
     dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
     """Time a model in the Python hosts (the validators: a browser's figures are its own)."""
+    from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.try_model import load_any, time_kernels, time_runs
 
-    with load_any(package, device.value, threads, _build_for(device)) as model:
+    fixed = read_constants(constant)
+    with load_any(package, device.value, threads, _build_for(device), fixed) as model:
         sizes = _dimensions(dim)
         rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
     if as_json:
@@ -205,11 +226,13 @@ def inspect(
     kernel: Annotated[str | None, typer.Option(help="Only this kernel's stages.")] = None,
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
 ) -> None:
     """Print every stage of the pipeline, numbered, from the graph to the emitted text; then what
     each step computes, and the bytes it moves beside the least (with the sizes of --dim).
     """
     from webmlc.compile import compile_model
+    from webmlc.frontend.bind_constants import read_constants
     from webmlc.package.step_work import print_work
 
     numbers: dict[str, int] = {}
@@ -222,7 +245,8 @@ def inspect(
             print(f"── {number:02} {one.title}{suffix} ".ljust(100, "─"))
             print(one.text())
 
-    parts = compile_model(model, target.value, on_stage=show)
+    fixed = read_constants(constant)
+    parts = compile_model(model, target.value, constants=fixed, on_stage=show)
     sizes = _dimensions(dim)
     for device in parts.programs:
         show(Stage(f"{device}: work", partial(print_work, parts, device, sizes, kernel), kernel))
@@ -301,11 +325,11 @@ class _progress:
 
 
 def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
-    """A function that builds a model for one device into a folder."""
+    """A function that builds a model for one device into a folder, with some constants."""
     from webmlc.compile import build as build_package
 
-    def build_one(model: Path, folder: Path) -> object:
-        return build_package(model, folder, device.value, on_stage=on_stage)
+    def build_one(model: Path, folder: Path, /, *, constants: Constants) -> object:
+        return build_package(model, folder, device.value, constants=constants, on_stage=on_stage)
 
     return build_one
 

@@ -26,6 +26,7 @@ from webmlc.core.machine import (
     Machine,
 )
 from webmlc.core.stages import Stage, Watcher, watcher
+from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source, read_model
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
@@ -80,18 +81,24 @@ def build(
     out: str | Path,
     target: Target = "both",
     *,
+    constants: Constants | None = None,
     emit_text: bool = False,
     force: bool = False,
     on_stage: Watcher | None = None,
 ) -> Manifest:
     """Compile `model` and write the package into folder `out`; returns its manifest.
 
+    `constants` are inputs that become constants: they leave the signature. Integers and booleans
+    must fit the input's type exactly, floats are rounded to it.
+
     Raises `ModelError` (unreadable model), `UnsupportedError` (every unsupported node at once),
-    `PackageError` (a file in `out` that no build wrote would be replaced, and not `force`) or
-    `UserError`. The same model and arguments give the same bytes. `emit_text` also writes the WAT
-    text.
+    `InputError` (a constant that is no input's, or does not fit it), `PackageError` (a file in
+    `out` that no build wrote would be replaced, and not `force`) or `UserError`. The same model and
+    arguments give the same bytes. `emit_text` also writes the WAT text.
     """
-    parts = compile_model(model, target, emit_text=emit_text, on_stage=on_stage)
+    parts = compile_model(
+        model, target, constants=constants, emit_text=emit_text, on_stage=on_stage
+    )
     return write_package(Path(out), parts, force=force)
 
 
@@ -99,6 +106,7 @@ def compile_model(
     model: Source,
     target: Target = "both",
     *,
+    constants: Constants | None = None,
     emit_text: bool = False,
     on_stage: Watcher | None = None,
 ) -> Parts:
@@ -106,7 +114,7 @@ def compile_model(
     if target not in ("wasm", "webgpu", "both"):
         raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
     watch = watcher(on_stage)
-    module = _seen(watch, "frontend", read_model(model))
+    module = _seen(watch, "frontend", read_model(model, constants))
     module = _seen(watch, "normalise", normalise(module))
     module = _seen(watch, "infer shapes", infer_shapes(module))
     module = _seen(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))

@@ -47,17 +47,19 @@ class Unsupported:
         return f"{self.operator} (node {self.node!r}): {self.reason}"
 
 
-class UnsupportedError(UserError):
-    """The model uses what webmlc does not support; lists every such node at once."""
+ADVICE = "`webmlc ops` lists what is supported; CONTRIBUTING.md shows how to add an operator."
 
-    def __init__(self, nodes: tuple[Unsupported, ...]) -> None:
+
+class UnsupportedError(UserError):
+    """The model uses what webmlc does not support; lists every such node at once, and then what to
+    do.
+    """
+
+    def __init__(self, nodes: tuple[Unsupported, ...], advice: str = ADVICE) -> None:
         self.nodes = nodes
         lines = "\n".join(f"  {node}" for node in nodes)
         count = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
-        super().__init__(
-            f"{count} of this model cannot be compiled:\n{lines}\n"
-            "`webmlc ops` lists what is supported; CONTRIBUTING.md shows how to add an operator."
-        )
+        super().__init__(f"{count} of this model cannot be compiled:\n{lines}\n{advice}")
 
 
 class InternalError(WebmlcError):

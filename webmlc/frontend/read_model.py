@@ -12,7 +12,7 @@ Everything that is wrong with the file is a `ModelError` of one clear sentence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,9 @@ from onnx import (
     version_converter,
 )
 
-from webmlc.core.dtypes import DType
 from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
+from webmlc.frontend.bind_constants import Constants, bind_constants
+from webmlc.frontend.element_types import dtype_of
 from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
 from webmlc.frontend.sort_nodes import sort_nodes
@@ -53,8 +54,11 @@ Source = str | Path | ModelProto
 """Where a model comes from: a file, or a model in memory."""
 
 
-def read_model(source: Source) -> Module:
-    """Read, check and convert a model; raises `ModelError` where the file cannot be used."""
+def read_model(source: Source, constants: Constants | None = None) -> Module:
+    """Read, check and convert a model; the inputs in `constants` become constants.
+
+    Raises `ModelError` where the file cannot be used, `InputError` where a constant cannot.
+    """
     if isinstance(source, ModelProto):
         model, folder, stem = source, None, source.graph.name or "model"
     else:
@@ -63,13 +67,14 @@ def read_model(source: Source) -> Module:
     _check_opsets(model)
     model = sort_nodes(load_external_data(model, folder))
     _check(model)
+    arrays, sizes = bind_constants(model.graph, constants or {})
     _check_inputs(model.graph)
     model = _modernise(model)
     if model.functions:
         model = inliner.inline_local_functions(model, convert_version=True)
     model = expand_functions(model)
     opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in model.opset_import}
-    main = _Reader(Symbols()).function(model.graph, "main")
+    main = _Reader(Symbols(sizes)).function(model.graph, "main", arrays)
     return Module(stem, {"main": main}, opsets=opsets)
 
 
@@ -182,8 +187,11 @@ class _Reader:
     def __init__(self, symbols: Symbols) -> None:
         self.symbols = symbols
 
-    def function(self, graph: GraphProto, name: str) -> Function:
-        constants = dict(self.initializers(graph))
+    def function(
+        self, graph: GraphProto, name: str, bound: Mapping[str, Array] | None = None
+    ) -> Function:
+        """The function of a graph; the inputs in `bound` are these constants."""
+        constants = {**dict(self.initializers(graph)), **(bound or {})}
         nodes: list[Node] = []
         for proto in graph.node:
             if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
@@ -258,14 +266,6 @@ class _Reader:
             self.symbols.dimension(d, info.name, axis) for axis, d in enumerate(tensor.shape.dim)
         )
         return TensorType(dtype, dimensions)
-
-
-def dtype_of(element_type: int) -> DType | None:
-    """Of ONNX's number of an element type; None for one that we do not have."""
-    try:
-        return DType.of(helper.tensor_dtype_to_np_dtype(element_type))
-    except (ValueError, TypeError, KeyError):
-        return None
 
 
 def _array(tensor: TensorProto) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping
 
 import onnx
 
@@ -16,10 +17,12 @@ from webmlc.core.expr import Const, Expr, Var
 
 
 class Symbols:
-    """One table per model: equal text is the same symbol, different text never is."""
+    """One table per model: equal text is the same symbol, different text never is. A text in
+    `sizes` is a number.
+    """
 
-    def __init__(self) -> None:
-        self._by_text: dict[str, Var] = {}
+    def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
+        self._by_text: dict[str, Expr] = {t: Const(size) for t, size in (sizes or {}).items()}
         self._taken: set[str] = set()
 
     def dimension(self, dim: onnx.TensorShapeProto.Dimension, value: str, axis: int) -> Expr:
@@ -30,8 +33,8 @@ class Symbols:
             return self.named(dim.dim_param)
         return self._new(f"{value}_{axis}")
 
-    def named(self, text: str) -> Var:
-        """The symbol of a `dim_param`."""
+    def named(self, text: str) -> Expr:
+        """The symbol of a `dim_param`, or its size where that is given."""
         if text not in self._by_text:
             self._by_text[text] = self._new(text)
         return self._by_text[text]

@@ -17,7 +17,7 @@ from functools import cache
 from onnx import TensorProto, defs
 
 from webmlc.core.dtypes import DType
-from webmlc.frontend.read_model import dtype_of
+from webmlc.frontend.element_types import dtype_of
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.operator import NotSupportedError
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
+from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.rewrite import variables
 from webmlc.graph.check_types import check_types
@@ -38,7 +38,7 @@ from webmlc.graph.compute import placeholder
 from webmlc.graph.derive_gradient import GRADIENT, derive_gradient, targets_first
 from webmlc.graph.evaluate import evaluate_node, read_tensors, stages
 from webmlc.graph.evaluate_symbols import evaluate_symbols
-from webmlc.graph.ir import Array, Function, Module, Node, TensorType
+from webmlc.graph.ir import Array, Function, Module, Node, TensorType, producers
 from webmlc.graph.ops import OPS
 from webmlc.graph.ops.control import closed, reads
 from webmlc.graph.ops.operator import (
@@ -67,18 +67,51 @@ BOUND_LIMIT = 64
 
 
 class UnknownShapeError(UnsupportedError):
-    """Shapes depend on values that only a run knows; `values` names the ones that would tell."""
+    """Shapes depend on values that only a run knows; `values` names the ones that would tell, and
+    `inputs` the inputs of the model that these are computed from.
+    """
 
-    def __init__(self, nodes: tuple[Unsupported, ...], values: tuple[str, ...]) -> None:
-        super().__init__(nodes)
+    def __init__(
+        self,
+        nodes: tuple[Unsupported, ...],
+        values: tuple[str, ...],
+        inputs: tuple[str, ...] = (),
+    ) -> None:
+        options = " ".join(f"--constant {name}=..." for name in inputs)
+        advice = f"If they never change, build these inputs in: {options}"
+        super().__init__(nodes, advice if inputs else ADVICE)
         self.values = values
+        self.inputs = inputs
 
 
 def infer_shapes(module: Module) -> Module:
     """Infer every function; raises `UnsupportedError` with all nodes that have no type."""
     outlines = Outlines()
-    main = _Inference(module.main, Scope({}, {}, {}), outlines).run()
+    try:
+        main = _Inference(module.main, Scope({}, {}, {}), outlines).run()
+    except UnknownShapeError as error:
+        inputs = _deciding_inputs(module.main, error.values)
+        raise UnknownShapeError(error.nodes, error.values, inputs) from None
     return replace(module, functions={"main": main, **outlines.functions})
+
+
+def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ...]:
+    """The inputs that these values are computed from. Axes, scales and rates have at most one
+    dimension; a larger input is data, and no one would fix it.
+    """
+    makers = producers(function)
+    pending, behind = list(values), set(values)
+    while pending:
+        node = makers.get(pending.pop())
+        if node is not None:
+            fresh = {*filter(None, node.inputs), *(i for i in function.inputs if reads(node, i))}
+            fresh -= behind
+            behind |= fresh
+            pending += fresh
+    types = function.types
+    return tuple(
+        i for i in function.inputs if i in behind and (i not in types or types[i].rank < 2)
+    )
 
 
 class _Inference:

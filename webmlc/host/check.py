@@ -21,6 +21,7 @@ import onnx.utils
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError, WebmlcError
+from webmlc.frontend.bind_constants import Constants, bind_constants
 from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.host.load import load
 from webmlc.host.quantisation_step import quantisation_steps
@@ -99,10 +100,12 @@ def check_model(
     seed: int = 0,
     tolerance: float = 1e-3,
     given: Path | None = None,
+    constants: Constants | None = None,
 ) -> CheckResult:
     """Run the model both ways on the same inputs and compare every output.
 
-    `given` is a `.npz` file of inputs; those that it does not hold are random.
+    `given` is a `.npz` file of inputs; those that it does not hold are random. `constants` are
+    built in; the reference takes them as inputs.
 
     `tolerance` is relative to the largest expected element of the output; integers and booleans
     must be equal. Of a quantised output `WITHIN_ONE_STEP` of the elements may be one step of its
@@ -111,15 +114,18 @@ def check_model(
     below one, say, of which it computes few digits); one that is too far from it may agree with
     `onnx.reference` instead, and its row says so. Raises what building and running raise.
     """
+    fixed = constants or {}
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         package = Path(scratch) / "package"
-        build(path, package)
+        build(path, package, constants=fixed)
         model = load(package, device, threads)
         inputs = read_inputs(model, given, sizes or {}, seed)
         actual = model.run(inputs)
         model.dispose()
+    source = onnx.load(path, load_external_data=False)
+    inputs |= bind_constants(source.graph, fixed)[0]
     expected, reference = run_reference(path, inputs)
-    steps = quantisation_steps(onnx.load(path, load_external_data=False))
+    steps = quantisation_steps(source)
     errors = tuple(compare(n, expected[n], a, tolerance, steps.get(n)) for n, a in actual.items())
     if reference == ONNXRUNTIME and not all(e.passed for e in errors):
         plain, _ = run_reference(path, inputs, optimised=False)
@@ -129,7 +135,7 @@ def check_model(
     result = CheckResult(errors, reference)
     if result.passed:
         return result
-    first = _first_difference(path, build, device, inputs, tolerance)
+    first = _first_difference(path, build, device, inputs, tolerance, fixed)
     return CheckResult(errors, reference, first)
 
 
@@ -246,6 +252,7 @@ def _first_difference(
     device: Literal["wasm", "webgpu"],
     inputs: Mapping[str, Array],
     tolerance: float,
+    constants: Constants,
 ) -> str | None:
     """The first node, in topological order, whose result differs when the model ends there."""
     model = onnx.load(path)
@@ -260,7 +267,8 @@ def _first_difference(
         low, high = 0, len(nodes) - 1
         while low < high:
             middle = (low + high) // 2
-            if _differs_at(path, build, device, inputs, nodes[middle].output[0], tolerance):
+            value = nodes[middle].output[0]
+            if _differs_at(path, build, device, inputs, value, tolerance, constants):
                 high = middle
             else:
                 low = middle + 1
@@ -275,6 +283,7 @@ def _differs_at(
     inputs: Mapping[str, Array],
     value: str,
     tolerance: float,
+    constants: Constants,
 ) -> bool:
     """True where the model cut at `value` gives another result than the reference, or fails."""
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
@@ -285,7 +294,7 @@ def _differs_at(
         except Exception:  # the cut is no valid model by itself: it tells nothing
             return False
         try:
-            build(cut, Path(scratch) / "package")
+            build(cut, Path(scratch) / "package", constants=constants)
             model = load(Path(scratch) / "package", device)
             actual = model.run({p.name: inputs[p.name] for p in model.inputs})
             model.dispose()

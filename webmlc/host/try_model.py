@@ -10,10 +10,10 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,28 +22,43 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError, ModelError
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
+from webmlc.frontend.bind_constants import Constants
 from webmlc.host.load import Model, load
 from webmlc.package.manifest import MANIFEST, Port
 
 Array = NDArray[Any]
-Build = Callable[[Path, Path], object]
 Row = dict[str, Any]
+
+
+class Build(Protocol):
+    """A function that builds a model into a folder, with some inputs as constants."""
+
+    def __call__(self, model: Path, folder: Path, /, *, constants: Constants) -> object: ...
 
 
 @contextmanager
 def load_any(
-    path: Path, device: Literal["wasm", "webgpu"], threads: int, build: Build
+    path: Path,
+    device: Literal["wasm", "webgpu"],
+    threads: int,
+    build: Build,
+    constants: Constants,
 ) -> Iterator[Model]:
-    """The model of a package, or of an ONNX file that `build(model, folder)` compiles first."""
+    """The model of a package, or of an ONNX file that `build` compiles first."""
     if not path.exists():
         raise ModelError(f"{path}: no such file or folder")
+    if constants and (path / MANIFEST).is_file():
+        raise InputError(
+            f"{path} is a package: its inputs cannot become constants any more; build it again "
+            "with --constant"
+        )
     with tempfile.TemporaryDirectory(prefix="webmlc-") as scratch:
         folder = path
         if not (path / MANIFEST).is_file():
             if path.is_dir():
                 raise ModelError(f"{path}: this folder holds no package (no {MANIFEST})")
             folder = Path(scratch) / path.stem
-            build(path, folder)
+            build(path, folder, constants=constants)
         model = load(folder, device, threads)
         try:
             yield model
