@@ -33,7 +33,7 @@ export class AdapterError extends WebmlcError {
   }
 }
 
-/** The GPU device was lost (reset, driver update, power saving): load the model again. */
+/** The GPU device was lost (a reset, a new driver, power saving): restore the model. */
 export class DeviceLostError extends WebmlcError {
   /** @param {string} message */
   constructor(message) {

@@ -1,6 +1,6 @@
 // Load a package and run it: the twin of webmlc/host/load.py.
 
-import { AdapterError, InputError, InternalError, PackageError } from "./errors.js";
+import { fromData, InputError, InternalError, PackageError, toData, WebmlcError } from "./errors.js";
 import { arrayOf } from "./dtypes.js";
 import { bind, bindFromMemory, fetchManifest, shapeOf } from "./manifest.js";
 import { runs } from "./memory_plan.js";
@@ -16,7 +16,11 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 /** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
-/** @typedef {{ device: Device, deviceReason: string, threads: number, threadsReason: string, variant?: import("./wasm_device.js").Variant | null }} Choice */
+/** @typedef {import("./wasm_device.js").Variant} Variant */
+/** The options of `load`, checked. @typedef {LoadOptions & { device: "auto" | Device, threads: number, threadsReason: string, inlineMilliseconds: number }} Options */
+/** A program and the reason why it was chosen. @typedef {{ device: Device, deviceReason: string }} Choice */
+/** @typedef {Partial<Record<Device, Executor>>} Executors */
+/** A choice and the executors of its program. @typedef {Choice & { variant: Variant | null, resources: import("./webmlc.js").Model["resources"], executors: Executors }} Session */
 
 const MAX_DEFAULT_THREADS = 8;
 
@@ -26,105 +30,168 @@ const MAX_DEFAULT_THREADS = 8;
  * @param {LoadOptions} [options]
  * @returns {Promise<Model>}
  */
-export async function load(url, { device = "auto", threads, variant, onProgress } = {}) {
+export async function load(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress } = {}) {
   if (!["auto", "wasm", "webgpu"].includes(device)) {
     throw new InputError(`device is ${JSON.stringify(device)}, expected "auto", "wasm" or "webgpu"`);
   }
   if (variant !== undefined && !["dot", "relaxed", "simd128"].includes(variant)) {
     throw new InputError(`variant is ${JSON.stringify(variant)}, expected "dot", "relaxed" or "simd128"`);
   }
+  if (typeof inlineMilliseconds !== "number" || !(inlineMilliseconds >= 0)) {
+    throw new InputError(`inlineMilliseconds is ${JSON.stringify(inlineMilliseconds)}, expected a number of at least 0`);
+  }
+  const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads) };
   const base = new URL(url, globalThis.location?.href ?? import.meta.url);
   if (!base.pathname.endsWith("/")) base.pathname += "/";
   // The worker starts while the manifest is on its way, where it is likely to be needed.
-  const wasm = device === "webgpu" ? null : new WasmDevice();
+  const started = device === "webgpu" ? null : new WasmDevice();
   try {
     const manifest = await fetchManifest(base);
-    const { own, reason, adapter } = await chooseDevice(manifest, device);
-    const choice = { device: own, deviceReason: reason, ...chooseThreads(threads), variant };
-    return await openModel(base, manifest, choice, adapter, wasm, onProgress);
+    const open = (/** @type {WasmDevice | null} */ wasm) => openSession(base, manifest, options, wasm);
+    return new Model(manifest, options, () => open(null), await open(started));
   } catch (error) {
-    wasm?.dispose();
+    started?.dispose();
     throw error;
   }
 }
 
 /**
+ * Open the GPU's program or the CPU's. `auto` takes the CPU's where the GPU's fails, for whatever reason.
  * @param {URL} base
  * @param {Manifest} manifest
+ * @param {Options} options
+ * @param {WasmDevice | null} started
+ * @returns {Promise<Session>}
+ */
+async function openSession(base, manifest, options, started) {
+  const { wasm, webgpu } = manifest.programs;
+  const { device } = options;
+  if (device !== "auto" && !manifest.programs[device]) {
+    const devices = Object.keys(manifest.programs);
+    throw new PackageError(`the package was built for ${devices} only; build it with --target ${device} or --target both`);
+  }
+  if (device === "wasm" || !webgpu) {
+    const deviceReason = webgpu || device === "wasm" ? "requested" : "the package has no webgpu program";
+    return openExecutors(base, manifest, options, { device: "wasm", deviceReason }, null, started);
+  }
+  const mayFallBack = device === "auto" && wasm !== undefined;
+  let spare = started;
+  try {
+    /** @type {Choice} */
+    const choice = { device: "webgpu", deviceReason: mayFallBack ? "the GPU adapter is hardware" : "requested" };
+    let adapter = null;
+    if (mayFallBack || usedDevices(manifest, "webgpu").has("webgpu")) {
+      const { findAdapter } = await import("./adapter.js");
+      adapter = await findAdapter(mayFallBack);
+    } else choice.deviceReason += "; every step runs on the CPU";
+    spare = null;
+    return await openExecutors(base, manifest, options, choice, adapter, started);
+  } catch (cause) {
+    const error = cause instanceof WebmlcError ? cause : fromData(toData(cause));
+    if (!mayFallBack) throw error;
+    return openExecutors(base, manifest, options, { device: "wasm", deviceReason: error.message }, null, spare);
+  }
+}
+
+/**
+ * Load the chosen program on each of the devices that it uses.
+ * @param {URL} base
+ * @param {Manifest} manifest
+ * @param {Options} options
  * @param {Choice} choice
  * @param {GPUAdapter | null} adapter
  * @param {WasmDevice | null} started
- * @param {LoadOptions["onProgress"]} onProgress
+ * @returns {Promise<Session>}
  */
-async function openModel(base, manifest, choice, adapter, started, onProgress) {
-  const own = choice.device;
-  const program = /** @type {Program} */ (manifest.programs[own]);
-  const uses = usedDevices(manifest, own);
+async function openExecutors(base, manifest, options, choice, adapter, started) {
+  const { device } = choice;
+  const program = /** @type {Program} */ (manifest.programs[device]);
+  const uses = usedDevices(manifest, device);
   const modules = (uses.has("wasm") && program.modules) || {};
-  const variant = chooseVariant(modules, choice.variant);
+  const variant = chooseVariant(modules, options.variant);
   const module = variant ? modules[variant] : "";
   const download = downloadBytes(manifest, program, module);
-  const progress = { loaded: 0, total: download };
+  let loaded = 0;
+  let failed = false;
   const onBytes = (/** @type {number} */ bytes) => {
-    progress.loaded += bytes;
-    onProgress?.({ ...progress });
+    loaded += bytes;
+    if (!failed) options.onProgress?.({ loaded, total: download });
   };
-  const wasm = uses.has("wasm") ? (started ?? new WasmDevice()) : null;
-  if (started && !wasm) started.dispose();
-  /** @type {Partial<Record<Device, Executor>>} */
-  const devices = {};
+  /** @type {Executors} */
+  const executors = {};
   const tasks = [];
-  if (wasm) {
-    devices.wasm = wasm;
-    tasks.push(wasm.load(base, manifest, own, choice.threads, module, onBytes));
-  }
+  if (uses.has("wasm")) {
+    const wasm = started ?? new WasmDevice();
+    executors.wasm = wasm;
+    wasm.inlineMilliseconds = options.inlineMilliseconds;
+    tasks.push(wasm.load(base, manifest, device, options.threads, module, onBytes));
+  } else started?.dispose();
   if (uses.has("webgpu")) {
     const load = async () => {
       const { WebGpuDevice } = await import("./webgpu_device.js");
-      devices.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, own, onBytes);
+      executors.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, device, onBytes);
     };
     tasks.push(load());
   }
   try {
     await Promise.all(tasks);
   } catch (error) {
+    failed = true;
+    dispose(executors); // which ends its downloads
     await Promise.allSettled(tasks);
-    for (const item of Object.values(devices)) item.dispose();
+    dispose(executors);
     throw error;
   }
-  return new Model(manifest, { ...choice, variant }, devices, download);
+  const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
+  return { ...choice, variant, executors, resources: { weights, arena, memory, largestBinding, features, download } };
+}
+
+/** @param {Executors} executors */
+function dispose(executors) {
+  for (const executor of Object.values(executors)) executor.dispose();
 }
 
 export class Model {
   #manifest;
-  #stages;
-  #devices;
+  #open;
+  #session;
   /** @type {Promise<unknown>} */
   #queue = Promise.resolve();
+  #broken = false;
   #disposed = false;
 
   /**
    * @param {Manifest} manifest
-   * @param {Choice} choice
-   * @param {Partial<Record<Device, Executor>>} devices
-   * @param {number} download bytes, besides the runtime
+   * @param {Options} options
+   * @param {() => Promise<Session>} open  a new session
+   * @param {Session} session
    */
-  constructor(manifest, choice, devices, download) {
-    const program = /** @type {Program} */ (manifest.programs[choice.device]);
-    const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
+  constructor(manifest, { threads, threadsReason }, open, session) {
     this.#manifest = manifest;
-    this.#stages = Object.values(devices)[0].stages;
-    this.#devices = devices;
+    this.#open = open;
+    this.#session = session;
     this.name = manifest.name;
     this.inputs = manifest.inputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
     this.outputs = manifest.outputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
     this.sequences = manifest.sequences ?? {};
-    this.device = choice.device;
-    this.deviceReason = choice.deviceReason;
-    this.variant = choice.variant ?? null;
-    this.threads = choice.threads;
-    this.threadsReason = choice.threadsReason;
-    this.resources = { weights, arena, memory, largestBinding, features, download };
+    this.threads = threads;
+    this.threadsReason = threadsReason;
+  }
+
+  get device() {
+    return this.#session.device;
+  }
+
+  get deviceReason() {
+    return this.#session.deviceReason;
+  }
+
+  get variant() {
+    return this.#session.variant;
+  }
+
+  get resources() {
+    return this.#session.resources;
   }
 
   /**
@@ -159,11 +226,24 @@ export class Model {
     });
   }
 
+  /** Open another session where this one cannot be relied on any more; without one, this one stays. */
+  restore() {
+    return this.#enqueue(async () => {
+      const { executors } = this.#session;
+      if (!this.#broken && Object.values(executors).every(({ failure }) => !failure)) return;
+      const session = await this.#open();
+      dispose(this.#disposed ? session.executors : executors);
+      if (this.#disposed) throw disposed();
+      this.#session = session;
+      this.#broken = false;
+    });
+  }
+
   /** Free memory, workers and GPU buffers; the model cannot run afterwards. */
   dispose() {
     this.#disposed = true;
-    for (const device of Object.values(this.#devices)) device.dispose();
-    this.#devices = {};
+    dispose(this.#session.executors);
+    this.#session = { ...this.#session, executors: {} };
   }
 
   /**
@@ -179,7 +259,8 @@ export class Model {
     const taken = new Set(values.values());
     /** @type {number[]} */
     const times = [];
-    for (const [i, { segment, uploads: names }] of this.#stages.entries()) {
+    const { stages } = Object.values(this.#session.executors)[0];
+    for (const [i, { segment, uploads: names }] of stages.entries()) {
       if ("bind" in segment) {
         const bytes = /** @type {Uint8Array} */ (values.get(segment.bind));
         symbols = { ...symbols, ...bindFromMemory(this.#program, segment, bytes) };
@@ -189,12 +270,12 @@ export class Model {
         times.push(...Array(segment.last - segment.first).fill(0)); // done at load
         continue;
       }
-      const device = this.#devices[segment.device];
-      if (!device) throw new InternalError("the model was disposed of during a run");
+      const executor = this.#session.executors[segment.device];
+      if (!executor) throw new InternalError("the model was disposed of during a run");
       /** @type {Transfers} */
       const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
-      for (const [name, bytes] of await device.execute(i, symbols, uploads)) values.set(name, bytes);
-      if (measure) times.push(...(await device.profile(i, symbols, uploads)));
+      for (const [name, bytes] of await executor.execute(i, symbols, uploads)) values.set(name, bytes);
+      if (measure) times.push(...(await executor.profile(i, symbols, uploads)));
     }
     return { symbols, values, taken, times };
   }
@@ -206,39 +287,18 @@ export class Model {
   /** @template T @param {() => Promise<T>} task @returns {Promise<T>} */
   #enqueue(task) {
     const result = this.#queue.then(() => {
-      if (this.#disposed) throw new InputError("this model was disposed of; load it again");
+      if (this.#disposed) throw disposed();
       return task();
     });
-    this.#queue = result.catch(() => {});
+    this.#queue = result.catch((error) => {
+      this.#broken ||= !(error instanceof InputError);
+    });
     return result;
   }
 }
 
-/**
- * @param {Manifest} manifest
- * @param {string} wanted
- * @returns {Promise<{ own: Device, reason: string, adapter: GPUAdapter | null }>}
- */
-async function chooseDevice(manifest, wanted) {
-  const has = Object.keys(manifest.programs);
-  if (wanted !== "auto" && !has.includes(wanted)) {
-    throw new PackageError(`the package was built for ${has} only; build it with --target ${wanted} or --target both`);
-  }
-  if (wanted === "wasm") return { own: "wasm", reason: "requested", adapter: null };
-  if (!manifest.programs.webgpu) return { own: "wasm", reason: "the package has no webgpu program", adapter: null };
-  if (wanted === "webgpu" && !usedDevices(manifest, "webgpu").has("webgpu")) {
-    return { own: "webgpu", reason: "requested; every step runs on the CPU", adapter: null };
-  }
-  try {
-    const { findAdapter, isSoftware } = await import("./adapter.js");
-    const adapter = await findAdapter();
-    if (wanted === "webgpu" || !manifest.programs.wasm) return { own: "webgpu", reason: "requested", adapter };
-    if (!isSoftware(adapter)) return { own: "webgpu", reason: "the GPU adapter is hardware", adapter };
-    return { own: "wasm", reason: "the only GPU adapter is software", adapter: null };
-  } catch (error) {
-    if (wanted === "webgpu" || !manifest.programs.wasm || !(error instanceof AdapterError)) throw error;
-    return { own: "wasm", reason: error.message, adapter: null };
-  }
+function disposed() {
+  return new InputError("this model was disposed of; load it again");
 }
 
 /** @param {number | undefined} wanted @returns {{ threads: number, threadsReason: string }} */

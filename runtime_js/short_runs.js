@@ -9,7 +9,6 @@
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 /** @typedef {import("./types.d.ts").Way} Way */
 
-const LIMIT_MS = 5; // that a run may block the page: less than a third of a frame
 const WAY_MS = 1; // that a run there may take longer, to the worker and back
 const ALONE_MS = 2; // of all threads together, that a run may be sooner without helpers
 const SAMPLES = 3; // runs that tell how long they take
@@ -45,18 +44,20 @@ export class Pace {
   #window = FIRST_WINDOW;
   #left = FIRST_WINDOW; // runs of it
 
-  /** @param {number} threads that a run may have */
-  constructor(threads) {
+  /** @param {number} threads that a run may have @param {number} limit milliseconds that a run may block the page; 0: none may */
+  constructor(threads, limit) {
     this.threads = threads;
+    this.limit = limit;
   }
 
   /** Who should make the next run. @returns {Way} */
   get way() {
     const { there, alone, together } = this.#recent;
-    if (!there.known || there.milliseconds > LIMIT_MS + WAY_MS) return "there";
+    const { limit } = this;
+    if (!limit || !there.known || there.milliseconds > limit + WAY_MS) return "there";
     const shared = this.threads > 1;
     const here = shared ? together : alone;
-    if (here.known && here.milliseconds > LIMIT_MS) return "there";
+    if (here.known && here.milliseconds > limit) return "there";
     if (!shared) return "alone";
     if (!here.known || here.milliseconds * this.threads > ALONE_MS) return "together";
     return !alone.known || alone.milliseconds < here.milliseconds ? "alone" : "together";

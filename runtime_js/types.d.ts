@@ -126,6 +126,8 @@ export type Transfers = [string, Uint8Array][];
 
 export interface Executor {
   stages: Stage[];
+  /** Why it runs no more. */
+  failure: Error | null;
   execute(stage: number, symbols: Symbols, uploads: Transfers): Promise<Transfers>;
   profile(stage: number, symbols: Symbols, uploads: Transfers): Promise<number[]>;
   dispose(): void;

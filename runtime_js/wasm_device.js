@@ -120,6 +120,7 @@ export class WasmDevice {
     this.made = new Map();
     this.slots = 0;
     this.threads = 1;
+    this.inlineMilliseconds = 0; // see short_runs.js
     /** @type {Int32Array | null} Of the worker and its helpers. */
     this.control = null;
     /** @type {MessagePort[]} Of helpers that are not open yet. */
@@ -212,7 +213,7 @@ export class WasmDevice {
         this.here = null;
       }
       if (this.control && !this.caller) setTimeout(() => this.#openCaller(), CALLER_DELAY_MS);
-      if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace(this.threads) });
+      if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace(this.threads, this.inlineMilliseconds) });
       return canShareMemory ? fill(roomFor(downloads), downloads) : downloads;
     } catch (error) {
       made.clear(); // the model's memory may have moved

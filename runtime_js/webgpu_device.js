@@ -23,28 +23,47 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
 const MAX_BINDINGS = 16; // cached bindings of symbols
 
+/** Bytes that every adapter offers. */
+const DEFAULT_LIMITS = { maxBufferSize: 2 ** 28, maxStorageBufferBindingSize: 2 ** 27 };
+
+/**
+ * The limits that the program needs beyond the default ones. Where its sizes depend on symbols: all that is offered.
+ * @param {Program} program
+ * @param {GPUSupportedLimits} offered
+ */
+function largerLimits({ resources: { largest_binding: largest, arena } }, offered) {
+  const needs = {
+    maxStorageBufferBindingSize: largest,
+    maxBufferSize: largest === null ? null : Math.max(largest, arena.webgpu ?? 0),
+  };
+  /** @type {Record<string, number>} */
+  const limits = {};
+  for (const name of /** @type {(keyof typeof needs)[]} */ (Object.keys(needs))) {
+    const need = align(needs[name] ?? offered[name], BINDING_MULTIPLE);
+    if (needs[name] !== null && need > offered[name]) {
+      throw new AdapterError(`the model needs a ${name} of ${need} bytes; this GPU adapter offers ${offered[name]}`);
+    }
+    if (need > DEFAULT_LIMITS[name]) limits[name] = Math.min(need, offered[name]);
+  }
+  return limits;
+}
+
 /**
  * @param {GPUAdapter} adapter
  * @param {Program} program
  * @returns {Promise<GPUDevice>}
  */
 async function requestDevice(adapter, program) {
-  const { largest_binding: largest, features } = program.resources;
-  const required = features.filter((f) => f !== "relaxed" && f !== "simd128");
+  const required = program.resources.features.filter((f) => f !== "relaxed" && f !== "simd128");
   const lacking = required.filter((f) => !adapter.features.has(f));
   if (lacking.length) throw new AdapterError(`this GPU adapter lacks ${lacking.join(", ")}, which the package needs`);
-  const { maxBufferSize, maxStorageBufferBindingSize } = adapter.limits;
-  if ((largest ?? 0) > maxStorageBufferBindingSize) {
-    throw new AdapterError(`the model binds ${largest} bytes at once; this adapter allows ${maxStorageBufferBindingSize}`);
-  }
   if (adapter.features.has("timestamp-query")) required.push("timestamp-query");
-  const descriptor = {
-    requiredFeatures: /** @type {GPUFeatureName[]} */ (required),
-    requiredLimits: { maxBufferSize, maxStorageBufferBindingSize },
-  };
-  return adapter.requestDevice(descriptor).catch((error) => {
-    throw new AdapterError(`the GPU adapter gives no device: ${error.message}`);
-  });
+  const requiredLimits = largerLimits(program, adapter.limits);
+  try {
+    return await adapter.requestDevice({ requiredFeatures: /** @type {GPUFeatureName[]} */ (required), requiredLimits });
+  } catch (error) {
+    throw new AdapterError(`the GPU adapter gives no device (${error})`);
+  }
 }
 
 export class WebGpuDevice {
@@ -59,17 +78,14 @@ export class WebGpuDevice {
   static async load(adapter, base, manifest, own, onBytes) {
     const program = /** @type {Program} */ (manifest.programs[own]);
     const device = new WebGpuDevice(await requestDevice(adapter, program), manifest, own);
-    const weights = device.#loadConstants(base, onBytes);
-    weights.catch(() => {}); // reported where it is awaited
     try {
-      if (program.shaders !== undefined) {
-        const code = new TextDecoder().decode(await fetchFile(base, manifest, program.shaders, onBytes));
-        await device.#compile(code);
-      }
-      await weights;
+      await Promise.all([device.#loadShaders(base, onBytes), device.#loadConstants(base, onBytes)]);
+      if (device.failure) throw device.failure;
     } catch (error) {
-      device.dispose();
-      throw error;
+      await device.#settle();
+      const { failure } = device;
+      device.dispose(); // which ends the download of weights
+      throw failure instanceof DeviceLostError ? failure : error;
     }
     return device;
   }
@@ -96,10 +112,11 @@ export class WebGpuDevice {
     /** @type {Error | null} */
     this.failure = null;
     device.lost.then(({ reason, message }) => {
-      this.failure ??= new DeviceLostError(`the GPU device was lost (${reason}: ${message}); load the model again`);
+      this.failure ??= new DeviceLostError(`the GPU device was lost (${reason}: ${message}); await model.restore(), or load it again`);
     });
     device.onuncapturederror = ({ error }) => {
-      this.failure ??= new InternalError(`WebGPU: ${error.message}`);
+      const type = error instanceof GPUOutOfMemoryError ? AdapterError : InternalError;
+      this.failure ??= new type(`WebGPU: ${error.message}`);
     };
   }
 
@@ -183,11 +200,16 @@ export class WebGpuDevice {
     this.device.destroy();
   }
 
-  /** @param {number} size @param {number} usage @param {boolean} [mappedAtCreation] */
-  #buffer(size, usage, mappedAtCreation = false) {
+  /** @param {string} label @param {number} bytes @param {number} usage @param {boolean} [mappedAtCreation] */
+  #buffer(label, bytes, usage, mappedAtCreation = false) {
     const limit = this.device.limits.maxBufferSize;
-    if (size > limit) throw new AdapterError(`the model needs a GPU buffer of ${size} bytes, over ${limit}`);
-    return this.device.createBuffer({ size: Math.max(align(size, BINDING_MULTIPLE), 16), usage, mappedAtCreation });
+    const size = Math.max(align(bytes, BINDING_MULTIPLE), 16);
+    if (size > limit) throw new AdapterError(`the model needs a GPU buffer for ${label} of ${size} bytes; maxBufferSize is ${limit}`);
+    try {
+      return this.device.createBuffer({ label, size, usage, mappedAtCreation });
+    } catch (error) {
+      throw new AdapterError(`the GPU has no memory for ${label}: ${size} bytes (${error})`);
+    }
   }
 
   /** Stream constants into mapped buffers, as few as limits allow. @param {URL} base @param {(bytes: number) => void} onBytes */
@@ -207,7 +229,7 @@ export class WebGpuDevice {
       let place = buffers.at(-1);
       if (!place || address + Math.max(to - from, 1) > place.end) {
         const last = Math.min(end, address + limit);
-        const buffer = this.#buffer(last - address, usage, true);
+        const buffer = this.#buffer("weights", last - address, usage, true);
         place = { buffer, start: address, end: last, bytes: new Uint8Array(buffer.getMappedRange()) };
         buffers.push(place);
       }
@@ -226,9 +248,16 @@ export class WebGpuDevice {
     for (const { buffer } of buffers) buffer.unmap();
   }
 
-  /** A pipeline per kernel, with an explicit layout: constants read-only, then symbols. @param {string} code */
-  async #compile(code) {
-    const modules = splitShaders(code);
+  /**
+   * A pipeline per kernel, with an explicit layout: constants read-only, then symbols.
+   * @param {URL} base
+   * @param {(bytes: number) => void} onBytes
+   */
+  async #loadShaders(base, onBytes) {
+    const { shaders } = this.program;
+    if (shaders === undefined) return;
+    const text = new TextDecoder().decode(await fetchFile(base, this.manifest, shaders, onBytes));
+    const modules = splitShaders(text);
     const steps = new Map(this.program.steps.filter((s) => s.device === "webgpu" && !s.control).map((s) => [s.kernel, s]));
     const constants = new Set(this.program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
     const compile = [...steps].map(async ([kernel, step]) => {
@@ -237,14 +266,19 @@ export class WebGpuDevice {
       if (step.symbols?.length) types.push("uniform");
       const entries = types.map((type, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type } }));
       const group = this.device.createBindGroupLayout({ entries });
+      const code = modules.get(kernel) ?? text;
+      const module = this.device.createShaderModule({ code });
       const pipeline = await this.device
         .createComputePipelineAsync({
           label: kernel,
           layout: this.device.createPipelineLayout({ bindGroupLayouts: [group] }),
-          compute: { module: this.device.createShaderModule({ code: modules.get(kernel) ?? code }), entryPoint: kernel },
+          compute: { module, entryPoint: kernel },
         })
-        .catch((error) => {
-          throw this.failure ?? new InternalError(`WebGPU rejects kernel ${kernel}: ${error.message}`);
+        .catch(async (error) => {
+          const { messages } = await module.getCompilationInfo();
+          const { message, lineNum } = messages.find(({ type }) => type === "error") ?? error;
+          const line = code.split("\n")[lineNum - 1]?.trim() ?? "";
+          throw new InternalError(`WebGPU rejects kernel ${kernel}: ${message.split("\n")[0]} ${line}`.trim());
         });
       this.kernels.set(kernel, { pipeline, layout: group });
     });
@@ -276,7 +310,11 @@ export class WebGpuDevice {
     const stated = this.program.resources.arena.webgpu ?? plan.arena;
     if (plan.arena !== stated) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${stated}`);
     const binding = { symbols, layout: plan, uniforms: new Map(), dispatches: new Map() };
-    if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
+    if (this.bindings.size >= MAX_BINDINGS) {
+      const [[oldest, { uniforms }]] = this.bindings;
+      for (const { buffer } of uniforms.values()) buffer.destroy();
+      this.bindings.delete(oldest);
+    }
     this.bindings.set(key, binding);
     return binding;
   }
@@ -287,7 +325,7 @@ export class WebGpuDevice {
     const grows = old && boundSymbols(this.program).some((name) => name in symbols);
     const { maxBufferSize } = this.device.limits;
     const size = grows ? Math.max(arena, Math.min(align(old.size * GROWTH, BINDING_MULTIPLE), maxBufferSize)) : arena;
-    this.arena = this.#buffer(size, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
+    this.arena = this.#buffer("the arena", size, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
     if (grows) {
       const encoder = this.device.createCommandEncoder();
       encoder.copyBufferToBuffer(old, 0, this.arena, 0, old.size);
@@ -319,7 +357,7 @@ export class WebGpuDevice {
   #uniform({ symbols, uniforms }, names) {
     const known = uniforms.get(`${names}`);
     if (known) return known.buffer;
-    const buffer = this.#buffer(4 * align(names.length, 4), GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, true);
+    const buffer = this.#buffer("symbols", 4 * align(names.length, 4), GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, true);
     new Int32Array(buffer.getMappedRange()).set(words(names, { ...symbols, ...this.count }));
     buffer.unmap();
     uniforms.set(`${names}`, { names, buffer });
@@ -355,7 +393,7 @@ export class WebGpuDevice {
     });
     if (!this.staging || this.staging.size < total) {
       this.staging?.destroy();
-      this.staging = this.#buffer(total, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
+      this.staging = this.#buffer("results", total, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
     }
     const staging = this.staging;
     for (const { name, start, size } of spans) {
@@ -370,12 +408,17 @@ export class WebGpuDevice {
     return result;
   }
 
+  /** Wait until `failure` tells of the device's loss, which is announced after what it makes fail. */
+  #settle() {
+    return new Promise((resolve) => setTimeout(resolve));
+  }
+
   /** @param {GPUBuffer} staging @param {number} [size] */
   async #map(staging, size) {
     try {
       await staging.mapAsync(GPUMapMode.READ, 0, size && align(size, 4));
     } catch (error) {
-      await Promise.resolve(); // let the loss of the device be noted first
+      await this.#settle();
       throw this.failure ?? new InternalError(`WebGPU: ${/** @type {Error} */ (error).message}`);
     }
     if (this.failure) {

@@ -42,12 +42,18 @@ export interface StepTime {
 }
 
 export interface LoadOptions {
-  /** "auto" (default) takes the GPU where there is a hardware adapter. */
+  /** "auto" (default) takes the GPU where there is a hardware adapter and the model loads on it; else the CPU: `deviceReason` says why. */
   device?: "auto" | "wasm" | "webgpu";
   /** Threads of the CPU; by default as many as the machine has cores, up to 8. One where the page is not cross-origin isolated. */
   threads?: number;
   /** The WebAssembly module; by default the fastest that the package has and the engine runs. */
   variant?: "dot" | "relaxed" | "simd128";
+  /**
+   * Milliseconds that a run on the CPU may block the page: shorter runs are made in the page, which is faster than in a worker.
+   * 5 by default: less than a third of a frame. 0: every run is made in a worker.
+   */
+  inlineMilliseconds?: number;
+  /** Starts again from 0 where `load` falls back to the CPU, and in `restore`. */
   onProgress?: (progress: { loaded: number; total: number }) => void;
 }
 
@@ -74,6 +80,12 @@ export interface Model {
   };
   /** A bare typed array will do for an input whose shape is static. Throws InputError, InternalError or DeviceLostError. */
   run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
+  /**
+   * Make the model ready to run again, after runs that were rejected with DeviceLostError or InternalError: open the device
+   * anew, compile, load the weights (from the browser's cache, where it has them). Resolves at once where nothing is wrong.
+   * Chooses the device as `load` did: with "auto" it may be the CPU afterwards. Throws as `load` does; it may be called again.
+   */
+  restore(): Promise<void>;
   profile(inputs: Record<string, Tensor | TypedArray>): Promise<StepTime[]>;
   dispose(): void;
 }
@@ -88,5 +100,6 @@ export class WebmlcError extends Error {
 export class InputError extends WebmlcError {}
 export class PackageError extends WebmlcError {}
 export class AdapterError extends WebmlcError {}
+/** The GPU device was lost (a reset, a new driver, power saving): call `restore`, then run again. */
 export class DeviceLostError extends WebmlcError {}
 export class InternalError extends WebmlcError {}

@@ -1,0 +1,220 @@
+"""GPU paths that fail, in a real Chromium: `auto` runs on the CPU and says why, `webgpu` names the
+culprit in a typed error, and a lost device is restored.
+
+The pages see SwiftShader's adapter as hardware: `auto` would not take it otherwise. A fault is in
+the package, or in what the browser's WebGPU answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.browser.pages import Page, open_pages
+from tests.packages import WGSL, W, mixed, parts, scaled
+from webmlc.package.write import write_package
+
+BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
+
+LOAD = """async ({ url, device, fault }) => {
+  const answer = (name, value) =>
+    Object.defineProperty(GPUAdapter.prototype, name, { get: () => value });
+  answer("info", { architecture: "", description: "" });
+  const fail = (type, message) => () => {
+    throw new type(message);
+  };
+  const reject = (message) => async () => fail(TypeError, message)();
+  const adapters = GPUAdapter.prototype;
+  const devices = GPUDevice.prototype;
+  const { requestDevice } = adapters;
+  const faults = {
+    none() {},
+    "adapter throws": () => (navigator.gpu.requestAdapter = fail(TypeError, "no GPU today")),
+    "adapter rejects": () => (navigator.gpu.requestAdapter = reject("no GPU today")),
+    "no adapter": () => (navigator.gpu.requestAdapter = async () => null),
+    "no WebGPU": () => Object.defineProperty(navigator, "gpu", { value: undefined }),
+    "small limits"() {
+      answer("limits", { maxBufferSize: 64, maxStorageBufferBindingSize: 64 });
+    },
+    "no device": () => (adapters.requestDevice = reject("no device")),
+    "lost device"() {
+      adapters.requestDevice = async function (...args) {
+        const device = await requestDevice.apply(this, args);
+        device.destroy();
+        return device;
+      };
+    },
+    "no memory": () => (devices.createBuffer = fail(RangeError, "allocation failed")),
+    "no layout": () => (devices.createBindGroupLayout = fail(TypeError, "no layout")),
+  };
+  faults[fault]();
+  const { load, WebmlcError } = await import(`${url}/webmlc.js`);
+  let last;
+  const onProgress = (progress) => (last = progress);
+  try {
+    const model = await load(url, { device, threads: 2, onProgress });
+    const data = new Float32Array([1, 2, 3, 4]);
+    const { y } = await model.run({ x: { dtype: "float32", shape: [1, 4], data } });
+    const { device: chosen, deviceReason, variant, resources } = model;
+    model.dispose();
+    const { download } = resources;
+    return { chosen, deviceReason, variant, y: Array.from(y.data), last, download };
+  } catch (error) {
+    return { name: error.name, typed: error instanceof WebmlcError, message: error.message };
+  }
+}"""
+
+
+def shaders(change: Callable[[str], str]) -> Callable[[Path], None]:
+    """A package whose shaders are other ones, and whose hashes fit them."""
+
+    def write(folder: Path) -> None:
+        assert change(WGSL) != WGSL
+        write_package(folder, replace(parts(), shaders=change(WGSL)))
+
+    return write
+
+
+def altered(folder: Path) -> None:
+    """Shaders that are not those that the manifest has the hash of."""
+    scaled(folder)
+    file = folder / "kernels.wgsl"
+    file.write_text(file.read_text().replace("relu", "ulre"))
+
+
+def without(file: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        scaled(folder)
+        (folder / file).unlink()
+
+    return write
+
+
+def needs(**resources: Any) -> Callable[[Path], None]:
+    """A package whose webgpu program states these resources."""
+
+    def write(folder: Path) -> None:
+        scaled(folder)
+        file = folder / "manifest.json"
+        manifest = json.loads(file.read_text())
+        manifest["programs"]["webgpu"]["resources"] |= resources
+        file.write_text(json.dumps(manifest))
+
+    return write
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A package, the fault of the page that loads it, and the error: its name, and parts of its
+    message.
+    """
+
+    write: Callable[[Path], Any]
+    fault: str
+    error: str
+    parts: tuple[str, ...]
+
+
+CASES = {
+    "a_literal_that_tint_rejects": Case(
+        shaders(lambda s: s.replace("vec4<f32>(0.0)", "vec4<f32>(-3.4028235e+38f)")),
+        "none",
+        "InternalError",
+        ("kernel relu", "cannot be represented as 'f32'", "-3.4028235e+38f"),
+    ),
+    "no_entry_point": Case(
+        shaders(lambda s: s.replace("fn relu(", "fn other(")),
+        "none",
+        "InternalError",
+        ("kernel relu", "Entry point"),
+    ),
+    "a_type_error": Case(
+        shaders(lambda s: s.replace("scale_w[0];", "scale_w;")),
+        "none",
+        "InternalError",
+        ("kernel scale", "scale_t[id.x] = scale_x[id.x] * scale_w;"),
+    ),
+    "altered_shaders": Case(altered, "none", "PackageError", ("kernels.wgsl", "SHA-256")),
+    "no_shaders": Case(without("kernels.wgsl"), "none", "PackageError", ("kernels.wgsl", "404")),
+    "no_runtime": Case(without("webgpu_device.js"), "none", "InternalError", ("webgpu_device.js",)),
+    "a_feature": Case(
+        needs(features=["shader-f16"]), "none", "AdapterError", ("lacks shader-f16",)
+    ),
+    "a_binding_too_large": Case(
+        needs(largest_binding=2**40),
+        "none",
+        "AdapterError",
+        ("maxStorageBufferBindingSize", str(2**40)),
+    ),
+    "an_arena_too_large": Case(
+        needs(largest_binding=64, arena={"webgpu": 2**40}),
+        "none",
+        "AdapterError",
+        ("maxBufferSize", str(2**40)),
+    ),
+    "small_limits": Case(
+        needs(largest_binding=256, arena={"webgpu": 1024}),
+        "small limits",
+        "AdapterError",
+        ("maxStorageBufferBindingSize of 256 bytes", "offers 64"),
+    ),
+    "adapter_throws": Case(scaled, "adapter throws", "AdapterError", ("no GPU today",)),
+    "adapter_rejects": Case(scaled, "adapter rejects", "AdapterError", ("no GPU today",)),
+    "no_adapter": Case(scaled, "no adapter", "AdapterError", ("no GPU adapter",)),
+    "no_webgpu": Case(scaled, "no WebGPU", "AdapterError", ("no WebGPU",)),
+    "no_device": Case(scaled, "no device", "AdapterError", ("no device",)),
+    "lost_device": Case(scaled, "lost device", "DeviceLostError", ("model.restore()",)),
+    "no_memory": Case(scaled, "no memory", "AdapterError", ("weights", "allocation failed")),
+    "no_layout": Case(scaled, "no layout", "InternalError", ("no layout",)),
+    "cpu_steps": Case(mixed, "lost device", "DeviceLostError", ("model.restore()",)),
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("site")
+    (root / "index.html").write_text(BLANK)
+    scaled(root / "scaled")
+    for name, case in CASES.items():
+        case.write(root / name)
+    return root
+
+
+def load_page(name: str, device: str, fault: str) -> Page:
+    return Page("/", LOAD, arg={"url": f"/{name}", "device": device, "fault": fault})
+
+
+def test_auto_takes_the_cpu_where_the_gpu_fails(site: Path) -> None:
+    pages = [load_page(name, "auto", case.fault) for name, case in CASES.items()]
+    for (name, case), report in zip(CASES.items(), open_pages({"/": site}, *pages), strict=True):
+        value = report.value
+        assert value.get("chosen") == "wasm", (name, value)
+        for part in case.parts:
+            assert part in value["deviceReason"], (name, value)
+        np.testing.assert_allclose(value["y"], np.maximum(np.array([1, 2, 3, 4]) * W, 0))
+        assert value["last"] == {"loaded": value["download"], "total": value["download"]}, name
+        assert value["variant"] == "relaxed"
+        assert report.errors == [], name
+
+
+def test_webgpu_names_what_failed(site: Path) -> None:
+    pages = [load_page(name, "webgpu", case.fault) for name, case in CASES.items()]
+    for (name, case), report in zip(CASES.items(), open_pages({"/": site}, *pages), strict=True):
+        value = report.value
+        assert value.get("name") == case.error, (name, value)
+        assert value["typed"], name
+        for part in case.parts:
+            assert part in value["message"], (name, value)
+        assert report.errors == [], name
+
+
+def test_auto_takes_a_gpu_that_works(site: Path) -> None:
+    (report,) = open_pages({"/": site}, load_page("scaled", "auto", "none"))
+    assert report.value["chosen"] == "webgpu"
+    assert report.value["deviceReason"] == "the GPU adapter is hardware"
