@@ -1,12 +1,12 @@
 // Who makes runs whose times are given.
 //
-//   in (argv[2]):  { threads, times: [{ there, alone, together: milliseconds }, ...] }
+//   in (argv[2]):  { threads, limit, times: [{ there, alone, together: milliseconds }, ...] }
 //   out (stdout):  [who made each]
 
 import { Pace } from "../../runtime_js/short_runs.js";
 
-const { threads, times } = JSON.parse(process.argv[2]);
-const pace = new Pace(threads);
+const { threads, limit, times } = JSON.parse(process.argv[2]);
+const pace = new Pace(threads, limit);
 const choices = times.map((milliseconds) => {
   const { way } = pace;
   pace.took(way, milliseconds[way]);

@@ -16,9 +16,9 @@ def run(there: float, alone: float, together: float = 0) -> Times:
     return {"there": there, "alone": alone, "together": together}
 
 
-def choices(threads: int, times: list[Times]) -> list[str]:
-    """Who made each run."""
-    job = json.dumps({"threads": threads, "times": times})
+def choices(threads: int, times: list[Times], limit: float = 5) -> list[str]:
+    """Who made each run, where one may block the page for `limit` milliseconds."""
+    job = json.dumps({"threads": threads, "limit": limit, "times": times})
     done = subprocess.run(["node", str(SCRIPT), job], capture_output=True, text=True, check=True)
     found: list[str] = json.loads(done.stdout)
     return found
@@ -44,6 +44,14 @@ def test_helpers_are_kept_where_the_page_alone_takes_longer() -> None:
 def test_the_page_never_makes_long_runs() -> None:
     assert set(choices(1, [run(6.2, 6.0)] * 100)) == {"there"}
     assert set(choices(2, [run(6.2, 9.0, 5.8)] * 100)) == {"there"}
+
+
+def test_the_limit_decides_which_runs_are_long() -> None:
+    times = [run(3.4, 4.5, 3.0)] * 100
+    for limit, way in ((10, "together"), (2, "there")):
+        assert choices(2, times, limit)[SAMPLES] == way
+    assert "alone" in choices(1, [run(40, 30)] * 100, limit=50)
+    assert set(choices(1, [run(0.3, 0.1)] * 100, limit=0)) == {"there"}
 
 
 def test_a_run_that_proves_long_is_the_workers() -> None:

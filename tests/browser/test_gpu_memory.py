@@ -1,0 +1,107 @@
+"""What the runtime asks of the GPU, in a real Chromium: the limits that a program needs, and
+buffers that it destroys when it needs them no more.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.browser.pages import Page, open_pages
+from tests.packages import expected, scaled
+
+BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
+MIB = 1 << 20
+CACHED = 16
+"""Bindings of symbols that a model keeps (`MAX_BINDINGS`)."""
+
+LIMITS = """async (url) => {
+  const { requestDevice } = GPUAdapter.prototype;
+  let asked, offered, device;
+  GPUAdapter.prototype.requestDevice = async function (descriptor) {
+    [asked, offered] = [descriptor.requiredLimits, this.limits];
+    return (device = await requestDevice.call(this, descriptor));
+  };
+  const { load } = await import(`${url}/webmlc.js`);
+  (await load(url, { device: "webgpu" })).dispose();
+  const pick = ({ maxBufferSize, maxStorageBufferBindingSize }) =>
+    ({ maxBufferSize, maxStorageBufferBindingSize });
+  return { asked, offered: pick(offered), granted: pick(device.limits) };
+}"""
+
+
+def stating(folder: Path, largest_binding: int, arena: int) -> None:
+    """A package whose webgpu program states these bytes."""
+    scaled(folder)
+    file = folder / "manifest.json"
+    manifest = json.loads(file.read_text())
+    resources = {"largest_binding": largest_binding, "arena": {"webgpu": arena}}
+    manifest["programs"]["webgpu"]["resources"] |= resources
+    file.write_text(json.dumps(manifest))
+
+
+def test_larger_limits_are_asked_for_where_the_program_needs_them(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(BLANK)
+    stating(tmp_path / "small", 128 * MIB, 256 * MIB)
+    stating(tmp_path / "binding", 128 * MIB + 4, 256 * MIB)
+    stating(tmp_path / "arena", 100, 300 * MIB)
+    stating(tmp_path / "both", 400 * MIB, 300 * MIB)
+    scaled(tmp_path / "symbolic")
+    asked: dict[str, dict[str, Any]] = {
+        "small": {},
+        "binding": {"maxStorageBufferBindingSize": 128 * MIB + 16},
+        "arena": {"maxBufferSize": 300 * MIB},
+        "both": {"maxStorageBufferBindingSize": 400 * MIB, "maxBufferSize": 400 * MIB},
+    }
+    pages = [Page("/", LIMITS, arg=f"/{name}") for name in (*asked, "symbolic")]
+    *reports, symbolic = open_pages({"/": tmp_path}, *pages)
+    defaults = {"maxBufferSize": 256 * MIB, "maxStorageBufferBindingSize": 128 * MIB}
+    for report, limits in zip(reports, asked.values(), strict=True):
+        assert report.value["asked"] == limits
+        assert report.value["granted"] == defaults | limits
+    assert symbolic.value["granted"] == symbolic.value["offered"]
+    assert symbolic.value["offered"]["maxBufferSize"] > 256 * MIB
+
+
+UNIFORMS = """async ({ sizes }) => {
+  const { createBuffer } = GPUDevice.prototype;
+  const { destroy } = GPUBuffer.prototype;
+  const alive = new Set();
+  GPUDevice.prototype.createBuffer = function (descriptor) {
+    const buffer = createBuffer.call(this, descriptor);
+    if (descriptor.usage & GPUBufferUsage.UNIFORM) alive.add(buffer);
+    return buffer;
+  };
+  GPUBuffer.prototype.destroy = function () {
+    alive.delete(this);
+    destroy.call(this);
+  };
+  const { load } = await import("/scaled/webmlc.js");
+  const model = await load("/scaled/", { device: "webgpu" });
+  const outputs = [];
+  const counts = [];
+  for (const n of sizes) {
+    const data = Float32Array.from({ length: 4 * n }, (_, i) => Math.sin(i + n));
+    const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
+    outputs.push(Array.from(y.data));
+    counts.push(alive.size);
+  }
+  model.dispose();
+  return { outputs, counts };
+}"""
+
+
+def test_uniform_buffers_of_dropped_bindings_are_destroyed(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(BLANK)
+    scaled(tmp_path / "scaled")
+    sizes = [*range(1, 41), 1, 40, 2]  # of bindings that were dropped, too, and of one that was not
+    (report,) = open_pages({"/": tmp_path}, Page("/", UNIFORMS, arg={"sizes": sizes}))
+    for n, outputs in zip(sizes, report.value["outputs"], strict=True):
+        x = np.sin(np.arange(4 * n) + n).astype(np.float32).reshape(n, 4)
+        np.testing.assert_allclose(np.reshape(outputs, (n, 4)), expected(x), atol=1e-6)
+    assert report.value["counts"] == [min(run + 1, CACHED) for run in range(len(sizes))]
+    assert report.errors == []
+    assert [line for line in report.console if line.startswith(("error", "warning"))] == []
