@@ -41,6 +41,19 @@ export class DeviceLostError extends WebmlcError {
   }
 }
 
+/** The browser, the page's policy or Node lacks or forbids what the runtime needs: WebAssembly, SIMD, workers. */
+export class HostError extends WebmlcError {
+  /** @param {string} message */
+  constructor(message) {
+    super(message, "host");
+  }
+}
+
+/** @param {string} feature that this host lacks */
+export function missing(feature) {
+  return new HostError(`this host has no ${feature}: use a current browser, or load with device: "webgpu"`);
+}
+
 /** An invariant of the compiler or the runtime does not hold: a bug of ours. */
 export class InternalError extends WebmlcError {
   /** @param {string} message @param {ErrorOptions} [options] */
@@ -49,7 +62,7 @@ export class InternalError extends WebmlcError {
   }
 }
 
-const CLASSES = { InputError, PackageError, AdapterError, DeviceLostError, InternalError };
+const CLASSES = { InputError, PackageError, AdapterError, DeviceLostError, HostError, InternalError };
 
 /**
  * An error as data: structured cloning between workers would lose its class.

@@ -100,6 +100,8 @@ function report(error) {
 }
 
 async function main() {
+  element("notice").remove(); // scripts do run
+  element("page").hidden = false;
   const query = new URLSearchParams(location.search);
   const threads = query.get("threads");
   const start = performance.now();
@@ -119,4 +121,8 @@ async function main() {
   });
 }
 
-main().catch(report);
+main().catch((error) => {
+  element("name").textContent = document.title = "The model did not load";
+  element("progress").hidden = true;
+  report(error);
+});

@@ -4,7 +4,7 @@ import { fromData, InputError, InternalError, PackageError, toData, WebmlcError 
 import { arrayOf } from "./dtypes.js";
 import { bind, bindFromMemory, fetchManifest, shapeOf } from "./manifest.js";
 import { runs } from "./memory_plan.js";
-import { canShareMemory, isNode } from "./platform.js";
+import { isNode, sharingObstacle } from "./platform.js";
 import { neededFiles } from "./sizes.js";
 import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
@@ -44,7 +44,7 @@ export async function load(url, { device = "auto", threads, variant, inlineMilli
   const base = new URL(url, globalThis.location?.href ?? import.meta.url);
   if (!base.pathname.endsWith("/")) base.pathname += "/";
   // The worker starts while the manifest is on its way, where it is likely to be needed.
-  const started = device === "webgpu" ? null : new WasmDevice();
+  const started = device === "webgpu" ? null : new WasmDevice(base);
   try {
     const manifest = await fetchManifest(base);
     const open = (/** @type {WasmDevice | null} */ wasm) => openSession(base, manifest, options, wasm);
@@ -121,7 +121,7 @@ async function openExecutors(base, manifest, options, choice, adapter, started) 
   const executors = {};
   const tasks = [];
   if (uses.has("wasm")) {
-    const wasm = started ?? new WasmDevice();
+    const wasm = started ?? new WasmDevice(base);
     executors.wasm = wasm;
     wasm.inlineMilliseconds = options.inlineMilliseconds;
     tasks.push(wasm.load(base, manifest, device, options.threads, module, onBytes));
@@ -307,14 +307,7 @@ function chooseThreads(wanted) {
     throw new InputError(`threads is ${wanted}, expected a whole number of at least 1`);
   }
   if (wanted === 1) return { threads: 1, threadsReason: "requested" };
-  if (!canShareMemory) {
-    return {
-      threads: 1,
-      threadsReason:
-        "the page is not cross-origin isolated: serve it with Cross-Origin-Opener-Policy: same-origin and " +
-        "Cross-Origin-Embedder-Policy: require-corp to use more",
-    };
-  }
+  if (sharingObstacle) return { threads: 1, threadsReason: sharingObstacle };
   if (wanted !== undefined) return { threads: wanted, threadsReason: "requested" };
   const cores = globalThis.navigator?.hardwareConcurrency ?? (isNode ? 2 : 1);
   return { threads: Math.max(1, Math.min(cores, MAX_DEFAULT_THREADS)), threadsReason: `the machine has ${cores} logical cores` };

@@ -1,41 +1,24 @@
-// What differs between a browser and Node: workers, the door to whoever started one, reading a URL.
+// What differs between a browser and Node: sharing memory, the door to whoever started a worker, reading a URL.
 // `process.getBuiltinModule` keeps Node's modules out of sight of bundlers.
 
 /** @typedef {import("./types.d.ts").MessageDoor} MessageDoor */
-/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 
-/** @type {((name: string) => any) | undefined} */
-const builtin = /** @type {any} */ (globalThis).process?.getBuiltinModule;
+/** Node's own modules, where there are any. @type {((name: string) => any) | undefined} */
+export const builtin = /** @type {any} */ (globalThis).process?.getBuiltinModule;
 
 export const isNode = builtin !== undefined;
 
-/** True where workers may share memory. */
-export const canShareMemory = isNode || globalThis.crossOriginIsolated === true;
+const isIsolated = isNode || globalThis.crossOriginIsolated === true;
 
-/**
- * The door to a new worker. In a browser the caller makes it, so that bundlers see `new Worker(new URL(...))`.
- * @param {URL} url
- * @param {() => Worker} start
- * @returns {WorkerDoor}
- */
-export function openWorker(url, start) {
-  if (builtin) {
-    const worker = new (builtin("node:worker_threads").Worker)(url);
-    return {
-      post: (message, transfer) => worker.postMessage(message, transfer),
-      listen: (handler) => worker.on("message", handler),
-      onError: (handler) => worker.on("error", (/** @type {Error} */ error) => handler(error.message)),
-      terminate: () => worker.terminate(),
-    };
-  }
-  const worker = start();
-  return {
-    post: (message, transfer = []) => worker.postMessage(message, transfer),
-    listen: (handler) => worker.addEventListener("message", (event) => handler(event.data)),
-    onError: (handler) => worker.addEventListener("error", (event) => handler(event.message ?? "it could not be started")),
-    terminate: () => worker.terminate(),
-  };
-}
+/** Why workers may not share memory; empty where they may. A host may isolate pages and lack the constructor. */
+export const sharingObstacle = !isIsolated
+  ? "the page is not cross-origin isolated: serve it with Cross-Origin-Opener-Policy: same-origin and " +
+    "Cross-Origin-Embedder-Policy: require-corp to use more"
+  : typeof SharedArrayBuffer === "undefined"
+    ? "this host has no SharedArrayBuffer"
+    : "";
+
+export const canShareMemory = !sharingObstacle;
 
 /**
  * Inside a worker: the door to whoever started it.
@@ -54,7 +37,7 @@ export function parentPort() {
 }
 
 /**
- * A response for `url`; in Node, files too.
+ * A response for `url`; in Node, files too. Throws an error that says what a browser does not: why it may not fetch that URL.
  * @param {URL} url
  * @returns {Promise<Response>}
  */
@@ -63,5 +46,9 @@ export async function open(url) {
     const file = await builtin("node:fs").openAsBlob(url).catch(() => null);
     return file === null ? new Response(null, { status: 404 }) : new Response(file);
   }
-  return fetch(url);
+  return fetch(url).catch((error) => {
+    if (url.protocol === "file:") throw new Error("pages read no files: open them from a web server, such as `webmlc serve`");
+    if (isNode || url.origin === origin) throw error;
+    throw new Error(`${error.message}; a server of another origin must send Access-Control-Allow-Origin`);
+  });
 }

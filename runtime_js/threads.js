@@ -12,11 +12,9 @@
 // room beside the leader then, and sleeps.
 
 import { AWAKE, RUNNING } from "./memory_plan.js";
-import { openWorker } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").Help} Help */
 /** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
-/** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 
 const RUNS = 0; // counts them
 const MEMORIES = 1; // counts those after the first
@@ -32,12 +30,6 @@ const CALL_DELAY_MS = 0.1; // after which the page, which asked for the run, sle
 /** What the threads of a model share besides its memory. */
 export function controlWords() {
   return new Int32Array(new SharedArrayBuffer(4 * CONTROL_WORDS));
-}
-
-/** A worker for whatever helps the leader (see wasm_helper.js). @returns {WorkerDoor} */
-export function openHelper() {
-  const url = new URL("./wasm_helper.js", import.meta.url);
-  return openWorker(url, () => new Worker(new URL("./wasm_helper.js", import.meta.url), { type: "module" }));
 }
 
 /** @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @returns {ModuleExports} */

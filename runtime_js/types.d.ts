@@ -133,14 +133,15 @@ export interface Executor {
   dispose(): void;
 }
 
-/** One half of a conversation between page and worker. */
+/** A worker's half of its conversation with the page. */
 export interface MessageDoor {
   post(message: any, transfer?: Transferable[]): void;
   listen(handler: (message: any) => void): void;
 }
 
-export interface WorkerDoor extends MessageDoor {
-  onError(handler: (message: string) => void): void;
+/** The page's half. */
+export interface WorkerDoor {
+  post(message: any, transfer?: Transferable[]): void;
   terminate(): void;
 }
 

@@ -5,14 +5,15 @@
 //   in:  a stage's number, the symbols' values, bytes of uploaded buffers
 //   out: bytes of the stage's downloads, after one message there and one back, or what repeats.js and short_runs.js do instead
 
-import { fromData, InternalError, PackageError, toData } from "./errors.js";
+import { fromData, InternalError, missing, PackageError, toData } from "./errors.js";
 import { usedOn } from "./memory_plan.js";
-import { canShareMemory, openWorker } from "./platform.js";
+import { canShareMemory } from "./platform.js";
 import { FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
 import { neededFiles } from "./sizes.js";
-import { controlWords, openHelper, withHelpers } from "./threads.js";
+import { controlWords, withHelpers } from "./threads.js";
 import { fetchFile, streamWeights } from "./weights.js";
+import { Workers } from "./workers.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -34,6 +35,9 @@ const RELAXED_PROBE = new Uint8Array([
   253, 133, 2, 11,
 ]);
 
+// (module (func (result v128) (i8x16.splat (i32.const 0))))
+const SIMD_PROBE = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11]);
+
 // (module (func (export "f") (result i32) (i32x4.extract_lane 0 (i32x4.relaxed_dot_i8x16_i7x16_add_s
 //   (i8x16.splat (i32.const -128)) (i8x16.splat (i32.const 255)) (v128.const i32x4 0 0 0 0)))))
 const DOT_PROBE = new Uint8Array([
@@ -47,11 +51,16 @@ function hasExactDot() {
   return f() === 4 * -128 * 255;
 }
 
+/** True where this engine has WebAssembly and what the module uses. @param {BufferSource} module */
+function validates(module) {
+  return globalThis.WebAssembly?.validate(module) ?? false;
+}
+
 /** @type {Record<Variant, () => boolean>} The variants, the fastest first, and whether this engine runs them. */
 const VARIANTS = {
   dot: () => VARIANTS.relaxed() && hasExactDot(),
-  relaxed: () => WebAssembly.validate(RELAXED_PROBE),
-  simd128: () => true,
+  relaxed: () => validates(RELAXED_PROBE),
+  simd128: () => validates(SIMD_PROBE),
 };
 
 /**
@@ -66,6 +75,7 @@ export function chooseVariant(modules, wanted) {
   const names = wanted ? [wanted] : /** @type {Variant[]} */ (Object.keys(VARIANTS));
   const variant = names.find((name) => modules[name] && VARIANTS[name]());
   if (variant) return variant;
+  if (!VARIANTS.simd128()) throw missing(globalThis.WebAssembly ? "WebAssembly SIMD" : "WebAssembly (lockdown modes remove it)");
   if (wanted) throw new PackageError(`this engine cannot run the package's ${wanted} module`);
   throw new PackageError("the package has no WebAssembly module that this engine can run");
 }
@@ -106,10 +116,8 @@ function fill(room, views) {
 }
 
 export class WasmDevice {
-  /** Starts the worker at once: it comes up while the manifest is on its way. */
-  constructor() {
-    const url = new URL("./wasm_worker.js", import.meta.url);
-    this.worker = openWorker(url, () => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }));
+  /** Starts the worker at once: it comes up while the manifest is on its way. @param {URL} base the package's folder */
+  constructor(base) {
     /** @type {Stage[]} */
     this.stages = [];
     this.next = 0;
@@ -140,13 +148,17 @@ export class WasmDevice {
     this.here = null;
     /** @type {Error | null} */
     this.failure = null;
-    this.worker.onError((message) => this.#fail(new InternalError(`the model's worker failed: ${message}`)));
-    this.worker.listen(({ id, result, error }) => {
-      const call = this.pending.get(id);
-      this.pending.delete(id);
-      if (error) call?.reject(fromData(error));
-      else call?.resolve(result);
-    });
+    this.workers = new Workers(base);
+    /** @type {WorkerDoor} */
+    this.worker = this.workers.open(
+      ({ id, result, error }) => {
+        const call = this.pending.get(id);
+        this.pending.delete(id);
+        if (error) call?.reject(fromData(error));
+        else call?.resolve(result);
+      },
+      (error) => this.#fail(error),
+    );
   }
 
   /**
@@ -270,10 +282,9 @@ export class WasmDevice {
   #openHelpers() {
     for (const port of this.ports.splice(0)) {
       if (this.failure) return;
-      const helper = openHelper();
-      helper.listen((error) => this.#fail(fromData(error)));
-      helper.onError((message) => this.#fail(new InternalError(`a thread of the model failed: ${message}`)));
-      helper.post({ port }, [port]);
+      const fail = (/** @type {Error} */ error) => this.#fail(error);
+      const helper = this.workers.open(({ error }) => error && fail(fromData(error)), fail);
+      helper.post({ type: "help", port }, [port]);
       this.helpers.push(helper);
     }
   }
@@ -281,9 +292,9 @@ export class WasmDevice {
   /** The thread that wakes the helpers: not opened before a first result is there, and those that follow at once. */
   #openCaller() {
     if (this.failure || this.caller) return;
-    this.caller = openHelper();
-    this.caller.onError(() => {}); // the leader wakes helpers itself where there is none
-    this.caller.post({ control: this.control });
+    const nobody = () => {}; // the leader wakes helpers itself where there is no caller
+    this.caller = this.workers.open(nobody, nobody);
+    this.caller.post({ type: "wake", control: this.control });
   }
 
   /** Make room for the next results between two runs, when no thread of the model has anything to do. @param {Made} request */

@@ -1,14 +1,18 @@
-// The worker in which a model's WebAssembly runs: takes the page's messages, has wasm_leader.js do the work.
+// A worker of a model. What it is, the first message says: the leading thread, in which the model's WebAssembly runs
+// (wasm_leader.js does the work), or one beside it.
 //
 //   in:  { id, type: "open" | "start" | "take" | "execute" | "profile", ... } from wasm_device.js
-//   out: { id, result } or { id, error }
+//        { type: "help", port }     help with runs, as the leader says through the port, for ever or until memory is another
+//        { type: "wake", control }  wake the helpers
+//   out: anything, once it runs; then { id, result } or { id, error }
 //
-// Once there are requests to repeat, it sleeps after each message on shared words, where the page does so (see repeats.js).
-// Before it first sleeps it has the engine optimise what it will run again.
+// Once there are requests to repeat, the leader sleeps after each message on shared words, where the page does so (see
+// repeats.js). Before it first sleeps it has the engine optimise what it will run again.
 
 import { toData } from "./errors.js";
 import { canShareMemory, parentPort } from "./platform.js";
 import { FAILURE, serve } from "./repeats.js";
+import { help, passOnCalls } from "./threads.js";
 import { Leader } from "./wasm_leader.js";
 
 /** @typedef {import("./types.d.ts").Execute} Execute */
@@ -16,6 +20,8 @@ import { Leader } from "./wasm_leader.js";
 const parent = parentPort();
 /** @type {Leader} */
 let leader;
+/** @type {import("./types.d.ts").Help} */
+let helping;
 /** @type {Int32Array | null} */
 let words = null;
 /** @type {Execute[]} Requests that the page may repeat, by slot: their bytes are in place by then. */
@@ -56,6 +62,15 @@ const ANSWERS = {
     const result = { downloads, places, memory, moved: leader.memory !== before };
     return { result, transfer: canShareMemory ? [] : downloads.map(([, data]) => data.buffer) };
   },
+  help({ port }) {
+    port.onmessage = (/** @type {MessageEvent} */ { data }) => {
+      helping = { ...helping, ...data }; // later messages bring a new memory
+      attempt(() => help(helping));
+    };
+  },
+  wake({ control }) {
+    passOnCalls(control);
+  },
 };
 
 parent.listen(async ({ id, type, bell, ...request }) => {
@@ -69,6 +84,7 @@ parent.listen(async ({ id, type, bell, ...request }) => {
   if (words) serve(words, bell, repeat, () => leader.warm());
   else warm();
 });
+parent.post({});
 
 /** Between messages. */
 function warm() {
@@ -77,8 +93,13 @@ function warm() {
 
 /** False where it failed. The memory is as large as it was then: all views stay. @param {number} slot */
 function repeat(slot) {
+  return attempt(() => leader.execute(made[slot]));
+}
+
+/** False where it failed: the page is told at once, for another thread may be waiting for this one's work. @param {() => void} work */
+function attempt(work) {
   try {
-    leader.execute(made[slot]);
+    work();
     return true;
   } catch (error) {
     parent.post({ id: FAILURE, error: toData(error) });

@@ -90,11 +90,11 @@ export interface Model {
   dispose(): void;
 }
 
-/** Load the package in the folder at `url`. Throws PackageError, AdapterError or InputError. */
+/** Load the package in the folder at `url`. Throws PackageError, AdapterError, HostError or InputError. */
 export function load(url: string | URL, options?: LoadOptions): Promise<Model>;
 
 export class WebmlcError extends Error {
-  /** "input", "package", "adapter", "device-lost" or "internal". */
+  /** "input", "package", "adapter", "device-lost", "host" or "internal". */
   readonly code: string;
 }
 export class InputError extends WebmlcError {}
@@ -102,4 +102,6 @@ export class PackageError extends WebmlcError {}
 export class AdapterError extends WebmlcError {}
 /** The GPU device was lost (a reset, a new driver, power saving): call `restore`, then run again. */
 export class DeviceLostError extends WebmlcError {}
+/** The browser, the page's policy or Node lacks or forbids what the runtime needs: WebAssembly, SIMD, workers. */
+export class HostError extends WebmlcError {}
 export class InternalError extends WebmlcError {}

@@ -20,12 +20,14 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 START_SECONDS = 60
+CORS = {"Access-Control-Allow-Origin": "*"}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """One page to open: `evaluate` runs in the page, `script` (a module file) in Node, on the page.
 
+    `path` is one of the server's, or a whole URL ("file:///...").
     `context` holds playwright's options of a browser context: viewport, colorScheme and so on.
     `timeout` is in milliseconds.
     """
@@ -53,11 +55,14 @@ def open_pages(
     *pages: Page,
     isolated: bool = True,
     headers: Mapping[str, str] | None = None,
+    other: Mapping[str, Path] | None = None,
+    other_headers: Mapping[str, str] = CORS,
 ) -> list[PageReport]:
     """Open the pages one after the other in one Chromium.
 
-    `mounts` maps URL prefixes to folders; `isolated` sends COOP and COEP. Raises AssertionError
-    with what the page said when its function throws or its time is over.
+    `mounts` maps URL prefixes to folders; `isolated` sends COOP and COEP. `other` holds the mounts
+    of a second origin, whose address is the second argument of the pages' functions. Raises
+    AssertionError with what the page said when its function throws or its time is over.
     """
     if not (ROOT / "node_modules" / "playwright-core").is_dir():
         raise RuntimeError("the browser tests need node_modules: run `npm ci` (make test does)")
@@ -65,6 +70,8 @@ def open_pages(
         "mounts": {prefix: str(folder) for prefix, folder in mounts.items()},
         "isolated": isolated,
         "headers": dict(headers or {}),
+        "other": {prefix: str(folder) for prefix, folder in (other or {}).items()},
+        "otherHeaders": dict(other_headers),
         "pages": [asdict(page) for page in pages],
     }
     done = subprocess.run(

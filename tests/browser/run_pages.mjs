@@ -1,10 +1,11 @@
 // Open pages in one Chromium and print what each returned, as JSON.
 //
-//   in (stdin):   { mounts, isolated?, headers?, pages: [{ path, context?, arg?, timeout?, evaluate | script }] }
+//   in (stdin):   { mounts, isolated?, headers?, other, otherHeaders, pages: [{ path, context?, arg?, timeout?, evaluate | script }] }
 //   out (stdout): [{ value, console, errors, requests } | { error, console, errors, requests }, ...]
 //
 // `evaluate` is the source of a function of `arg` that runs inside the page; `script` is a module file whose
 // default export runs here, as `({ page, origin, arg }) => value`, and drives the page as a person would.
+// `other` holds the mounts of a server at a second origin; its address is the function's second argument.
 // `context` holds playwright's context options (viewport, colorScheme, reducedMotion, ...).
 
 import { pathToFileURL } from "node:url";
@@ -21,7 +22,7 @@ function within(ms, promise) {
   return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
-async function runPage(browser, server, job) {
+async function runPage(browser, server, other, job) {
   const context = await browser.newContext(job.context ?? {});
   const page = await context.newPage();
   const report = { console: [], errors: [], requests: [] };
@@ -30,12 +31,12 @@ async function runPage(browser, server, job) {
   page.on("pageerror", (error) => report.errors.push(String(error)));
   try {
     const work = async () => {
-      await page.goto(server.origin + job.path);
+      await page.goto(new URL(job.path, server.origin).href);
       if (job.script) {
         const { default: drive } = await import(pathToFileURL(job.script).href);
         return drive({ page, origin: server.origin, arg: job.arg });
       }
-      return page.evaluate(`(${job.evaluate})(${JSON.stringify(job.arg ?? null)})`);
+      return page.evaluate(`(${job.evaluate})(${JSON.stringify(job.arg ?? null)}, ${JSON.stringify(other.origin)})`);
     };
     report.value = (await within(job.timeout ?? DEFAULT_TIMEOUT_MS, work())) ?? null;
   } catch (error) {
@@ -52,14 +53,16 @@ async function main() {
   for await (const chunk of process.stdin) input += chunk;
   const job = JSON.parse(input);
   const server = await startServer(job.mounts, job);
+  const other = await startServer(job.other, { isolated: false, headers: job.otherHeaders });
   const browser = await startBrowser();
   try {
     const reports = [];
-    for (const page of job.pages) reports.push(await runPage(browser, server, page));
+    for (const page of job.pages) reports.push(await runPage(browser, server, other, page));
     process.stdout.write(JSON.stringify(reports));
   } finally {
     await browser.close();
     await server.close();
+    await other.close();
   }
 }
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from webmlc.core.errors import InternalError
 
 MAIN = "webmlc.js"
-WORKERS = ("wasm_worker.js", "wasm_helper.js")
+WORKER = "wasm_worker.js"
 SUFFIXES = (".js", ".ts", ".html", ".css")
 
 _TYPE = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
@@ -41,7 +41,7 @@ def runtime_files() -> dict[str, bytes]:
 
 
 def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
-    """The scripts, what `MAIN` and `WORKERS` import joined into `MAIN`. It exports what the modules
+    """The scripts, what `MAIN` and `WORKER` import joined into `MAIN`. It exports what the modules
     did: their names are distinct, or it would be no valid module.
 
     >>> one, two = "export const a = 1;\\n", 'import { a } from "./one.js";\\n'
@@ -57,7 +57,7 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
                 visit(_IMPORT.findall(scripts[name]))
                 joined[name] = _IMPORT.sub("", scripts[name])
 
-    for entry in (MAIN, *WORKERS):
+    for entry in (MAIN, WORKER):
         visit(_IMPORT.findall(scripts.get(entry, "")))
 
     def shared(match: re.Match[str]) -> str:

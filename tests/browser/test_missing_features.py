@@ -1,0 +1,83 @@
+"""Hosts that lack what the runtime uses: typed errors, or one thread and the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.pages import Page, open_pages
+from tests.packages import scaled
+
+BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
+
+RUN = """async ({ lack, device }) => {
+  const lacks = {
+    WebAssembly: () => delete globalThis.WebAssembly,
+    SIMD: () => (WebAssembly.validate = () => false),
+    Worker: () => delete globalThis.Worker,
+    SharedArrayBuffer: () => delete globalThis.SharedArrayBuffer,
+  };
+  lacks[lack]();
+  const { load, HostError } = await import("/model/webmlc.js");
+  try {
+    const model = await load("/model/", { device, threads: 2 });
+    const x = { dtype: "float32", shape: [1, 4], data: Float32Array.from([1, 2, 3, 4]) };
+    const runs = [await model.run({ x }), await model.run({ x })].map(({ y }) => Array.from(y.data));
+    return { isolated: crossOriginIsolated, runs, threads: model.threads, reason: model.threadsReason };
+  } catch (error) {
+    return { typed: error instanceof HostError, code: error.code, message: error.message };
+  }
+}"""
+ROW = [1, 0, 1.5, 12]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("site")
+    (root / "index.html").write_text(BLANK)
+    scaled(root / "model")
+    return root
+
+
+def page(lack: str, device: str = "wasm") -> Page:
+    return Page("/", RUN, arg={"lack": lack, "device": device})
+
+
+def test_what_the_cpu_needs_is_named(site: Path) -> None:
+    lacks = {
+        "WebAssembly": "has no WebAssembly (",
+        "SIMD": "has no WebAssembly SIMD",
+        "Worker": "has no Worker",
+    }
+    reports = open_pages({"/": site}, *map(page, lacks))
+    for part, report in zip(lacks.values(), reports, strict=True):
+        value = report.value
+        assert (value["typed"], value["code"]) == (True, "host")
+        assert part in value["message"]
+        assert 'load with device: "webgpu"' in value["message"]
+        assert report.errors == []
+
+
+def test_the_gpu_does_without(site: Path) -> None:
+    """Not by request alone: "auto" starts a worker before it knows the device."""
+    pages = [page(lack, "webgpu") for lack in ("WebAssembly", "SIMD", "Worker")]
+    for report in open_pages({"/": site}, *pages):
+        assert report.value["runs"] == [ROW, ROW]
+
+
+def test_an_isolated_page_may_lack_shared_memory(site: Path, tmp_path: Path) -> None:
+    """In its workers, too."""
+    (tmp_path / "index.html").write_text(BLANK)
+    scaled(tmp_path / "model")
+    worker = tmp_path / "model" / "wasm_worker.js"
+    (tmp_path / "model" / "hide.js").write_text("delete globalThis.SharedArrayBuffer;")
+    worker.write_text('import "./hide.js";\n' + worker.read_text())
+    [report] = open_pages({"/": tmp_path}, page("SharedArrayBuffer"))
+    assert report.value == {
+        "isolated": True,
+        "runs": [ROW, ROW],
+        "threads": 1,
+        "reason": "this host has no SharedArrayBuffer",
+    }
+    assert report.errors == []
