@@ -141,7 +141,7 @@ export interface MessageDoor {
 
 /** The page's half. */
 export interface WorkerDoor {
-  post(message: any, transfer?: Transferable[]): void;
+  post(message: any, transfer?: Transferable[]): Promise<void>;
   terminate(): void;
 }
 

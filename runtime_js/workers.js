@@ -6,93 +6,98 @@
 //   1. the script beside this module: bundlers see `new Worker(new URL(...))`, bundle it too and adapt the URL
 //   2. the package's copy of it: where that is on another origin, a script that is made here imports it
 
-import { HostError, InternalError, missing, toData } from "./errors.js";
+import { HostError, InternalError, missing } from "./errors.js";
 import { builtin } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
+/** @typedef {(message: any) => void} Listener */
 
 const SCRIPT = "wasm_worker.js";
+const HERE = import.meta.url; // by another name, so that no bundler takes Node's URLs for files to copy
 
 export class Workers {
   /** @param {URL} base the package's folder */
   constructor(base) {
-    const url = new URL(SCRIPT, base);
-    this.url = url;
-    /** @type {(() => any)[]} Those that have not failed yet, the first to try first. */
-    this.ways = builtin
-      ? [() => startInNode(new URL(SCRIPT, import.meta.url)), () => startInNode(url)]
-      : [() => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }), () => startCopy(url)];
+    this.url = new URL(SCRIPT, base);
+    /** @type {Set<() => any>} Those that have not failed yet. */
+    this.ways = new Set(
+      builtin
+        ? [() => inNode(HERE), () => inNode(base)]
+        : [() => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }), () => copied(this.url)],
+    );
   }
 
   /**
-   * Start a worker. What is posted before its script runs waits for that; the script's first message says that it does.
-   * @param {(message: any) => void} listen
-   * @param {(error: Error) => void} fail the worker did not start, or did not catch an error
-   * @returns {WorkerDoor}
+   * Start a worker.
+   * @param {Listener} listen
+   * @param {(error: Error) => void} fail an error in the worker was not caught
+   * @returns {WorkerDoor} `post` throws HostError where the worker could not be started
    */
   open(listen, fail) {
-    const { ways } = this;
-    /** @type {any} */
-    let worker;
-    /** @type {[any, Transferable[]][] | null} */
-    let waiting = [];
-    const start = (reason = "") => {
-      const [way] = ways;
-      if (!way) return fail(this.#notStarted(reason));
-      const failed = (/** @type {string} */ why) => {
-        if (!waiting) return fail(new InternalError(`a worker of the model failed: ${why}`));
-        worker?.terminate();
-        if (ways[0] === way) ways.shift();
-        start(why);
-      };
-      const hear = (/** @type {any} */ message) => {
-        if (!waiting) return listen(message);
-        for (const post of waiting) worker.postMessage(...post);
-        waiting = null;
-      };
-      try {
-        worker = way();
-        if (builtin) {
-          worker.on("message", hear).on("error", (/** @type {Error} */ error) => failed(error.message));
-        } else {
-          worker.onmessage = (/** @type {MessageEvent} */ { data }) => hear(data);
-          worker.onerror = (/** @type {ErrorEvent} */ { message }) => failed(message);
-        }
-      } catch (error) {
-        failed(toData(error).message);
-      }
-    };
-    start();
-    return {
-      post: (message, transfer = []) => (waiting ? waiting.push([message, transfer]) : worker.postMessage(message, transfer)),
-      terminate: () => {
-        waiting = null; // it is not started again
-        fail = () => {};
-        worker?.terminate();
-      },
-    };
+    const worker = this.#start(listen, fail);
+    worker.catch(() => {}); // who posts is told
+    const terminate = () => worker.then((started) => started.terminate(), () => {});
+    return { post: async (message, transfer = []) => (await worker).postMessage(message, transfer), terminate };
   }
 
-  /** @param {string} reason */
-  #notStarted(reason) {
+  /** @param {Listener} listen @param {(error: Error) => void} fail */
+  async #start(listen, fail) {
+    let reason = "";
+    for (const way of this.ways) {
+      try {
+        return await start(way, listen, fail);
+      } catch (error) {
+        reason = /** @type {Partial<Error>} */ (error).message ?? "";
+        this.ways.delete(way);
+      }
+    }
+    if (!builtin && !globalThis.Worker) throw missing("Worker");
     const { href, origin } = this.url;
-    if (!builtin && !globalThis.Worker) return missing("Worker");
     const remedy =
       builtin || origin === globalThis.origin
-        ? "serve the whole package there; to an isolated page, with Cross-Origin-Embedder-Policy"
-        : `serve the package from the page's origin; or have ${origin} send Access-Control-Allow-Origin, and the page's ` +
-          "Content-Security-Policy allow it and blob: as worker-src";
-    return new HostError(`the worker ${href} did not start${reason && ` (${reason})`}: ${remedy}`);
+        ? "serve the whole package there, to isolated pages with Cross-Origin-Embedder-Policy"
+        : "serve the package from the page's origin, or with Access-Control-Allow-Origin to a page whose " +
+          `Content-Security-Policy has worker-src blob: ${origin}`;
+    throw new HostError(`the worker ${href} did not start${reason && ` (${reason})`}: ${remedy}`);
   }
 }
 
-/** @param {URL} url */
-function startInNode(url) {
-  return new (builtin?.("node:worker_threads").Worker)(url);
+/**
+ * The worker, once it runs: its script's first message says that.
+ * @param {() => any} way
+ * @param {Listener} listen
+ * @param {(error: Error) => void} fail
+ * @returns {Promise<any>}
+ */
+function start(way, listen, fail) {
+  return new Promise((resolve, reject) => {
+    const worker = way();
+    let onError = (/** @type {Error | ErrorEvent} */ error) => {
+      worker.terminate();
+      reject(error);
+    };
+    /** @type {Listener} */
+    let onMessage = () => {
+      onMessage = listen;
+      onError = ({ message }) => fail(new InternalError(`a worker of the model failed: ${message}`));
+      resolve(worker);
+    };
+    if (builtin) {
+      worker.on("message", (/** @type {any} */ data) => onMessage(data)).on("error", (/** @type {Error} */ error) => onError(error));
+    } else {
+      worker.onmessage = (/** @type {MessageEvent} */ { data }) => onMessage(data);
+      worker.onerror = (/** @type {ErrorEvent} */ event) => onError(event);
+    }
+  });
 }
 
-/** @param {URL} url */
-function startCopy(url) {
+/** @param {string | URL} folder or a file in it */
+function inNode(folder) {
+  return new (builtin?.("node:worker_threads").Worker)(new URL(SCRIPT, folder));
+}
+
+/** @param {URL} url of any origin */
+function copied(url) {
   if (url.origin === origin) return new Worker(url, { type: "module" });
   const script = new Blob([`import ${JSON.stringify(url)}`], { type: "text/javascript" });
   return new Worker(URL.createObjectURL(script), { type: "module" });

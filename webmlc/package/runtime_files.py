@@ -1,81 +1,112 @@
 """The JavaScript runtime as a package holds it.
 
-In: the folder `runtime_js`. Out: its files for pages, by name: scripts without comments and
-indentation, and the modules that a page and its workers share joined into `webmlc.js`, so that one
-request brings what a first run waits for. Imports are taken out; no JavaScript is generated.
+In: the folder `runtime_js`. Out: its files for pages, by name. Scripts are shortened, and modules
+are joined, so that few requests bring what a first run waits for. Import lines are rewritten; no
+JavaScript is generated.
 
-    runtime_files()["webmlc.js"]    # errors.js, dtypes.js, ..., model.js, in the order of imports
+    webmlc.js           what a page imports             wasm_worker.js      its workers
+    webgpu_device.js    what some pages import later    index.js            the package's own page
+    shared.js           what several of them import
 
-A script of its own is what only some pages need (`webgpu_device.js`, `index.js`) or what a worker
-runs (`wasm_worker.js`); where it imports a module that was joined, it imports `webmlc.js`.
+Workers import neither what starts workers, which bundlers would report as a cycle, nor what imports
+other scripts on demand: vite bundles a worker into one file by default, and refuses to split it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from webmlc.core.errors import InternalError
 
 MAIN = "webmlc.js"
-WORKER = "wasm_worker.js"
+SHARED = "shared.js"
 SUFFIXES = (".js", ".ts", ".html", ".css")
 
 _TYPE = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
 _REMARK = re.compile(r" +// .*$", re.MULTILINE)
 _LINE = re.compile(r"^[ \n]*(?://.*\n[ \n]*)*", re.MULTILINE)
-_IMPORT = re.compile(r'^(?:import|export) \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
+_BREAK = re.compile(r"(?<=[{(\[,])\n|\n(?=[})\]])")
+_IMPORT = re.compile(r'^(import|export) \{([^}]*)\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
 def runtime_files() -> dict[str, bytes]:
     """Every file of the runtime that a package holds, by name."""
     files = {p.name: p for p in sorted(_folder().iterdir()) if p.suffix in SUFFIXES}
     scripts = {
-        name: without_comments(path.read_text("utf-8"))
+        name: shortened(path.read_text("utf-8"))
         for name, path in files.items()
         if path.suffix == ".js"
     }
-    rest = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
-    return rest | {name: text.encode() for name, text in join_modules(scripts).items()}
+    others = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
+    return others | {name: text.encode() for name, text in join_modules(scripts).items()}
 
 
 def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
-    """The scripts, what `MAIN` and `WORKER` import joined into `MAIN`. It exports what the modules
-    did: their names are distinct, or it would be no valid module.
+    """Join modules into fewer files.
 
-    >>> one, two = "export const a = 1;\\n", 'import { a } from "./one.js";\\n'
-    >>> main = 'export { a } from "./one.js";\\n'
-    >>> join_modules({"one.js": one, "two.js": two, "webmlc.js": main})
-    {'webmlc.js': 'export const a = 1;\\n', 'two.js': 'import { a } from "./webmlc.js";\\n'}
+    `MAIN` and each script that no other imports stay files. A module that only one of them needs
+    is joined into it, one that several need into `SHARED`; each follows what it imports. Joined
+    modules export what they did before. Their names must be distinct: a file would be no valid
+    module otherwise.
+
+    >>> a, b = "export const a = 1;\\n", 'import { a } from "./a.js";\\nexport const b = a;\\n'
+    >>> main = 'import { b } from "./b.js";\\n'
+    >>> join_modules({"a.js": a, "b.js": b, "webmlc.js": main})
+    {'webmlc.js': 'export const a = 1;\\nexport const b = a;\\n'}
+    >>> join_modules({"a.js": a, "webmlc.js": b, "worker.js": main.replace("b", "a")})["worker.js"]
+    'import {a} from "./shared.js";\\n'
     """
-    joined: dict[str, str] = {}
+    imports = {name: [m[3] for m in _IMPORT.finditer(text)] for name, text in scripts.items()}
+    imported = {module for modules in imports.values() for module in modules} - {MAIN}
 
-    def visit(names: Iterable[str]) -> None:
-        for name in names:
-            if name not in joined:
-                visit(_IMPORT.findall(scripts[name]))
-                joined[name] = _IMPORT.sub("", scripts[name])
+    def reachable(name: str, before: dict[str, None]) -> dict[str, None]:
+        for module in imports[name]:
+            if module in imported and module not in before:
+                reachable(module, before)
+                before[module] = None
+        return before
 
-    for entry in (MAIN, WORKER):
-        visit(_IMPORT.findall(scripts.get(entry, "")))
+    entries = {name: reachable(name, {}) for name in scripts if name not in imported}
+    users = Counter(module for modules in entries.values() for module in modules)
+    places = {
+        module: SHARED if users[module] > 1 else entry
+        for entry, modules in entries.items()
+        for module in (*modules, entry)
+    }
+    return {file: _joined(file, scripts, places) for file in dict.fromkeys(places.values())}
 
-    def shared(match: re.Match[str]) -> str:
-        name = match.group(1)
-        return match.group().replace(name, MAIN) if name in joined else match.group()
 
-    own = {n: _IMPORT.sub(shared, s) for n, s in scripts.items() if n not in joined and n != MAIN}
-    return {MAIN: "".join(joined.values()), **own}
+def _joined(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> str:
+    """The scripts whose place is `file`, after one import line for each other file they need."""
+    names: dict[str, dict[str, None]] = {}
+
+    def rewrite(line: re.Match[str]) -> str:
+        keyword, list_of_names, module = line.groups()
+        place = places[module]
+        if place == file:
+            return ""
+        if keyword == "export":
+            return line[0].replace(module, place)
+        words = list_of_names.replace(",", " ").split()
+        names.setdefault(place, {}).update(dict.fromkeys(words))
+        return ""
+
+    body = "".join(_IMPORT.sub(rewrite, scripts[n]) for n, place in places.items() if place == file)
+    lines = [f'import {{{",".join(words)}}} from "./{place}";\n' for place, words in names.items()]
+    return "".join(lines) + body
 
 
-def without_comments(script: str) -> str:
-    """A script of ours without what pages need not download: comments and indentation. (No text of
-    ours spans lines, or holds what looks like a comment.)
+def shortened(script: str) -> str:
+    """A script of ours without what pages need not download: comments, indentation, and line breaks
+    next to brackets and commas. (No text of ours spans lines, or holds what looks like a comment.)
 
-    >>> without_comments("/** @type {number} */\\nlet a = 1; // one\\n  // Two.\\n  a = 2;\\n")
-    'let a = 1;\\na = 2;\\n'
+    >>> shortened("/** @type {number} */\\nlet a = 1; // one\\n  // Two.\\n  a = [\\n  2,\\n];\\n")
+    'let a = 1;\\na = [2,];\\n'
     """
-    return _LINE.sub("", _REMARK.sub("", _TYPE.sub("", script)))
+    return _BREAK.sub("", _LINE.sub("", _REMARK.sub("", _TYPE.sub("", script))))
 
 
 def _folder() -> Path:
