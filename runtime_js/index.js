@@ -113,7 +113,7 @@ async function main() {
   element("status").textContent = `Loaded in ${(performance.now() - start).toFixed(0)} ms.`;
   element("progress").hidden = true;
   describe(model);
-  element("form").hidden = false;
+  element("model").hidden = false;
   element("form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
     element("status").className = "";

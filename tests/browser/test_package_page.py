@@ -1,0 +1,57 @@
+"""The package's own page where it cannot load its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.pages import Page, open_pages
+from tests.packages import scaled
+
+SEE = """export default async ({ page, arg }) => {
+  await page.getByRole("heading", { name: arg.heading }).waitFor();
+  const visible = await page.locator("body").innerText();
+  const progress = await page.locator("progress").isVisible();
+  if (arg.picture) await page.screenshot({ path: arg.picture });
+  return { visible, progress, title: await page.title() };
+};"""
+
+
+@pytest.fixture
+def see(tmp_path: Path) -> str:
+    """A script that waits for a heading, and returns what is visible."""
+    script = tmp_path / "see.mjs"
+    script.write_text(SEE)
+    return str(script)
+
+
+def test_a_file_says_that_it_needs_a_server(tmp_path: Path, see: str) -> None:
+    """No module script runs there, so the page says it without one."""
+    scaled(tmp_path / "model")
+    url = (tmp_path / "model" / "index.html").as_uri()
+    arg = {"heading": "This page needs a web server", "picture": str(tmp_path / "file.png")}
+    [report] = open_pages({"/": tmp_path}, Page(url, script=see, arg=arg))
+    assert "webmlc serve ." in report.value["visible"]
+    assert "Loading" not in report.value["visible"]
+    assert not report.value["progress"]
+
+
+def test_a_served_page_shows_no_notice(tmp_path: Path, see: str) -> None:
+    scaled(tmp_path / "model")
+    arg = {"heading": "scaled"}
+    [report] = open_pages({"/": tmp_path}, Page("/model/", script=see, arg=arg))
+    assert "server" not in report.value["visible"]
+
+
+def test_a_model_that_does_not_load_is_told(tmp_path: Path, see: str) -> None:
+    scaled(tmp_path / "model")
+    (tmp_path / "model" / "wasm_worker.js").unlink()
+    arg = {"heading": "The model did not load", "picture": str(tmp_path / "error.png")}
+    [report] = open_pages({"/": tmp_path}, Page("/model/?device=wasm", script=see, arg=arg))
+    assert "HostError: the worker http://127.0.0.1:" in report.value["visible"]
+    assert "/model/wasm_worker.js did not start" in report.value["visible"]
+    assert report.value["title"] == "The model did not load"
+    assert "Outputs" not in report.value["visible"]
+    assert "Loading" not in report.value["visible"]
+    assert not report.value["progress"]
