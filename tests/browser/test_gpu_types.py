@@ -38,7 +38,8 @@ types (int64[9] a, int64[9] b, uint8[7] u, int8[7] i, float16[6] h, bool[9] m, f
 }"""
 
 RUN = """async ({ inputs }) => {
-  const { arrayOf, load } = await import("/types/webmlc.js");
+  const { load } = await import("/types/webmlc.js");
+  const { arrayOf } = await import("/types/shared.js");
   const model = await load("/types/", { device: "webgpu" });
   const feeds = {};
   for (const { name, dtype, shape } of model.inputs) {

@@ -6,7 +6,8 @@ const root = pathToFileURL(`${process.argv[2]}/`);
 const results = {};
 for (const dtype of readdirSync(root)) {
   const folder = new URL(`${dtype}/`, root);
-  const { arrayOf, load } = await import(new URL("webmlc.js", folder).href);
+  const { load } = await import(new URL("webmlc.js", folder).href);
+  const { arrayOf } = await import(new URL("shared.js", folder).href);
   const model = await load(folder.href, { device: "wasm" });
   const type = arrayOf(dtype);
   const bytes = Uint8Array.from({ length: 12 * type.BYTES_PER_ELEMENT }, (_, i) => (i * 37 + 11) & 1);
