@@ -17,9 +17,9 @@ SETTINGS: tuple[tuple[Device, int], ...] = (("wasm", 1), ("wasm", 2), ("webgpu",
 ERRORS_ONLY = 4
 
 
-def parse(text: str) -> onnx.ModelProto:
-    """The model of a graph in ONNX's text form, opset 17."""
-    return onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>\n' + text)
+def parse(text: str, opset: int = 17) -> onnx.ModelProto:
+    """The model of a graph in ONNX's text form."""
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n' + text)
 
 
 def check(model: onnx.ModelProto, folder: Path, *runs: dict[str, Any]) -> None:

@@ -59,6 +59,67 @@ def test_slices_that_a_run_places(tmp_path: Path, text: str, runs: Any) -> None:
     check(parse(text), tmp_path, *({"x": X, "a": integers(*a), "b": integers(*b)} for a, b in runs))
 
 
+AXES = [(0,), (1,), (-1,), (2,)]
+PAIRS = [(0, 1), (2, 0), (-1, 1), (-3, -1)]
+NAMED_AXES = """g (float[n, 7, 3] x, int64[COUNT] a) => (floatSIZES y)
+    <int64[1] zero = {0}, int64[1] three = {3}, int64[2] twos = {2, 2}, int64[1] one = {1},
+     int64[4] pads = {1, 0, 2, 4}> { BODY }"""
+
+
+def named_axes(body: str, rank: int, count: int) -> onnx.ModelProto:
+    """The model whose second input names axes of its first."""
+    sizes = f"[{', '.join(f'size_{d}' for d in range(rank))}]" if rank else ""
+    text = NAMED_AXES.replace("COUNT", str(count)).replace("SIZES", sizes)
+    return parse(text.replace("BODY", body), opset=18)
+
+
+@pytest.mark.parametrize(
+    ("body", "rank", "runs"),
+    [
+        ("y = ReduceSum(x, a)", 3, AXES),
+        ("y = ReduceMax<keepdims = 0>(x, a)", 1, PAIRS),
+        ("y = ReduceMean(x, a)", 3, PAIRS),
+        ("y = ReduceLogSumExp<keepdims = 0>(x, a)", 2, AXES),
+        ("y = ReduceL2<keepdims = 0>(x, a)", 0, [(0, 1, 2), (-1, 1, 0)]),
+        ("y = ReduceSum<noop_with_empty_axes = 1>(x, a)", 3, [()]),
+        ("y = CumSum(x, a)", 3, AXES),
+        ("y = CumSum<exclusive = 1, reverse = 1>(x, a)", 3, AXES),
+        ("y = Unsqueeze(x, a)", 4, AXES),
+        ("y = Unsqueeze(x, a)", 5, [(0, 1), (3, 0), (-1, -2), (4, -5)]),
+        ("u = Unsqueeze(x, one) v = Unsqueeze(u, three) y = Squeeze(v, a)", 3,
+         [(1, 3), (3, 1), (-2, -4)]),
+        ("y = Slice(x, zero, three, a)", 3, AXES),
+        ("y = Slice(x, three, zero, one, a)", 3, [(-1,), (-2,), (1,), (2,)]),
+        ("y = Slice(x, a, twos, a, a)", 3, [(1, 2), (-1, -2), (2, 1)]),
+        ("y = Pad<mode = \"edge\">(x, pads, , a)", 3, PAIRS),
+    ],
+)  # fmt: skip
+def test_axes_that_a_run_names(tmp_path: Path, body: str, rank: int, runs: Any) -> None:
+    model = named_axes(body, rank, len(runs[0]))
+    check(model, tmp_path, *({"x": X, "a": integers(*run)} for run in runs))
+
+
+@pytest.mark.parametrize(
+    ("body", "rank"),
+    [
+        ("y = ReduceMax(x, a)", 3),
+        ("y = ReduceSum<keepdims = 0>(x, a)", 1),
+        ("y = Unsqueeze(x, a)", 5),
+        ("y = Squeeze(x, a)", 1),
+        ("y = Slice(x, twos, twos, a)", 3),
+        ("y = Pad(x, pads, , a)", 3),
+    ],
+)
+def test_axes_that_there_are_not_are_refused(tmp_path: Path, body: str, rank: int) -> None:
+    """No tensor of the rank has them, or they are named twice; Squeeze: or their size is not 1."""
+    webmlc.build(named_axes(body, rank, 2), tmp_path, target="wasm")
+    model = webmlc.load(tmp_path, device="wasm")
+    for axes in [(7, 0), (1, 1), (-9, 1)]:
+        with pytest.raises(InputError, match="with these inputs a size is"):
+            model.run({"x": X, "a": integers(*axes)})
+    model.dispose()
+
+
 def test_a_later_run_needs_more_memory_than_an_earlier_one(tmp_path: Path) -> None:
     shapes = [(2, 3, 4), (1, 1, 1), (0, 3, 2), (40, 3, 100), (2, 3, 4), (900, 3, 70)]
     x = RNG.standard_normal((3, 1)).astype(np.float32)

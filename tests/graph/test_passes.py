@@ -107,7 +107,7 @@ def test_floor_of_half_a_symbol() -> None:
 
 
 def test_unknown_shapes_name_the_value() -> None:
-    model = parse("g (float[4, 4] x, int64[1] s) => (float[a] y) { y = ReduceSum(x, s) }")
+    model = parse("g (float[4, 4] x, int64[k] s) => (float[a] y) { y = ReduceSum(x, s) }")
     with pytest.raises(UnknownShapeError, match="run time") as caught:
         optimise(model)
     assert caught.value.values == ("s",)

@@ -6,6 +6,7 @@
 
 from webmlc.graph.ops import (
     attention,
+    axes,
     cast,
     contract,
     control,
@@ -55,6 +56,7 @@ OPS: dict[tuple[str, str], Operator] = {
         *contract.OPS,
         *convolution.OPS,
         *pooling.OPS,
+        *axes.OPS,
         *reduction.OPS,
         *normalisation.OPS,
         *view.OPS,

@@ -14,7 +14,7 @@ from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ZERO, Shape, check_shape, check_shapes, check_single, given
 
 Inputs = tuple[Tensor | None, ...]
@@ -207,6 +207,15 @@ def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     )
 
 
+def _one_hot_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    """A depth that is a float during a run is cast to an integer, which a run can bind."""
+    if not context.dtype(1).is_float or not context.is_decided_by_run(1):
+        return None
+    indices, depth, values = context.node.inputs
+    depth = builder("Cast", depth, to=7)
+    return (builder("OneHot", indices, depth, values, **context.node.attributes),)
+
+
 def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
     check_single(context, 1)
     check_shapes(context, "", "", "2")
@@ -317,7 +326,7 @@ OPS: tuple[Operator, ...] = (
     Operator("ScatterND", _scatter_nd_type, _scatter_nd, kind="reduction", cases=(
         case(X, [[0], [2]], "float32[2, 4]"), case(X, [[0, 1], [2, 3]], "float32[2]"),
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
-    Operator("OneHot", _one_hot_type, _one_hot, kind="injective", cases=(
+    Operator("OneHot", _one_hot_type, _one_hot, _one_hot_expanded, kind="injective", cases=(
         case([1, 2, -1], np.int64(4), [0.5, 2.0]), case([[1, 2]], np.int64(3), [0, 7], axis=0))),
     Operator("Trilu", _trilu_type, _trilu, kind="injective", cases=(
         case(X), case(X, upper=0), case(X, np.int64(1)), case(X, np.int64(-1), upper=0))),

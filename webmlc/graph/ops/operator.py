@@ -154,7 +154,17 @@ class Context:
         if index < len(self.values) and self.values[index] is not None:
             return self.values[index]
         array = self.constants[index] if index < len(self.constants) else None
-        return array.astype(object) if array is not None and array.size <= VALUE_LIMIT else None
+        if array is not None:
+            return array.astype(object) if array.size <= VALUE_LIMIT else None
+        type_ = self.types[index] if index < len(self.types) else None
+        shape = None if type_ is None else type_.static_shape
+        return object_array((), shape) if shape is not None and 0 in shape else None
+
+    def is_decided_by_run(self, index: int) -> bool:
+        """True where the input is present and a value of it is known only at run time."""
+        value = self.value(index)
+        symbolic = value is not None and any(isinstance(e, Expr) for e in value.reshape(-1))
+        return self.has(index) and (value is None or symbolic)
 
     def known(self, index: int, what: str) -> Value:
         """The input's value; raises `UnknownValueError`, which says `what` it is, where unknown."""

@@ -19,6 +19,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     check_shape,
     check_shapes,
+    dimensions,
     given,
     product_type,
 )
@@ -190,9 +191,8 @@ def _unpool_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     check_shape(context, 1, x.shape)
     check_shapes(context, "batch channels ...", "", "rank", rank=x.rank)
-    wanted = context.integers("output_shape", 2)
-    if wanted is not None:
-        return (TensorType(x.dtype, tuple(const(n) for n in wanted)),)
+    if context.has(2):
+        return (TensorType(x.dtype, tuple(dimensions(context, 2, "the shape"))),)
     kernel = context.attribute("kernel_shape")
     rank = x.rank - 2
     strides = context.attribute("strides", (1,) * rank)

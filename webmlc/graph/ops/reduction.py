@@ -14,6 +14,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
+from webmlc.graph.ops.axes import cumulate_along, reduce_along
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Builder, Case, Context, Operator, case
 from webmlc.graph.ops.shapes import (
@@ -102,7 +103,7 @@ def _reduce(
     )  # fmt: skip
     if name == "ReduceSum":
         cases = (case(X), case(X, np.array([1])), case(X, np.array([-1, 0]), keepdims=0))
-    return Operator(name, _reduce_type, meaning, kind="reduction", cases=cases)
+    return Operator(name, _reduce_type, meaning, reduce_along, kind="reduction", cases=cases)
 
 
 def _boolean(combine: str, dtype: DType) -> str:
@@ -319,11 +320,11 @@ OPS: tuple[Operator, ...] = (
     _reduce("ReduceL2", "add", before=_square, after=lambda x: call("sqrt", x)),
     _reduce("ReduceSumSquare", "add", before=_square),
     Operator("ReduceLogSum", _reduce_type, _reduce(
-        "ReduceLogSum", "add", after=lambda x: call("log", x)).compute, kind="reduction",
-        cases=(case("float32[2, 3, 4] in 0.1..2"),)),
-    Operator("ReduceMean", _reduce_type, _reduce_mean, kind="reduction",
+        "ReduceLogSum", "add", after=lambda x: call("log", x)).compute, reduce_along,
+        kind="reduction", cases=(case("float32[2, 3, 4] in 0.1..2"),)),
+    Operator("ReduceMean", _reduce_type, _reduce_mean, reduce_along, kind="reduction",
              cases=(case(X), case(X, axes=(1,), keepdims=0, opset=13), case(X, [0, -1]))),
-    Operator("ReduceLogSumExp", _reduce_type, _log_sum_exp, kind="reduction",
+    Operator("ReduceLogSumExp", _reduce_type, _log_sum_exp, reduce_along, kind="reduction",
              cases=(case(X), case(X, [1], keepdims=0))),
     Operator("ArgMax", _arg_type, _arg("max"), kind="reduction", cases=_ARG_CASES),
     Operator("ArgMin", _arg_type, _arg("min"), kind="reduction", cases=_ARG_CASES),
@@ -334,8 +335,9 @@ OPS: tuple[Operator, ...] = (
     Operator("Hardmax", same_type, _hardmax, _coerced_hardmax, kind="reduction",
              normalise=_coerce_softmax,
              cases=(case(X), case(X, axis=1), case(X, opset=11))),
-    Operator("CumSum", _cumulative_type, _cumulative("add"), kind="reduction", cases=(
+    Operator("CumSum", _cumulative_type, _cumulative("add"), cumulate_along,
+             kind="reduction", cases=(
         case(X, _AXIS_0), case(X, _AXIS_2, reverse=1), case(X, _AXIS_2, exclusive=1))),
-    Operator("CumProd", _cumulative_type, _cumulative("mul"), kind="reduction",
+    Operator("CumProd", _cumulative_type, _cumulative("mul"), cumulate_along, kind="reduction",
              cases=(case(X, _AXIS_0), case(X, _AXIS_2, reverse=1, exclusive=1))),
 )  # fmt: skip

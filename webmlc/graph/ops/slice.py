@@ -1,6 +1,7 @@
 """Slices and padding: part of a tensor, or a tensor with something around it.
 
-Starts and ends may be expressions of symbols; steps are numbers.
+Starts and ends may be expressions of symbols. What only a run knows, the axes and steps of a slice
+included, it reads from memory (`SliceRange`, `Part`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.bounds import SYMBOL, bounds
-from webmlc.core.expr import Const, Expr, as_expr, as_int, maximum, minimum, select
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Const, Expr, as_expr, as_int, const, maximum, minimum, select
 from webmlc.core.rewrite import variables
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.axes import axis_count, by_axis
 from webmlc.graph.ops.operator import (
     Builder,
     Context,
@@ -23,6 +26,7 @@ from webmlc.graph.ops.operator import (
     case,
 )
 from webmlc.graph.ops.shapes import (
+    ONE,
     ZERO,
     Shape,
     axes_within,
@@ -80,15 +84,30 @@ def _axes_and_steps(context: Context, count: int) -> tuple[tuple[int, ...], tupl
 
 def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
     """A slice that is computed during a run: where it starts and what it counts is, too."""
-    x, *bounds_ = context.node.inputs
-    if all(context.value(i) is not None for i in (1, 2) if bounds_):
+    if "starts" in context.node.attributes:
         return None
-    axes, steps = _axes_and_steps(context, as_int(context.shape(1)[0]) or 0)
-    shape = builder("Shape", x)
+    x, starts, ends, *_ = context.node.inputs
+    count, rank = axis_count(context, 1), context.rank(0)
+    if context.is_decided_by_run(3) or context.is_decided_by_run(4):
+        named, steps = (
+            context.node.inputs[i] if context.has(i) else builder.constant(default)
+            for i, default in ((3, np.arange(count)), (4, np.ones(count, np.int64)))
+        )
+        starts, ends, steps = (
+            by_axis(builder, values, named, rank, default=default, invalid=0)
+            for values, default in ((starts, 0), (ends, FAR), (steps, 1))
+        )
+        axes = tuple(range(rank))
+    elif context.value(1) is None or context.value(2) is None:
+        axes, numbers = _axes_and_steps(context, count)
+        steps = builder.constant(np.array(numbers))
+    else:
+        return None
     ranges = builder.many(
-        "SliceRange", shape, *bounds_[:2], outputs=2, domain="webmlc", axes=axes, steps=steps
-    )
-    return (builder("Part", x, *ranges, domain="webmlc", axes=axes, steps=steps),)
+        "SliceRange", builder("Shape", x), starts, ends, steps,
+        outputs=2, domain="webmlc", axes=axes,
+    )  # fmt: skip
+    return (builder("Part", x, *ranges, steps, domain="webmlc", axes=axes),)
 
 
 def _slice_range_type(context: Context) -> tuple[TensorType, ...]:
@@ -96,26 +115,47 @@ def _slice_range_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Of each sliced axis, the first element and how many there are."""
+    """Of each sliced axis, the first element and how many there are; -1 where the step is 0."""
     shape, starts, ends = (given(inputs, i) for i in range(3))
-    pairs = tuple(zip(context.attribute("axes"), context.attribute("steps"), strict=True))
 
-    def place(bound: Tensor, k: int, end: bool) -> Expr:
-        (axis, step), value = pairs[k], bound[k]
-        size = shape[axis].astype(value.dtype)
-        low, high = (0, size) if step > 0 else (-1 if end else 0, size - 1)
+    def place(bound: Tensor, k: int, step: Expr, end: bool) -> Expr:
+        value = bound[k]
+        size = shape[context.attribute("axes")[k]].astype(value.dtype)
+        nothing = const(0, value.dtype)
+        low = _by_sign(step, nothing, nothing - 1) if end else nothing
+        high = _by_sign(step, size, size - 1)
         return minimum(maximum(select(value < 0, value + size, value), low), high)
 
     firsts, counts = [], []
-    for k, (_, step) in enumerate(pairs):
-        first, last = place(starts, k, False), place(ends, k, True)
-        distance = last - first if step > 0 else first - last
+    for k, step in enumerate(_steps(context, inputs, starts.dtype)):
+        first, last = place(starts, k, step, False), place(ends, k, step, True)
+        distance = _by_sign(step, last - first, first - last)
+        stride = _by_sign(step, step, -step)
+        count = maximum((distance + (stride - 1)) // stride, 0)
+        if as_int(step) is None:
+            count = select(step.equals(0), const(-1, step.dtype), count)
         firsts.append(first)
-        counts.append(maximum((distance + (abs(step) - 1)) // abs(step), 0))
+        counts.append(count)
     return (
         compute("first", starts.shape, lambda k: select_among(firsts, k)),
         compute("count", starts.shape, lambda k: select_among(counts, k)),
     )
+
+
+def _steps(context: Context, inputs: Inputs, dtype: DType) -> list[Expr]:
+    """The steps (input 3): numbers where they are known, else what a run reads."""
+    steps, numbers = given(inputs, 3), context.constant(3)
+    if numbers is not None:
+        return [const(int(n), dtype) for n in numbers]
+    return [steps[k].astype(dtype) for k in range(as_int(steps.shape[0]) or 0)]
+
+
+def _by_sign(step: Expr, positive: Expr, negative: Expr) -> Expr:
+    """One of two values, by the sign of the step."""
+    number = as_int(step)
+    if number is not None:
+        return positive if number > 0 else negative
+    return select(step > 0, positive, negative)
 
 
 def _part_type(context: Context) -> tuple[TensorType, ...]:
@@ -129,12 +169,12 @@ def _part_type(context: Context) -> tuple[TensorType, ...]:
 
 def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """`count` elements of each axis, from `first` on, `step` apart."""
-    x, steps = given(inputs, 0), context.attribute("steps")
+    x, steps = given(inputs, 0), _steps(context, inputs, INDEX)
     firsts = dimensions(context, 1, "the first")
     cuts = dict(zip(context.attribute("axes"), zip(firsts, steps, strict=True), strict=True))
 
     def element(*i: Expr) -> Expr:
-        along = (cuts.get(d, (ZERO, 1)) for d in range(x.rank))
+        along = (cuts.get(d, (ZERO, ONE)) for d in range(x.rank))
         return x[tuple(first + v * step for v, (first, step) in zip(i, along, strict=True))]
 
     return (compute("slice", context.outputs[0].shape, element),)
@@ -194,9 +234,19 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
 
 def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
     """Padding that is computed during a run: what it adds and what it cuts are sizes."""
-    if "pads" in context.node.attributes or context.value(1) is not None:
+    if "pads" in context.node.attributes:
         return None
     x, pads, *rest = context.node.inputs
+    if context.is_decided_by_run(3):
+        halves = builder.many("Split", pads, outputs=2, axis=0, num_outputs=2)
+        full = (
+            by_axis(builder, half, rest[1], context.rank(0), default=0, invalid=-FAR)
+            for half in halves
+        )
+        everywhere = builder("Concat", *full, axis=0)
+        return (builder("Pad", x, everywhere, rest[0], **context.node.attributes),)
+    if context.value(1) is not None:
+        return None
     zero = builder.constant(np.int64(0))
     added, cut = (
         builder("Sizes", builder("Max", value, zero), domain="webmlc")

@@ -22,6 +22,7 @@ from webmlc.core.expr import (
 )
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.axes import squeeze, unsqueeze
 from webmlc.graph.ops.operator import (
     Builder,
     Context,
@@ -362,10 +363,10 @@ OPS: tuple[Operator, ...] = (
              kind="injective"),
     Operator("Flatten", _flatten_type, _view, kind="injective", cases=(
         case(X), case(X, axis=0), case(X, axis=-1), case(X, axis=3))),
-    Operator("Squeeze", _squeeze_type, _view, kind="injective", cases=(
+    Operator("Squeeze", _squeeze_type, _view, squeeze, kind="injective", cases=(
         case("float32[1, 3, 1, 4]"), case("float32[1, 3, 1, 4]", [2]),
         case("float32[1, 3, 1, 4]", [0, -2]), case("float32[1, 3]", axes=(0,), opset=11))),
-    Operator("Unsqueeze", _unsqueeze_type, _view, kind="injective", cases=(
+    Operator("Unsqueeze", _unsqueeze_type, _view, unsqueeze, kind="injective", cases=(
         case(X, [0]), case(X, [1, -1]), case(X, axes=(0, 4), opset=11))),
     Operator("Transpose", _transpose_type, _transpose, kind="injective", cases=(
         case(X), case(X, perm=(0, 2, 1)), case(X, perm=(2, 0, 1)))),

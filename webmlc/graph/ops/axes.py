@@ -1,0 +1,242 @@
+"""Axes that a run decides: of reductions, cumulative sums, slices, padding, Squeeze and Unsqueeze.
+
+How many axes there are is in the type of the input that names them, so every rank is known when the
+model is built; only sizes are not. An operator along such axes becomes the same operator along the
+last ones, which `AxesLast` puts there: twice as many axes, of which one of each two has size 1.
+
+    %y = ReduceMax<keepdims=1>(%x, %axes)          %x: float32[3, 4], %axes: int64[1]
+
+    %mask: int64[2] = webmlc.ByAxis([1], %axes)                     # (0, 1) where axes are [-1]
+    %sizes: int64[4] = Concat(Where(...), Where(...))               # (3, 1, 1, 4)
+    %last: float32[s_0, s_1, s_2, s_3] = webmlc.AxesLast(%x, %sizes)
+    %y: float32[s_0, s_1] = ReduceMax<keepdims=0>(%last, [2, 3])
+
+Axes that no tensor of the rank has, or that are named twice, make sizes negative; a run refuses
+those and names the node.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, as_int, const, minimum, select
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.operator import (
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    UnknownValueError,
+    given_types,
+)
+from webmlc.graph.ops.shapes import dimensions, given, product, select_among
+
+Inputs = tuple[Tensor | None, ...]
+INVALID = -2
+"""A size where axes are wrong: negative, and not the -1 that a Reshape resolves."""
+
+
+# -- what operators become ---------------------------------------------------------------
+
+
+def axis_mask(context: Context, build: Builder, index: int, rank: int | None = None) -> str:
+    """The int64[rank] that is 1 of the axes which input `index` names, and 0 elsewhere; `INVALID`
+    everywhere if they are no axes.
+    """
+    ones = build.constant(np.ones(axis_count(context, index), np.int64))
+    rank = context.rank(0) if rank is None else rank
+    return by_axis(build, ones, context.node.inputs[index], rank, default=0, invalid=INVALID)
+
+
+def by_axis(
+    build: Builder, values: str, axes: str, rank: int, *, default: int, invalid: int
+) -> str:
+    """The int64[rank] that holds each of `values` at its axis, and `default` elsewhere; `invalid`
+    everywhere if `axes` are no axes.
+    """
+    axes = build("Reshape", axes, build.constant(np.array([-1])))
+    return build(
+        "ByAxis", values, axes, domain="webmlc", rank=rank, default=default, invalid=invalid
+    )
+
+
+def axis_count(context: Context, index: int) -> int:
+    """The number of axes that an input names. Raises `UnknownValueError` if that is a symbol."""
+    count = as_int(product(context.shape(index)))
+    if count is None:
+        raise UnknownValueError(context.node.inputs[index], "the number of axes")
+    return count
+
+
+def axes_last(context: Context, build: Builder, mask: str) -> str:
+    """Input 0 with the axes of the mask behind the others: each axis is there twice, once of
+    size 1.
+    """
+    x = context.node.inputs[0]
+    one, sizes = build.constant(np.int64(1)), build("Shape", x)
+    other = build("Where", build("Equal", mask, build.constant(np.int64(0))), sizes, mask)
+    named = build("Where", build("Equal", mask, one), sizes, one)
+    return build("AxesLast", x, build("Concat", other, named, axis=0), domain="webmlc")
+
+
+def reduce_along(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """Expand a reduction whose axes (input 1) only a run knows."""
+    node, rank = context.node, context.rank(0)
+    if not context.is_decided_by_run(1):
+        return None
+    mask = axis_mask(context, build, 1)
+    last = build.constant(np.arange(rank, 2 * rank))
+    y = build(node.op, axes_last(context, build, mask), last, keepdims=0)
+    if context.attribute("keepdims", 1):
+        return (y,)
+    return (without_axes(context, build, y, mask, axis_count(context, 1)),)
+
+
+def cumulate_along(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """Expand a cumulative operator whose axis (input 1) only a run knows."""
+    node, rank = context.node, context.rank(0)
+    if not context.is_decided_by_run(1):
+        return None
+    moved = axes_last(context, build, axis_mask(context, build, 1))
+    others = build("Shape", moved, start=0, end=rank)
+    rows = build("Concat", others, build.constant(np.array([-1])), axis=0)
+    y = build("Reshape", moved, rows)
+    y = build(node.op, y, build.constant(np.int64(rank)), **node.attributes)
+    y = build("Reshape", y, build("Shape", moved))
+    return (build("AxesBack", y, domain="webmlc", types=(context.type(0),)),)
+
+
+def without_axes(context: Context, build: Builder, y: str, mask: str, count: int) -> str:
+    """`y` in the shape of input 0 without the `count` axes of a mask."""
+    rank = context.rank(0) - count
+    if rank < 0:
+        raise NotSupportedError(f"{count} axes of a tensor of rank {context.rank(0)}")
+    sizes = build("Shape", context.node.inputs[0])
+    other = build("OtherSizes", sizes, mask, domain="webmlc", rank=rank)
+    return build("Reshape", y, other, allowzero=1)
+
+
+def squeeze(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """Expand a Squeeze whose axes (input 1) only a run knows."""
+    if not context.is_decided_by_run(1):
+        return None
+    mask, count = axis_mask(context, build, 1), axis_count(context, 1)
+    return (without_axes(context, build, context.node.inputs[0], mask, count),)
+
+
+def unsqueeze(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """Expand an Unsqueeze whose axes (input 1) only a run knows."""
+    if not context.is_decided_by_run(1):
+        return None
+    x, rank = context.node.inputs[0], context.rank(0) + axis_count(context, 1)
+    mask = axis_mask(context, build, 1, rank)
+    sizes = build("SizesWithOnes", build("Shape", x), mask, domain="webmlc")
+    return (build("Reshape", x, sizes, allowzero=1),)
+
+
+# -- rows --------------------------------------------------------------------------------
+
+
+def _elements(x: Tensor) -> list[Expr]:
+    return [x[i] for i in range(as_int(x.shape[0]) or 0)]
+
+
+def _total(terms: list[Expr]) -> Expr:
+    return reduce(add, terms, const(0, DType.int64))
+
+
+def _by_axis_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.int64, (const(context.attribute("rank")),)),)
+
+
+def _by_axis(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The values (input 0) of the axes (input 1), which may count from the end."""
+    values, axes = given(inputs, 0), _elements(given(inputs, 1))
+    rank = context.attribute("rank")
+    default, invalid = (Const(context.attribute(n), DType.int64) for n in ("default", "invalid"))
+    places = [a.astype(DType.int64) for a in axes]
+    places = [select(a < 0, a + rank, a) for a in places]
+    zero, one = const(0, DType.int64), const(1, DType.int64)
+    hits = [_total([select(p.equals(d), one, zero) for p in places]) for d in range(rank)]
+    distinct = _total([select(h.equals(1), one, zero) for h in hits])
+
+    def element(d: Expr) -> Expr:
+        value: Expr = default
+        for position, place in enumerate(places):
+            named = place.equals(d.astype(DType.int64))
+            value = select(named, values[position].astype(DType.int64), value)
+        return select(distinct.equals(len(places)), value, invalid)
+
+    return (compute("by_axis", context.outputs[0].shape, element),)
+
+
+def _other_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The sizes (input 0) of the axes that a mask (input 1) leaves, in order."""
+    sizes, mask = (_elements(given(inputs, i)) for i in range(2))
+    zero = const(0, DType.int64)
+    before = [_total([1 - m for m in mask[:d]]) for d in range(len(mask))]
+
+    def element(i: Expr) -> Expr:
+        place = i.astype(DType.int64)
+        here = [m.equals(0) & n.equals(place) for m, n in zip(mask, before, strict=True)]
+        total = _total([select(h, size, zero) for h, size in zip(here, sizes, strict=True)])
+        return select(mask[0] < 0, mask[0], total)
+
+    return (compute("other_sizes", context.outputs[0].shape, element),)
+
+
+def _sizes_with_ones_type(context: Context) -> tuple[TensorType, ...]:
+    return (context.type(1),)
+
+
+def _sizes_with_ones(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The sizes (input 0) in order, and ones where a mask (input 1) is set."""
+    sizes, mask = (_elements(given(inputs, i)) for i in range(2))
+    result = []
+    for d, here in enumerate(mask):
+        before = d - _total(mask[:d])
+        size = select_among(sizes, before) if sizes else here
+        result.append(select(here.equals(0), size, here))
+    shape = context.outputs[0].shape
+    return (compute("sizes_with_ones", shape, lambda d: select_among(result, d)),)
+
+
+def _axes_last_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), tuple(dimensions(context, 1, "the axes' sizes"))),)
+
+
+def _axes_last(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Element `[*i, *r]` is that at `i + r`: of each two, one is 0."""
+    x = given(inputs, 0)
+
+    def element(*index: Expr) -> Expr:
+        pairs = zip(index[: x.rank], index[x.rank :], strict=True)
+        return x[tuple(i + r for i, r in pairs)]
+
+    return (compute("axes_last", context.outputs[0].shape, element),)
+
+
+def _axes_back(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The inverse of `AxesLast`."""
+    x = given(inputs, 0)
+
+    def element(*index: Expr) -> Expr:
+        places = zip((*index, *index), x.shape, strict=True)
+        return x[tuple(minimum(i, size - 1) for i, size in places)]
+
+    return (compute("axes_back", context.outputs[0].shape, element),)
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("ByAxis", _by_axis_type, _by_axis, domain="webmlc", kind="injective"),
+    Operator("OtherSizes", _by_axis_type, _other_sizes, domain="webmlc", kind="injective"),
+    Operator("SizesWithOnes", _sizes_with_ones_type, _sizes_with_ones, domain="webmlc",
+             kind="injective"),
+    Operator("AxesLast", _axes_last_type, _axes_last, domain="webmlc", kind="injective"),
+    Operator("AxesBack", given_types, _axes_back, domain="webmlc", kind="injective"),
+)  # fmt: skip
