@@ -7,8 +7,6 @@ axis run in four vectors that are added at the end.
 
 from __future__ import annotations
 
-import math
-
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
@@ -125,8 +123,8 @@ def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
     """Every producer moved under a loop of `anchor`: the innermost one that makes nothing twice.
 
     Returns the schedule and how many loops are shared; zero where there is no such loop. What one
-    iteration stores must be of known size, or live where its result will: if nothing else helps,
-    values are computed twice.
+    iteration stores must be of known size, or live where its result will: pointwise values are
+    then computed twice. A result that is one row in all gets a loop of one iteration for it.
     """
     limit = operations(schedule.function) * 1.05
     has_symbols = any(as_int(d) is None for b in schedule.function.allocations for d in b.shape)
@@ -140,7 +138,9 @@ def _gather(schedule: Schedule, anchor: str) -> tuple[Schedule, int]:
         if found is None:
             _put_rows_first(inlined, anchor)
             found = _innermost_gathering(inlined, anchor, limit * 2)
-        found = found or _innermost_gathering(inlined, anchor, math.inf)
+        if found is None:
+            inlined.reorder(inlined.add_unit_loop(anchor), *inlined.loops(anchor)[:-1])
+            found = _innermost_gathering(inlined, anchor, limit * 2)
     return found or (schedule, 0)
 
 
