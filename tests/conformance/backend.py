@@ -6,15 +6,16 @@
 `device="NUMPY"` runs the numpy meaning of the graph instead of emitted code: it tells a wrong row
 of the operator table from a wrong schedule.
 
-Shapes are decided when a model is built, so inputs whose values decide an output's shape (`shape`
-of a Reshape that is not a constant) are built in: the model is specialised on them when it runs. So
-is the length of a sequence, and whether an optional is empty.
+A model goes through `webmlc.build` and `webmlc.load` as it is, if they take it. Otherwise it is
+specialised when it runs: inputs whose values have to be known at build time (the `scales` of a
+Resize) become constants, and a sequence or an optional becomes one input for each of its tensors.
+`rep.built_in` names these inputs. `prepare(model, device, as_is=True)` never specialises.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from webmlc.frontend.read_model import read_model
 from webmlc.graph.evaluate_module import evaluate_module
 from webmlc.graph.fold_constants import fold_constants
 from webmlc.graph.infer_shapes import UnknownShapeError, infer_shapes
-from webmlc.graph.ir import Array, Function, Module, producers
+from webmlc.graph.ir import Array, Module, producers
 from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
 
@@ -43,10 +44,12 @@ class WebmlcBackend(Backend):
         return device.partition(":")[0] in ENGINES
 
     @classmethod
-    def prepare(cls, model: ModelProto, device: str = "CPU", **kwargs: Any) -> WebmlcRep:
-        """Raises `UnsupportedError` where the model can never be built."""
+    def prepare(
+        cls, model: ModelProto, device: str = "CPU", *, as_is: bool = False, **kwargs: Any
+    ) -> WebmlcRep:
+        """Check the model. Its first run builds it, because that may need values of inputs."""
         super().prepare(model, device, **kwargs)
-        return WebmlcRep(model, ENGINES[device.partition(":")[0]])
+        return WebmlcRep(model, ENGINES[device.partition(":")[0]], as_is)
 
     @classmethod
     def run_model(
@@ -56,29 +59,38 @@ class WebmlcBackend(Backend):
 
 
 class WebmlcRep(BackendRep):
-    """A model that is built at once, or at its first run where its shapes depend on inputs.
+    """A model and what its last run was like.
 
-    `on_cpu` says, after a run on webgpu, which kernels ran on the CPU.
+    `built_in` names the inputs that the model was specialised on; `on_cpu`, on webgpu, the kernels
+    that ran on the CPU.
     """
 
-    def __init__(self, model: ModelProto, engine: Engine) -> None:
-        self.model, self.engine = model, engine
+    def __init__(self, model: ModelProto, engine: Engine, as_is: bool) -> None:
+        self.model, self.engine, self.as_is = model, engine, as_is
+        self.built_in: tuple[str, ...] = ()
         self.on_cpu: tuple[str, ...] = ()
-        if all(i.type.HasField("tensor_type") for i in model.graph.input):
-            find_shape_inputs(model)  # what can never be built is said now
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The outputs. Raises `UnsupportedError` if the model cannot be built."""
         constants = {tensor.name for tensor in self.model.graph.initializer}
         names = [i.name for i in self.model.graph.input if i.name not in constants]
-        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
-        known, arrays = unpack(self.model, given)
-        model = known
+        feeds = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
+        feeds = {name: to_array(value) for name, value in feeds.items()}
+        if self.as_is:
+            return self._run(self.model, feeds)
+        model, arrays = unpack(self.model, feeds)
         fixed: dict[str, Array] = {}
-        while more := find_shape_inputs(model):  # one may come to light after another
-            fixed |= {name: arrays[name] for name in more}
-            model = specialise(known, fixed)
-        feeds = {name: array for name, array in arrays.items() if name not in fixed}
-        return self._run(model, feeds)
+        while True:  # one input may come to light after another
+            try:
+                results = self._run(specialise(model, fixed), without(arrays, fixed))
+            except UnknownShapeError as error:
+                more = inputs_behind(specialise(model, fixed), error.values)
+                fixed |= {name: arrays[name] for name in more}
+                if not more:
+                    raise
+            else:
+                self.built_in = (*without(feeds, arrays), *fixed)
+                return results
 
     def _run(self, model: ModelProto, feeds: Mapping[str, Array]) -> tuple[Any, ...]:
         """The model's outputs in order; a sequence is a list, an empty optional None."""
@@ -109,17 +121,19 @@ def to_array(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
 
 
-def unpack(model: ModelProto, given: Mapping[str, Any]) -> tuple[ModelProto, dict[str, Array]]:
+def unpack(model: ModelProto, feeds: Mapping[str, Any]) -> tuple[ModelProto, dict[str, Array]]:
     """The model with an input for each tensor in its sequences and optionals, and the arrays."""
+    if all(info.type.HasField("tensor_type") for info in model.graph.input):
+        return model, dict(feeds)
     result = ModelProto()
     result.CopyFrom(model)
     del result.graph.input[:], result.graph.node[:]
     arrays: dict[str, Array] = {}
     for info in model.graph.input:
-        if info.name not in given:  # old models list their constants here, too
+        if info.name not in feeds:  # old models list their constants here, too
             result.graph.input.append(info)
             continue
-        value = to_array(given[info.name])
+        value = feeds[info.name]
         if info.type.HasField("tensor_type"):
             result.graph.input.append(info)
             arrays[info.name] = value
@@ -138,30 +152,26 @@ def unpack(model: ModelProto, given: Mapping[str, Any]) -> tuple[ModelProto, dic
     return result, arrays
 
 
-def find_shape_inputs(model: ModelProto) -> tuple[str, ...]:
-    """The inputs whose values decide shapes; raises `UnsupportedError` for what else is missing."""
-    module = normalise(read_model(model))
-    try:
-        infer_shapes(module)
-    except UnknownShapeError as error:
-        return _inputs_behind(module.main, error.values)
-    return ()
-
-
-def _inputs_behind(function: Function, values: Sequence[str]) -> tuple[str, ...]:
-    """The function inputs that these values are computed from."""
+def inputs_behind(model: ModelProto, values: Sequence[str]) -> tuple[str, ...]:
+    """The inputs of the model that these values are computed from."""
+    function = normalise(read_model(model)).main
     makers = producers(function)
-    found: dict[str, None] = {}
+    inputs: dict[str, None] = {}
     pending, seen = list(values), set(values)
     while pending:
         value = pending.pop()
         if value in function.inputs:
-            found[value] = None
+            inputs[value] = None
         elif value in makers:
             fresh = [i for i in makers[value].inputs if i and i not in seen]
             seen.update(fresh)
             pending.extend(fresh)
-    return tuple(found)
+    return tuple(inputs)
+
+
+def without(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    """The values of other names."""
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def specialise(model: ModelProto, fixed: Mapping[str, Array]) -> ModelProto:

@@ -4,6 +4,7 @@
     python -m tests.conformance.run --device webgpu --json webgpu.json
     python -m tests.conformance.support_table wasm.json webgpu.json ...   # any devices and groups
 
+"as is": the test passes through `webmlc.build` and `webmlc.load` alone, no input built in.
 An operator's opsets are those of ONNX's schemas that webmlc reads; its types, those of the inputs
 and outputs of its tests that pass.
 """
@@ -31,6 +32,10 @@ GENERATED = (
     "Written by `python -m tests.conformance.support_table` from results of "
     "`python -m tests.conformance.run`; do not edit.\n"
 )
+COLUMNS = (
+    "Some tests pass only with inputs built in: values that webmlc has to know when it builds the "
+    "model. *As is* counts those that pass without. `·`: ONNX has no test for the operator."
+)
 DEVICES = {"wasm": "WASM", "webgpu": "WebGPU"}
 
 
@@ -44,43 +49,62 @@ class Result:
     operator: str
     state: str
     reason: str
+    built_in: tuple[str, ...]
     on_cpu: tuple[str, ...]
+
+    @property
+    def is_passed(self) -> bool:
+        return self.state == "passed"
+
+    @property
+    def is_as_is(self) -> bool:
+        return self.is_passed and not self.built_in
+
+    @property
+    def is_gpu_alone(self) -> bool:
+        return self.device == "webgpu" and self.is_passed and not self.on_cpu
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:
     """The results in files that `tests.conformance.run --json` wrote."""
-    found: list[Result] = []
+    results: list[Result] = []
     for path in paths:
         data: dict[str, Any] = json.loads(path.read_text("utf-8"))
         for outcome in data["outcomes"]:
-            on_cpu = tuple(outcome.pop("on_cpu"))
-            found.append(Result(data["device"], data["group"], on_cpu=on_cpu, **outcome))
-    return found
+            lists = {name: tuple(outcome.pop(name)) for name in ("built_in", "on_cpu")}
+            results.append(Result(data["device"], data["group"], **lists, **outcome))
+    return results
 
 
 def support_document(results: Sequence[Result]) -> str:
     """SUPPORT.md: totals by group and device, then a row an operator."""
     lines = ["# What is supported", "", GENERATED]
-    totals = ["tests of ONNX", "device", "passed", "on the GPU alone", "all"]
+    totals = ["tests of ONNX", "device", "passed", "as is", "on the GPU alone", "all"]
     lines += _table(totals, _totals(results))
     lines += ["", "Tests that do not pass, and why: [NOT_PASSING.md](NOT_PASSING.md).", ""]
-    lines += ["Passed / all of an operator's tests; `·`: ONNX has no test for it.", ""]
-    heads = ["operator", "opsets", "types in passing tests", "WASM", "WebGPU", "GPU alone"]
+    lines += [COLUMNS, ""]
+    heads = ["operator", "opsets", "types in passing tests"]
+    heads += ["WASM: passed / all", "as is", "WebGPU: passed / all", "as is", "GPU alone"]
     lines += _table(heads, _operators([r for r in results if r.group == "node"]))
     return "\n".join(lines) + "\n"
 
 
 def not_passing_document(results: Sequence[Result]) -> str:
-    """NOT_PASSING.md: every test that does not pass, by device, with the reason."""
+    """NOT_PASSING.md: every test that does not pass, by device, with the reason; then those that
+    pass with inputs built in.
+    """
     lines = ["# Tests that do not pass", "", GENERATED]
     for device, title in DEVICES.items():
         rows = [
             (r.test, r.state, _plain(r.reason))
             for r in sorted(results, key=lambda r: (r.group, r.test))
-            if r.device == device and r.state != "passed"
+            if r.device == device and not r.is_passed
         ]
         lines += [f"## {title}: {len(rows)}", ""]
         lines += [*_table(["test", "", "why"], rows), ""] if rows else ["None.", ""]
+    specialised = {r.test: ", ".join(r.built_in) for r in results if r.is_passed and r.built_in}
+    lines += [f"# Tests that pass with inputs built in: {len(specialised)}", ""]
+    lines += [*_table(["test", "inputs"], sorted(specialised.items())), ""]
     return "\n".join(lines)
 
 
@@ -89,13 +113,15 @@ def _totals(results: Sequence[Result]) -> list[tuple[str, ...]]:
     for result in results:
         row = counts[result.group, result.device]
         row["all"] += 1
-        row["passed"] += result.state == "passed"
-        row["alone"] += _is_gpu_alone(result)
+        row["passed"] += result.is_passed
+        row["as is"] += result.is_as_is
+        row["alone"] += result.is_gpu_alone
     return [
         (
             "operators" if group == "node" else group,
             DEVICES.get(device, device),
             f"{row['passed']:,}",
+            f"{row['as is']:,}",
             f"{row['alone']:,}" if device == "webgpu" else "",
             f"{row['all']:,}",
         )
@@ -110,25 +136,21 @@ def _operators(results: Sequence[Result]) -> list[tuple[str, ...]]:
     ours = {key for key in OPS if key[0] != "webmlc"}
     rows = []
     for domain, name in sorted(ours | by_operator.keys()):
-        own = by_operator[domain, name]
-        per_device = {d: [r for r in own if r.device == d] for d in DEVICES}
+        tests = by_operator[domain, name]
+        wasm, webgpu = ([r for r in tests if r.device == device] for device in DEVICES)
         title = f"{domain}.{name}" if domain else name
-        counts = [_fraction(per_device[d]) for d in DEVICES]
-        alone = sum(map(_is_gpu_alone, per_device["webgpu"]))
-        types = sorted({t for r in own if r.state == "passed" for t in _types(r.test)})
+        counts = (*_counts(wasm), *_counts(webgpu))
+        alone = str(sum(r.is_gpu_alone for r in webgpu)) if webgpu else "·"
+        types = sorted({t for r in tests if r.is_passed for t in _types(r.test)})
         opsets = _opsets(domain, name) if (domain, name) in ours else "not in the table"
-        shown = str(alone) if per_device["webgpu"] else "·"
-        rows.append((title, opsets, " ".join(types), *counts, shown))
+        rows.append((title, opsets, " ".join(types), *counts, alone))
     return rows
 
 
-def _fraction(results: Sequence[Result]) -> str:
-    passed = sum(r.state == "passed" for r in results)
-    return f"{passed} / {len(results)}" if results else "·"
-
-
-def _is_gpu_alone(result: Result) -> bool:
-    return result.device == "webgpu" and result.state == "passed" and not result.on_cpu
+def _counts(results: Sequence[Result]) -> tuple[str, str]:
+    """Passed of all; and as is."""
+    passed, as_is = (sum(r.is_passed for r in results), sum(r.is_as_is for r in results))
+    return (f"{passed} / {len(results)}", str(as_is)) if results else ("·", "·")
 
 
 def _domain(test: str) -> str:

@@ -1,6 +1,9 @@
-"""The operator tests of ONNX that pass on WASM keep passing: `passing_wasm.txt` is the pinned list.
+"""ONNX's operator tests pass on WASM and on WebGPU as `passing_wasm.txt` and `passing_webgpu.txt`
+say, and no others do.
 
-`python -m tests.conformance.run --pin` writes it anew, when more pass.
+A line is a test; in brackets the inputs that its model was specialised on (none: it went through
+`webmlc.build` and `webmlc.load` as it is); `(CPU)` where steps of a webgpu program ran on the CPU.
+`python -m tests.conformance.run --device DEVICE --pin` writes the lists anew.
 """
 
 from __future__ import annotations
@@ -10,20 +13,47 @@ import onnx
 import pytest
 from onnx.backend.test.case.test_case import TestCase
 
-from tests.conformance.backend import WebmlcBackend
+from tests.conformance.backend import UnsupportedError, WebmlcBackend
 from tests.conformance.model_cases import GROUPS
 from tests.conformance.run import FOLDER, all_cases, compare, run_case
 
-PINNED = (FOLDER / "passing_wasm.txt").read_text().split()
-AT_LEAST = 1750
+PINNED = {
+    device: {
+        line.split()[0]: line
+        for line in (FOLDER / f"passing_{device}.txt").read_text().splitlines()
+    }
+    for device in ("wasm", "webgpu")
+}
+SPECIALISED_AT_LEAST, AS_IS_AT_LEAST = 1820, 1740
+"""Tests that pass on each device at least: with inputs built in, and without."""
 WITH_DATA = [(g, n) for g in GROUPS if g != "light" for n in all_cases(g)]
 TEXT = "test_strnorm_model_"
 
 
-@pytest.mark.parametrize("name", PINNED)
-def test_passes_on_wasm(name: str) -> None:
-    outcome = run_case(name, "wasm")
-    assert outcome.state == "passed", outcome.reason
+@pytest.mark.parametrize("device", PINNED)
+@pytest.mark.parametrize("name", all_cases())
+def test_operators(name: str, device: str) -> None:
+    """Passes as it is pinned; what is not pinned does not pass."""
+    outcome = run_case(name, device)
+    if name in PINNED[device]:
+        assert outcome.state == "passed", outcome.reason
+        assert outcome.pin == PINNED[device][name]
+    else:
+        assert outcome.state != "passed", f"passes now: add {outcome.pin!r} to the list"
+
+
+@pytest.mark.parametrize("name", [n for n, pin in PINNED["wasm"].items() if "[" in pin])
+def test_what_is_built_in_has_to_be(name: str) -> None:
+    """Without inputs built in, these tests are refused; of others it makes no difference."""
+    assert run_case(name, "wasm", as_is=True).state == "unsupported"
+
+
+@pytest.mark.parametrize("device", PINNED)
+def test_the_lists_are_long_enough_and_true(device: str) -> None:
+    pins = PINNED[device].values()
+    assert PINNED[device].keys() <= all_cases().keys()
+    assert len(pins) >= SPECIALISED_AT_LEAST
+    assert sum("[" not in pin for pin in pins) >= AS_IS_AT_LEAST
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])
@@ -39,11 +69,6 @@ def test_models_with_data(group: str, name: str, device: str) -> None:
 
 def test_no_model_with_data_is_missing() -> None:
     assert len(WITH_DATA) == 140
-
-
-def test_the_list_is_long_enough_and_true() -> None:
-    assert len(set(PINNED)) == len(PINNED) >= AT_LEAST
-    assert set(PINNED) <= set(all_cases())
 
 
 def test_a_wrong_result_is_seen() -> None:
@@ -67,10 +92,25 @@ def test_the_backend_is_onnx_s_own_interface() -> None:
     assert y.tolist() == [-1, 2]
 
 
-def test_inputs_that_are_shapes_are_built_in() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[6] x, int64[2] s) => (float[a, b] y) { y = Reshape(x, s) }"""
-    rep = WebmlcBackend.prepare(onnx.parser.parse_model(text), "NUMPY")
+def test_inputs_that_decide_the_code_are_built_in() -> None:
+    """Never where nothing is specialised; and not where a run can read the sizes."""
+    head = '<ir_version: 8, opset_import: ["" : 17]>'
     x = np.arange(6, dtype=np.float32)
-    assert rep.run([x, np.array([2, 3])])[0].shape == (2, 3)
+    transform = onnx.parser.parse_model(
+        head
+        + """
+        g (float[1, 6, 1] x, int64 n) => (float[1, 6, 2] y) { y = DFT<axis = 1>(x, n) }"""
+    )
+    rep = WebmlcBackend.prepare(transform, "NUMPY")
+    assert rep.run([x.reshape(1, 6, 1), np.int64(4)])[0].shape == (1, 4, 2)
+    assert rep.built_in == ("n",)
+    with pytest.raises(UnsupportedError):
+        WebmlcBackend.prepare(transform, "NUMPY", as_is=True).run([x.reshape(1, 6, 1), np.int64(4)])
+    reshape = onnx.parser.parse_model(
+        head
+        + """
+        g (float[6] x, int64[2] s) => (float[a, b] y) { y = Reshape(x, s) }"""
+    )
+    rep = WebmlcBackend.prepare(reshape, "CPU")
     assert rep.run([x, np.array([3, -1])])[0].shape == (3, 2)
+    assert rep.built_in == ()

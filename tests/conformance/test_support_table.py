@@ -16,7 +16,7 @@ OUTCOMES = {
     ],
     "webgpu": [
         Outcome("test_gelu_default_1", "Gelu", "passed", on_cpu=("gelu",)),
-        Outcome("test_gelu_default_2", "Gelu", "passed"),
+        Outcome("test_gelu_default_2", "Gelu", "passed", built_in=("approximate", "x")),
     ],
 }
 
@@ -32,10 +32,10 @@ def _results(folder: Path) -> list[Path]:
 
 def test_support(tmp_path: Path) -> None:
     lines = support_document(read_results(_results(tmp_path))).splitlines()
-    assert "| operators | WASM | 1 |  | 2 |" in lines
-    assert "| operators | WebGPU | 2 | 1 | 2 |" in lines
-    assert "| Gelu | 20–28 | float32 | 1 / 2 | 2 / 2 | 1 |" in lines
-    assert "| Upsample | 1–9 |  | · | · | · |" in lines
+    assert "| operators | WASM | 1 | 1 |  | 2 |" in lines
+    assert "| operators | WebGPU | 2 | 1 | 1 | 2 |" in lines
+    assert "| Gelu | 20–28 | float32 | 1 / 2 | 1 | 2 / 2 | 1 | 1 |" in lines
+    assert "| Upsample | 1–9 |  | · | · | · | · | · |" in lines
 
 
 def test_not_passing(tmp_path: Path) -> None:
@@ -43,3 +43,5 @@ def test_not_passing(tmp_path: Path) -> None:
     assert "## WASM: 1\n" in text
     assert "| test_gelu_default_2 | failed | AssertionError: in x.py: a\\|b |" in text
     assert "## WebGPU: 0\n\nNone." in text
+    assert "with inputs built in: 1\n" in text
+    assert "| test_gelu_default_2 | approximate, x |" in text
