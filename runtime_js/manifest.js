@@ -7,7 +7,7 @@ import { arrayOf } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
 import { align, CONSTANT_ALIGNMENT } from "./memory_plan.js";
 import { open } from "./platform.js";
-import { evaluate } from "./sizes.js";
+import { evaluate, symbolsOf } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Bind} Bind */
@@ -17,7 +17,7 @@ import { evaluate } from "./sizes.js";
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
-const VERSION = 4;
+const VERSION = 5;
 const LIMIT = 2 ** 31;
 
 /**
@@ -127,15 +127,55 @@ export function bind(manifest, inputs) {
     const { shape, data } = /** @type {{ shape: number[], data: TypedArray }} */ (tensors.get(port.name));
     const expected = shapeOf(port, symbols);
     if (expected.some((d, axis) => d !== shape[axis])) {
-      const bound = manifest.symbols.map((s) => `${s.name} = ${symbols[s.name]} from axis ${s.axis} of "${s.input}"`);
+      const bound = origins(manifest, symbols);
       throw new InputError(
         `input "${port.name}" has shape ${text(shape)}, expected ${text(port.shape)} = ${text(expected)}` +
-          (bound.length ? ` with ${bound.join(", ")}` : ""),
+          (bound ? ` with ${bound}` : ""),
       );
     }
     values.set(port.buffer, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
   }
+  checkRequirements(manifest, symbols, symbols);
   return { symbols, values };
+}
+
+/** What a pair of sizes must fulfil: whether it does, and in the words of an error. @type {Record<string, [(a: number, b: number) => boolean, string]>} */
+const RULES = {
+  equal: [(a, b) => a === b, "they must be equal"],
+  "at most": [(a, b) => a <= b, "the first must not be larger"],
+  broadcast: [(a, b) => a === b || a === 1 || b === 1, "they must be equal, or one of them 1"],
+  stretch: [(a, b) => a === b || a === 1, "they must be equal, or the first 1"],
+};
+
+/**
+ * Check what the model assumes of its symbols, as far as it depends on `fresh` ones.
+ * @param {Manifest} manifest
+ * @param {Symbols} symbols
+ * @param {Symbols} fresh
+ */
+export function checkRequirements(manifest, symbols, fresh) {
+  for (const [rule, left, right, node] of manifest.requirements) {
+    const names = symbolsOf([left, right]);
+    if (![...names].every((name) => name in symbols) || ![...names].some((name) => name in fresh)) continue;
+    const [a, b] = [left, right].map((size) => {
+      try {
+        return evaluate(size, symbols);
+      } catch (error) {
+        throw new InputError(`node "${node}": ${/** @type {Error} */ (error).message}`);
+      }
+    });
+    const [holds, failure] = RULES[rule];
+    if (holds(a, b)) continue;
+    const sizes = [left, right].map((size, i) => (typeof size === "number" ? size : `${expression(size)} = ${[a, b][i]}`));
+    const bound = origins(manifest, symbols, names);
+    throw new InputError(`node "${node}": its sizes are ${sizes.join(" and ")}: ${failure}` + (bound ? `; ${bound}` : ""));
+  }
+}
+
+/** Where the symbols come from, or those of these names. @param {Manifest} manifest @param {Symbols} symbols @param {Set<string>} [names] */
+function origins(manifest, symbols, names) {
+  const chosen = manifest.symbols.filter(({ name }) => names?.has(name) ?? true);
+  return chosen.map(({ name, axis, input }) => `${name} = ${symbols[name]} from axis ${axis} of "${input}"`).join(", ");
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { fromData, InputError, InternalError, PackageError, toData, WebmlcError } from "./errors.js";
 import { arrayOf } from "./dtypes.js";
-import { bind, bindFromMemory, fetchManifest, shapeOf } from "./manifest.js";
+import { bind, bindFromMemory, checkRequirements, fetchManifest, shapeOf } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { isNode, sharingObstacle } from "./platform.js";
 import { neededFiles } from "./sizes.js";
@@ -263,7 +263,9 @@ export class Model {
     for (const [i, { segment, uploads: names }] of stages.entries()) {
       if ("bind" in segment) {
         const bytes = /** @type {Uint8Array} */ (values.get(segment.bind));
-        symbols = { ...symbols, ...bindFromMemory(this.#program, segment, bytes) };
+        const bound = bindFromMemory(this.#program, segment, bytes);
+        symbols = { ...symbols, ...bound };
+        checkRequirements(this.#manifest, symbols, bound);
         continue;
       }
       if (segment.once) {

@@ -9,6 +9,7 @@ import { InputError, PackageError } from "./errors.js";
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 
 const UNLIMITED = 2 ** 31 - 1;
+const LARGEST_BUFFER = 2 ** 32 - 2 ** 16; // bytes: 32-bit memory without its first page
 
 const truncmod = (/** @type {number} */ a, /** @type {number} */ b) => (b ? a % b : 0);
 const truncdiv = (/** @type {number} */ a, /** @type {number} */ b) => (b ? (a - (a % b)) / b : 0);
@@ -99,7 +100,13 @@ export function bufferBytes(program, symbols) {
     return shape.reduce((/** @type {number} */ size, d) => evaluate(["mul", size, d], symbols), width);
   };
   const known = program.buffers.filter(({ shape }) => [...symbolsOf(shape)].every((name) => name in symbols));
-  return new Map(known.map((buffer) => [buffer.name, bytes(buffer)]));
+  return new Map(known.map((buffer) => [buffer.name, checkedBytes(buffer.name, bytes(buffer))]));
+}
+
+/** Where nobody has checked the symbols yet, a size may be negative: nothing, then. @param {string} name @param {number} bytes */
+function checkedBytes(name, bytes) {
+  if (bytes <= LARGEST_BUFFER) return Math.max(bytes, 0);
+  throw new InputError(`with these inputs "${name}" takes ${bytes} bytes: more than ${LARGEST_BUFFER}`);
 }
 
 /**

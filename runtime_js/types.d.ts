@@ -99,6 +99,8 @@ export interface Manifest {
   inputs: Port[];
   outputs: Port[];
   sequences?: Record<string, string[] | null>;
+  /** What symbols must fulfil: `left` is "equal" to `right`, "at most" as large, or equal unless one of them ("broadcast") or the left one ("stretch") is 1. */
+  requirements: [rule: string, left: Size, right: Size, node: string][];
   weights: { bytes: number; files: WeightFile[] };
   files: Record<string, { bytes: number; sha256: string }>;
   programs: Partial<Record<Device, Program>>;

@@ -9,7 +9,7 @@
 // exactly as large as the plan needs. For symbolic shapes it grows, in place as far as its maximum goes; then a larger
 // one replaces it.
 
-import { InternalError, toData } from "./errors.js";
+import { InputError, InternalError, toData } from "./errors.js";
 import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages, usedOn } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
 import { loops, tripCount } from "./sizes.js";
@@ -235,7 +235,7 @@ export class Leader {
 /** @param {number} total bytes @param {number} maximum to which it can grow in place: only addresses are taken for it */
 function allocate(total, maximum) {
   const initial = Math.ceil(total / PAGE);
-  if (initial > MAX_PAGES) throw new InternalError(`the model needs ${total} bytes: more than 32-bit memory holds`);
+  if (initial > MAX_PAGES) throw new InputError(`with these inputs the model needs ${total} bytes: more than 32-bit memory holds`);
   try {
     return new WebAssembly.Memory({ initial, maximum: Math.min(Math.ceil(maximum / PAGE), MAX_PAGES), shared: true });
   } catch (error) {

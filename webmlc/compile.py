@@ -141,6 +141,7 @@ def compile_model(
         inputs=described.inputs,
         outputs=described.outputs,
         sequences=described.sequences,
+        requirements=module.requirements,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
         constants={
             n: a

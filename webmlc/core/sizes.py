@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 from webmlc.core.errors import InputError
 from webmlc.core.expr import Call, Const, Expr, Var
-from webmlc.core.rewrite import rewrite
+from webmlc.core.rewrite import rewrite, walk
 
 LARGEST_SIZE = 2**53 - 1
 """The largest integer up to which a JavaScript number holds every integer."""
@@ -63,6 +63,16 @@ def is_size_operator(op: str, operands: tuple[Expr, ...]) -> bool:
     if op.startswith("bit_") and any(operand.dtype != "bool" for operand in operands):
         return False
     return op in SIZE_OPERATORS and not any(operand.dtype.is_float for operand in operands)
+
+
+def is_size(expr: Expr) -> bool:
+    """True of an expression that hosts can evaluate."""
+    return all(
+        is_size_operator(node.op, node.args)
+        if isinstance(node, Call)
+        else isinstance(node, Const | Var)
+        for node in walk(expr)
+    )
 
 
 def evaluate_size(size: Expr, symbols: Mapping[str, int]) -> int:

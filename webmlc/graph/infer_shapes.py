@@ -38,7 +38,15 @@ from webmlc.graph.compute import placeholder
 from webmlc.graph.derive_gradient import GRADIENT, derive_gradient, targets_first
 from webmlc.graph.evaluate import evaluate_node, read_tensors, stages
 from webmlc.graph.evaluate_symbols import evaluate_symbols
-from webmlc.graph.ir import Array, Function, Module, Node, TensorType, producers
+from webmlc.graph.ir import (
+    Array,
+    Function,
+    Module,
+    Node,
+    Requirement,
+    TensorType,
+    producers,
+)
 from webmlc.graph.ops import OPS
 from webmlc.graph.ops.control import closed, reads
 from webmlc.graph.ops.operator import (
@@ -58,6 +66,7 @@ from webmlc.graph.ops.operator import (
     symbolic_value,
 )
 from webmlc.graph.outline import Outline, Outlines
+from webmlc.graph.requirements import count_requirements, live_requirements
 
 LARGEST = 1 << 32
 """Bytes that memory32 addresses."""
@@ -87,12 +96,15 @@ class UnknownShapeError(UnsupportedError):
 def infer_shapes(module: Module) -> Module:
     """Infer every function; raises `UnsupportedError` with all nodes that have no type."""
     outlines = Outlines()
+    inference = _Inference(module.main, Scope({}, {}, {}), outlines)
     try:
-        main = _Inference(module.main, Scope({}, {}, {}), outlines).run()
+        main = inference.run()
     except UnknownShapeError as error:
         inputs = _deciding_inputs(module.main, error.values)
         raise UnknownShapeError(error.nodes, error.values, inputs) from None
-    return replace(module, functions={"main": main, **outlines.functions})
+    requirements = live_requirements(main.outputs, inference.requirements)
+    functions = {"main": main, **outlines.functions}
+    return replace(module, functions=functions, requirements=requirements)
 
 
 def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ...]:
@@ -132,6 +144,7 @@ class _Inference:
         self.sequences: dict[str, tuple[str, ...] | None] = dict(around.sequences)
         self.nodes: list[Node] = []
         self.typed: list[Node] = []  # those that became constants, too: what a Gradient reads
+        self.requirements: dict[Node, list[Requirement]] = {}  # of typed and expanded nodes
         self.failed: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
         self.unknown: list[tuple[str, ...]] = []
@@ -278,6 +291,7 @@ class _Inference:
             builder = Builder(node, taken=self.taken)
             results = row.expand(context, builder)
             if results is not None:
+                self.requirements[node] = context.requirements
                 return self.written_out(builder, results)
         if (node.domain, node.op) == GRADIENT:
             builder = Builder(node, taken=self.taken)
@@ -296,6 +310,10 @@ class _Inference:
         for name, type_ in zip(names, outputs, strict=True):
             self.types[name] = type_
         self.typed.append(node)
+        self.requirements[node] = [
+            *context.requirements,
+            *count_requirements(node, context.types, outputs),
+        ]
         if (node.domain, node.op) == SYMBOLIC_CONSTANT:
             self.values[node.outputs[0]] = symbolic_value(node)
         elif self.know(node, row, replace(context, outputs=outputs)):

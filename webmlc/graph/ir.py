@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,17 +98,36 @@ class Function:
         return self.types[value]
 
 
+Rule = Literal["equal", "at most", "broadcast", "stretch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What shape inference assumed of two sizes, at least one of them symbolic: a run checks it.
+
+    `left` is equal to `right`, or at most as large, or equal unless one of them (broadcast) or the
+    left one (stretch) is 1; `node` is the ONNX node that needs it.
+    """
+
+    rule: Rule
+    left: Expr
+    right: Expr
+    node: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Module:
     """Functions side by side: graph functions (one is `main`) and, after lowering, loop functions.
 
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
+    `requirements` are what `main` assumes of its symbols.
     """
 
     name: str
     functions: Mapping[str, Function]
     kernels: Mapping[str, LoopFunction] = field(default_factory=dict)
     opsets: Mapping[str, int] = field(default_factory=dict)
+    requirements: tuple[Requirement, ...] = ()
 
     @property
     def main(self) -> Function:

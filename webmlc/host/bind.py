@@ -8,7 +8,7 @@ twins are `bind` and `bindFromMemory` in `runtime_js/manifest.js`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InputError
-from webmlc.core.expr import Expr
+from webmlc.core.expr import Const, Expr
+from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
+from webmlc.graph.ir import Rule
 from webmlc.package.manifest import Bind, Manifest, Port, Program
 
 Array = NDArray[Any]
@@ -41,14 +43,12 @@ def bind(
     for port in manifest.inputs:
         expected = shape_of(port, symbols)
         if arrays[port.name].shape != expected:
-            bound = ", ".join(
-                f"{s.name} = {symbols[s.name]} from axis {s.axis} of {s.input!r}"
-                for s in manifest.symbols
-            )
+            bound = _origins(manifest, symbols)
             raise InputError(
                 f"input {port.name!r} has shape {_text(arrays[port.name].shape)}, expected "
                 f"{_text(port.shape)} = {_text(expected)}" + (f" with {bound}" if bound else "")
             )
+    check_requirements(manifest, symbols, symbols)
     return symbols, arrays
 
 
@@ -67,6 +67,56 @@ def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int
                 f"with these inputs a size is {size}: {what}"
             )
     return symbols
+
+
+FAILURES: Mapping[Rule, str] = {
+    "equal": "they must be equal",
+    "at most": "the first must not be larger",
+    "broadcast": "they must be equal, or one of them 1",
+    "stretch": "they must be equal, or the first 1",
+}
+"""What a pair of sizes must fulfil, in the words of an error."""
+
+
+def check_requirements(
+    manifest: Manifest, symbols: Mapping[str, int], fresh: Collection[str]
+) -> None:
+    """Check what the model assumes of its symbols, as far as it depends on `fresh` ones.
+
+    Raises `InputError`, which names the node, the sizes and the inputs that they come from.
+    """
+    for requirement in manifest.requirements:
+        left, right = requirement.left, requirement.right
+        names = {symbol.name for symbol in variables(left) | variables(right)}
+        if not names <= symbols.keys() or names.isdisjoint(fresh):
+            continue
+        try:
+            a, b = evaluate_size(left, symbols), evaluate_size(right, symbols)
+        except InputError as error:
+            raise InputError(f"node {requirement.node!r}: {error}") from error
+        holds = {"at most": a < b, "broadcast": 1 in (a, b), "stretch": a == 1}
+        if a == b or holds.get(requirement.rule, False):
+            continue
+        sizes = " and ".join(
+            str(size) if isinstance(size, Const) else f"{size} = {value}"
+            for size, value in ((left, a), (right, b))
+        )
+        bound = _origins(manifest, symbols, names)
+        raise InputError(
+            f"node {requirement.node!r}: its sizes are {sizes}: {FAILURES[requirement.rule]}"
+            + (f"; {bound}" if bound else "")
+        )
+
+
+def _origins(
+    manifest: Manifest, symbols: Mapping[str, int], names: Collection[str] | None = None
+) -> str:
+    """Where the symbols come from, or those of these names."""
+    return ", ".join(
+        f"{s.name} = {symbols[s.name]} from axis {s.axis} of {s.input!r}"
+        for s in manifest.symbols
+        if names is None or s.name in names
+    )
 
 
 def shape_of(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:

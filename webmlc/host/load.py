@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import AdapterError, InputError, PackageError, UserError
-from webmlc.host.bind import bind, bind_from_memory, shape_of
+from webmlc.host.bind import bind, bind_from_memory, check_requirements, shape_of
 from webmlc.host.executor import Executor, Loaded
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
@@ -119,7 +119,9 @@ class Model:
                     if measure:
                         times += self._executors[device].profile(run, uploads)
                 case Bind(buffer=buffer) as segment:
-                    symbols |= bind_from_memory(self.program, segment, values[buffer])
+                    bound = bind_from_memory(self.program, segment, values[buffer])
+                    symbols |= bound
+                    check_requirements(self.manifest, symbols, bound)
         return symbols, values, times
 
 

@@ -23,7 +23,7 @@ import wasmtime
 from numpy.typing import NDArray
 from wasmtime import _ffi as ffi
 
-from webmlc.core.errors import InternalError, PackageError, UserError
+from webmlc.core.errors import InputError, InternalError, PackageError, UserError
 from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
 from webmlc.package.manifest import Run
 from webmlc.package.memory_plan import (
@@ -135,7 +135,8 @@ class WasmExecutor:
         plan, old, held = binding.layout, self.bytes, self.memory
         pages = -(-plan.total // PAGE)
         if pages > MAX_PAGES:
-            raise UserError(f"the model needs {plan.total} bytes: more than 32-bit memory holds")
+            needed = f"with these inputs the model needs {plan.total} bytes"
+            raise InputError(f"{needed}: more than 32-bit memory holds")
         if grows:
             pages = max(pages, min(int(len(old) * GROWTH) // PAGE, MAX_PAGES))
         program = self.loaded.program

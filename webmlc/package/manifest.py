@@ -21,9 +21,10 @@ from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
 from webmlc.core.rewrite import variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.sizes import SIZE_OPERATORS, is_size_operator
+from webmlc.graph.ir import Requirement
 
 FORMAT = "webmlc"
-VERSION = 4
+VERSION = 5
 MANIFEST = "manifest.json"
 
 Device = Literal["wasm", "webgpu"]
@@ -238,7 +239,7 @@ class Manifest:
     """Everything a host needs to know about a package.
 
     `sequences` says which outputs together are an output of the model that is a sequence; None
-    where that is an optional, and empty.
+    where that is an optional, and empty. `requirements` are what a run's symbols must fulfil.
     """
 
     name: str
@@ -250,6 +251,7 @@ class Manifest:
     files: Mapping[str, File]
     programs: Mapping[Device, Program]
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    requirements: tuple[Requirement, ...] = ()
 
 
 def to_size(expr: Expr) -> Size:

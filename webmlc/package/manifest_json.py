@@ -18,11 +18,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
 from webmlc.core.expr import Const, Expr
+from webmlc.graph.ir import Requirement, Rule
 from webmlc.package.manifest import (
     FORMAT,
     VERSION,
@@ -62,6 +63,9 @@ def to_json(manifest: Manifest) -> str:
         "inputs": [_port(p) for p in manifest.inputs],
         "outputs": [_port(p) for p in manifest.outputs],
         **({"sequences": dict(manifest.sequences)} if manifest.sequences else {}),
+        "requirements": [
+            [r.rule, to_size(r.left), to_size(r.right), r.node] for r in manifest.requirements
+        ],
         "weights": {
             "bytes": sum(w.bytes for w in manifest.weights),
             "files": [_weight_file(w) for w in manifest.weights],
@@ -290,6 +294,7 @@ def from_json(text: str) -> Manifest:
         files=files,
         programs=_read_programs(root, _tensors(read)),
         sequences=_read_sequences(root),
+        requirements=_read_requirements(root),
     )
     _check(manifest)
     return manifest
@@ -304,6 +309,19 @@ def _read_sequences(root: _Object) -> dict[str, tuple[str, ...] | None]:
         return {}
     o = _Object(root.data["sequences"], "sequences")
     return {name: None if o.data[name] is None else o.strings(name) for name in o.data}
+
+
+def _read_requirements(root: _Object) -> tuple[Requirement, ...]:
+    requirements: list[Requirement] = []
+    for item in root.get("requirements", list):
+        match item:
+            case [str(rule), left, right, str(node)] if rule in get_args(Rule):
+                requirements.append(
+                    Requirement(cast(Rule, rule), from_size(left), from_size(right), node)
+                )
+            case _:
+                raise PackageError(f"manifest.json: {item!r} is no requirement")
+    return tuple(requirements)
 
 
 def _read_dtype(o: _Object) -> DType:

@@ -27,9 +27,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from webmlc.core.errors import InputError
 from webmlc.core.machine import PAGE_BYTES
 from webmlc.core.sizes import evaluate_size
-from webmlc.package.manifest import Bind, Device, Manifest, Program
+from webmlc.package.manifest import Bind, Buffer, Device, Manifest, Program
 from webmlc.package.transfers import Stage, stages
 
 SLOT_TABLE = 1024
@@ -41,6 +42,8 @@ ALIGNMENT: Mapping[Device, int] = {"wasm": 64, "webgpu": 256}
 CONSTANT_ALIGNMENT = 256
 LARGE = 1 << 18
 """Bytes of weights that come from memory in every run: they start at a page."""
+LARGEST_BUFFER = (1 << 32) - PAGE
+"""Bytes: a 32-bit memory without its first page."""
 ROUNDS = 16
 """Orders that are tried for a smaller arena."""
 
@@ -212,7 +215,7 @@ def layout(
     program = manifest.programs[own]
     groups = size_groups(program)
     known = {b.name for b in program.buffers if b.symbols <= symbols.keys()}
-    sizes = {b.name: evaluate_size(b.bytes, symbols) for b in program.buffers if b.name in known}
+    sizes = {b.name: _bytes(b, symbols) for b in program.buffers if b.name in known}
     stage_list = stages(program, [o.buffer for o in manifest.outputs], own)
     spans = lifetimes(program, stage_list, device, own)
     loading = load_lifetimes(manifest, own, device)
@@ -241,6 +244,19 @@ def layout(
     addresses = {name: base + offset for name, offset in offsets.items()}
     total = base + placement.total
     return Layout(addresses, sizes, placement.total - loaded, constants, scratch, total)
+
+
+def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
+    """The bytes of a buffer; 0 where symbols that nobody has checked make them negative.
+
+    Raises `InputError` where memory cannot hold them.
+    """
+    size = evaluate_size(buffer.bytes, symbols)
+    if size <= LARGEST_BUFFER:
+        return max(size, 0)
+    raise InputError(
+        f"with these inputs {buffer.name!r} takes {size} bytes: more than {LARGEST_BUFFER}"
+    )
 
 
 def size_groups(program: Program) -> dict[str, int]:

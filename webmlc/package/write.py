@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
+from webmlc.core.rewrite import variables
+from webmlc.core.sizes import is_size
+from webmlc.graph.ir import Requirement
 from webmlc.package.check_memory import check_total
 from webmlc.package.manifest import (
     MANIFEST,
@@ -96,7 +99,8 @@ class Parts:
     `constants` by tensor name, as `Buffer.tensor` names them; `modules` by variant (`"relaxed"`,
     `"simd128"`), as binaries: their steps are the wasm program's, then the webgpu program's wasm
     steps; `shaders` as WGSL; `texts` further files (`"model.relaxed.wat"`) that no host reads.
-    `kernels`, by device and name, are not written: they say what each step does.
+    `requirements` are what a run's symbols must fulfil. `kernels`, by device and name, are not
+    written: they say what each step does.
     """
 
     name: str
@@ -110,6 +114,7 @@ class Parts:
     shaders: str | None = None
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    requirements: Sequence[Requirement] = ()
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
 
 
@@ -151,6 +156,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         files=files,
         programs={device: _program(device, parts) for device in parts.programs},
         sequences=parts.sequences,
+        requirements=_checkable(parts),
     )
     programs = {
         device: replace(p, resources=resources(draft, device))
@@ -161,6 +167,20 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     from_json(text)  # what we write, we can read
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
     return manifest
+
+
+def _checkable(parts: Parts) -> tuple[Requirement, ...]:
+    """The requirements on symbols that hosts know: those of the inputs, and bound ones."""
+    known = {symbol.name for symbol in parts.symbols}
+    for program in parts.programs.values():
+        known |= {name for item in program.body if isinstance(item, Bind) for name in item.symbols}
+    return tuple(
+        requirement
+        for requirement in parts.requirements
+        if {v.name for v in variables(requirement.left) | variables(requirement.right)} <= known
+        and is_size(requirement.left)
+        and is_size(requirement.right)
+    )
 
 
 def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:

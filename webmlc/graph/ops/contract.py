@@ -11,28 +11,30 @@ from webmlc.core.expr import Const, Expr
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import Shape, accumulator, aligned, broadcast, given, same
+from webmlc.graph.ops.shapes import Shape, accumulator, aligned, broadcast, given, require
 
 Inputs = tuple[Tensor | None, ...]
 
 
-def check_inner(left: Expr, right: Expr) -> None:
+def check_inner(context: Context, left: Expr, right: Expr) -> None:
     """Raises `NotSupportedError` where the dimensions that a product sums over cannot be equal."""
-    if isinstance(left, Const) and isinstance(right, Const) and not same(left, right):
+    if not require(context, "equal", left, right):
         raise NotSupportedError(f"the contracted dimensions {left} and {right} differ")
 
 
-def matmul_shape(a: Shape, b: Shape) -> Shape:
+def matmul_shape(context: Context, a: Shape, b: Shape) -> Shape:
     """numpy's `matmul`: vectors are rows on the left and columns on the right."""
     if not a or not b:
         raise NotSupportedError("a matrix product of scalars")
-    check_inner(a[-1], b[-2] if len(b) > 1 else b[0])
-    batch = broadcast(a[:-2], b[:-2])
+    check_inner(context, a[-1], b[-2] if len(b) > 1 else b[0])
+    batch = broadcast(context, a[:-2], b[:-2])
     return (*batch, *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ()))
 
 
 def _matmul_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), matmul_shape(context.shape(0), context.shape(1))),)
+    return (
+        TensorType(context.dtype(0), matmul_shape(context, context.shape(0), context.shape(1))),
+    )
 
 
 def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
@@ -64,7 +66,7 @@ def _matmul(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _matmul_integer_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int32, matmul_shape(context.shape(0), context.shape(1))),)
+    return (TensorType(DType.int32, matmul_shape(context, context.shape(0), context.shape(1))),)
 
 
 def _matmul_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -97,7 +99,7 @@ def _gemm_type(context: Context) -> tuple[TensorType, ...]:
         raise NotSupportedError("Gemm takes matrices")
     rows, inner = a[::-1] if context.attribute("transA", 0) else a
     depth, columns = b[::-1] if context.attribute("transB", 0) else b
-    check_inner(inner, depth)
+    check_inner(context, inner, depth)
     return (TensorType(context.dtype(0), (rows, columns)),)
 
 
@@ -154,9 +156,9 @@ def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[st
         own: dict[str, Expr] = {}
         for label, size in zip(names, context.shape(i), strict=True):
             first = own.setdefault(label, size)
-            if isinstance(first, Const) and isinstance(size, Const) and first != size:
+            if not require(context, "equal", first, size):
                 raise NotSupportedError(f"{label!r} is of sizes {first} and {size} in input {i}")
-            extents[label] = broadcast((extents.get(label, size),), (size,))[0]
+            extents[label] = broadcast(context, (extents.get(label, size),), (size,))[0]
     if arrow:
         return terms, labels(wanted, spare + len(wanted.replace("...", ""))), extents
     letters = re.sub(r"[.,]", "", operands)

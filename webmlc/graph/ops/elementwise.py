@@ -26,7 +26,14 @@ from webmlc.graph.ops.operator import (
     Result,
     case,
 )
-from webmlc.graph.ops.shapes import accumulator, broadcast, given, pointwise, present
+from webmlc.graph.ops.shapes import (
+    accumulator,
+    broadcast,
+    check_stretches,
+    given,
+    pointwise,
+    present,
+)
 
 Inputs = tuple[Tensor | None, ...]
 Body = Callable[..., Expr]
@@ -53,7 +60,7 @@ def bool_like(context: Context) -> tuple[TensorType, ...]:
 def broadcast_type(context: Context) -> tuple[TensorType, ...]:
     """Input 0's dtype in the common shape of all inputs."""
     shapes = [context.shape(i) for i in range(len(context.node.inputs)) if context.has(i)]
-    return (TensorType(context.dtype(0), broadcast(*shapes)),)
+    return (TensorType(context.dtype(0), broadcast(context, *shapes)),)
 
 
 def broadcast_bool(context: Context) -> tuple[TensorType, ...]:
@@ -288,12 +295,14 @@ def _mean(context: Context) -> Body:
 
 
 def _where_type(context: Context) -> tuple[TensorType, ...]:
-    shape = broadcast(*(context.shape(i) for i in range(3)))
+    shape = broadcast(context, *(context.shape(i) for i in range(3)))
     return (TensorType(context.dtype(1), shape),)
 
 
 def _prelu_type(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(0),)  # the slope is broadcast to x, never x to the slope
+    """The slope is broadcast to x, never x to the slope."""
+    check_stretches(context, 1)
+    return (context.type(0),)
 
 
 _COMMON: dict[str, str] = {

@@ -15,7 +15,15 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ZERO, Shape, check_shape, check_shapes, check_single, given
+from webmlc.graph.ops.shapes import (
+    ZERO,
+    Shape,
+    check_shape,
+    check_shapes,
+    check_single,
+    given,
+    require,
+)
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -67,8 +75,7 @@ def _check_within(context: Context, axis: int) -> None:
     """Indices (input 1) are of the data's rank, and elsewhere than along the axis no longer."""
     check_shapes(context, "...", "...")
     for d, (most, size) in enumerate(zip(context.shape(0), context.shape(1), strict=True)):
-        number, limit = as_int(size), as_int(most)
-        if d != axis and number is not None and limit is not None and number > limit:
+        if d != axis and not require(context, "at most", size, most):
             raise NotSupportedError(f"{size} indices along axis {d}, which has {most} elements")
 
 

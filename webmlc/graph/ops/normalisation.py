@@ -32,6 +32,7 @@ from webmlc.graph.ops.shapes import (
     axes_within,
     canonical,
     check_shapes,
+    check_stretches,
     given,
 )
 
@@ -169,8 +170,15 @@ class _Statistics:
         return self.centred(index) * self.inverse[self.at(index)]
 
 
+def _scaled_type(context: Context) -> tuple[TensorType, ...]:
+    """Input 0's type; the scale and the bias are broadcast to it."""
+    check_stretches(context, 1)
+    check_stretches(context, 2)
+    return (context.type(0),)
+
+
 def _layer_type(context: Context) -> tuple[TensorType, ...]:
-    x = context.type(0)
+    (x,) = _scaled_type(context)
     axis = context.axis(-1)
     statistics = TensorType(_stash(context), reduced_shape(x.shape, range(axis, x.rank), keep=True))
     return (x, statistics, statistics)[: len([o for o in context.node.outputs if o])]
@@ -324,8 +332,8 @@ OPS: tuple[Operator, ...] = (
         case(X, "float32[5]", "float32[5]", outputs=3))),
     Operator("LRN", _local_response_type, _local_response, kind="reduction", cases=(
         case(X, size=3), case(X, size=5, alpha=0.5, beta=0.5, bias=2.0))),
-    _row("RMSNormalization", _rms_normalisation, case(X, "float32[5]"),
-         case(X, "float32[3, 5]", axis=2)),
+    Operator("RMSNormalization", _scaled_type, _rms_normalisation, kind="reduction", cases=(
+        case(X, "float32[5]"), case(X, "float32[3, 5]", axis=2))),
     Operator("InstanceNormalization", _instance_type, _instance_normalisation, kind="reduction",
              cases=(case(X, C, C),)),
     Operator("GroupNormalization", _group_type, _group_normalisation, kind="reduction",

@@ -25,7 +25,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import WebmlcError
 from webmlc.core.expr import Const, Expr
 from webmlc.graph.compute import Tensor
-from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
+from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, TensorType
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
 Value = NDArray[np.object_]
@@ -86,7 +86,10 @@ class UnknownValueError(NotSupportedError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A node, and what is known of its inputs. In `compute`, `outputs` are the inferred types."""
+    """A node, and what is known of its inputs. In `compute`, `outputs` are the inferred types.
+
+    `requirements` collects what inference assumes of symbols (`shapes.require`).
+    """
 
     node: Node
     types: tuple[TensorType | None, ...]
@@ -94,6 +97,7 @@ class Context:
     values: tuple[Value | None, ...] = ()
     outputs: tuple[TensorType, ...] = ()
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    requirements: list[Requirement] = field(default_factory=list, compare=False)
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute, or `default` where it is not set; float32, as ONNX has all floats."""

@@ -156,7 +156,7 @@ def _qlinear_matmul(context: Context, b: Builder) -> tuple[str, ...]:
     left, _, left_zero, right, right_scale, right_zero, _, zero = context.node.inputs
     sums = b("MatMulInteger", left, right, left_zero, right_zero)
     scales = (as_column(b, context, 1), right_scale, as_column(b, context, 6))
-    rows = len(matmul_shape(context.shape(0), context.shape(3))) - 2
+    rows = len(matmul_shape(context, context.shape(0), context.shape(3))) - 2
     return (requantise(b, sums, scales, zero, max(rows, 0)),)
 
 

@@ -16,7 +16,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.axes import cumulate_along, reduce_along
 from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import Builder, Case, Context, Operator, case
+from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
@@ -26,6 +26,7 @@ from webmlc.graph.ops.shapes import (
     check_single,
     given,
     product,
+    require,
 )
 
 Inputs = tuple[Tensor | None, ...]
@@ -164,6 +165,8 @@ def _finite(x: Expr) -> Expr:
 
 
 def _arg_type(context: Context) -> tuple[TensorType, ...]:
+    if not require(context, "at most", ONE, context.shape(0)[context.axis(0)]):
+        raise NotSupportedError("the position of the best of no elements")
     keep = bool(context.attribute("keepdims", 1))
     return (TensorType(DType.int64, reduced_shape(context.shape(0), (context.axis(0),), keep)),)
 

@@ -1,7 +1,9 @@
 """Shape arithmetic that rows share: broadcasting, canonical dimensions, index maps of reshapes.
 
 >>> from webmlc.core.expr import Var, const
->>> [str(d) for d in broadcast((Var("n"), const(1)), (const(8),))]
+>>> from webmlc.graph.ir import Node
+>>> context = Context(Node("Add", ("x", "y"), ("z",)), ())
+>>> [str(d) for d in broadcast(context, (Var("n"), const(1)), (const(8),))]
 ['n', '8']
 """
 
@@ -10,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
-from math import prod
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import DType
@@ -30,6 +31,7 @@ from webmlc.core.expr import (
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import Requirement, Rule
 from webmlc.graph.ops.operator import Context, NotSupportedError
 
 Shape = tuple[Expr, ...]
@@ -76,21 +78,44 @@ def same(a: Expr, b: Expr) -> bool:
     )
 
 
-def broadcast(*shapes: Shape) -> Shape:
+def require(context: Context, rule: Rule, left: Expr, right: Expr) -> bool:
+    """False where two sizes cannot fulfil a rule (see `Requirement`), whatever the symbols are.
+
+    What symbols decide is noted in the context, for a run to check.
+    """
+    a, b = as_int(left), as_int(right)
+    if left == ONE and rule in ("broadcast", "stretch"):
+        return True
+    if right == ONE and rule == "broadcast":
+        return True
+    if rule == "at most":
+        slack = canonical(right - left)
+        if bounds(slack, dict.fromkeys(variables(slack), SYMBOL)).low >= 0:
+            return True
+    elif same(left, right):
+        return True
+    if a is not None and b is not None:
+        return False
+    context.requirements.append(Requirement(rule, left, right, context.node.name))
+    return True
+
+
+def broadcast(context: Context, *shapes: Shape) -> Shape:
     """The common shape as numpy broadcasts; symbols that differ must be equal or 1 at run time."""
     rank = max((len(s) for s in shapes), default=0)
     padded = [(ONE,) * (rank - len(s)) + tuple(s) for s in shapes]
-    return tuple(reduce(_broadcast_dimension, dims) for dims in zip(*padded, strict=True))
+    combine = partial(_broadcast_dimension, context)
+    return tuple(reduce(combine, dims) for dims in zip(*padded, strict=True))
 
 
-def _broadcast_dimension(a: Expr, b: Expr) -> Expr:
+def _broadcast_dimension(context: Context, a: Expr, b: Expr) -> Expr:
+    if not require(context, "broadcast", a, b):
+        raise NotSupportedError(f"dimensions {a} and {b} do not broadcast")
     if a == ONE or same(a, b):
         return b
     if b == ONE:
         return a
     match as_int(a), as_int(b):
-        case int(), int():
-            raise NotSupportedError(f"dimensions {a} and {b} do not broadcast")
         case int(), None:
             return a
         case None, int():
@@ -109,11 +134,25 @@ def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, .
     offset = len(within) - len(shape)
     sizes = zip(map(as_int, shape), map(as_int, within[max(offset, 0) :]), strict=False)
     if offset < 0 or any(None not in (n, m) and n not in (1, m) for n, m in sizes):
-        raise NotSupportedError(
-            f"an operand of shape {_listed(shape)} does not broadcast to {_listed(within)}"
-        )
+        raise _no_stretch(shape, within)
     return tuple(
         _aligned_axis(index[offset + d], size, within[offset + d]) for d, size in enumerate(shape)
+    )
+
+
+def check_stretches(context: Context, index: int) -> None:
+    """Raises `NotSupportedError` where an input does not broadcast to the shape of input 0."""
+    if not context.has(index):
+        return
+    shape, within = context.shape(index), context.shape(0)
+    pairs = zip(reversed(shape), reversed(within), strict=False)
+    if len(shape) > len(within) or not all(require(context, "stretch", *pair) for pair in pairs):
+        raise _no_stretch(shape, within)
+
+
+def _no_stretch(shape: Shape, within: Shape) -> NotSupportedError:
+    return NotSupportedError(
+        f"an operand of shape {_listed(shape)} does not broadcast to {_listed(within)}"
     )
 
 
@@ -159,21 +198,22 @@ def axes_within(axes: Iterable[int], rank: int) -> tuple[int, ...]:
 def check_shapes(context: Context, *signatures: str, **sizes: Expr | int) -> None:
     """Raises `NotSupportedError` where an input's shape does not fit its signature: a word for each
     axis, equal words for equal sizes (`sizes` gives some), `4*hidden` or `groups*channels` for a
-    multiple, `...` for further axes, equally many of all; "" is not looked at. A symbol may be any
-    size.
+    multiple, `...` for further axes, equally many of all; "" is not looked at. What a symbol must
+    be is noted (`require`).
 
         check_shapes(context, "batch channels ...", "channels", "channels")
         # raises: input 1 is of shape [3], not [channels], where channels = 4
     """
-    found = {name: n for name, size in sizes.items() if (n := as_int(size)) is not None}
+    found = {name: as_expr(size) for name, size in sizes.items()}
     for index, signature in enumerate(signatures):
         if not signature or not context.has(index):
             continue
         shape, words = context.shape(index), signature.split()
         if "..." in words:
             at, further = words.index("..."), max(len(shape) - len(words) + 1, 0)
-            words[at : at + 1] = ["..."] * found.setdefault("...", further)
-        if len(words) == len(shape) and all(map(partial(_fits, found), words, shape)):
+            further = as_int(found.setdefault("...", const(further))) or 0
+            words[at : at + 1] = ["..."] * further
+        if len(words) == len(shape) and all(map(partial(_fits, context, found), words, shape)):
             continue
         names = dict.fromkeys(re.findall(r"[a-z_]+", signature))
         known = ", ".join(f"{name} = {found[name]}" for name in names if name in found)
@@ -188,8 +228,8 @@ def check_shape(context: Context, index: int, wanted: Sequence[Expr]) -> None:
     if not context.has(index):
         return
     shape = context.shape(index)
-    sizes = zip(map(as_int, shape), map(as_int, wanted), strict=False)
-    if len(shape) != len(wanted) or any(None not in (n, m) and n != m for n, m in sizes):
+    equal = partial(require, context, "equal")
+    if len(shape) != len(wanted) or not all(map(equal, shape, wanted)):
         raise NotSupportedError(
             f"input {index} is of shape {_listed(shape)}, not {_listed(wanted)}"
         )
@@ -198,7 +238,7 @@ def check_shape(context: Context, index: int, wanted: Sequence[Expr]) -> None:
 def check_single(context: Context, *indices: int) -> None:
     """Raises `NotSupportedError` where one of these inputs is not one element."""
     for index in indices:
-        if context.has(index) and as_int(product(context.shape(index))) not in (None, 1):
+        if context.has(index) and not require(context, "equal", product(context.shape(index)), ONE):
             raise NotSupportedError(
                 f"input {index} is of shape {_listed(context.shape(index))}, not one element"
             )
@@ -208,18 +248,19 @@ def _listed(sizes: Sequence[Expr | str]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
 
-def _fits(found: dict[str, int], word: str, size: Expr) -> bool:
+def _fits(context: Context, found: dict[str, Expr], word: str, size: Expr) -> bool:
     """Whether a size may be what a word says; its last name is `found` where it is new."""
     *factors, name = word.split("*")
-    number = as_int(size)
-    if name == "..." or number is None:
+    if name == "..." or any(f not in found and not f.isdigit() for f in factors):
         return True
-    if any(f not in found and not f.isdigit() for f in factors):
-        return True
-    times = prod(int(f) if f.isdigit() else found[f] for f in factors)
-    if name.isdigit():
-        return number == times * int(name)
-    return not number % times and found.setdefault(name, number // times) == number // times
+    times = product(const(int(f)) if f.isdigit() else found[f] for f in factors)
+    if name.isdigit() or name in found:
+        value = const(int(name)) if name.isdigit() else found[name]
+        return require(context, "equal", size, canonical(times * value))
+    if not require(context, "equal", canonical(size % times), ZERO):
+        return False
+    found[name] = canonical(size // times)
+    return True
 
 
 def dimensions(context: Context, index: int, what: str) -> list[Expr]:

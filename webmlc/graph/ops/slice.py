@@ -34,6 +34,7 @@ from webmlc.graph.ops.shapes import (
     check_single,
     dimensions,
     given,
+    require,
     select_among,
 )
 
@@ -263,8 +264,15 @@ def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
 def _pad_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     check_single(context, 2)
-    pairs = zip(x.shape, pads_of(context), strict=True)
-    shape = [canonical(n + a + b) for n, (a, b) in pairs]
+    pads = pads_of(context)
+    shape = [canonical(n + a + b) for n, (a, b) in zip(x.shape, pads, strict=True)]
+    for size, own, (before, after) in zip(shape, x.shape, pads, strict=True):
+        is_padded = (before, after) != (ZERO, ZERO)
+        mirrors = is_padded and context.attribute("mode", "constant") != "constant"
+        if not require(context, "at most", ZERO, size) or (
+            mirrors and not require(context, "at most", ONE, own)
+        ):
+            raise NotSupportedError(f"padding of {before} and {after} for {own} elements")
     if context.has(4):  # computed during a run: shorter than what they are made of
         axes = context.integers("axes", 3) or tuple(range(x.rank))
         for axis, size in zip(axes, dimensions(context, 4, "the size"), strict=True):

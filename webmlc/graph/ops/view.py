@@ -44,6 +44,7 @@ from webmlc.graph.ops.shapes import (
     given,
     product,
     reindex,
+    require,
     same,
     select_among,
 )
@@ -69,8 +70,8 @@ def _reshape_type(context: Context) -> tuple[TensorType, ...]:
     if (unknown := [d for d, n in enumerate(wanted) if as_int(n) == -1]) != []:
         rest = product(n for d, n in enumerate(wanted) if d not in unknown)
         wanted[unknown[0]] = _quotient(x.shape, wanted, rest)
-    total, target = as_int(product(x.shape)), as_int(product(wanted))
-    if total is not None and target is not None and total != target:
+    total = product(x.shape)
+    if not require(context, "equal", total, product(wanted)):
         raise NotSupportedError(f"{total} elements cannot take the shape {list(map(str, wanted))}")
     return (TensorType(x.dtype, tuple(canonical(n) for n in wanted)),)
 
@@ -138,7 +139,7 @@ def _squeeze_type(context: Context) -> tuple[TensorType, ...]:
         gone = {d for d, n in enumerate(x.shape) if n == ONE}
     else:
         gone = set(axes_within(axes, x.rank))
-    if any((as_int(x.shape[d]) or 1) != 1 for d in gone):
+    if not all(require(context, "equal", x.shape[d], ONE) for d in gone):
         raise NotSupportedError(f"axes {sorted(gone)} of {x} are not all of size 1")
     return (TensorType(x.dtype, tuple(n for d, n in enumerate(x.shape) if d not in gone)),)
 
@@ -193,7 +194,7 @@ def _channel_shuffle(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _expand_type(context: Context) -> tuple[TensorType, ...]:
     wanted = tuple(dimensions(context, 1, "the shape"))
-    return (TensorType(context.dtype(0), broadcast(context.shape(0), wanted)),)
+    return (TensorType(context.dtype(0), broadcast(context, context.shape(0), wanted)),)
 
 
 def _expand(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -228,11 +229,11 @@ def _concat_type(context: Context) -> tuple[TensorType, ...]:
         for d, size in enumerate(other):
             if d == axis:
                 shape[d] = canonical(shape[d] + size)
+            elif not require(context, "equal", size, shape[d]):
+                raise NotSupportedError(
+                    f"input {i} is of size {size} along axis {d}, others of {shape[d]}"
+                )
             elif isinstance(size, Const):
-                if isinstance(shape[d], Const) and shape[d] != size:
-                    raise NotSupportedError(
-                        f"input {i} is of size {size} along axis {d}, others of {shape[d]}"
-                    )
                 shape[d] = size
     return (TensorType(context.dtype(0), tuple(shape)),)
 
@@ -266,8 +267,8 @@ def split_sizes(context: Context) -> list[Expr]:
         parts = dimensions(context, 1, "the sizes of the parts")
     else:
         parts = _equal_parts(context, size, outputs)
-    total, whole = as_int(canonical(sum(parts, ZERO))), as_int(size)
-    if len(parts) != outputs or (None not in (total, whole) and total != whole):
+    total = canonical(sum(parts, ZERO))
+    if len(parts) != outputs or not require(context, "equal", total, size):
         sizes = ", ".join(map(str, parts))
         raise NotSupportedError(f"{size} elements cannot be {outputs} parts of sizes [{sizes}]")
     return parts

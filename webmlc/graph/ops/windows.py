@@ -12,10 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from webmlc.core.expr import Const, Expr, as_int, maximum, minimum, select
+from webmlc.core.expr import Const, Expr, as_int, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context, NotSupportedError
-from webmlc.graph.ops.shapes import ZERO, canonical
+from webmlc.graph.ops.shapes import ZERO, canonical, require
 
 FEWER_TAPS = 1.6
 """How many times fewer taps make up for a map that is written and read once more."""
@@ -62,7 +62,11 @@ class Windows:
                 "all are 1 at least"
             )
         windows = Windows(inputs, tuple(kernel), strides, dilations, begins, ends, ceil)
-        return windows.clipped() if ceil else windows
+        windows = windows.clipped() if ceil else windows
+        for extent, room, stride in zip(windows.extents, windows.rooms, strides, strict=True):
+            if not require(context, "at most", extent, canonical(room + stride)):  # or none fits
+                raise NotSupportedError(f"a window of {extent} elements over {room}, with padding")
+        return windows
 
     def clipped(self) -> Windows:
         """The same without the taps that lie behind the padded input in every window.
@@ -70,16 +74,28 @@ class Windows:
         Rounding up, a window may be far larger than the input: exporters say "all of it" so.
         """
         kernel = list(self.kernel)
-        for d, (size, dilation) in enumerate(zip(self.inputs, self.dilations, strict=True)):
-            extent = as_int(canonical(size + self.begins[d] + self.ends[d]))
-            if extent is not None and extent > 0:
-                kernel[d] = min(kernel[d], (extent - 1) // dilation + 1)
+        for d, dilation in enumerate(self.dilations):
+            room = as_int(self.rooms[d])
+            if room is not None and room > 0:
+                kernel[d] = min(kernel[d], (room - 1) // dilation + 1)
         return replace(self, kernel=tuple(kernel))
 
     @property
     def rank(self) -> int:
         """Number of spatial dimensions."""
         return len(self.inputs)
+
+    @property
+    def extents(self) -> tuple[Expr, ...]:
+        """Elements from the first tap of a window to its last, along each dimension."""
+        pairs = zip(self.dilations, self.kernel, strict=True)
+        return tuple(const(dilation * (taps - 1) + 1) for dilation, taps in pairs)
+
+    @property
+    def rooms(self) -> tuple[Expr, ...]:
+        """Elements of the padded input along each dimension."""
+        ends = zip(self.inputs, self.begins, self.ends, strict=True)
+        return tuple(canonical(size + before + after) for size, before, after in ends)
 
     @property
     def are_elements(self) -> bool:
@@ -92,8 +108,7 @@ class Windows:
         return tuple(self._size(d) for d in range(self.rank))
 
     def _size(self, d: int) -> Expr:
-        reach = self.dilations[d] * (self.kernel[d] - 1) + 1
-        slack = self.inputs[d] + self.begins[d] + self.ends[d] - reach
+        slack = self.rooms[d] - self.extents[d]
         stride = self.strides[d]
         if not self.ceil:
             return canonical(slack // stride + 1)
