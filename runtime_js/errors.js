@@ -50,7 +50,7 @@ export class HostError extends WebmlcError {
 }
 
 /** @param {string} feature that this host lacks */
-export function missing(feature) {
+export function missingFeature(feature) {
   return new HostError(`this host has no ${feature}: use a current browser, or load with device: "webgpu"`);
 }
 

@@ -143,6 +143,7 @@ export interface MessageDoor {
 
 /** The page's half. */
 export interface WorkerDoor {
+  /** Waits until the worker runs. Throws HostError if it did not start. */
   post(message: any, transfer?: Transferable[]): Promise<void>;
   terminate(): void;
 }

@@ -5,7 +5,7 @@
 //   in:  a stage's number, the symbols' values, bytes of uploaded buffers
 //   out: bytes of the stage's downloads, after one message there and one back, or what repeats.js and short_runs.js do instead
 
-import { fromData, HostError, InternalError, missing, PackageError, toData } from "./errors.js";
+import { fromData, HostError, InternalError, missingFeature, PackageError, toData } from "./errors.js";
 import { usedOn } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
 import { FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
@@ -78,7 +78,7 @@ export function chooseVariant(modules, wanted) {
   const names = wanted ? [wanted] : /** @type {Variant[]} */ (Object.keys(VARIANTS));
   const variant = names.find((name) => modules[name] && VARIANTS[name]());
   if (variant) return variant;
-  if (!VARIANTS.simd128()) throw missing(globalThis.WebAssembly ? "WebAssembly SIMD" : "WebAssembly (lockdown modes remove it)");
+  if (!VARIANTS.simd128()) throw missingFeature(globalThis.WebAssembly ? "WebAssembly SIMD" : "WebAssembly (lockdown modes remove it)");
   if (wanted) throw new PackageError(`this engine cannot run the package's ${wanted} module`);
   throw new PackageError("the package has no WebAssembly module that this engine can run");
 }

@@ -1,19 +1,19 @@
-// Starts the workers of a model. Only pages import this: to bundlers, a worker that did would start itself.
+// Starts the workers of a model. Only pages import this module: if a worker did, bundlers would see a worker that starts itself.
 //
-// A browser starts workers only from scripts of the page's origin, and a bundler moves scripts. So there are two ways, and the
-// second is tried where the first fails:
+// A browser starts workers only from scripts of the page's origin, and a bundler moves scripts. So there are two ways to start
+// one, and the second is tried if the first fails:
 //
-//   1. the script beside this module: bundlers see `new Worker(new URL(...))`, bundle it too and adapt the URL
-//   2. the package's copy of it: where that is on another origin, a script that is made here imports it
+//   1. The script beside this module. Bundlers see `new Worker(new URL(...))`, bundle that script and replace its URL.
+//   2. The package's copy of the script. If it is on another origin, a blob of this origin imports it.
 
-import { HostError, InternalError, missing } from "./errors.js";
+import { HostError, InternalError, missingFeature } from "./errors.js";
 import { builtin } from "./platform.js";
 
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 /** @typedef {(message: any) => void} Listener */
 
 const SCRIPT = "wasm_worker.js";
-const HERE = import.meta.url; // by another name, so that no bundler takes Node's URLs for files to copy
+const HERE = import.meta.url; // bundlers copy files that they see in `new URL(..., import.meta.url)`
 
 export class Workers {
   /** @param {URL} base the package's folder */
@@ -22,8 +22,8 @@ export class Workers {
     /** @type {Set<() => any>} Those that have not failed yet. */
     this.ways = new Set(
       builtin
-        ? [() => inNode(HERE), () => inNode(base)]
-        : [() => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }), () => copied(this.url)],
+        ? [() => startInNode(HERE), () => startInNode(base)]
+        : [() => new Worker(new URL("./wasm_worker.js", import.meta.url), { type: "module" }), () => startCopy(this.url)],
     );
   }
 
@@ -35,9 +35,11 @@ export class Workers {
    */
   open(listen, fail) {
     const worker = this.#start(listen, fail);
-    worker.catch(() => {}); // who posts is told
-    const terminate = () => worker.then((started) => started.terminate(), () => {});
-    return { post: async (message, transfer = []) => (await worker).postMessage(message, transfer), terminate };
+    worker.catch(() => {}); // `post` reports it
+    return {
+      post: async (message, transfer = []) => (await worker).postMessage(message, transfer),
+      terminate: () => worker.then((thread) => thread.terminate(), () => {}),
+    };
   }
 
   /** @param {Listener} listen @param {(error: Error) => void} fail */
@@ -51,7 +53,7 @@ export class Workers {
         this.ways.delete(way);
       }
     }
-    if (!builtin && !globalThis.Worker) throw missing("Worker");
+    if (!builtin && !globalThis.Worker) throw missingFeature("Worker");
     const { href, origin } = this.url;
     const remedy =
       builtin || origin === globalThis.origin
@@ -92,12 +94,12 @@ function start(way, listen, fail) {
 }
 
 /** @param {string | URL} folder or a file in it */
-function inNode(folder) {
+function startInNode(folder) {
   return new (builtin?.("node:worker_threads").Worker)(new URL(SCRIPT, folder));
 }
 
 /** @param {URL} url of any origin */
-function copied(url) {
+function startCopy(url) {
   if (url.origin === origin) return new Worker(url, { type: "module" });
   const script = new Blob([`import ${JSON.stringify(url)}`], { type: "text/javascript" });
   return new Worker(URL.createObjectURL(script), { type: "module" });

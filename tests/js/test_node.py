@@ -10,6 +10,7 @@ import pytest
 from tests.packages import expected, scaled
 
 SCRIPT = Path(__file__).parent / "run_model.mjs"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,41 @@ def test_a_package_runs_under_node(
     assert result["profiled"] == ["scale", "relu"]
     assert result["together"] == list(range(20))
     assert result["error"] == ["InputError", "input"]
+
+
+BUNDLED = """import { load } from "./model/webmlc.js";
+
+try {
+  const folder = new URL(process.argv[2], import.meta.url);
+  const model = await load(folder, { device: "wasm", threads: 2 });
+  const x = { dtype: "float32", shape: [1, 4], data: Float32Array.from([1, 2, 3, 4]) };
+  const runs = [];
+  for (let i = 0; i < 3; i++) {
+    runs.push(Array.from((await model.run({ x })).y.data));
+    await new Promise((resolve) => setTimeout(resolve, 60)); // the helper comes up
+  }
+  model.dispose();
+  console.log(JSON.stringify(runs));
+} catch ({ name, message }) {
+  console.log(JSON.stringify([name, message]));
+}
+"""
+
+
+def test_a_bundle_runs_under_node(tmp_path: Path) -> None:
+    """With the package's own worker; where that is missing, the error names it."""
+    scaled(tmp_path / "model")
+    (tmp_path / "main.mjs").write_text(BUNDLED)
+    esbuild = [str(ROOT / "node_modules" / ".bin" / "esbuild"), "main.mjs", "--bundle"]
+    options = ["--platform=node", "--format=esm", "--outfile=dist/main.mjs"]
+    subprocess.run([*esbuild, *options], cwd=tmp_path, check=True, capture_output=True)
+    main = ["node", str(tmp_path / "dist" / "main.mjs"), "../model/"]
+    values = []
+    for _ in range(2):
+        done = subprocess.run(main, capture_output=True, text=True, timeout=60, check=True)
+        values.append(json.loads(done.stdout))
+        (tmp_path / "model" / "wasm_worker.js").unlink(missing_ok=True)
+    runs, (name, message) = values
+    assert runs == [[1, 0, 1.5, 12]] * 3
+    assert name == "HostError"
+    assert f"{tmp_path.as_uri()}/model/wasm_worker.js did not start (Cannot find module" in message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from webmlc.package.runtime_files import join_modules, runtime_files, shortened
+from webmlc.package.runtime_files import join_modules, runtime_files, shorten
 
 
 def test_pages_and_workers_share_one_module() -> None:
@@ -63,7 +63,7 @@ export function add(a) {
 }
 """
     assert (
-        shortened(script)
+        shorten(script)
         == """export function add(a) {const text = "// no comment";
 const b = (a);
 return b + 1;}

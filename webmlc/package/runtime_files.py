@@ -36,7 +36,7 @@ def runtime_files() -> dict[str, bytes]:
     """Every file of the runtime that a package holds, by name."""
     files = {p.name: p for p in sorted(_folder().iterdir()) if p.suffix in SUFFIXES}
     scripts = {
-        name: shortened(path.read_text("utf-8"))
+        name: shorten(path.read_text("utf-8"))
         for name, path in files.items()
         if path.suffix == ".js"
     }
@@ -62,14 +62,14 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
     imports = {name: [m[3] for m in _IMPORT.finditer(text)] for name, text in scripts.items()}
     imported = {module for modules in imports.values() for module in modules} - {MAIN}
 
-    def reachable(name: str, before: dict[str, None]) -> dict[str, None]:
+    def collect(name: str, modules: dict[str, None]) -> dict[str, None]:
         for module in imports[name]:
-            if module in imported and module not in before:
-                reachable(module, before)
-                before[module] = None
-        return before
+            if module in imported and module not in modules:
+                collect(module, modules)
+                modules[module] = None
+        return modules
 
-    entries = {name: reachable(name, {}) for name in scripts if name not in imported}
+    entries = {name: collect(name, {}) for name in scripts if name not in imported}
     users = Counter(module for modules in entries.values() for module in modules)
     places = {
         module: SHARED if users[module] > 1 else entry
@@ -99,11 +99,11 @@ def _joined(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) ->
     return "".join(lines) + body
 
 
-def shortened(script: str) -> str:
-    """A script of ours without what pages need not download: comments, indentation, and line breaks
-    next to brackets and commas. (No text of ours spans lines, or holds what looks like a comment.)
+def shorten(script: str) -> str:
+    """Remove comments, indentation, and line breaks next to brackets and commas: pages need not
+    download them. No text of ours spans lines, or holds what looks like a comment.
 
-    >>> shortened("/** @type {number} */\\nlet a = 1; // one\\n  // Two.\\n  a = [\\n  2,\\n];\\n")
+    >>> shorten("/** @type {number} */\\nlet a = 1; // one\\n  // Two.\\n  a = [\\n  2,\\n];\\n")
     'let a = 1;\\na = [2,];\\n'
     """
     return _BREAK.sub("", _LINE.sub("", _REMARK.sub("", _TYPE.sub("", script))))
