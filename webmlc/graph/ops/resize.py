@@ -2,22 +2,30 @@
 
 Of known sizes, each axis is resampled on its own by two small tables made here in numpy, which
 positions an output position reads and with what weights (`webmlc.Resample`), whatever the mode;
-whole-number nearest upscaling reads `x[i // factor]` (`webmlc.Repeat`). Of symbolic sizes, nearest
-and linear compute their positions in the kernel.
+whole-number nearest upscaling reads `x[i // factor]` (`webmlc.Repeat`).
+
+Of sizes that only a run knows, nearest and linear compute their positions in the kernel; filters of
+more taps compute the tables. Scales that only a run knows decide sizes, which are read from memory:
+
+    %y = Resize(%x, , %scales)     →     %sizes = webmlc.ResizeSizes(%x, %scales)
+                                         %y = Resize(%x, , %scales, %sizes)
+
+Such a Resize has both: its output is as large as the sizes say, its positions are the scales'.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from functools import reduce as fold
 from typing import Any
 
 import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, maximum, minimum, select
+from webmlc.core.expr import Expr, as_expr, as_int, call, const, maximum, minimum
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import (
@@ -25,13 +33,25 @@ from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
     Operator,
-    UnknownValueError,
     case,
 )
-from webmlc.graph.ops.shapes import accumulator, axes_within, canonical, given, same
+from webmlc.graph.ops.resize_positions import FLOAT, Positions
+from webmlc.graph.ops.resize_tables import Axis, table
+from webmlc.graph.ops.shapes import accumulator, axes_within, canonical, given, same, select_among
 
 Inputs = tuple[Tensor | None, ...]
 ROI, SCALES, SIZES = 1, 2, 3
+_POLICY = "keep_aspect_ratio_policy"
+MODES = {
+    "mode": ("nearest", "linear", "cubic"),
+    "coordinate_transformation_mode": (
+        "half_pixel", "pytorch_half_pixel", "half_pixel_symmetric", "align_corners", "asymmetric",
+        "tf_half_pixel_for_nn", "tf_crop_and_resize",
+    ),
+    "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
+    _POLICY: ("stretch", "not_larger", "not_smaller"),
+}  # fmt: skip
+"""The values of each attribute that names a mode, its default first."""
 
 
 def _old_form(node: Node, opset: int) -> Node:
@@ -49,59 +69,72 @@ def _old_form(node: Node, opset: int) -> Node:
                    attributes=attributes)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One resized axis. `scale` is None where only a run knows it (symbolic sizes)."""
-
-    axis: int
-    before: Expr
-    after: Expr
-    scale: float | None
-    roi: tuple[float, float]
+def listed_axes(context: Context) -> list[int]:
+    """The axes that sizes or scales are given for."""
+    axes = [int(a) for a in context.attribute("axes", range(context.rank(0)))]
+    axes_within(axes, context.rank(0))
+    return [a % context.rank(0) for a in axes]
 
 
 def resized_axes(context: Context) -> list[Axis]:
     """The axes whose size changes, or may."""
-    x = context.type(0)
-    axes = [int(a) for a in context.attribute("axes", range(x.rank))]
-    axes_within(axes, x.rank)
-    axes = [a % x.rank for a in axes]
+    x, axes = context.type(0), listed_axes(context)
     crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
-    regions = [0.0] * len(axes) + [1.0] * len(axes)
-    if crops and context.has(ROI):
-        regions = context.known(ROI, "the region").tolist()
+    regions: Sequence[Any] | None = [0.0] * len(axes) + [1.0] * len(axes)
+    if crops and _is_given(context, ROI):
+        regions = _numbers(context, ROI)
+    moves = crops or (_is_given(context, SCALES) and _is_given(context, SIZES))
     result: list[Axis] = []
     for place, (axis, after, scale) in enumerate(_sizes(context, x.shape, axes)):
-        region = (float(regions[place]), float(regions[len(axes) + place]))
-        if crops or not same(after, x.shape[axis]) or scale not in (None, 1.0):
-            result.append(Axis(axis, x.shape[axis], after, scale, region))
+        region = regions and (float(regions[place]), float(regions[len(axes) + place]))
+        if moves or not same(after, x.shape[axis]) or scale not in (None, 1.0):
+            result.append(Axis(axis, place, x.shape[axis], after, scale, region or None))
     return result
+
+
+def _is_given(context: Context, index: int) -> bool:
+    """True of an input that is there; until opset 12 one of no elements stands for none."""
+    return context.has(index) and as_int(context.shape(index)[0]) != 0
+
+
+def _numbers(context: Context, index: int) -> list[float] | None:
+    """The elements of an input; None where only a run knows them."""
+    value = context.value(index)
+    elements = None if value is None else value.reshape(-1).tolist()
+    return None if elements is None or any(isinstance(e, Expr) for e in elements) else elements
 
 
 def _sizes(
     context: Context, shape: Sequence[Expr], axes: Sequence[int]
 ) -> list[tuple[int, Expr, float | None]]:
-    """(axis, size, scale) of every listed axis."""
-    if context.has(SIZES):
-        sizes = [as_expr(n) for n in context.known(SIZES, "the size").reshape(-1).tolist()]
-        policy = context.attribute("keep_aspect_ratio_policy", "stretch")
-        crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
-        tables = context.attribute("mode") == "cubic" or context.attribute("antialias", 0)
-        if (policy != "stretch" or crops or tables) and None in map(as_int, sizes):
-            raise UnknownValueError(context.node.inputs[SIZES], "the size")
-        _check_count(axes, sizes, "sizes")
-        return _of_sizes(policy, shape, axes, sizes)
+    """(axis, size, scale) of every listed axis; a scale is None where only a run knows it."""
+    if not _is_given(context, SIZES):
+        scales = _scales(context) or []
+        _check_count(axes, scales, "scales")
+        return [
+            (axis, _scaled(shape[axis], float(scale)), float(scale))
+            for axis, scale in zip(axes, scales, strict=True)
+        ]
+    sizes = [as_expr(n) for n in context.known(SIZES, "the size").reshape(-1).tolist()]
+    _check_count(axes, sizes, "sizes")
+    if _is_given(context, SCALES):
+        return [(axis, canonical(size), None) for axis, size in zip(axes, sizes, strict=True)]
+    policy = context.attribute(_POLICY, "stretch")
+    return _of_sizes(policy, shape, axes, sizes)
+
+
+def _scales(context: Context) -> list[float] | None:
+    """The scales of a node without sizes; None where only a run knows them."""
     if "scales" in context.node.attributes:
-        scales: list[Any] = list(context.attribute("scales"))
-    else:
-        scales = context.known(SCALES, "the scale").reshape(-1).tolist()
-    if any(isinstance(s, Expr) for s in scales):
-        raise UnknownValueError(context.node.inputs[SCALES], "the scale")
-    _check_count(axes, scales, "scales")
-    return [
-        (axis, _scaled(shape[axis], float(scale)), float(scale))
-        for axis, scale in zip(axes, scales, strict=True)
-    ]
+        return list(context.attribute("scales"))
+    return _numbers(context, SCALES)
+
+
+def _check_modes(context: Context) -> None:
+    for attribute, modes in MODES.items():
+        mode = context.attribute(attribute, modes[0])
+        if mode not in modes:
+            raise NotSupportedError(f"{attribute} {mode!r}")
 
 
 def _check_count(axes: Sequence[int], values: Sequence[Any], what: str) -> None:
@@ -117,8 +150,6 @@ def _of_sizes(
     if policy == "stretch":
         return list(zip(axes, map(canonical, sizes), scales, strict=True))
     numbers = [s for s in scales if s is not None]
-    if len(numbers) < len(scales):
-        raise NotSupportedError(f"{policy} of symbolic sizes")
     scale = min(numbers) if policy == "not_larger" else max(numbers)
     return [
         (axis, const(math.floor(scale * (m or 0) + 0.5)), scale)
@@ -140,31 +171,86 @@ def _resize_type(context: Context) -> tuple[TensorType, ...]:
     shape = list(x.shape)
     for axis in resized_axes(context):
         shape[axis.axis] = axis.after
-    if _has_symbols(context):
-        mode = context.attribute("coordinate_transformation_mode", "half_pixel")
-        for kind, known in ((context.attribute("mode", "nearest"), _SYMBOLIC_MODES),
-                            (mode, _SYMBOLIC_COORDINATES)):  # fmt: skip
-            if kind not in known:
-                raise NotSupportedError(f"{kind!r} of symbolic sizes")
     return (TensorType(x.dtype, tuple(shape)),)
 
 
-_SYMBOLIC_MODES = ("nearest", "linear")
-_SYMBOLIC_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+def _is_of_a_run(axis: Axis) -> bool:
+    """True where positions are computed during a run."""
+    sizes = (as_int(axis.before), as_int(axis.after))
+    return axis.scale is None or axis.roi is None or None in sizes
 
 
-def _has_symbols(context: Context) -> bool:
-    """True where positions are computed in the kernel: a size or a scale is known at run time."""
-    return any(a.scale is None or as_int(a.before) is None for a in resized_axes(context))
+# -- sizes that a run computes ------------------------------------------------------------------
 
 
-# -- known sizes: tables ------------------------------------------------------------------------
+def _with_sizes(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """The node with scales and sizes, where one of them has to be computed from the other during a
+    run; None for other nodes.
+    """
+    x, region, scales, sizes, *_ = (*context.node.inputs, "", "", "")
+    policy = context.attribute(_POLICY, "stretch")
+    keeps_aspect = policy != "stretch" and _is_given(context, SIZES)
+    if keeps_aspect:
+        known = _numbers(context, SIZES)
+        if known is not None and all(as_int(context.shape(0)[a]) for a in listed_axes(context)):
+            return None
+    elif _is_given(context, SIZES) or _scales(context) is not None:
+        return None
+    attributes = {k: v for k, v in context.node.attributes.items() if k != _POLICY}
+    axes = tuple(listed_axes(context))
+    if keeps_aspect:
+        scales = build(
+            "ResizeScales", x, sizes, domain="webmlc", axes=axes, is_smaller=policy == "not_larger"
+        )
+    sizes = build("ResizeSizes", x, scales, domain="webmlc", axes=axes, rounds=keeps_aspect)
+    return (build("Resize", x, region, scales, sizes, **attributes),)
+
+
+def _one_by_axis(dtype: DType) -> Any:
+    def infer(context: Context) -> tuple[TensorType, ...]:
+        count = len(context.attribute("axes"))
+        if context.rank(1) != 1 or as_int(context.shape(1)[0]) not in (None, count):
+            raise NotSupportedError(f"{context.type(1)} for {count} axes")
+        return (TensorType(dtype, (const(count),)),)
+
+    return infer
+
+
+def _resize_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Each size times its scale, rounded down, or to the closest integer."""
+    scales, before = given(inputs, 1), _listed_sizes(context)
+    half = 0.5 if context.attribute("rounds") else 0.0
+
+    def element(i: Expr) -> Expr:
+        size = select_among(before, i) * scales[i].astype(FLOAT)
+        return call("floor", size + half if half else size).astype(DType.int64)
+
+    return (compute("sizes", context.outputs[0].shape, element),)
+
+
+def _resize_scales(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The smallest or largest quotient of a size after and before, of every axis."""
+    sizes, before = given(inputs, 1), _listed_sizes(context)
+    choose = minimum if context.attribute("is_smaller") else maximum
+    quotients = [sizes[const(i)].astype(FLOAT) / size for i, size in enumerate(before)]
+    return (compute("scales", context.outputs[0].shape, lambda _: fold(choose, quotients)),)
+
+
+def _listed_sizes(context: Context) -> list[Expr]:
+    return [context.shape(0)[a].astype(FLOAT) for a in context.attribute("axes")]
+
+
+# -- tables --------------------------------------------------------------------------------------
 
 
 def _expand(context: Context, builder: Builder) -> tuple[str, ...] | None:
+    _check_modes(context)
+    resized = _with_sizes(context, builder)
+    if resized is not None:
+        return resized
     axes = resized_axes(context)
-    if _has_symbols(context):
-        return None
+    if any(map(_is_of_a_run, axes)):
+        return _filtered(context, builder, axes) if _needs_tables(context) else None
     value = context.node.inputs[0]
     factors = _whole_factors(context, axes)
     if factors is not None:
@@ -211,86 +297,49 @@ def _whole_factors(context: Context, axes: Sequence[Axis]) -> dict[int, int] | N
     return factors
 
 
-def table(context: Context, axis: Axis) -> tuple[Array, Array, Array]:
-    """Indices and weights, [output][taps], and which output positions lie outside the input."""
-    before, after = as_int(axis.before) or 0, as_int(axis.after) or 0
-    scale = axis.scale or 1.0
-    mode = context.attribute("coordinate_transformation_mode", "half_pixel")
-    place = _coordinates(mode, np.arange(after, dtype=np.float64), before, after, scale, axis.roi)
-    beyond = np.zeros(after, bool)
-    if mode == "tf_crop_and_resize":
-        beyond = (place < 0) | (place > before - 1)
-    kind = context.attribute("mode", "nearest")
-    if kind == "nearest":
-        indices = _nearest(context.attribute("nearest_mode", "round_prefer_floor"), place)[:, None]
-        weights = np.ones(indices.shape)
-    else:
-        antialias = bool(context.attribute("antialias", 0)) and scale < 1
-        indices, weights = _taps(
-            kind, place, scale if antialias else 1.0, context.attribute("cubic_coeff_a", -0.75)
-        )
-        if context.attribute("exclude_outside", 0):
-            weights = weights * ((indices >= 0) & (indices < before))
-            weights = weights / weights.sum(axis=1, keepdims=True)
-    weights = weights * ~beyond[:, None]
-    return np.clip(indices, 0, max(before - 1, 0)).astype(np.int32), weights, beyond
+def _needs_tables(context: Context) -> bool:
+    """True of a filter that a kernel cannot write out as one element or a mixture of two."""
+    mode = context.attribute("mode", "nearest")
+    mixes = mode == "linear" and context.dtype(0).is_float
+    options = context.attribute("antialias", 0) or context.attribute("exclude_outside", 0)
+    return mode != "nearest" and bool(not mixes or options)
 
 
-def _coordinates(
-    mode: str, x: Array, before: int, after: int, scale: float, roi: tuple[float, float]
-) -> Array:
-    """Positions in the input, by ONNX's definition of each mode."""
-    start, end = roi
-    match mode:
-        case "half_pixel":
-            return (x + 0.5) / scale - 0.5
-        case "pytorch_half_pixel":
-            return (x + 0.5) / scale - 0.5 if after > 1 else x * 0
-        case "half_pixel_symmetric":
-            adjustment = after / (scale * before)
-            return before / 2 * (1 - adjustment) + (x + 0.5) / scale - 0.5
-        case "align_corners":
-            return x * (before - 1) / (after - 1) if after > 1 else x * 0
-        case "asymmetric":
-            return x / scale
-        case "tf_crop_and_resize":
-            if after == 1:
-                return x * 0 + 0.5 * (start + end) * (before - 1)
-            return start * (before - 1) + x * (end - start) * (before - 1) / (after - 1)
-    raise NotSupportedError(f"coordinate transformation {mode!r}")
+def _filtered(context: Context, builder: Builder, axes: Sequence[Axis]) -> tuple[str, ...]:
+    """The node with a table for each axis, computed during a run."""
+    value, node = context.node.inputs[0], context.node
+    options = bool(context.attribute("antialias", 0) or context.attribute("exclude_outside", 0))
+    crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
+    fill = builder.constant(context.attribute("extrapolation_value", 0.0), context.dtype(0))
+    for axis in axes:
+        indices, weights, *outside = builder.many(
+            "ResizeTable", *node.inputs, outputs=2 + crops, domain="webmlc",
+            **{**node.attributes, "of": axis.axis},
+        )  # fmt: skip
+        if options:
+            total = builder("ReduceSum", weights, builder.constant(np.array([1])), keepdims=1)
+            weights = builder("Div", weights, total)
+        value = builder("Resample", value, indices, weights, domain="webmlc", axis=axis.axis)
+        for positions in outside:
+            others = builder.constant(np.array(_others(axis.axis, context.rank(0)), np.int64))
+            value = builder("Where", builder("Unsqueeze", positions, others), fill, value)
+    return (value,)
 
 
-def _nearest(mode: str, place: Array) -> Array:
-    match mode:
-        case "round_prefer_floor":
-            return np.ceil(place - 0.5).astype(np.int64)
-        case "round_prefer_ceil":
-            return np.floor(place + 0.5).astype(np.int64)
-        case "floor":
-            return np.floor(place).astype(np.int64)
-        case "ceil":
-            return np.ceil(place).astype(np.int64)
-    raise NotSupportedError(f"nearest mode {mode!r}")
+def _table_type(context: Context) -> tuple[TensorType, ...]:
+    shape = _table_positions(context, ()).table_shape
+    types = (TensorType(INDEX, shape), TensorType(FLOAT, shape), TensorType(DType.bool, shape[:1]))
+    return types[: len(context.node.outputs)]
 
 
-def _taps(kind: str, place: Array, scale: float, a: float) -> tuple[Array, Array]:
-    """Taps around each place and their weights; `scale` < 1 widens the filter (antialiasing)."""
-    reach = 1 if kind == "linear" else 2
-    first = math.floor(-reach / scale) + 1
-    offsets = np.arange(first, 2 - first)
-    base = np.floor(place)
-    distance = np.abs((offsets[None, :] - (place - base)[:, None]) * scale)
-    if kind == "linear":
-        weights = np.clip(1 - distance, 0, 1)
-    elif kind == "cubic":
-        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
-        far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-        weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
-    else:
-        raise NotSupportedError(f"resize mode {kind!r}")
-    if scale < 1:
-        weights = weights / weights.sum(axis=1, keepdims=True)
-    return (base[:, None] + offsets[None, :]).astype(np.int64), weights
+def _resize_table(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    return _table_positions(context, inputs).table()
+
+
+def _table_positions(context: Context, inputs: Inputs) -> Positions:
+    """The positions along the axis that a `ResizeTable` is of."""
+    (axis,) = (a for a in resized_axes(context) if a.axis == context.attribute("of"))
+    return _positions(context, inputs, axis)
 
 
 def _resample_type(context: Context) -> tuple[TensorType, ...]:
@@ -338,103 +387,48 @@ def _repeat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("repeat", context.outputs[0].shape, element),)
 
 
-# -- symbolic sizes: positions in the kernel ----------------------------------------------------
+# -- positions in the kernel ---------------------------------------------------------------------
 
 
-def _position(context: Context, axis: Axis, i: Expr) -> Expr:
-    """The position in the input, in float32."""
-    dtype = DType.float32
-    x, before, after = i.astype(dtype), axis.before.astype(dtype), axis.after.astype(dtype)
-    step = before / after if axis.scale is None else Const(1 / axis.scale, dtype)
-    mode = context.attribute("coordinate_transformation_mode", "half_pixel")
-    match mode:
-        case "half_pixel":
-            return (x + 0.5) * step - 0.5
-        case "pytorch_half_pixel":
-            return select(axis.after > 1, (x + 0.5) * step - 0.5, Const(0, dtype))
-        case "align_corners":
-            return x * (before - 1.0) / maximum(after - 1.0, 1.0)
-        case "asymmetric":
-            return x * step
-    raise NotSupportedError(f"coordinate transformation {mode!r} of symbolic sizes")
-
-
-def _rounded(mode: str, place: Expr) -> Expr:
-    match mode:
-        case "round_prefer_floor":
-            return call("ceil", place - 0.5)
-        case "round_prefer_ceil":
-            return call("floor", place + 0.5)
-    return call(mode, place)
-
-
-def _whole_step(context: Context, axis: Axis) -> int | None:
-    """The factor by which nearest repeats elements, for a symbolic size too."""
-    scale = axis.scale
-    if scale is None or not scale.is_integer() or scale < 1:
-        return None
-    mode = context.attribute("coordinate_transformation_mode", "half_pixel")
-    nearest = context.attribute("nearest_mode", "round_prefer_floor")
-    if (mode, nearest) == ("asymmetric", "floor") or mode == "half_pixel":
-        return int(scale) if nearest in ("floor", "round_prefer_floor") else None
-    return None
+def _positions(context: Context, inputs: Inputs, axis: Axis) -> Positions:
+    region, scales, *_ = (*inputs[1:], None, None)
+    return Positions(context, axis, scales, region)
 
 
 def _resize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, kind = given(inputs, 0), context.attribute("mode", "nearest")
-    nearest = context.attribute("nearest_mode", "round_prefer_floor")
+    x = given(inputs, 0)
     shape = list(x.shape)
     for number, axis in enumerate(resized_axes(context)):
         shape[axis.axis] = axis.after
-        name = f"resize_{number}"
-        x = compute(name, shape, _along(context, x, axis, kind, nearest))
+        x = compute(f"resize_{number}", shape, _positions(context, inputs, axis).sample(x))
     return (x,)
-
-
-def _along(context: Context, x: Tensor, axis: Axis, kind: str, nearest: str) -> Any:
-    d, last = axis.axis, canonical(axis.before - 1)
-    whole = _whole_step(context, axis)
-
-    def read(i: Sequence[Expr], at: Expr) -> Expr:
-        inside = minimum(maximum(at.astype(INDEX), 0), last)
-        return x[(*i[:d], inside, *i[d + 1 :])]
-
-    def at_nearest(*i: Expr) -> Expr:
-        if whole is not None and (nearest != "floor" or context.attribute(
-                "coordinate_transformation_mode") == "asymmetric"):  # fmt: skip
-            return x[(*i[:d], i[d] // whole, *i[d + 1 :])]
-        return read(i, _rounded(nearest, _position(context, axis, i[d])))
-
-    def linear(*i: Expr) -> Expr:
-        place = _position(context, axis, i[d])
-        base = call("floor", place)
-        ratio = (place - base).astype(x.dtype)
-        low, high = read(i, base), read(i, base + 1.0)
-        return low + (high - low) * ratio
-
-    return at_nearest if kind == "nearest" else linear
 
 
 X = "float32[1, 2, 3, 4]"
 
 
-def _scales(*values: float) -> Array:
+def _factors(*values: float) -> Array:
     return np.array(values, np.float32)
 
 
 OPS: tuple[Operator, ...] = (
     Operator("Resize", _resize_type, _resize, _expand, kind="injective",
              normalise=_old_form, cases=(
-        case(X, None, _scales(1, 1, 2, 2)), case(X, None, _scales(1, 1, 2, 3), mode="linear"),
-        case(X, None, _scales(1, 1, 0.6, 0.6), mode="linear"),
+        case(X, None, _factors(1, 1, 2, 2)), case(X, None, _factors(1, 1, 2, 3), mode="linear"),
+        case(X, None, _factors(1, 1, 0.6, 0.6), mode="linear"),
         case(X, None, None, np.array([1, 2, 7, 8]), mode="cubic"),
         case(X, None, None, np.array([1, 2, 2, 3]), mode="linear", antialias=1),
         case(X, None, None, np.array([7, 8]), axes=(2, 3), mode="linear",
              coordinate_transformation_mode="align_corners"),
-        case(X, None, _scales(1, 1, 0.8, 0.8), mode="cubic", exclude_outside=1),
+        case(X, None, _factors(1, 1, 0.8, 0.8), mode="cubic", exclude_outside=1),
         case(X, None, None, np.array([1, 2, 7, 8]), nearest_mode="ceil",
              coordinate_transformation_mode="asymmetric"))),
     Operator("Upsample", _resize_type, _resize, _expand, kind="injective", normalise=_old_form),
+    Operator("ResizeSizes", _one_by_axis(DType.int64), _resize_sizes, kind="injective",
+             domain="webmlc"),
+    Operator("ResizeScales", _one_by_axis(FLOAT), _resize_scales, kind="injective",
+             domain="webmlc"),
+    Operator("ResizeTable", _table_type, _resize_table, kind="injective", domain="webmlc"),
     Operator("Repeat", _repeat_type, _repeat, kind="injective", domain="webmlc"),
     Operator("Resample", _resample_type, _resample, kind="reduction", domain="webmlc"),
 )  # fmt: skip

@@ -1,0 +1,224 @@
+"""Positions of Resize as expressions, for sizes and scales that only a run knows.
+
+In: an axis of symbolic sizes, and the node's tensors of scales and regions. Out: the position that
+an output position reads, in float32 and computed as onnxruntime does; for nearest and linear, the
+element itself; for filters of more taps, the tables that `resize_tables` makes of known sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
+from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ops.operator import Context, NotSupportedError
+from webmlc.graph.ops.resize_tables import Axis
+from webmlc.graph.ops.shapes import canonical
+
+FLOAT = DType.float32
+REACH = {"linear": 1, "cubic": 2}
+"""How many taps a filter has on either side."""
+
+_WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
+"""The modes in which nearest with a whole scale repeats each element so many times."""
+
+
+class Positions:
+    """The positions along one axis; `scales` and `regions` are read where the axis has none."""
+
+    def __init__(
+        self, context: Context, axis: Axis, scales: Tensor | None, regions: Tensor | None
+    ) -> None:
+        self.context = context
+        self.axis = axis
+        self.scales = scales
+        self.regions = regions
+        self.mode = context.attribute("coordinate_transformation_mode", "half_pixel")
+        self.before, self.after = axis.before.astype(FLOAT), axis.after.astype(FLOAT)
+
+    @property
+    def scale(self) -> Expr:
+        """How many output positions an input position becomes."""
+        if self.axis.scale is not None:
+            return Const(self.axis.scale, FLOAT)
+        if self.scales is None or as_int(self.scales.shape[0]) == 0:
+            return self.after / self.before
+        return self.scales[const(self.axis.place)].astype(FLOAT)
+
+    def region(self, end: int) -> Expr:
+        """Where the cropped region begins (0) or ends (1), as a share of the input."""
+        if self.axis.roi is not None:
+            return Const(self.axis.roi[end], FLOAT)
+        assert self.regions is not None
+        half = canonical(self.regions.shape[0] // 2)
+        return self.regions[half * end + self.axis.place].astype(FLOAT)
+
+    def at(self, i: Expr) -> Expr:
+        """The position in the input that output position `i` reads."""
+        x, last = i.astype(FLOAT), self.before - 1.0
+        match self.mode:
+            case "half_pixel":
+                return self.unscaled(x + 0.5) - 0.5
+            case "tf_half_pixel_for_nn":
+                return self.unscaled(x + 0.5)
+            case "pytorch_half_pixel":
+                return select(self.axis.after > 1, self.unscaled(x + 0.5) - 0.5, Const(0, FLOAT))
+            case "half_pixel_symmetric":
+                adjustment = self.after / (self.scale * self.before)
+                offset = self.before * 0.5 * (1.0 - adjustment)
+                return offset + (self.unscaled(x + 0.5) - 0.5)
+            case "align_corners":
+                return x * last / maximum(self.after - 1.0, 1.0)
+            case "asymmetric":
+                return self.unscaled(x)
+            case "tf_crop_and_resize":
+                start, end = self.region(0), self.region(1)
+                step = (end - start) * last / maximum(self.after - 1.0, 1.0)
+                middle = (start + end) * 0.5 * last
+                return select(self.axis.after > 1, start * last + x * step, middle)
+        raise NotSupportedError(f"coordinate transformation {self.mode!r}")
+
+    def unscaled(self, x: Expr) -> Expr:
+        """`x / scale`; by a power of two it is a product, which is as exact."""
+        scale = self.axis.scale
+        if scale is not None and math.frexp(scale)[0] == 0.5:
+            return x * Const(1 / scale, FLOAT)
+        return x / self.scale
+
+    def outside(self, place: Expr) -> Expr | None:
+        """The condition that a position lies outside the input, in the mode that fills it there."""
+        if self.mode != "tf_crop_and_resize":
+            return None
+        return (place < 0.0) | (place > self.before - 1.0)
+
+    def inside(self, place: Expr) -> Expr:
+        """The index of a whole position, or the closest one of the input."""
+        return minimum(maximum(place.astype(INDEX), 0), canonical(self.axis.before - 1))
+
+    def filled(self, place: Expr, value: Expr) -> Expr:
+        """The value at a position, or what fills the outside."""
+        outside = self.outside(place)
+        if outside is None:
+            return value
+        fill = Const(self.context.attribute("extrapolation_value", 0.0), FLOAT)
+        return select(outside, fill.astype(value.dtype), value)
+
+    def sample(self, x: Tensor) -> Callable[..., Expr]:
+        """The element of `x` resized along the axis: the nearest one, or a mixture of two."""
+        d, kind = self.axis.axis, self.context.attribute("mode", "nearest")
+        rounding = self.context.attribute("nearest_mode", "round_prefer_floor")
+        repeats = self.repeats(rounding)
+
+        def nearest(*i: Expr) -> Expr:
+            if repeats is not None:
+                return x[(*i[:d], i[d] // repeats, *i[d + 1 :])]
+            place = self.at(i[d])
+            return self.filled(place, read(i, _rounded(rounding, place)))
+
+        def linear(*i: Expr) -> Expr:
+            place = self.at(i[d])
+            base = call("floor", place)
+            low, high = read(i, base), read(i, base + 1.0)
+            return self.filled(place, low + (high - low) * (place - base).astype(x.dtype))
+
+        def read(i: Sequence[Expr], place: Expr) -> Expr:
+            return x[(*i[:d], self.inside(place), *i[d + 1 :])]
+
+        return nearest if kind == "nearest" else linear
+
+    def repeats(self, rounding: str) -> int | None:
+        """How often nearest repeats each element, where that is a whole number known at build
+        time.
+        """
+        scale, whole = self.axis.scale, (self.mode, rounding) in _WHOLE
+        if not whole or scale is None or not scale.is_integer() or scale < 1:
+            return None
+        return int(scale)
+
+    # -- filters of more taps ------------------------------------------------------------
+
+    @property
+    def shrinking(self) -> Expr | None:
+        """The scale by which antialiasing widens a filter; None where it never does."""
+        scale = self.axis.scale
+        if not self.context.attribute("antialias", 0) or (scale is not None and scale >= 1):
+            return None
+        return self.scale if scale is not None else minimum(self.scale, 1.0)
+
+    @property
+    def reach(self) -> Expr:
+        """The taps on either side of a position; at least as many as have a weight."""
+        reach, scale = REACH[self.context.attribute("mode", "nearest")], self.axis.scale
+        if self.shrinking is None:
+            return const(reach)
+        if scale is not None:
+            return const(math.ceil(reach / scale))
+        # What decides `after` is rounded: at least (after - 1/2) / before is the scale.
+        double = self.axis.after * 2 - 1
+        taps = (self.axis.before * (2 * reach) + (double - 1)) // double
+        return canonical(maximum(taps, reach))
+
+    @property
+    def table_shape(self) -> tuple[Expr, Expr]:
+        """Output positions and taps."""
+        return (self.axis.after, canonical(self.reach * 2))
+
+    def table(self) -> tuple[Tensor, ...]:
+        """Indices and weights, [output][taps]; and, in the mode that crops, which positions are
+        outside. The weights are not normalised yet.
+        """
+        shape = self.table_shape
+        shrinking, last = self.shrinking, self.axis.before
+        excludes = bool(self.context.attribute("exclude_outside", 0))
+
+        def index(i: Expr, tap: Expr) -> Expr:
+            return call("floor", self.at(i)).astype(INDEX) + self.offset(tap)
+
+        def weight(i: Expr, tap: Expr) -> Expr:
+            place = self.at(i)
+            distance = call("abs", self.offset(tap).astype(FLOAT) - (place - call("floor", place)))
+            if shrinking is not None:
+                distance = distance * shrinking
+            value = self.filter(distance)
+            if not excludes:
+                return value
+            is_inside = (index(i, tap) >= 0) & (index(i, tap) < last)
+            return select(is_inside, value, Const(0, FLOAT))
+
+        def clipped(i: Expr, tap: Expr) -> Expr:
+            return minimum(maximum(index(i, tap), 0), canonical(last - 1))
+
+        tensors = (compute("indices", shape, clipped), compute("weights", shape, weight))
+        if self.mode != "tf_crop_and_resize":
+            return tensors
+
+        def outside(i: Expr) -> Expr:
+            condition = self.outside(self.at(i))
+            assert condition is not None
+            return condition
+
+        return (*tensors, compute("outside", shape[:1], outside))
+
+    def offset(self, tap: Expr) -> Expr:
+        """The distance of a tap from the position rounded down."""
+        return tap + canonical(1 - self.reach)
+
+    def filter(self, distance: Expr) -> Expr:
+        """The weight of a tap at a distance."""
+        if self.context.attribute("mode") == "linear":
+            return maximum(1.0 - distance, 0.0)
+        a = self.context.attribute("cubic_coeff_a", -0.75)
+        near = ((a + 2) * distance - (a + 3)) * distance * distance + 1.0
+        far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+        return select(distance <= 1.0, near, select(distance < 2.0, far, Const(0, FLOAT)))
+
+
+def _rounded(mode: str, place: Expr) -> Expr:
+    match mode:
+        case "round_prefer_floor":
+            return call("ceil", place - 0.5)
+        case "round_prefer_ceil":
+            return call("floor", place + 0.5)
+    return call(mode, place)
