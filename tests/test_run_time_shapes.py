@@ -36,6 +36,10 @@ SLICE = """g (float[5, 7, 3] x, int64[2] a, int64[2] b) => (float[i, j, k] y) {
 }"""
 BACKWARDS = """g (float[5, 7, 3] x, int64[1] a, int64[1] b) => (float[i, j, k] y)
     <int64[1] axes = {1}, int64[1] steps = {-2}> { y = Slice(x, a, b, axes, steps) }"""
+EMPTY = """g (float[5, 7, 3] x, int64[1] a, int64[1] b) => (float[i, j] y)
+    <float[0, 2] none = {}, int64[1] axes = {0}, int64[1] steps = {-1}> {
+    y = Slice(none, a, b, axes, steps)
+}"""
 EXPAND = """g (float[3, 1] x, int64[3] s) => (float[a, b, c] y) {
     e = Expand(x, s)
     n = Shape(e)
@@ -53,6 +57,7 @@ EXPAND = """g (float[3, 1] x, int64[3] s) => (float[a, b, c] y) {
             [((0, 0), (3, 4)), ((-2, -3), (2**62, -1)), ((4, 4), (2, 2)), ((1, -99), (99, 99))],
         ),
         (BACKWARDS, [((6,), (0,)), ((-1,), (-99,)), ((2,), (5,)), ((99,), (1,))]),
+        (EMPTY, [((0,), (0,)), ((-1,), (-9,)), ((2,), (0,))]),
     ],
 )
 def test_slices_that_a_run_places(tmp_path: Path, text: str, runs: Any) -> None:

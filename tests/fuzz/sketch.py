@@ -140,6 +140,11 @@ class Sketch:
         self.values[name] = np.asarray(array, dtype)
         return name
 
+    def parameter(self, value: Any) -> str:
+        """Integers that a node is told: a constant or, now and then, what only a run knows."""
+        array = np.asarray(value, np.int64)
+        return self.input(array) if self.chance(25) else self.constant(array)
+
     def indices(self, shape: Sequence[int], size: int, lowest: int | None = None) -> str:
         """Indices into a dimension of this size, negative ones included."""
         if size == 0 and np.prod(shape) > 0:

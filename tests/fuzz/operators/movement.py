@@ -43,7 +43,7 @@ def reshape(sketch: Sketch) -> None:
     for axis, (new, old) in enumerate(zip(shape, array.shape, strict=False)):
         if new == old and sketch.chance(50):
             shape[axis] = 0
-    sketch.node("Reshape", x, sketch.constant(shape, np.int64))
+    sketch.node("Reshape", x, sketch.parameter(shape))
 
 
 def flatten(sketch: Sketch) -> None:
@@ -58,7 +58,7 @@ def squeeze(sketch: Sketch) -> None:
     x = any_value(sketch)
     ones = [a for a, n in enumerate(sketch.array(x).shape) if n == 1]
     axes = [a for a in ones if sketch.chance(60)]
-    sketch.node("Squeeze", x, *((sketch.constant(axes, np.int64),) if axes else ()))
+    sketch.node("Squeeze", x, *((sketch.parameter(axes),) if axes else ()))
 
 
 def unsqueeze(sketch: Sketch) -> None:
@@ -68,7 +68,7 @@ def unsqueeze(sketch: Sketch) -> None:
     axes = [sketch.integer(-rank - 1, rank)]
     if sketch.chance(30):
         axes = [0, rank + 1]
-    sketch.node("Unsqueeze", x, sketch.constant(axes, np.int64))
+    sketch.node("Unsqueeze", x, sketch.parameter(axes))
 
 
 def concat(sketch: Sketch) -> None:
@@ -93,7 +93,7 @@ def split(sketch: Sketch) -> None:
     size = array.shape[axis]
     if sketch.chance(50):
         first = sketch.integer(0, size)
-        sizes = sketch.constant([first, size - first], np.int64)
+        sizes = sketch.parameter([first, size - first])
         sketch.node("Split", x, sizes, outputs=2, axis=axis)
         return
     parts = sketch.integer(1, 3)
@@ -115,7 +115,7 @@ def slice_(sketch: Sketch) -> None:
         ends.append(sketch.choose((b, 2**31 - 1, 2**63 - 1)) if sketch.chance(20) else b)
         steps.append(sketch.choose((1, 2, -1, -2, 3)))
     signed = [a - array.ndim if sketch.chance(20) else a for a in axes]
-    inputs = [sketch.constant(v, np.int64) for v in (starts, ends, signed, steps)]
+    inputs = [sketch.parameter(v) for v in (starts, ends, signed, steps)]
     sketch.node("Slice", x, *inputs)
 
 
@@ -130,7 +130,7 @@ def pad(sketch: Sketch) -> None:
         raise Retry
     most = [max(0, min(n - 1, 3)) if mode != "constant" else 3 for n in array.shape]
     pads = [sketch.integer(0, m) for m in most * 2]
-    inputs = [sketch.constant(pads, np.int64)]
+    inputs = [sketch.parameter(pads)]
     if mode == "constant" and sketch.chance(50):
         inputs.append(sketch.constant(1, array.dtype))
     sketch.node("Pad", x, *inputs, mode=mode)
@@ -143,7 +143,7 @@ def expand(sketch: Sketch) -> None:
     shape = [1 if sketch.chance(20) else n for n in shape]
     if sketch.chance(40):
         shape = [sketch.choose((2, 3, 1)), *shape]
-    sketch.node("Expand", x, sketch.constant(shape, np.int64))
+    sketch.node("Expand", x, sketch.parameter(shape))
 
 
 def tile(sketch: Sketch) -> None:
@@ -151,7 +151,7 @@ def tile(sketch: Sketch) -> None:
     x = any_value(sketch, 1)
     repeats = [sketch.choose((1, 2, 3, 0) if sketch.chance(5) else (1, 2, 3))
                for _ in sketch.array(x).shape]  # fmt: skip
-    sketch.node("Tile", x, sketch.constant(repeats, np.int64))
+    sketch.node("Tile", x, sketch.parameter(repeats))
 
 
 def gather(sketch: Sketch) -> None:

@@ -33,7 +33,7 @@ def with_axes(
 ) -> None:
     """The node, with axes as an input or, in older opsets, as an attribute."""
     if len(onnx.defs.get_schema(op, sketch.opset).inputs) > 1:
-        inputs = () if axes is None else (sketch.constant(axes, np.int64),)
+        inputs = () if axes is None else (sketch.parameter(axes),)
         sketch.node(op, x, *inputs, **attributes)
     else:
         sketch.node(op, x, axes=axes, **attributes)
@@ -95,7 +95,7 @@ def along_an_axis(sketch: Sketch, op: str) -> None:
 def scan(sketch: Sketch, op: str) -> None:
     """Running sums and products: forwards, backwards, with or without the element itself."""
     x = sketch.value([d for d in types(op, sketch.opset) if d != "float16"], low=1)
-    axis = sketch.constant(an_axis(sketch, sketch.array(x).ndim), np.int64)
+    axis = sketch.parameter(an_axis(sketch, sketch.array(x).ndim))
     exclusive, reverse = int(sketch.chance(40)), int(sketch.chance(40))
     sketch.node(op, x, axis, exclusive=exclusive, reverse=reverse)
 
@@ -105,7 +105,7 @@ def top_k(sketch: Sketch) -> None:
     x = sketch.value(("float32", "float64", "int32", "int64"), low=1)
     array = sketch.array(x)
     axis = an_axis(sketch, array.ndim)
-    k = sketch.constant([sketch.integer(min(1, array.shape[axis]), array.shape[axis])], np.int64)
+    k = sketch.parameter([sketch.integer(min(1, array.shape[axis]), array.shape[axis])])
     sketch.node("TopK", x, k, outputs=2, axis=axis, largest=sketch.integer(0, 1), sorted=1)
 
 

@@ -119,9 +119,8 @@ def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Of each sliced axis, the first element and how many there are; -1 where the step is 0."""
     shape, starts, ends = (given(inputs, i) for i in range(3))
 
-    def place(bound: Tensor, k: int, step: Expr, end: bool) -> Expr:
+    def place(bound: Tensor, k: int, size: Expr, step: Expr, end: bool) -> Expr:
         value = bound[k]
-        size = shape[context.attribute("axes")[k]].astype(value.dtype)
         nothing = const(0, value.dtype)
         low = _by_sign(step, nothing, nothing - 1) if end else nothing
         high = _by_sign(step, size, size - 1)
@@ -129,13 +128,14 @@ def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     firsts, counts = [], []
     for k, step in enumerate(_steps(context, inputs, starts.dtype)):
-        first, last = place(starts, k, step, False), place(ends, k, step, True)
+        size = shape[context.attribute("axes")[k]].astype(step.dtype)
+        first, last = place(starts, k, size, step, False), place(ends, k, size, step, True)
         distance = _by_sign(step, last - first, first - last)
         stride = _by_sign(step, step, -step)
-        count = maximum((distance + (stride - 1)) // stride, 0)
+        count = minimum(maximum((distance + (stride - 1)) // stride, 0), size)
         if as_int(step) is None:
             count = select(step.equals(0), const(-1, step.dtype), count)
-        firsts.append(first)
+        firsts.append(maximum(first, 0))  # an empty axis has no last element to start from
         counts.append(count)
     return (
         compute("first", starts.shape, lambda k: select_among(firsts, k)),
