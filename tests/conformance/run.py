@@ -73,9 +73,9 @@ def all_cases(group: str = "node") -> dict[str, tuple[str, TestCase]]:
         return {name: (group, case) for name, case in load_group(group).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = collect_testcases(None)
+        test_cases = collect_testcases(None)
     cases: dict[str, tuple[str, TestCase]] = {}
-    for case in found:
+    for case in test_cases:
         plain = case.name.partition("_expanded")[0]
         operator = cases[plain][0] if plain in cases else case.model.graph.node[0].op_type
         cases[case.name] = (operator, case)
@@ -187,9 +187,12 @@ def main() -> None:
                     print(f"{title:12} {outcome.test}: {', '.join(details)}", flush=True)
     report(outcomes, arguments.device)
     if arguments.json is not None:
-        found = {"device": arguments.device, "group": arguments.group}
-        text = json.dumps({**found, "outcomes": [asdict(o) for o in outcomes]}, indent=1)
-        arguments.json.write_text(text + "\n", "utf-8")
+        results = {
+            "device": arguments.device,
+            "group": arguments.group,
+            "outcomes": [asdict(outcome) for outcome in outcomes],
+        }
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     if arguments.pin:
         passing = sorted(outcome.pin for outcome in outcomes if outcome.state == "passed")
         (FOLDER / f"passing_{arguments.device}.txt").write_text("\n".join(passing) + "\n")

@@ -171,10 +171,10 @@ def _types(test: str) -> set[str]:
 @cache
 def _versions() -> dict[tuple[str, str], list[int]]:
     """The opsets at which ONNX changed each operator."""
-    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    versions: dict[tuple[str, str], list[int]] = defaultdict(list)
     for schema in onnx.defs.get_all_schemas_with_history():
-        found[schema.domain, schema.name].append(schema.since_version)
-    return found
+        versions[schema.domain, schema.name].append(schema.since_version)
+    return versions
 
 
 def _opsets(domain: str, name: str) -> str:

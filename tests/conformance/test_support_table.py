@@ -24,9 +24,9 @@ OUTCOMES = {
 def _results(folder: Path) -> list[Path]:
     paths = []
     for device, outcomes in OUTCOMES.items():
-        found = {"device": device, "group": "node", "outcomes": [asdict(o) for o in outcomes]}
+        results = {"device": device, "group": "node", "outcomes": [asdict(o) for o in outcomes]}
         paths.append(folder / f"{device}.json")
-        paths[-1].write_text(json.dumps(found))
+        paths[-1].write_text(json.dumps(results))
     return paths
 
 
