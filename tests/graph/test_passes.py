@@ -113,6 +113,35 @@ def test_unknown_shapes_name_the_value() -> None:
     assert caught.value.values == ("s",)
 
 
+def test_unknown_axes_in_a_branch_name_the_value() -> None:
+    """The branch's shapes are those of every run; the value is the model's, not an expansion's."""
+    model = parse(
+        """g (float[4, 4] x, int64[1] axes, bool c) => (float[a, b] y) {
+            y = If(c) <then_branch = t () => (float[a, b] w) { w = ReduceSum(x, axes) },
+                       else_branch = e () => (float[a, b] w) { w = Identity(x) }>
+        }"""
+    )
+    with pytest.raises(UnknownShapeError, match="axes is computed at run time") as caught:
+        optimise(model)
+    assert caught.value.values == ("axes",)
+
+
+def test_a_size_may_be_one_of_two_numbers() -> None:
+    """Which one, symbols decide; both are integers, though the condition is not."""
+    model = parse(
+        """g (float[n] x) => (int64[a] y) <int64[1] one = {1}, int64[1] two = {2}> {
+            s = Shape(x)
+            is_one = Equal(s, one)
+            size = Where(is_one, two, one)
+            more = Add(size, one)
+            y = ConstantOfShape<value = int64[1] {7}>(more)
+        }"""
+    )
+    module = optimise(model)
+    check(model, module, x=normal(1))
+    check(model, module, x=normal(5))
+
+
 def test_all_unsupported_nodes_are_reported_at_once() -> None:
     model = parse(
         """g (float[4] x) => (float[4] y) {

@@ -256,16 +256,16 @@ class _Inference:
         """The values of the model that a value is computed from, where an expansion or a bind made
         it; else itself.
         """
-        given = {*self.function.inputs, *(o for n in self.function.nodes for o in n.outputs)}
+        values = {*self.function.inputs, *(o for n in self.function.nodes for o in n.outputs)}
         makers = {o: node for node in self.nodes for o in node.outputs}
-        pending, found = [value], dict[str, None]()
+        pending, sources = [value], dict[str, None]()
         while pending:
             name = pending.pop()
-            if name in given or name not in makers:
-                found[name] = None
+            if name in values or name not in makers:
+                sources[name] = None
             else:
-                pending += [i for i in makers[name].inputs if i]
-        return tuple(found)
+                pending += [i for i in makers[name].inputs if i and i not in self.constants]
+        return tuple(sources)
 
     def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
         """The function's outputs, a value for each tensor of a sequence; and the sequences."""

@@ -207,7 +207,7 @@ def _sizes_with_ones(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _axes_last_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(context.dtype(0), tuple(dimensions(context, 1, "the axes' sizes"))),)
+    return (TensorType(context.dtype(0), tuple(dimensions(context, 1, "the shape"))),)
 
 
 def _axes_last(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:

@@ -165,10 +165,8 @@ class Context:
         return object_array((), shape) if shape is not None and 0 in shape else None
 
     def is_decided_by_run(self, index: int) -> bool:
-        """True where the input is present and a value of it is known only at run time."""
-        value = self.value(index)
-        symbolic = value is not None and any(isinstance(e, Expr) for e in value.reshape(-1))
-        return self.has(index) and (value is None or symbolic)
+        """True where the input is present and its value is known only at run time."""
+        return self.has(index) and self.value(index) is None
 
     def known(self, index: int, what: str) -> Value:
         """The input's value; raises `UnknownValueError`, which says `what` it is, where unknown."""
