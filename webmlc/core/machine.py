@@ -27,6 +27,10 @@ MAX_BINDING_BYTES = 128 << 20
 """The bytes of one binding on every WebGPU device: the default limit
 `maxStorageBufferBindingSize`."""
 
+MAX_INVOCATIONS = 256
+"""The invocations of one workgroup on every WebGPU device: the default limit
+`maxComputeInvocationsPerWorkgroup`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:

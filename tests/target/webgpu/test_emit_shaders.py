@@ -120,6 +120,11 @@ def test_what_one_dispatch_cannot_do_is_refused(text: str, message: str) -> None
         emit_shaders({"kernel": parse_function(text)})
 
 
+def test_a_workgroup_too_large_for_webgpu_is_refused() -> None:
+    with pytest.raises(InternalError, match=r"double.*workgroups of \(512, 1, 1\) invocations"):
+        emit_shaders({"double": _lowered(_double(2048), 512)})
+
+
 def test_obstacles_are_named() -> None:
     assert gpu_obstacle(_double(8)) is None
     assert gpu_obstacle(_double(8, "int64")) is None

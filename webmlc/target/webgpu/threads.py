@@ -12,11 +12,13 @@ no section may read what another writes: a dispatch has no barrier across workgr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Const, Expr, as_int, maximum
+from webmlc.core.machine import MAX_INVOCATIONS
 from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import (
     For,
@@ -66,7 +68,9 @@ class Grid:
 
 
 def grid_of(function: LoopFunction) -> Grid:
-    """The grid of a function; raises InternalError where its sections cannot run side by side."""
+    """The grid of a function; raises InternalError where its sections cannot run side by side, or
+    need more invocations than a workgroup has.
+    """
     lets, nests = _parts(function)
     parts = [nest for _, nest in nests]
     _check_independent(function, parts)
@@ -80,6 +84,11 @@ def grid_of(function: LoopFunction) -> Grid:
     sizes = [_extents(function, part, _THREADS) for part in parts]
     size = tuple(max(_literal(function, s[axis]) for s in sizes) for axis in range(3))
     assert len(size) == 3
+    if math.prod(size) > MAX_INVOCATIONS:
+        raise InternalError(
+            f"webgpu: kernel {function.name}: its sections need workgroups of {size} invocations, "
+            f"more than {MAX_INVOCATIONS} together"
+        )
     total = first
     direct = [as_int(extent) for extent in sections[0].blocks]
     if len(sections) == 1 and all(d is not None and d <= LARGEST_GRID for d in direct):

@@ -76,9 +76,15 @@ def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
     schedule.reorder(column[0], *batch, *rows)
     nest = Nest(fold.name, tuple(batch), fuse_all(schedule, rows), column[0], tuple(reduced))
     tile = _tile_for(fold, machine)
-    for part in _split_columns(schedule, nest, tile.columns):
-        for section in _split_rows(schedule, part, tile):
-            _bind(schedule, section, _tile(schedule, section, tile, machine), machine)
+    sections = [
+        (section, _tile(schedule, section, tile, machine))
+        for part in _split_columns(schedule, nest, tile.columns)
+        for section in _split_rows(schedule, part, tile)
+    ]
+    # The sections share their workgroups: what fits beside the widest fits beside all.
+    widest = max(_across(schedule, threads) for _, threads in sections)
+    for section, threads in sections:
+        _bind(schedule, section, threads, max(1, machine.workgroup_size // widest))
     return schedule
 
 
@@ -231,12 +237,17 @@ def _unroll_reduction(schedule: Schedule, loops: list[str]) -> list[str]:
     return [*outer, steps, unrolled]
 
 
-def _bind(schedule: Schedule, nest: Nest, threads: _Threads, machine: Machine) -> None:
-    """Workgroups are blocks of tiles, so that their threads share lines of both operands."""
+def _across(schedule: Schedule, threads: _Threads) -> int:
+    """The tiles of a row that one workgroup computes."""
+    return unroll_factor(schedule.extent(threads.columns), 8)
+
+
+def _bind(schedule: Schedule, nest: Nest, threads: _Threads, down: int) -> None:
+    """Make workgroups of blocks of tiles, at most `down` of them one below the other: their threads
+    share lines of both operands.
+    """
     rows, batch = threads.rows, list(nest.batch)
-    across = unroll_factor(schedule.extent(threads.columns), 8)
-    down = max(1, machine.workgroup_size // across)
-    groups, column = schedule.split(threads.columns, [None, across])
+    groups, column = schedule.split(threads.columns, [None, _across(schedule, threads)])
     outer = [*batch, groups]
     inner = [column]
     if rows is not None:
