@@ -241,7 +241,10 @@ export class WebGpuDevice {
         const view = views.get(tensor);
         return view ? [{ begin, end: last, view }] : [];
       });
-      const onChunk = (/** @type {Uint8Array} */ data, /** @type {number} */ start) => scatter(data, start, destinations);
+      const onChunk = (/** @type {Uint8Array} */ data, /** @type {number} */ start) => {
+        if (this.failure) throw this.failure; // nobody waits for the rest of the download
+        scatter(data, start, destinations);
+      };
       return destinations.length ? streamWeights(base, file, onChunk, onBytes) : undefined;
     });
     await Promise.all(downloads);

@@ -50,7 +50,7 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
   const response = await request(base, path);
   await begin;
   if (!response.body) throw new PackageError(`${path}: the response has no body`);
-  const read = readInto(response.body);
+  const { read, cancel } = readInto(response.body);
   let received = 0;
   /** The next bytes, `length` of them or what is left, in a buffer that is given away for it. */
   const fill = async (/** @type {ArrayBuffer} */ buffer, /** @type {number} */ length) => {
@@ -84,39 +84,45 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
     free.push(buffer);
     return buffer;
   };
-  for (let start = 0; start < bytes; start += size) {
-    if (!free.length && inUse.length === MOST_BUFFERS) await Promise.race(inUse);
-    const length = Math.min(size, bytes - start);
-    const data = await fill(free.pop() ?? new ArrayBuffer(Math.min(size, bytes)), length);
-    if (data.length < length) throw incomplete(path, received, bytes);
-    const used = finish(data, start); // verifying one chunk overlaps with receiving the next
-    inUse.push(used);
-    used.then(() => inUse.splice(inUse.indexOf(used), 1), () => {}); // reported where it is awaited
+  try {
+    for (let start = 0; start < bytes; start += size) {
+      if (!free.length && inUse.length === MOST_BUFFERS) await Promise.race(inUse);
+      const length = Math.min(size, bytes - start);
+      const data = await fill(free.pop() ?? new ArrayBuffer(Math.min(size, bytes)), length);
+      if (data.length < length) throw incomplete(path, received, bytes);
+      const used = finish(data, start); // verifying one chunk overlaps with receiving the next
+      inUse.push(used);
+      used.then(() => inUse.splice(inUse.indexOf(used), 1), () => {}); // reported where it is awaited
+    }
+    await fill(free.pop() ?? new ArrayBuffer(1), 1);
+    if (received > bytes) throw incomplete(path, received, bytes);
+    await Promise.all(inUse);
+  } catch (error) {
+    cancel().catch(() => {});
+    throw error;
   }
-  await fill(free.pop() ?? new ArrayBuffer(1), 1);
-  if (received > bytes) throw incomplete(path, received, bytes);
-  await Promise.all(inUse);
 }
 
 /**
- * Reads a stream into views that are given away for it; where an engine has no byte streams, by a copy.
+ * How to read a stream into views that are given away for it (where an engine has no byte streams, by a copy), and to stop it.
  * @param {ReadableStream<Bytes>} body
- * @returns {(view: Bytes) => Promise<Part>}
+ * @returns {{ read: (view: Bytes) => Promise<Part>, cancel: () => Promise<void> }}
  */
 function readInto(body) {
   try {
     const reader = body.getReader({ mode: "byob" });
-    return (view) => /** @type {Promise<Part>} */ (reader.read(view, { min: view.length }));
+    return { read: (view) => /** @type {Promise<Part>} */ (reader.read(view, { min: view.length })), cancel: () => reader.cancel() };
   } catch {
     const reader = body.getReader();
     let rest = new Uint8Array(0);
-    return async (view) => {
+    const read = async (/** @type {Bytes} */ view) => {
       const { done, value } = rest.length ? { done: false, value: rest } : await reader.read();
       if (done) return { done, value: view.subarray(0, 0) };
       rest = value.subarray(view.length);
       view.set(value.subarray(0, view.length));
       return { done, value: view.subarray(0, value.length) };
     };
+    return { read, cancel: () => reader.cancel() };
   }
 }
 

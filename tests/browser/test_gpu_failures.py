@@ -18,6 +18,9 @@ import pytest
 
 from tests.browser.pages import Page, open_pages
 from tests.packages import WGSL, W, mixed, parts, scaled
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import const
+from webmlc.package.manifest import Buffer
 from webmlc.package.write import write_package
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
@@ -212,6 +215,59 @@ def test_webgpu_names_what_failed(site: Path) -> None:
         for part in case.parts:
             assert part in value["message"], (name, value)
         assert report.errors == [], name
+
+
+SLOW = """async (slice) => {
+  const info = { architecture: "", description: "" };
+  Object.defineProperty(GPUAdapter.prototype, "info", { get: () => info });
+  const downloads = [];
+  const { fetch } = globalThis;
+  globalThis.fetch = async (url, ...args) => {
+    const response = await fetch(url, ...args);
+    if (!`${url}`.endsWith("weights.safetensors")) return response;
+    const bytes = new Uint8Array(await response.arrayBuffer());
+    const download = { total: bytes.length, sent: 0, cancelled: false };
+    downloads.push(download);
+    const body = new ReadableStream({
+      type: "bytes",
+      async pull(controller) {
+        if (downloads.length === 1) await new Promise((resolve) => setTimeout(resolve, 50));
+        if (download.cancelled) return;
+        controller.enqueue(bytes.slice(download.sent, (download.sent += slice)));
+        if (download.sent >= bytes.length) controller.close();
+      },
+      cancel() {
+        download.cancelled = true;
+      },
+    });
+    return new Response(body);
+  };
+  const { load } = await import("/large/webmlc.js");
+  (await load("/large/", { threads: 2 })).dispose();
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  return downloads;
+}"""
+
+
+def test_the_download_of_a_gpu_that_fails_is_stopped(tmp_path: Path) -> None:
+    """Its weights are slow; the second download is the CPU's."""
+    (tmp_path / "index.html").write_text(BLANK)
+    package = parts()
+    large = Buffer("large", DType.float32, (const(6 << 20),), "constant", "large")
+    programs = {
+        device: replace(program, buffers=(*program.buffers, large))
+        for device, program in package.programs.items()
+    }
+    constants = {**package.constants, "large": np.ones(6 << 20, np.float32)}
+    wrong = WGSL.replace("fn relu(", "fn other(")
+    write_package(
+        tmp_path / "large",
+        replace(package, programs=programs, constants=constants, shaders=wrong),
+    )
+    (report,) = open_pages({"/": tmp_path}, Page("/", SLOW, arg=1 << 18))
+    first, second = report.value
+    assert first["cancelled"] and first["sent"] < first["total"]
+    assert not second["cancelled"] and second["sent"] >= second["total"]
 
 
 def test_auto_takes_a_gpu_that_works(site: Path) -> None:
