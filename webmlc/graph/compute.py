@@ -2,8 +2,9 @@
 
 A `Tensor` has a shape, a dtype and a `body` that gives the element at its axes; a placeholder has
 none. A body reads other tensors with `tensor[i, j]` (a `Read`); a reduction folds its `value` over
-`reduce` axes. An operator's `compute` takes input tensors and returns output tensors; fusion
-composes them; `loops.from_graph` turns each remaining stage into a block.
+`reduce` axes; a scatter updates elements one after the other. An operator's `compute` takes input
+tensors and returns output tensors; fusion composes them; `loops.from_graph` turns each remaining
+stage into blocks.
 
     >>> from webmlc.core.expr import const, maximum
     >>> x = placeholder("x", (const(4), const(8)), DType.float32)
@@ -19,12 +20,13 @@ from dataclasses import dataclass, field
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr, as_int
+from webmlc.core.rewrite import walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceAxis:
-    """A reduction variable with its extent."""
+    """A variable that a reduction or a scatter runs along, with its extent."""
 
     var: Var
     extent: Expr
@@ -43,9 +45,35 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Scatter:
+    """Updates of a tensor that starts as `initial` (None: the updates write every element).
+
+    For the values of `axes` in order, the element at `target` becomes `value`, or `combine` of
+    itself and `value`; a target outside the tensor is skipped. Updates that differ along `slices`
+    never touch the same element. Reads of the placeholder `state` are reads of the tensor as the
+    updates before left it.
+    """
+
+    initial: Expr | None
+    slices: tuple[ReduceAxis, ...]
+    axes: tuple[ReduceAxis, ...]
+    target: tuple[Expr, ...]
+    value: Expr
+    combine: str | None
+    state: Tensor
+
+    @property
+    def is_ordered(self) -> bool:
+        """True where an update depends on those before it, not only where two have one target."""
+        roots = (*self.target, self.value)
+        reads = (node for root in roots for node in walk(root) if isinstance(node, Read))
+        return self.combine is not None or any(read.tensor is self.state for read in reads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor: a placeholder (`body` is None), a pointwise stage (`body` is an `Expr`) or a
-    reduction.
+    """A tensor: a placeholder (`body` is None), a pointwise stage (`body` is an `Expr`), a
+    reduction or a scatter.
 
     `axes` has one variable a dimension; `body` is an expression over them. `kept` says that a
     pointwise stage is stored, not computed again by each reader. Tensors are equal by identity.
@@ -55,13 +83,33 @@ class Tensor:
     shape: tuple[Expr, ...]
     dtype: DType
     axes: tuple[Var, ...] = ()
-    body: Expr | Reduction | None = None
+    body: Expr | Reduction | Scatter | None = None
     kept: bool = False
 
     @property
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """The expressions of the body."""
+        match self.body:
+            case None:
+                return ()
+            case Reduction(value=value):
+                return (value,)
+            case Scatter(initial=initial, target=target, value=value):
+                return (*(() if initial is None else (initial,)), *target, value)
+            case body:
+                return (body,)
+
+    @property
+    def sources(self) -> tuple[Tensor, ...]:
+        """The other tensors that the body reads, each once."""
+        reads = (n for root in self.expressions for n in walk(root) if isinstance(n, Read))
+        state = self.body.state if isinstance(self.body, Scatter) else None
+        return tuple(dict.fromkeys(read.tensor for read in reads if read.tensor is not state))
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Expr:
         index = indices if isinstance(indices, tuple) else (indices,)
@@ -132,6 +180,29 @@ def reduce(
     return Tensor(
         name, tuple(shape), value.dtype, axes, Reduction(combine, reduce_axes, value, init)
     )
+
+
+def scatter(
+    name: str,
+    shape: Sequence[Expr],
+    slices: Sequence[Expr],
+    extents: Sequence[Expr],
+    update: Callable[..., tuple[tuple[Expr, ...], Expr]],
+    dtype: DType,
+    initial: Callable[..., Expr] | None = None,
+    combine: str | None = None,
+) -> Tensor:
+    """The tensor that starts as `initial(*axes)` and takes the updates `update(state, *slices,
+    *axes)`, each a target and a value, in order (`Scatter`).
+    """
+    axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
+    along = tuple(ReduceAxis(Var(f"{name}_s{d}"), extent) for d, extent in enumerate(slices))
+    inside = tuple(ReduceAxis(Var(f"{name}_r{d}"), extent) for d, extent in enumerate(extents))
+    state = placeholder(f"{name}_state", shape, dtype)
+    target, value = update(state, *(axis.var for axis in (*along, *inside)))
+    first = None if initial is None else initial(*axes)
+    body = Scatter(first, along, inside, target, value, combine, state)
+    return Tensor(name, tuple(shape), dtype, axes, body)
 
 
 def identity(combine: str, dtype: DType) -> Const:

@@ -23,9 +23,9 @@ import numpy as np
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var
 from webmlc.core.rewrite import evaluate as evaluate_expr
-from webmlc.core.rewrite import rewrite, walk
+from webmlc.core.rewrite import rewrite
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
-from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
+from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, compute, placeholder
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.operator import Context, Operator
 
@@ -63,16 +63,7 @@ def stages(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
             yield tensor
             continue
         stack.append((tensor, True))
-        stack.extend((t, False) for t in read_tensors(tensor) if t not in done)
-
-
-def read_tensors(tensor: Tensor) -> list[Tensor]:
-    """The tensors that a stage reads directly."""
-    body = tensor.body
-    if body is None:
-        return []
-    value = body.value if isinstance(body, Reduction) else body
-    return list(dict.fromkeys(node.tensor for node in walk(value) if isinstance(node, Read)))
+        stack.extend((t, False) for t in tensor.sources if t not in done)
 
 
 def _stage(stage: Tensor, known: Mapping[Tensor, Array], symbols: Mapping[str, int]) -> Array:
@@ -81,6 +72,8 @@ def _stage(stage: Tensor, known: Mapping[Tensor, Array], symbols: Mapping[str, i
     match stage.body:
         case Reduction() as reduction:
             return _reduction(stage, reduction, shape, known, symbols)
+        case Scatter() as updates:
+            return _scatter(stage, updates, shape, known, symbols)
         case Expr() as body:
             grid = _Grid(dict(zip(stage.axes, shape, strict=True)), known, symbols)
             return np.array(np.broadcast_to(grid.value(body), shape), dtype=dtype)
@@ -114,6 +107,43 @@ def _reduction(
         if value.size:
             result = fold(result, value.reshape(shape))
     return np.asarray(result, dtype=stage.dtype.numpy)
+
+
+def _scatter(
+    stage: Tensor,
+    updates: Scatter,
+    shape: tuple[int, ...],
+    known: Mapping[Tensor, Array],
+    symbols: Mapping[str, int],
+) -> Array:
+    """All slices at once; all updates of a slice at once, too, unless one reads the result."""
+    result = np.zeros(shape, stage.dtype.numpy)
+    if updates.initial is not None:
+        grid = _Grid(dict(zip(stage.axes, shape, strict=True)), known, symbols)
+        result[...] = grid.value(updates.initial)
+    arrays = {**known, updates.state: result}
+    slices, axes = (
+        {a.var: int(evaluate_expr(a.extent, symbols)) for a in group}
+        for group in (updates.slices, updates.axes)
+    )
+    in_order = updates.is_ordered and updates.combine is None
+    steps = np.ndindex(*axes.values()) if in_order else iter([()])
+    for step in steps:
+        fixed = dict(zip(axes, step, strict=True)) if in_order else {}
+        grid = _Grid(slices if in_order else slices | axes, arrays, symbols, fixed)
+        *target, value = (
+            np.broadcast_to(grid.value(e), tuple(grid.axes.values())).reshape(-1)
+            for e in (*updates.target, updates.value)
+        )
+        places = [(i >= 0) & (i < n) for i, n in zip(target, shape, strict=True)]
+        inside = np.logical_and.reduce(places) if places else np.ones(value.shape, bool)
+        index = tuple(i[inside] for i in target)
+        if updates.combine is None:
+            result[index] = value[inside]
+        else:
+            fold: Any = SCALAR_OPERATORS[updates.combine].meaning
+            fold.at(result, index, value[inside].astype(result.dtype))
+    return result
 
 
 class _Grid:

@@ -43,7 +43,7 @@ from webmlc.core.rewrite import rewrite, variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
 from webmlc.core.sizes import is_size_operator
-from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
+from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, compute, placeholder
 from webmlc.graph.evaluate import stages
 from webmlc.graph.ops.operator import VALUE_LIMIT, Value, object_array
 
@@ -75,6 +75,8 @@ def _stage(stage: Tensor, known: Mapping[Tensor, Value]) -> Value:
     sizes = [n for n in shape if n is not None]
     if len(sizes) < len(shape) or math.prod(sizes) > VALUE_LIMIT:
         raise _UnknownError
+    if isinstance(stage.body, Scatter):
+        return _scatter(stage, stage.body, sizes, known)
     elements: list[Any] = []
     for position in np.ndindex(*sizes):
         try:
@@ -104,6 +106,34 @@ def _element(stage: Tensor, place: dict[Var, Any], known: Mapping[Tensor, Value]
         case Expr() as body:
             return _value(body, place, known)
     raise _UnknownError
+
+
+def _scatter(
+    stage: Tensor, updates: Scatter, shape: Sequence[int], known: Mapping[Tensor, Value]
+) -> Value:
+    """The updates one by one: each of their targets has to be known."""
+    result = object_array([None] * math.prod(shape), shape)
+    if updates.initial is not None:
+        for position in np.ndindex(*shape):
+            place = dict(zip(stage.axes, position, strict=True))
+            result[position] = _value(updates.initial, place, known)
+    axes = (*updates.slices, *updates.axes)
+    extents = [as_int(axis.extent) for axis in axes]
+    sizes = [n for n in extents if n is not None]
+    if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
+        raise _UnknownError
+    arrays = {**known, updates.state: result}
+    for step in np.ndindex(*sizes):
+        place = {axis.var: i for axis, i in zip(axes, step, strict=True)}
+        target = tuple(_value(index, place, arrays) for index in updates.target)
+        if not all(isinstance(i, int) for i in target):
+            raise _UnknownError
+        if all(0 <= i < n for i, n in zip(target, shape, strict=True)):
+            value = _value(updates.value, place, arrays)
+            both = [result[target], value]
+            combine = updates.combine
+            result[target] = value if combine is None else _apply(combine, both, stage.dtype)
+    return result
 
 
 def _value(root: Expr, place: Mapping[Var, Any], known: Mapping[Tensor, Value]) -> Any:

@@ -36,7 +36,7 @@ from webmlc.core.rewrite import variables
 from webmlc.graph.check_types import check_types
 from webmlc.graph.compute import placeholder
 from webmlc.graph.derive_gradient import GRADIENT, derive_gradient, targets_first
-from webmlc.graph.evaluate import evaluate_node, read_tensors, stages
+from webmlc.graph.evaluate import evaluate_node, stages
 from webmlc.graph.evaluate_symbols import evaluate_symbols
 from webmlc.graph.ir import (
     Array,
@@ -355,7 +355,7 @@ class _Inference:
             self.constants.update(zip((o for o in node.outputs if o), results, strict=True))
             return True
         outputs = row.compute(context, tensors)
-        read = {t for stage in stages(outputs) for t in read_tensors(stage)}
+        read = {t for stage in stages(outputs) for t in stage.sources}
         inputs: dict[Any, Value] = {}
         for i, tensor in enumerate(tensors):
             if tensor in read:

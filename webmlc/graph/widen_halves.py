@@ -26,7 +26,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call
 from webmlc.core.rewrite import walk
-from webmlc.graph.compute import Read, Reduction, Tensor, placeholder
+from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, placeholder
 from webmlc.graph.function_writer import FunctionWriter
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.meaning import compute_node, kind_of, row_of
@@ -159,9 +159,9 @@ def _calculates(root: Tensor) -> bool:
     stack, seen = [root], {root}
     while stack:
         tensor = stack.pop()
-        if isinstance(tensor.body, Reduction):
+        if isinstance(tensor.body, Reduction | Scatter) and tensor.body.combine is not None:
             return True
-        for node in () if tensor.body is None else walk(tensor.body):
+        for node in (node for root in tensor.expressions for node in walk(root)):
             match node:
                 case Call(op=op, args=args) if op != "select" and args[-1].dtype in HALVES:
                     return True

@@ -2,8 +2,9 @@
 
 In: the body of a `fused` node (a graph `Function` whose types are inferred). Out: a `LoopFunction`
 with a block for each stage that has to exist (reductions, outputs, values too dear to compute
-twice); every other pointwise stage is inlined into its readers. No schedule: loops are serial, in
-the order of the axes.
+twice), for a scatter one that writes what it starts as and one that updates that; every other
+pointwise stage is inlined into its readers. No schedule: loops are serial, in the order of the
+axes.
 
     %y = Relu(Conv(%x, %w))  ->  block "conv" (reduction into a temporary), block "relu" (writes %y)
 """
@@ -12,23 +13,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import count
+from operator import and_
 from typing import Literal
 
 import numpy as np
 
 from webmlc.core.bounds import Interval
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int
+from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, const
 from webmlc.core.rewrite import rewrite, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
-from webmlc.graph.compute import Read, Reduction, Tensor, compute, placeholder
+from webmlc.graph.compute import (
+    Read,
+    ReduceAxis,
+    Reduction,
+    Scatter,
+    Tensor,
+    compute,
+    placeholder,
+)
 from webmlc.graph.ir import Function, Node, TensorType
 from webmlc.graph.meaning import MAPS, compute_node, kind_of, pieces_of_node
 from webmlc.graph.pieces import Piece
 from webmlc.loops.ir import (
     Axis,
+    AxisKind,
     Block,
     Buffer,
     For,
@@ -37,6 +49,7 @@ from webmlc.loops.ir import (
     Stmt,
     Store,
     expressions,
+    grid,
     loads,
     seq,
     stores,
@@ -172,21 +185,22 @@ class _Lowering:
                 self.buffers[tensor] = Buffer(self.stage_name(tensor), tensor.shape, tensor.dtype)
                 self.allocations.append(self.buffers[tensor])
             if tensor in self.buffers and tensor.body is not None:
-                statements.append(self.emit_block(tensor, self.buffers[tensor]))
+                statements += self.emit_tensor(tensor, self.buffers[tensor])
         for value, buffer in zip(self.body.outputs, outputs, strict=True):
             if value in pieces:
-                statements += [self.emit_block(p.tensor, buffer, p.offsets) for p in pieces[value]]
+                for piece in pieces[value]:
+                    statements += self.emit_tensor(piece.tensor, buffer, piece.offsets)
             elif (
                 self.buffers[self.tensors[value]] is not buffer
             ):  # an input, or one value returned twice
-                statements.append(self.emit_block(_copy(self.tensors[value]), buffer))
+                statements += self.emit_tensor(_copy(self.tensors[value]), buffer)
         return statements
 
     def must_exist(self, tensor: Tensor, readers: Mapping[Tensor, list[Tensor]]) -> bool:
-        """True for a stage that gets a buffer: a reduction, what an operator keeps, or a dear value
-        that would be computed again and again.
+        """True for a stage that gets a buffer: a reduction, a scatter, what an operator keeps, or a
+        dear value that would be computed again and again.
         """
-        if isinstance(tensor.body, Reduction) or tensor.kept:
+        if isinstance(tensor.body, Reduction | Scatter) or tensor.kept:
             return True
         if tensor.body is None or self.device == "webgpu" or not _is_dear(tensor.body):
             return False
@@ -202,48 +216,64 @@ class _Lowering:
             self.stage_names[tensor] = next(name for name in candidates if name not in taken)
         return self.stage_names[tensor]
 
-    def emit_block(
+    def emit_tensor(
         self, tensor: Tensor, buffer: Buffer, offsets: tuple[Expr, ...] | None = None
-    ) -> Stmt:
-        """The loop nest and block that write `tensor` into `buffer` (at `offsets`, for a piece of
-        it).
-        """
+    ) -> list[Stmt]:
+        """The loop nests that write `tensor` into `buffer` (at `offsets`, for a piece of it)."""
+        spatial = tuple(map(ReduceAxis, tensor.axes, tensor.shape))
         name = self.stage_name(tensor)
-        axes = [
-            (var, extent, "spatial") for var, extent in zip(tensor.axes, tensor.shape, strict=True)
-        ]
-        reduction = tensor.body if isinstance(tensor.body, Reduction) else None
-        if reduction is not None:
-            axes += [(axis.var, axis.extent, "reduce") for axis in reduction.axes]
-        loops, block_axes, renamed = [], [], {}
-        spatial = reduced = 0
-        for var, extent, kind in axes:
-            if kind == "spatial":
-                label, spatial = f"{name}_{spatial}", spatial + 1
-            else:
-                label, reduced = f"{name}_r{reduced}", reduced + 1
-            axis_var = Var(f"v_{label}")
-            renamed[var] = axis_var
-            loops.append((Var(label), extent))
-            block_axes.append(Axis(axis_var, extent, "spatial" if kind == "spatial" else "reduce"))
-        target: tuple[Expr, ...] = tuple(a.var for a in block_axes[: tensor.rank])
+        match tensor.body:
+            case Scatter() as updates:
+                assert offsets is None, tensor.name
+                nests = [self.emit_updates(f"{name}_updates", updates, buffer)]
+                if updates.initial is not None:
+                    first = replace(tensor, body=updates.initial)
+                    self.stage_names[first] = name
+                    nests = [*self.emit_tensor(first, buffer), *nests]
+                return nests
+            case Reduction() as reduction:
+                nest = _Nest(name, spatial, reduction.axes)
+            case _:
+                nest = _Nest(name, spatial, ())
+        target: tuple[Expr, ...] = tuple(nest.renamed[var] for var in tensor.axes)
         ranges: dict[Var, Interval] = {}
         if offsets is not None:
             target = tuple(simplify(v + o) for v, o in zip(target, offsets, strict=True))
-            ranges = _ranges(block_axes)
-        init: Stmt | None = None
-        if reduction is None:
-            assert isinstance(tensor.body, Expr)
-            store = Store(buffer, target, simplify(self.lower(tensor.body, renamed), ranges))
-        else:
-            value = self.lower(reduction.value, renamed)
-            folded = Call(reduction.combine, (buffer[target], value), tensor.dtype)
-            store = Store(buffer, target, folded)
-            init = Store(buffer, target, reduction.init)
-        nest: Stmt = Block(name, tuple(block_axes), tuple(var for var, _ in loops), store, init)
-        for var, extent in reversed(loops):
-            nest = For(var, extent, nest)
-        return nest
+            ranges = _ranges(nest.axes)
+        if isinstance(tensor.body, Reduction):
+            value = self.lower(tensor.body.value, nest.renamed)
+            folded = Call(tensor.body.combine, (buffer[target], value), tensor.dtype)
+            init = Store(buffer, target, tensor.body.init)
+            return [nest.around(Store(buffer, target, folded), init)]
+        assert isinstance(tensor.body, Expr)
+        return [
+            nest.around(
+                Store(buffer, target, simplify(self.lower(tensor.body, nest.renamed), ranges))
+            )
+        ]
+
+    def emit_updates(self, name: str, updates: Scatter, buffer: Buffer) -> Stmt:
+        """The loop nest of a scatter's updates, each guarded by a predicate: its target is inside.
+
+        Its axes are reduce axes, for they run in order; a GPU runs those side by side of which only
+        equal targets would tell the order.
+        """
+        in_order = self.device == "wasm" or updates.is_ordered
+        slices = updates.slices if in_order else (*updates.slices, *updates.axes)
+        nest = _Nest(name, slices, updates.axes if in_order else ())
+        self.buffers[updates.state] = buffer
+        target = tuple(self.lower(index, nest.renamed) for index in updates.target)
+        value = self.lower(updates.value, nest.renamed)
+        if updates.combine is not None:
+            value = Call(updates.combine, (buffer[target], value), buffer.dtype)
+        whole = {(axis.var, axis.extent) for axis in nest.axes}
+        limits = zip(target, buffer.shape, strict=True)
+        inside = [c for i, n in limits if (i, n) not in whole for c in (i >= 0, i < n)]
+        always = const(True, DType.bool)
+        condition = simplify(reduce(and_, inside, always), _ranges(nest.axes))
+        return nest.around(
+            Store(buffer, target, value), predicate=None if condition == always else condition
+        )
 
     def lower(self, value: Expr, renamed: Mapping[Var, Expr]) -> Expr:
         """`value` over block axes: reads of stored stages become loads, reads of others their
@@ -267,6 +297,39 @@ class _Lowering:
             return None
 
         return simplify(rewrite(value, rule))
+
+
+class _Nest:
+    """The loops and the block of a stage: `slices` are its spatial axes, `folded` its reduce axes;
+    `renamed` are the block's variables by the stage's.
+    """
+
+    def __init__(
+        self, name: str, slices: Sequence[ReduceAxis], folded: Sequence[ReduceAxis]
+    ) -> None:
+        self.name = name
+        self.loops: list[tuple[Var, Expr]] = []
+        self.axes: list[Axis] = []
+        self.renamed: dict[Var, Expr] = {}
+        kinds: tuple[tuple[AxisKind, str, Sequence[ReduceAxis]], ...] = (
+            ("spatial", name, slices),
+            ("reduce", f"{name}_r", folded),
+        )
+        for kind, prefix, axes in kinds:
+            for number, axis in enumerate(axes):
+                label = f"{prefix}_{number}" if kind == "spatial" else f"{prefix}{number}"
+                self.loops.append((Var(label), axis.extent))
+                self.axes.append(Axis(Var(f"v_{label}"), axis.extent, kind))
+                self.renamed[axis.var] = self.axes[-1].var
+
+    def around(self, body: Stmt, init: Stmt | None = None, predicate: Expr | None = None) -> Stmt:
+        """The serial loops around a block of this body; `predicate` is over the block's axes."""
+        bindings = tuple(var for var, _ in self.loops)
+        if predicate is not None:
+            values = zip((axis.var for axis in self.axes), bindings, strict=True)
+            predicate = substitute(predicate, dict(values))
+        block = Block(self.name, tuple(self.axes), bindings, body, init, predicate)
+        return grid(tuple(self.loops), block)
 
 
 def _needed(
@@ -327,16 +390,6 @@ def _copy(tensor: Tensor) -> Tensor:
     return Tensor("copy", tensor.shape, tensor.dtype, axes, tensor[axes])
 
 
-def _reads(tensor: Tensor) -> list[Read]:
-    match tensor.body:
-        case None:
-            return []
-        case Reduction(value=value):
-            return [n for n in walk(value) if isinstance(n, Read)]
-        case body:
-            return [n for n in walk(body) if isinstance(n, Read)]
-
-
 def _stages(roots: tuple[Tensor, ...]) -> list[Tensor]:
     """All tensors that `roots` need, producers before readers; an explicit stack."""
     order: dict[Tensor, None] = {}
@@ -349,15 +402,15 @@ def _stages(roots: tuple[Tensor, ...]) -> list[Tensor]:
             order[tensor] = None
             continue
         stack.append((tensor, True))
-        stack.extend((read.tensor, False) for read in reversed(_reads(tensor)))
+        stack.extend((source, False) for source in reversed(tensor.sources))
     return list(order)
 
 
 def _count_readers(order: list[Tensor]) -> dict[Tensor, list[Tensor]]:
     readers: dict[Tensor, list[Tensor]] = {}
     for tensor in order:
-        for read in dict.fromkeys(read.tensor for read in _reads(tensor)):
-            readers.setdefault(read, []).append(tensor)
+        for source in tensor.sources:
+            readers.setdefault(source, []).append(tensor)
     return readers
 
 

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import math
 
+from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
-from webmlc.core.rewrite import walk
-from webmlc.loops.ir import Buffer, LoopFunction, expressions, walk_statements
+from webmlc.core.rewrite import variables, walk
+from webmlc.loops.ir import Block, Buffer, LoopFunction, blocks, expressions, walk_statements
+
+MOST_IN_ORDER = 1024
+"""Updates that one thread does in order: more would keep a GPU waiting for it."""
 
 
 def gpu_obstacle(function: LoopFunction) -> str | None:
@@ -30,7 +34,20 @@ def gpu_obstacle(function: LoopFunction) -> str | None:
         types |= {value.dtype for root in expressions(stmt) for value in walk(root)}
     if DType.float64 in types:
         return "a shader has no values of float64"
+    if any(map(_has_long_order, blocks(function.body))):
+        return "updates that depend on each other, of which one thread would do all"
     return None
+
+
+def _has_long_order(block: Block) -> bool:
+    """True for a block of updates of which a thread would do many, or an unknown number, in order:
+    its reduce axes are no reduction's, so that nothing can divide them.
+    """
+    if block.init is not None:
+        return False
+    extents = [axis.extent for axis in block.axes if axis.kind == "reduce"]
+    most = (bounds(n, dict.fromkeys(variables(n), SYMBOL)).high for n in extents)
+    return math.prod(most) > MOST_IN_ORDER
 
 
 def static_bytes(buffer: Buffer) -> int:

@@ -141,7 +141,7 @@ class Barrier:
 @dataclass(frozen=True, slots=True)
 class Axis:
     """A block axis of `extent` values. `spatial` axes write different elements; `reduce` axes meet
-    in one.
+    in one, or update elements in order.
     """
 
     var: Var

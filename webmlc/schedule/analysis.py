@@ -28,6 +28,7 @@ from webmlc.loops.ir import (
     LoopFunction,
     Stmt,
     Store,
+    blocks,
     child_statements,
     expressions,
     loads,
@@ -229,13 +230,37 @@ def _is_index(node: Expr) -> bool:
 
 def fold_of(block: Block) -> Fold | None:
     """The fold that a reduction block's body is; `None` for another body."""
+    reduced = {axis.var for axis in _reduce_axes(block)}
     match block.body:
         case Store(
             buffer=buffer, indices=indices, value=Call(op=op, args=(Load() as target, value))
         ):
-            if target.buffer == buffer and target.indices == indices and _reduce_axes(block):
+            moves = any(variables(index) & reduced for index in indices)
+            if target.buffer == buffer and target.indices == indices and reduced and not moves:
                 return Fold(op, target, value)
     return None
+
+
+def is_update(block: Block) -> bool:
+    """True for a block whose instances update elements that its axes do not tell apart, or read
+    what others wrote: they run in order along its reduce axes, if it has any.
+    """
+    spatial = {axis.var for axis in block.axes if axis.kind == "spatial"}
+    if _reduce_axes(block):
+        return block.init is None and fold_of(block) is None
+    return any(
+        _reads_memory(index) and variables(index) & spatial
+        for store in stores(block.body)
+        for index in store.indices
+    )
+
+
+def updates_others(function: LoopFunction) -> bool:
+    """True where a block updates what other blocks of the function write or read: it has to be a
+    kernel of its own, which starts when all that they do is done.
+    """
+    every = list(blocks(function.body))
+    return len(every) > 1 and any(map(is_update, every))
 
 
 def _reduce_axes(block: Block) -> tuple[Axis, ...]:

@@ -31,16 +31,18 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.schedule.analysis import updates_others
 from webmlc.schedule.rules import choose_rule
 
 Test = Callable[[LoopFunction, Machine], bool]
 
 
 def fits_dispatch(function: LoopFunction, machine: Machine) -> bool:
-    """True where one dispatch computes the kernel: some rule schedules it, and no reduction folds
-    the results of another, which are many workgroups' work (`factor_reductions`).
+    """True where one dispatch computes the kernel: some rule schedules it, no reduction folds the
+    results of another, which are many workgroups' work (`factor_reductions`), and nothing stands
+    beside updates.
     """
-    if _folds_results(function):
+    if _folds_results(function) or updates_others(function):
         return False
     try:
         choose_rule(name_dimensions(function).function, machine)

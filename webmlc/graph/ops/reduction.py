@@ -17,6 +17,7 @@ from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.axes import cumulate_along, reduce_along
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
@@ -282,25 +283,25 @@ def _cumulative_axis(context: Context) -> int:
 
 
 def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
-    """Each element folds all before it: quadratic, but every element is independent."""
-
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x = given(inputs, 0)
-        axis = _cumulative_axis(context)
-        strict, backward = context.attribute("exclusive", 0), context.attribute("reverse", 0)
-        compare = ("gt" if strict else "ge") if backward else ("lt" if strict else "le")
-        wide = accumulator(x.dtype)
-        neutral = Const(0 if combine == "add" else 1, wide)
+        x, axis = given(inputs, 0), _cumulative_axis(context)
+        size, wide = x.shape[axis], accumulator(x.dtype)
+        backward = bool(context.attribute("reverse", 0))
 
-        def element(*index: Expr) -> Expr:
-            *i, r = index
-            source = x[(*i[:axis], r, *i[axis + 1 :])].astype(wide)
-            return select(call(compare, r, i[axis]), source, neutral)
+        def source(*i: Expr) -> Expr:
+            place = size - 1 - i[axis] if backward else i[axis]
+            return x[(*i[:axis], place, *i[axis + 1 :])].astype(wide)
 
-        total = reduce("cumulative", x.shape, (x.shape[axis],), combine, element)
-        if wide == x.dtype:
+        exclusive = bool(context.attribute("exclusive", 0))
+        total = scan("cumulative", x.shape, axis, combine, source, exclusive)
+
+        def element(*i: Expr) -> Expr:
+            place = size - 1 - i[axis] if backward else i[axis]
+            return total[(*i[:axis], place, *i[axis + 1 :])].astype(x.dtype)
+
+        if wide == x.dtype and not backward:
             return (total,)
-        return (compute("cumulative_out", x.shape, lambda *i: total[i].astype(x.dtype)),)
+        return (compute("cumulative_out", x.shape, element),)
 
     return meaning
 
@@ -338,9 +339,10 @@ OPS: tuple[Operator, ...] = (
     Operator("Hardmax", same_type, _hardmax, _coerced_hardmax, kind="reduction",
              normalise=_coerce_softmax,
              cases=(case(X), case(X, axis=1), case(X, opset=11))),
-    Operator("CumSum", _cumulative_type, _cumulative("add"), cumulate_along,
-             kind="reduction", cases=(
-        case(X, _AXIS_0), case(X, _AXIS_2, reverse=1), case(X, _AXIS_2, exclusive=1))),
-    Operator("CumProd", _cumulative_type, _cumulative("mul"), cumulate_along, kind="reduction",
+    Operator("CumSum", _cumulative_type, _cumulative("add"), cumulate_along, cases=(
+        case(X, _AXIS_0), case(X, _AXIS_2, reverse=1), case(X, _AXIS_2, exclusive=1),
+        case("int32[2, 600] in -9..9", _AXIS_2), case("int32[70000] in -9..9", _AXIS_0, reverse=1),
+        case("int64[300, 3] in -9..9", _AXIS_0, exclusive=1))),
+    Operator("CumProd", _cumulative_type, _cumulative("mul"), cumulate_along,
              cases=(case(X, _AXIS_0), case(X, _AXIS_2, reverse=1, exclusive=1))),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from webmlc.schedule.rules.wasm.kernel import (
     stages,
     strassen,
     transform,
+    updates,
     window,
 )
 from webmlc.schedule.rules.wasm.slabs import slabs
@@ -27,6 +28,7 @@ Rule = Callable[[LoopFunction, Machine], Schedule | None]
 
 RULES: tuple[Rule, ...] = (
     slabs,
+    updates,
     contraction,
     window,
     transform,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.analysis import fold_of, operations
+from webmlc.schedule.analysis import fold_of, is_update, operations
 from webmlc.schedule.rules.wasm.attention import schedule_attention
 from webmlc.schedule.rules.wasm.bands import schedule_bands
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
@@ -20,8 +20,21 @@ from webmlc.schedule.rules.wasm.rows import (
 from webmlc.schedule.rules.wasm.strassen import schedule_strassen
 from webmlc.schedule.rules.wasm.threads import share_work
 from webmlc.schedule.rules.wasm.transform import schedule_transform
+from webmlc.schedule.rules.wasm.updates import schedule_updates
 from webmlc.schedule.rules.wasm.window import schedule_window
 from webmlc.schedule.schedule import Schedule
+
+
+def updates(function: LoopFunction, machine: Machine) -> Schedule | None:
+    """Updates of elements in order. Beside other blocks they stay as they are."""
+    schedule = Schedule(function)
+    names = schedule.blocks()
+    if not any(is_update(schedule.block(name)) for name in names):
+        return None
+    if len(names) > 1:
+        return schedule
+    schedule_updates(schedule, names[0], machine)
+    return _shared(schedule, machine)
 
 
 def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:

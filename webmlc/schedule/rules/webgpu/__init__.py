@@ -17,10 +17,11 @@ from webmlc.schedule.rules.webgpu.contraction import contraction
 from webmlc.schedule.rules.webgpu.pointwise import pointwise
 from webmlc.schedule.rules.webgpu.reduction import reduction
 from webmlc.schedule.rules.webgpu.rows import rows
+from webmlc.schedule.rules.webgpu.updates import updates
 from webmlc.schedule.rules.webgpu.window import window
 from webmlc.schedule.schedule import Schedule
 
 Rule = Callable[[LoopFunction, Machine], Schedule | None]
 
-RULES: tuple[Rule, ...] = (pointwise, contraction, reduction, window, rows)
+RULES: tuple[Rule, ...] = (updates, pointwise, contraction, reduction, window, rows)
 """In order: the first that answers makes the schedule."""

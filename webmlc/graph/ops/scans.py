@@ -1,0 +1,86 @@
+"""Scans: each element folds all that stand before it along an axis.
+
+In blocks of `BLOCK` elements: each full block is folded, what comes before each block is a scan of
+these results, and each block then runs through its elements in order. Blocks are independent, so
+that threads share them, and rounding errors grow with the levels, not with the length.
+
+    x: 0 1 2 3 | 4 5 6 7  ->  blocks: 6 22  ->  before: 0 6  ->  y: 0 1 3 6 | 10 15 21 28
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from webmlc.core.expr import Expr, as_int, call, const, minimum, select
+from webmlc.graph.compute import Tensor, identity, reduce, scatter
+from webmlc.graph.ops.shapes import ONE, ZERO, Shape, canonical
+
+BLOCK = 256
+"""Elements of a block: a thread of a GPU runs through as many, and four levels of them hold
+2^31."""
+
+
+def scan(
+    name: str,
+    shape: Shape,
+    axis: int,
+    combine: str,
+    source: Callable[..., Expr],
+    exclusive: bool,
+) -> Tensor:
+    """`combine` of `source(*index)` over all before each element along `axis`, and, unless it is
+    `exclusive`, of the element itself.
+    """
+    most = as_int(shape[axis])
+    return _scan(name, shape, axis, combine, source, exclusive, shape[axis], most or 1 << 31)
+
+
+def _scan(
+    name: str,
+    shape: Shape,
+    axis: int,
+    combine: str,
+    source: Callable[..., Expr],
+    exclusive: bool,
+    sources: Expr,
+    most: int,
+) -> Tensor:
+    """The scan of a source of `sources` elements along `axis`, which are at most `most`."""
+    size = shape[axis]
+    is_one = most <= BLOCK
+    full = canonical(sources // BLOCK)
+    dtype = source(*(ZERO for _ in shape)).dtype
+    neutral = identity(combine, dtype)
+
+    def sized(count: Expr) -> Shape:
+        return (*shape[:axis], count, *shape[axis + 1 :])
+
+    def at(index: Sequence[Expr], place: Expr) -> tuple[Expr, ...]:
+        return (*index[:axis], place, *index[axis + 1 :])
+
+    def folded(*index: Expr) -> Expr:
+        *block, r = index
+        return source(*at(block, block[axis] * BLOCK + r))
+
+    before: Tensor | None = None
+    if not is_one:
+        totals = reduce(f"{name}_blocks", sized(full), (const(BLOCK),), combine, folded)
+        starts = sized(canonical(full + 1))
+        before = _scan(
+            f"{name}_before", starts, axis, combine, lambda *i: totals[i], True, full, most // BLOCK
+        )
+
+    def update(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
+        *block, r = index
+        place = block[axis] * BLOCK + r
+        first = neutral if before is None else before[tuple(block)]
+        last = state[at(block, place - 1)]
+        if exclusive:
+            total = call(combine, last, source(*at(block, place - 1)))
+            return at(block, place), select(r.equals(0), first, total)
+        start = select(r.equals(0), first, last)
+        return at(block, place), call(combine, start, source(*at(block, place)))
+
+    count = ONE if is_one else canonical((size + (BLOCK - 1)) // BLOCK)
+    length = canonical(minimum(size, BLOCK))
+    return scatter(name, shape, sized(count), (length,), update, dtype)
