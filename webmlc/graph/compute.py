@@ -189,10 +189,10 @@ def scatter(
     extents: Sequence[Expr],
     update: Callable[..., tuple[tuple[Expr, ...], Expr]],
     dtype: DType,
-    initial: Callable[..., Expr] | None = None,
+    initial: Tensor | Expr | None = None,
     combine: str | None = None,
 ) -> Tensor:
-    """The tensor that starts as `initial(*axes)` and takes the updates `update(state, *slices,
+    """The tensor that starts as `initial` and takes the updates `update(state, *slices,
     *axes)`, each a target and a value, in order (`Scatter`).
     """
     axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
@@ -200,7 +200,7 @@ def scatter(
     inside = tuple(ReduceAxis(Var(f"{name}_r{d}"), extent) for d, extent in enumerate(extents))
     state = placeholder(f"{name}_state", shape, dtype)
     target, value = update(state, *(axis.var for axis in (*along, *inside)))
-    first = None if initial is None else initial(*axes)
+    first = initial[axes] if isinstance(initial, Tensor) else initial
     body = Scatter(first, along, inside, target, value, combine, state)
     return Tensor(name, tuple(shape), dtype, axes, body)
 

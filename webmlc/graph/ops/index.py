@@ -1,23 +1,20 @@
 """Indexing rows: gathers, scatters and what else picks elements by position or by other tensors.
 
-Scatters are gathers here: every output element looks for the updates that name it, so that all are
-independent and none races with another.
+A scatter copies the data and updates the copy; of updates with the same target the last wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
-from webmlc.graph.compute import Tensor, compute, identity, reduce
+from webmlc.graph.compute import Tensor, compute, scatter
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import (
+    ONE,
     ZERO,
-    Shape,
     check_shape,
     check_shapes,
     check_single,
@@ -26,6 +23,7 @@ from webmlc.graph.ops.shapes import (
 )
 
 Inputs = tuple[Tensor | None, ...]
+Index = tuple[Expr, ...]
 
 
 def wrapped(index: Expr, size: Expr) -> Expr:
@@ -120,50 +118,10 @@ def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("gather_nd", context.outputs[0].shape, element),)
 
 
-_COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
-
-
-def _scattered(
-    name: str,
-    context: Context,
-    data: Tensor,
-    extents: Shape,
-    matches: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr],
-    update: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Expr],
-) -> Tensor:
-    """Every element of `data`, combined with the updates `u` (over `extents`) that match it.
-
-    Without a reduction the last matching update wins: its number is found first.
-    """
-    rank = data.rank
-    combine = _COMBINE.get(context.attribute("reduction", "none"))
-    if combine is not None:
-        neutral = identity(combine, data.dtype)
-
-        def contribution(*index: Expr) -> Expr:
-            i, u = index[:rank], index[rank:]
-            return select(matches(i, u), update(i, u), neutral)
-
-        total = reduce("updates", data.shape, extents, combine, contribution)
-        return compute(name, data.shape, lambda *i: call(combine, data[i], total[i]))
-
-    def number(*index: Expr) -> Expr:
-        i, u = index[:rank], index[rank:]
-        flat: Expr = ZERO
-        for v, size in zip(u, extents, strict=True):
-            flat = flat * size + v
-        return select(matches(i, u), flat, const(-1))
-
-    last = reduce("last", data.shape, extents, "max", number)
-
-    def element(*i: Expr) -> Expr:
-        rest, u = last[i], []
-        for size in reversed(extents):
-            u.append(rest % size)
-            rest = rest // size
-        return select(last[i] >= 0, update(i, tuple(u[::-1])), data[i])
-
-    return compute(name, data.shape, element)
+def _combine(context: Context) -> str | None:
+    """What a scatter does with an element and its update: None replaces it."""
+    reduction = str(context.attribute("reduction", "none"))
+    return None if reduction == "none" else reduction
 
 
 def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:
@@ -173,21 +131,20 @@ def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Lines along the axis are independent; in each the updates are in order."""
     data, indices, updates = (given(inputs, i) for i in range(3))
     axis = context.axis(0)
+    lines = tuple(ONE if d == axis else size for d, size in enumerate(indices.shape))
 
-    def at(i: tuple[Expr, ...], u: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return (*i[:axis], u[0], *i[axis + 1 :])
-
-    def matches(i: tuple[Expr, ...], u: tuple[Expr, ...]) -> Expr:
-        inside = call("eq", wrapped(indices[at(i, u)], data.shape[axis]), i[axis])
-        for d in range(data.rank):
-            if d != axis and indices.shape[d] != data.shape[d]:
-                inside = (i[d] < indices.shape[d]) & inside
-        return inside
+    def update(_: Tensor, *index: Expr) -> tuple[Index, Expr]:
+        *line, u = index
+        source = (*line[:axis], u, *line[axis + 1 :])
+        place = wrapped(indices[source], data.shape[axis])
+        return (*line[:axis], place, *line[axis + 1 :]), updates[source]
 
     extents = (indices.shape[axis],)
-    return (_scattered("scatter", context, data, extents, matches, lambda i, u: updates[at(i, u)]),)
+    combine = _combine(context)
+    return (scatter("scatter", data.shape, lines, extents, update, data.dtype, data, combine),)
 
 
 def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
@@ -197,21 +154,18 @@ def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The axes that no index names are independent; along the others the updates are in order."""
     data, indices, updates = (given(inputs, i) for i in range(3))
     depth = _depth(context)
+    slices, extents = data.shape[depth:], indices.shape[:-1]
 
-    def matches(i: tuple[Expr, ...], u: tuple[Expr, ...]) -> Expr:
-        found: Expr = const(True, DType.bool)
-        for k in range(depth):
-            found = found & call("eq", wrapped(indices[(*u, const(k))], data.shape[k]), i[k])
-        return found
+    def update(_: Tensor, *index: Expr) -> tuple[Index, Expr]:
+        i, u = index[: len(slices)], index[len(slices) :]
+        place = (wrapped(indices[(*u, const(k))], data.shape[k]) for k in range(depth))
+        return (*place, *i), updates[(*u, *i)]
 
-    extents = indices.shape[:-1]
-    return (
-        _scattered(
-            "scatter_nd", context, data, extents, matches, lambda i, u: updates[(*u, *i[depth:])]
-        ),
-    )
+    combine = _combine(context)
+    return (scatter("scatter_nd", data.shape, slices, extents, update, data.dtype, data, combine),)
 
 
 def _one_hot_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
@@ -325,12 +279,12 @@ OPS: tuple[Operator, ...] = (
     Operator("GatherND", _gather_nd_type, _gather_nd, kind="injective", cases=(
         case(X, np.array([[0, 1], [2, -1]])), case(X, np.array([[1], [0]])),
         case("float32[2, 3, 4]", np.array([[1], [0]]), batch_dims=1))),
-    Operator("ScatterElements", _scatter_elements_type, _scatter_elements, kind="reduction", cases=(
+    Operator("ScatterElements", _scatter_elements_type, _scatter_elements, cases=(
         case(X, INDICES, "float32[2, 2]"), case(X, INDICES, "float32[2, 2]", axis=1),
         case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="add"),
         case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="max"))),
-    Operator("Scatter", _scatter_elements_type, _scatter_elements, kind="reduction"),
-    Operator("ScatterND", _scatter_nd_type, _scatter_nd, kind="reduction", cases=(
+    Operator("Scatter", _scatter_elements_type, _scatter_elements),
+    Operator("ScatterND", _scatter_nd_type, _scatter_nd, cases=(
         case(X, [[0], [2]], "float32[2, 4]"), case(X, [[0, 1], [2, 3]], "float32[2]"),
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
     Operator("OneHot", _one_hot_type, _one_hot, _one_hot_expanded, kind="injective", cases=(
