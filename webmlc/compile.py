@@ -40,7 +40,7 @@ from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Module, print_function
 from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
-from webmlc.graph.split_concats import split_concats
+from webmlc.graph.split_operands import split_operands
 from webmlc.graph.split_large_constants import split_large_constants
 from webmlc.graph.use_attention import use_attention
 from webmlc.graph.use_byte_products import use_byte_products
@@ -166,8 +166,7 @@ def _kernels_of(module: Module, device: Device, watch: Watcher) -> Module:
         module = _seen(watch, "wasm: use attention", use_attention(module))
         module = _seen(watch, "wasm: use byte products", use_byte_products(module))
         module = _seen(watch, "wasm: use strassen", use_strassen(module))
-    else:
-        module = _seen(watch, "webgpu: split concats", split_concats(module, limits))
+    module = _seen(watch, f"{device}: split operands", split_operands(module, limits))
     module = _seen(watch, f"{device}: fuse", fuse(module, limits))
     if device == "wasm":
         module = _seen(watch, "wasm: concat in place", concat_in_place(module))

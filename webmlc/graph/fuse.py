@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import keyword
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,10 @@ from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
 
 POINTWISE = MAPS | {"injective"}
+MAX_NODES = 64
+"""Nodes of one kernel: all that is done to its expressions takes time and code in proportion, some
+of it more. The largest kernel of the models that we know has 58 (a quantised LSTM).
+"""
 _LOOK_AHEAD = 24
 _COPY = 1 << 18
 """Bytes of a map that a kernel which pads it, too, must save copying: it has some two hundred bytes
@@ -37,11 +42,12 @@ more of code, and no other shares them.
 
 @dataclass(frozen=True, slots=True)
 class FusionLimits:
-    """What one kernel may hold: `buffers` bounds its parameters (8 storage buffers on a default
-    WebGPU device), `binding_bytes` the bytes of each; `pads` lets a contraction or reduction write
-    into the padded map of what follows.
+    """What one kernel may hold: `nodes` bounds its code, `buffers` its parameters (8 storage buffers
+    on a default WebGPU device), `binding_bytes` the bytes of each; `pads` lets a contraction or
+    reduction write into the padded map of what follows.
     """
 
+    nodes: int = MAX_NODES
     buffers: int = 64
     binding_bytes: int = 1 << 32
     pads: bool = False
@@ -70,11 +76,13 @@ class _Fusion:
     makers: dict[str, Node] = field(default_factory=dict)
     position: dict[Node, int] = field(default_factory=dict)
     symbolic: dict[str, Node] = field(default_factory=dict)
+    returned: frozenset[str] = frozenset()
     bound: BoundSymbols = field(init=False)
     scope: Scope = field(init=False)
 
     def run(self) -> Function:
         self.scope = Scope.of(self.function)
+        self.returned = frozenset(self.function.outputs)
         self.users = consumers(self.function)
         self.makers = producers(self.function)
         self.position = {node: p for p, node in enumerate(self.function.nodes)}
@@ -128,7 +136,7 @@ class _Fusion:
         """Let the group write its result where a `Pad` that alone reads it would copy it to."""
         live = self.live_out(group)
         readers = self.users.get(live[0], ()) if len(live) == 1 else ()
-        if not self.limits.pads or len(readers) != 1 or live[0] in self.function.outputs:
+        if not self.limits.pads or len(readers) != 1 or live[0] in self.returned:
             return
         (pad,) = readers
         known = self.scope.type_of(live[0])
@@ -140,7 +148,7 @@ class _Fusion:
         if None not in sizes and math.prod(filter(None, sizes)) * known.dtype.bytes < _COPY:
             return
         data = placeholder(live[0], known.shape, known.dtype)
-        if pieces_of_node(pad, self.function, (data,)) and self.fits_limits([*group, pad]):
+        if pieces_of_node(pad, self.scope, (data,)) and self.fits_limits([*group, pad]):
             group.append(pad)
             self.groups[pad] = group
 
@@ -156,11 +164,15 @@ class _Fusion:
                     self.groups[maker] = group
 
     def followers(self, value: str) -> Iterator[Node]:
-        """The nodes that depend on `value` within a short distance, in topological order."""
+        """The nodes that depend on `value` within a short distance, in topological order; no
+        readers of what more nodes read than a kernel may have: that leaves every kernel.
+        """
         seen: dict[Node, None] = {}
         front = [value]
         while front and len(seen) < _LOOK_AHEAD:
-            readers = [n for v in front for n in self.users.get(v, ()) if n not in seen]
+            users = (self.users.get(v, ()) for v in front)
+            few = (nodes for nodes in users if len(nodes) <= self.limits.nodes)
+            readers = [n for nodes in few for n in nodes if n not in seen]
             seen.update(dict.fromkeys(readers))
             front = [o for n in readers if kind_of(n) in POINTWISE for o in n.outputs if o]
         return iter(sorted(seen, key=self.position.__getitem__))
@@ -178,16 +190,18 @@ class _Fusion:
         """Values made in the group that are read outside it or returned."""
         members = set(group)
         made = [o for node in members for o in node.outputs if o]
-        returned = set(self.function.outputs)
         return [
-            v for v in made if v in returned or any(u not in members for u in self.users.get(v, ()))
+            v
+            for v in made
+            if v in self.returned or any(u not in members for u in self.users.get(v, ()))
         ]
 
     def fits_limits(self, group: list[Node]) -> bool:
-        """True where the kernel's buffers stay within the limits; one-element constants need no
-        buffer.
+        """True where the kernel's nodes and buffers stay within the limits; one-element constants
+        need no buffer.
         """
-        return len(self.inputs_of(group)) + 1 <= self.limits.buffers
+        few = len(group) <= self.limits.nodes
+        return few and len(self.inputs_of(group)) + 1 <= self.limits.buffers
 
     def inputs_of(self, group: list[Node]) -> list[str]:
         """Values the group reads from outside, in order of first use, without one-element
@@ -213,14 +227,14 @@ class _Fusion:
         Windows (the pools of domain `webmlc`) read an element many times and take nothing; what
         rearranges elements is better written once than computed in every stage of a reduction.
         """
-        queue = [i for node in group for i in node.inputs if i]
+        queue = deque(i for node in group for i in node.inputs if i)
         while queue:
-            maker = self.makers.get(queue.pop(0))
+            maker = self.makers.get(queue.popleft())
             if maker is None or maker in self.groups or not fits(maker):
                 continue
             members = set(group)
             only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))
-            if not only_here or any(o in self.function.outputs for o in maker.outputs):
+            if not only_here or not self.returned.isdisjoint(maker.outputs):
                 continue
             if not self.fits_limits([maker, *group]):
                 continue

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.compute import Tensor
-from webmlc.graph.ir import Array, Function, Node, TensorType
+from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops import OPS
 from webmlc.graph.ops.operator import FusionKind, NotSupportedError, Operator, Scope
 from webmlc.graph.pieces import PIECES, Piece
@@ -40,12 +40,12 @@ def infer_node(
         return row_of(node).infer(Scope(types, constants, {}).context(node))
 
 
-def compute_node(node: Node, function: Function, tensors: Tensors) -> tuple[Tensor, ...]:
-    """The node's output tensors over its input tensors."""
+def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ...]:
+    """The node's output tensors over its input tensors; `scope` is its function's."""
     meaning = row_of(node).compute
     assert meaning is not None, f"{node.op} has no compute; it should have been expanded"
     with _reported(node):
-        return meaning(Scope.of(function).context(node), tensors)
+        return meaning(scope.context(node), tensors)
 
 
 @contextmanager
@@ -57,9 +57,9 @@ def _reported(node: Node) -> Iterator[None]:
         raise UnsupportedError((Unsupported(node.name, node.op, str(error)),)) from error
 
 
-def pieces_of_node(node: Node, function: Function, tensors: Tensors) -> tuple[Piece, ...] | None:
+def pieces_of_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Piece, ...] | None:
     """The node's one output as parts that are written one after the other, where it has that
-    form.
+    form; `scope` is its function's.
     """
     rule = PIECES.get((node.domain, node.op))
-    return None if rule is None else rule(Scope.of(function).context(node), tensors)
+    return None if rule is None else rule(scope.context(node), tensors)

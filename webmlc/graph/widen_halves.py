@@ -92,7 +92,7 @@ class _Widening(FunctionWriter):
         """
         known = [self.scope.type_of(value) if value else None for value in node.inputs]
         tensors = [None if t is None else placeholder("x", t.shape, t.dtype) for t in known]
-        results = compute_node(node, self.source, tuple(tensors))
+        results = compute_node(node, self.scope, tuple(tensors))
         return not any(map(_calculates, results))
 
     def widened(self, node: Node) -> bool:

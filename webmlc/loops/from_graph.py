@@ -37,6 +37,7 @@ from webmlc.graph.compute import (
 )
 from webmlc.graph.ir import Function, Node, TensorType
 from webmlc.graph.meaning import MAPS, compute_node, kind_of, pieces_of_node
+from webmlc.graph.ops.operator import Scope
 from webmlc.graph.pieces import Piece
 from webmlc.loops.ir import (
     Axis,
@@ -142,16 +143,17 @@ class _Lowering:
         pieces.
         """
         pieces: dict[str, tuple[Piece, ...]] = {}
+        scope = Scope.of(self.body)
         for node in self.body.nodes:
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
             output, in_parts = node.outputs[0], self.device == "wasm" or node.op == "Put"
-            parts = pieces_of_node(node, self.body, inputs) if in_parts else None
+            parts = pieces_of_node(node, scope, inputs) if in_parts else None
             if parts is not None:
                 inside = pieces.get(node.inputs[0], ()) if node.op == "Put" else ()
                 pieces[output] = _moved(inside, parts[0].offsets) if inside else parts
                 if output in self.body.outputs:
                     continue
-            results = compute_node(node, self.body, inputs)
+            results = compute_node(node, scope, inputs)
             for value, tensor in zip(node.outputs, results, strict=False):
                 if value:
                     self.tensors[value] = tensor

@@ -1,4 +1,4 @@
-"""Concats of many parts: as many kernels as bindings ask for, and the same result."""
+"""Nodes of many operands: as many kernels as bindings ask for, and the same result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.graph.graphs import module
 from webmlc.graph.evaluate_module import evaluate_module
 from webmlc.graph.fuse import FusionLimits
-from webmlc.graph.split_concats import split_concats
+from webmlc.graph.split_operands import split_operands
 
 
 def _text(count: int, size: str = "3") -> str:
@@ -19,7 +19,7 @@ def _text(count: int, size: str = "3") -> str:
 
 @pytest.mark.parametrize(("count", "kernels"), [(7, 1), (8, 2), (20, 4), (60, 12)])
 def test_no_concat_binds_more_than_the_limit(count: int, kernels: int) -> None:
-    made = split_concats(module(_text(count)), FusionLimits(buffers=8))
+    made = split_operands(module(_text(count)), FusionLimits(buffers=8))
     assert [node.op for node in made.main.nodes] == ["Concat"] * kernels
     assert max(len(node.inputs) for node in made.main.nodes) <= 7
     rng = np.random.default_rng(0)
@@ -30,6 +30,6 @@ def test_no_concat_binds_more_than_the_limit(count: int, kernels: int) -> None:
 
 
 def test_lengths_may_be_symbolic() -> None:
-    made = split_concats(module(_text(9, "n")), FusionLimits(buffers=8))
+    made = split_operands(module(_text(9, "n")), FusionLimits(buffers=8))
     first = made.main.nodes[0]
     assert str(made.main.type(first.outputs[0])) == "float32[2, n * 7]"
