@@ -172,6 +172,21 @@ export function checkRequirements(manifest, symbols, fresh) {
   }
 }
 
+/**
+ * An error, with the node, where a run counted indices out of range.
+ * @param {Manifest} manifest
+ * @param {Map<string, Uint8Array>} values
+ */
+export function checkCounts(manifest, values) {
+  for (const [buffer, nodes] of manifest.checks) {
+    const counts = new Int32Array(/** @type {Uint8Array} */ (values.get(buffer)).slice().buffer);
+    for (const [i, node] of nodes.entries()) {
+      const are = counts[i] === 1 ? "is" : "are";
+      if (counts[i]) throw new InputError(`node "${node}": with these inputs ${counts[i]} of its indices ${are} out of range`);
+    }
+  }
+}
+
 /** Where the symbols come from, or those of these names. @param {Manifest} manifest @param {Symbols} symbols @param {Set<string>} [names] */
 function origins(manifest, symbols, names) {
   const chosen = manifest.symbols.filter(({ name }) => names?.has(name) ?? true);

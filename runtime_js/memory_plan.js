@@ -127,6 +127,11 @@ function written(step) {
   return step.arguments.slice(step.arguments.length - step.outputs);
 }
 
+/** The buffers that hosts read after a run: those of outputs and of checks. @param {Manifest} manifest @returns {Set<string>} */
+function resultBuffers({ outputs, checks }) {
+  return new Set([...outputs.map((o) => o.buffer), ...checks.map(([buffer]) => buffer)]);
+}
+
 /**
  * The program's segments with what crosses between host and device around each.
  * @param {Manifest} manifest
@@ -135,7 +140,7 @@ function written(step) {
  */
 export function stages(manifest, own) {
   const program = /** @type {Program} */ (manifest.programs[own]);
-  const outputs = new Set(manifest.outputs.map((o) => o.buffer));
+  const outputs = resultBuffers(manifest);
   const constants = new Set(program.buffers.filter(isResident).map((b) => b.name));
   /** @type {Record<Device, Set<string>>} */
   const valid = { wasm: new Set(), webgpu: new Set() };
@@ -327,7 +332,7 @@ function loadLifetimes(manifest, own, device) {
   const early = runs(program).filter((run) => run.once);
   if (!early.length || device !== "wasm") return spans;
   const once = (/** @type {number} */ i) => early.some(({ first, last }) => first <= i && i < last);
-  const outputs = new Set(manifest.outputs.map((o) => o.buffer));
+  const outputs = resultBuffers(manifest);
   const here = usedOn(program, device, own);
   /** @type {Map<string, number[]>} */
   const users = new Map(program.buffers.map(({ name }) => [name, []]));

@@ -2,7 +2,7 @@
 
 import { fromData, InputError, InternalError, PackageError, toData, WebmlcError } from "./errors.js";
 import { arrayOf } from "./dtypes.js";
-import { bind, bindFromMemory, checkRequirements, fetchManifest, shapeOf } from "./manifest.js";
+import { bind, bindFromMemory, checkCounts, checkRequirements, fetchManifest, shapeOf } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { isNode, sharingObstacle } from "./platform.js";
 import { neededFiles } from "./sizes.js";
@@ -202,6 +202,7 @@ export class Model {
   run(inputs) {
     return this.#enqueue(async () => {
       const { symbols, values, taken } = await this.#execute(inputs);
+      checkCounts(this.#manifest, values);
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);

@@ -101,6 +101,8 @@ export interface Manifest {
   sequences?: Record<string, string[] | null>;
   /** What symbols must fulfil: `left` is "equal" to `right`, "at most" as large, or equal unless one of them ("broadcast") or the left one ("stretch") is 1. */
   requirements: [rule: string, left: Size, right: Size, node: string][];
+  /** Buffers of int32: for each node, how many of its indices are out of range. */
+  checks: [buffer: string, nodes: string[]][];
   weights: { bytes: number; files: WeightFile[] };
   files: Record<string, { bytes: number; sha256: string }>;
   programs: Partial<Record<Device, Program>>;

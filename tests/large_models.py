@@ -64,9 +64,7 @@ def _model(
     domains = [helper.make_opsetid("", OPSET)]
     if functions:
         domains.append(helper.make_opsetid("local", 1))
-    return helper.make_model(
-        graph, opset_imports=domains, functions=list(functions), ir_version=10
-    )
+    return helper.make_model(graph, opset_imports=domains, functions=list(functions), ir_version=10)
 
 
 def _inputs(n: int) -> list[str]:
@@ -386,7 +384,11 @@ def main(arguments: list[str]) -> None:
         name, size, target = arguments[:3]
         print(measure(name, int(size), cast(Target, target)))
         return
-    target = cast(Target, arguments.pop(0)) if arguments[:1] in (["wasm"], ["webgpu"], ["both"]) else "wasm"
+    target = (
+        cast(Target, arguments.pop(0))
+        if arguments[:1] in (["wasm"], ["webgpu"], ["both"])
+        else "wasm"
+    )
     once = "--once" in arguments
     words = [a for a in arguments if a != "--once"]
     sizes = [int(w) for w in words if w.isdigit()]

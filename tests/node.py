@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +33,8 @@ def tensor(array: Any) -> dict[str, Any]:
     numbers = array.ravel().astype(int) if array.dtype == bool else array.ravel()
     data = [str(n) if array.dtype.itemsize == 8 else n for n in numbers.tolist()]
     return {"dtype": str(array.dtype), "shape": list(array.shape), "data": data}
+
+
+def as_tensors(feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a run as the script reads them."""
+    return {name: tensor(array) for name, array in feeds.items()}

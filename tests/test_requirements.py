@@ -6,11 +6,9 @@ these, up to quotation marks. onnxruntime refuses them, too.
 
 from __future__ import annotations
 
-import json
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -19,11 +17,11 @@ import pytest
 from onnx import parser
 
 import webmlc
+from tests.node import as_tensors, in_node
 from webmlc.core.errors import InputError
 from webmlc.package.manifest import Manifest
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
-RUN_ONCE = Path(__file__).parent / "js" / "run_once.mjs"
 
 Feeds = dict[str, np.ndarray]
 
@@ -218,21 +216,7 @@ def test_sizes_that_do_not_fit_are_refused(
 def test_the_javascript_runtime_says_the_same(packages: dict[str, Path], name: str) -> None:
     case = CASES[name]
 
-    def tensors(feeds: Feeds) -> dict[str, Any]:
-        return {
-            name: {"dtype": str(a.dtype), "shape": a.shape, "data": a.reshape(-1).tolist()}
-            for name, a in feeds.items()
-        }
-
-    done = subprocess.run(
-        ["node", str(RUN_ONCE), str(packages[name])],
-        input=json.dumps([tensors(case.fails), tensors(case.fits)]),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    refused, outputs = json.loads(done.stdout)
+    refused, outputs = in_node(packages[name], [as_tensors(case.fails), as_tensors(case.fits)])
     assert refused["code"] == "input"
     assert "error" not in outputs
     assert plain(refused["error"]) == plain(case.error)

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 import webmlc
 from tests.against_onnxruntime import ERRORS_ONLY
-from tests.node import in_node, tensor
+from tests.node import as_tensors, in_node
 from webmlc.core.errors import UnsupportedError
 
 SHAPES = [
@@ -194,7 +194,7 @@ def test_the_javascript_runtime_resizes(tmp_path: Path) -> None:
         for b, a in SHAPES
     ]
     loaded = webmlc.load(tmp_path)
-    results = in_node(tmp_path, [{n: tensor(a) for n, a in feed.items()} for feed in feeds])
+    results = in_node(tmp_path, [as_tensors(feed) for feed in feeds])
     for feed, result in zip(feeds, results, strict=True):
         for name, want in loaded.run(feed).items():
             assert result[name]["shape"] == list(want.shape)

@@ -14,7 +14,7 @@ import pytest
 
 import webmlc
 from tests.against_onnxruntime import check, parse
-from tests.node import in_node, tensor
+from tests.node import as_tensors, in_node
 from webmlc.core.errors import InputError
 from webmlc.package.manifest import Bind
 
@@ -239,7 +239,7 @@ def test_impossible_sizes_name_the_node(
     with pytest.raises(InputError) as caught:
         loaded.run({"s": integers(*shape)})
     assert str(caught.value) == message
-    feeds = {"s": tensor(integers(*shape))}
+    feeds = as_tensors({"s": integers(*shape)})
     assert in_node(tmp_path, [feeds]) == [{"error": message.replace("'", '"'), "code": "input"}]
 
 
@@ -250,7 +250,7 @@ def test_the_javascript_runtime_binds_during_a_run(tmp_path: Path) -> None:
     feeds = [
         {"x": m, "v": RNG.standard_normal(m.shape).astype(np.float32)} for m in MASKS if m.size
     ]
-    runs = [{name: tensor(array) for name, array in feed.items()} for feed in feeds]
+    runs = [as_tensors(feed) for feed in feeds]
     for results, feed in zip(in_node(tmp_path, runs), feeds, strict=True):
         for info, want in zip(model.graph.output, session.run(None, feed), strict=True):
             got = results[info.name]

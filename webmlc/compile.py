@@ -28,6 +28,7 @@ from webmlc.core.machine import (
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source, read_model
+from webmlc.graph.check_indices import check_indices
 from webmlc.graph.choose_layouts import choose_layouts
 from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.concat_in_place import concat_in_place
@@ -40,8 +41,8 @@ from webmlc.graph.infer_shapes import infer_shapes
 from webmlc.graph.ir import Module, print_function
 from webmlc.graph.normalise import normalise
 from webmlc.graph.simplify_graph import simplify_graph
-from webmlc.graph.split_operands import split_operands
 from webmlc.graph.split_large_constants import split_large_constants
+from webmlc.graph.split_operands import split_operands
 from webmlc.graph.use_attention import use_attention
 from webmlc.graph.use_byte_products import use_byte_products
 from webmlc.graph.use_strassen import use_strassen
@@ -119,6 +120,7 @@ def compile_model(
     module = _seen(watch, "infer shapes", infer_shapes(module))
     module = _seen(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _seen(watch, "simplify", simplify_graph(module))
+    module = _seen(watch, "check indices", check_indices(module))
     module = _seen(watch, "compute in integers", compute_in_integers(module))
     module = _seen(watch, "choose layouts", choose_layouts(module))
     module = _seen(watch, "widen halves", widen_halves(module))
@@ -129,7 +131,7 @@ def compile_model(
 
     devices: tuple[Device, ...] = ("wasm", "webgpu") if target == "both" else (target,)
     lowered = {d: _kernels_of(module, d, watch) for d in devices}
-    described = signature(module.main)
+    described = signature(module)
     programs = {d: program_parts(m) for d, m in lowered.items()}
 
     modules, cpu_kernels = _wasm_modules(lowered, programs, described, watch)
@@ -142,6 +144,7 @@ def compile_model(
         outputs=described.outputs,
         sequences=described.sequences,
         requirements=module.requirements,
+        checks=module.checks,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
         constants={
             n: a

@@ -115,12 +115,22 @@ class Requirement:
     node: str
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An output of `main` that hosts read, and callers do not see: for each of `nodes`, how many of
+    its indices are out of range.
+    """
+
+    value: str
+    nodes: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Module:
     """Functions side by side: graph functions (one is `main`) and, after lowering, loop functions.
 
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
-    `requirements` are what `main` assumes of its symbols.
+    `requirements` are what `main` assumes of its symbols, `checks` the last of its outputs.
     """
 
     name: str
@@ -128,6 +138,7 @@ class Module:
     kernels: Mapping[str, LoopFunction] = field(default_factory=dict)
     opsets: Mapping[str, int] = field(default_factory=dict)
     requirements: tuple[Requirement, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     @property
     def main(self) -> Function:

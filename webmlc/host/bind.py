@@ -108,6 +108,18 @@ def check_requirements(
         )
 
 
+def check_counts(manifest: Manifest, values: Mapping[str, Array]) -> None:
+    """Raise `InputError`, with the node, where a run counted indices out of range."""
+    for check in manifest.checks:
+        counts = values[check.value].view(np.int32)
+        for node, count in zip(check.nodes, counts.tolist(), strict=True):
+            if count:
+                raise InputError(
+                    f"node {node!r}: with these inputs {count} of its indices "
+                    f"{'is' if count == 1 else 'are'} out of range"
+                )
+
+
 def _origins(
     manifest: Manifest, symbols: Mapping[str, int], names: Collection[str] | None = None
 ) -> str:

@@ -18,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import AdapterError, InputError, PackageError, UserError
-from webmlc.host.bind import bind, bind_from_memory, check_requirements, shape_of
+from webmlc.host.bind import (
+    bind,
+    bind_from_memory,
+    check_counts,
+    check_requirements,
+    shape_of,
+)
 from webmlc.host.executor import Executor, Loaded
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
@@ -49,7 +55,7 @@ class Model:
         self.program = loaded.program
         self.device: Device = loaded.own
         self.threads = threads
-        self._stages = stages(self.program, [o.buffer for o in self.outputs], self.device)
+        self._stages = stages(self.program, self.manifest.results, self.device)
         self._executors: dict[Device, Executor] = {}
         devices = {s.segment.device for s in self._stages if isinstance(s.segment, Run)}
         if "wasm" in devices:
@@ -74,8 +80,11 @@ class Model:
         return self.manifest.sequences
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name. Raises `InputError` where an input is not what the model takes."""
+        """The outputs by name. Raises `InputError` where an input is not what the model takes, or
+        leads to indices that are out of range.
+        """
         symbols, values, _ = self._execute(inputs)
+        check_counts(self.manifest, values)
         return {
             port.name: values[port.buffer].view(port.dtype.numpy).reshape(shape_of(port, symbols))
             for port in self.outputs

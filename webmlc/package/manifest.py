@@ -21,7 +21,7 @@ from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
 from webmlc.core.rewrite import variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.sizes import SIZE_OPERATORS, is_size_operator
-from webmlc.graph.ir import Requirement
+from webmlc.graph.ir import Check, Requirement
 
 FORMAT = "webmlc"
 VERSION = 5
@@ -239,7 +239,8 @@ class Manifest:
     """Everything a host needs to know about a package.
 
     `sequences` says which outputs together are an output of the model that is a sequence; None
-    where that is an optional, and empty. `requirements` are what a run's symbols must fulfil.
+    where that is an optional, and empty. `requirements` are what a run's symbols must fulfil;
+    `checks` are buffers that count indices out of range.
     """
 
     name: str
@@ -252,6 +253,12 @@ class Manifest:
     programs: Mapping[Device, Program]
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     requirements: tuple[Requirement, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The buffers that hosts read after a run: those of outputs and of checks."""
+        return (*(o.buffer for o in self.outputs), *(check.value for check in self.checks))
 
 
 def to_size(expr: Expr) -> Size:

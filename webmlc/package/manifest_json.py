@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
 from webmlc.core.expr import Const, Expr
-from webmlc.graph.ir import Requirement, Rule
+from webmlc.graph.ir import Check, Requirement, Rule
 from webmlc.package.manifest import (
     FORMAT,
     VERSION,
@@ -66,6 +66,7 @@ def to_json(manifest: Manifest) -> str:
         "requirements": [
             [r.rule, to_size(r.left), to_size(r.right), r.node] for r in manifest.requirements
         ],
+        "checks": [[check.value, list(check.nodes)] for check in manifest.checks],
         "weights": {
             "bytes": sum(w.bytes for w in manifest.weights),
             "files": [_weight_file(w) for w in manifest.weights],
@@ -295,6 +296,7 @@ def from_json(text: str) -> Manifest:
         programs=_read_programs(root, _tensors(read)),
         sequences=_read_sequences(root),
         requirements=_read_requirements(root),
+        checks=_read_checks(root),
     )
     _check(manifest)
     return manifest
@@ -322,6 +324,17 @@ def _read_requirements(root: _Object) -> tuple[Requirement, ...]:
             case _:
                 raise PackageError(f"manifest.json: {item!r} is no requirement")
     return tuple(requirements)
+
+
+def _read_checks(root: _Object) -> tuple[Check, ...]:
+    checks: list[Check] = []
+    for item in root.get("checks", list):
+        match item:
+            case [str(value), [*nodes]] if all(isinstance(node, str) for node in nodes):
+                checks.append(Check(value, tuple(nodes)))
+            case _:
+                raise PackageError(f"manifest.json: {item!r} is no check")
+    return tuple(checks)
 
 
 def _read_dtype(o: _Object) -> DType:
@@ -468,7 +481,7 @@ def _check(manifest: Manifest) -> None:
             raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")
     for name, program in manifest.programs.items():
         known = {b.name for b in program.buffers}
-        used = {port.buffer for port in (*manifest.inputs, *manifest.outputs)}
+        used = {*(port.buffer for port in manifest.inputs), *manifest.results}
         used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
         if unknown := sorted(used - known):
             raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")

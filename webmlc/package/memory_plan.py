@@ -216,7 +216,7 @@ def layout(
     groups = size_groups(program)
     known = {b.name for b in program.buffers if b.symbols <= symbols.keys()}
     sizes = {b.name: _bytes(b, symbols) for b in program.buffers if b.name in known}
-    stage_list = stages(program, [o.buffer for o in manifest.outputs], own)
+    stage_list = stages(program, manifest.results, own)
     spans = lifetimes(program, stage_list, device, own)
     loading = load_lifetimes(manifest, own, device)
     least = ALIGNMENT[device]
@@ -281,7 +281,7 @@ def load_lifetimes(manifest: Manifest, own: Device, device: Device) -> dict[str,
     """
     program = manifest.programs[own]
     once = {i for run in program.runs if run.once for i in range(run.first, run.last)}
-    outputs = {port.buffer for port in manifest.outputs}
+    outputs = set(manifest.results)
     tensors = [buffer.tensor for buffer in program.buffers]
     here = used_on(program, device, own) if once and device == "wasm" else frozenset()
     end = len(program.steps)

@@ -33,16 +33,19 @@ class Signature:
     sequences: Mapping[str, tuple[str, ...] | None]
 
 
-def signature(function: Function) -> Signature:
+def signature(module: Module) -> Signature:
     """The model's signature; raises `UserError` where a symbol is no input's dimension and no value
     of the model's.
     """
+    function = module.main
     roots = view_roots(function)
+    checks = {check.value for check in module.checks}
+    outputs = tuple(value for value in function.outputs if value not in checks)
     ports = [
         tuple(
             Port(v, function.type(v).dtype, function.type(v).shape, roots.get(v, v)) for v in values
         )
-        for values in (function.inputs, function.outputs)
+        for values in (function.inputs, outputs)
     ]
     symbols: dict[str, Symbol] = {}
     for value in function.inputs:

@@ -23,7 +23,7 @@ from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
-from webmlc.graph.ir import Requirement
+from webmlc.graph.ir import Check, Requirement
 from webmlc.package.check_memory import check_total
 from webmlc.package.manifest import (
     MANIFEST,
@@ -99,7 +99,8 @@ class Parts:
     `constants` by tensor name, as `Buffer.tensor` names them; `modules` by variant (`"relaxed"`,
     `"simd128"`), as binaries: their steps are the wasm program's, then the webgpu program's wasm
     steps; `shaders` as WGSL; `texts` further files (`"model.relaxed.wat"`) that no host reads.
-    `requirements` are what a run's symbols must fulfil. `kernels`, by device and name, are not
+    `requirements` are what a run's symbols must fulfil, `checks` buffers that count indices out of
+    range. `kernels`, by device and name, are not
     written: they say what each step does.
     """
 
@@ -115,6 +116,7 @@ class Parts:
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     requirements: Sequence[Requirement] = ()
+    checks: Sequence[Check] = ()
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
 
 
@@ -157,6 +159,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         programs={device: _program(device, parts) for device in parts.programs},
         sequences=parts.sequences,
         requirements=_checkable(parts),
+        checks=tuple(parts.checks),
     )
     programs = {
         device: replace(p, resources=resources(draft, device))

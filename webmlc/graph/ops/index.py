@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from webmlc.core.dtypes import INDEX
-from webmlc.core.expr import Const, Expr, as_int, call, const, select
-from webmlc.graph.compute import Tensor, compute, scatter
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
+from webmlc.graph.compute import Tensor, compute, reduce, scatter
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import (
+    Builder,
+    Context,
+    IndexInput,
+    NotSupportedError,
+    Operator,
+    case,
+)
 from webmlc.graph.ops.shapes import (
     ONE,
     ZERO,
+    canonical,
     check_shape,
     check_shapes,
     check_single,
     given,
     require,
+    select_among,
 )
 
 Inputs = tuple[Tensor | None, ...]
@@ -30,6 +39,49 @@ def wrapped(index: Expr, size: Expr) -> Expr:
     """An index read from a tensor, counted from the front."""
     position = index.astype(INDEX)
     return select(position < 0, position + size, position)
+
+
+def clamped(index: Expr, size: Expr) -> Expr:
+    """The same, inside the axis whatever the tensor holds (`CountOutside` counts what is not)."""
+    return minimum(maximum(wrapped(index, size), 0), canonical(size - 1))
+
+
+def _axis_indices(context: Context) -> tuple[IndexInput, ...]:
+    """Input 1 indexes the node's axis of input 0."""
+    return (IndexInput(context.node.inputs[1], (context.shape(0)[context.axis(0)],)),)
+
+
+def _leading_indices(context: Context) -> tuple[IndexInput, ...]:
+    """The last axis of input 1 indexes axes of input 0."""
+    batch = int(context.attribute("batch_dims", 0))
+    sizes = context.shape(0)[batch : batch + _depth(context)]
+    return (IndexInput(context.node.inputs[1], sizes),)
+
+
+def _count_outside_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.int32, (const(len(context.node.inputs)),)),)
+
+
+def _count_outside(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """How many indices of each input are outside of the axes of these `sizes`."""
+    counts = [
+        _outside(given(inputs, number), sizes)
+        for number, sizes in enumerate(context.attribute("sizes"))
+    ]
+    shape = context.outputs[0].shape
+    return (compute("outside", shape, lambda i: select_among([c[()] for c in counts], i)),)
+
+
+def _outside(indices: Tensor, sizes: tuple[Expr, ...]) -> Tensor:
+    def is_outside(*i: Expr) -> Expr:
+        index = indices[i]
+        size = select_among(sizes, i[-1] if len(sizes) > 1 else ZERO).astype(index.dtype)
+        outside = (index < -size) | (index >= size)
+        return select(outside, const(1, DType.int32), const(0, DType.int32))
+
+    if not indices.rank:
+        return compute("count", (), is_outside)
+    return reduce("count", (), indices.shape, "add", is_outside)
 
 
 def _gather_type(context: Context) -> tuple[TensorType, ...]:
@@ -56,7 +108,7 @@ def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     def element(*i: Expr) -> Expr:
         index = indices[i[axis : axis + indices.rank]]
-        at = index.astype(INDEX) if natural else wrapped(index, x.shape[axis])
+        at = index.astype(INDEX) if natural else clamped(index, x.shape[axis])
         return x[(*i[:axis], at, *i[axis + indices.rank :])]
 
     return (compute("gather", context.outputs[0].shape, element),)
@@ -81,7 +133,7 @@ def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
 
     def element(*i: Expr) -> Expr:
-        return x[(*i[:axis], wrapped(indices[i], x.shape[axis]), *i[axis + 1 :])]
+        return x[(*i[:axis], clamped(indices[i], x.shape[axis]), *i[axis + 1 :])]
 
     return (compute("gather_elements", indices.shape, element),)
 
@@ -112,8 +164,8 @@ def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     batch, depth, outer = int(context.attribute("batch_dims", 0)), _depth(context), indices.rank - 1
 
     def element(*i: Expr) -> Expr:
-        found = [wrapped(indices[(*i[:outer], const(k))], x.shape[batch + k]) for k in range(depth)]
-        return x[(*i[:batch], *found, *i[outer:])]
+        place = (clamped(indices[(*i[:outer], const(k))], x.shape[batch + k]) for k in range(depth))
+        return x[(*i[:batch], *place, *i[outer:])]
 
     return (compute("gather_nd", context.outputs[0].shape, element),)
 
@@ -272,21 +324,26 @@ X = "float32[3, 4]"
 INDICES = np.array([[0, 2], [1, -1]])
 
 OPS: tuple[Operator, ...] = (
-    Operator("Gather", _gather_type, _gather, kind="injective", cases=(
+    Operator("Gather", _gather_type, _gather, kind="injective", indices=_axis_indices, cases=(
         case(X, INDICES), case(X, INDICES, axis=1), case(X, np.int64(1)), case(X, [2], axis=-1))),
-    Operator("GatherElements", _gather_elements_type, _gather_elements, kind="injective", cases=(
+    Operator("GatherElements", _gather_elements_type, _gather_elements, kind="injective",
+             indices=_axis_indices, cases=(
         case(X, INDICES), case(X, INDICES, axis=1))),
-    Operator("GatherND", _gather_nd_type, _gather_nd, kind="injective", cases=(
+    Operator("GatherND", _gather_nd_type, _gather_nd, kind="injective", indices=_leading_indices,
+             cases=(
         case(X, np.array([[0, 1], [2, -1]])), case(X, np.array([[1], [0]])),
         case("float32[2, 3, 4]", np.array([[1], [0]]), batch_dims=1))),
-    Operator("ScatterElements", _scatter_elements_type, _scatter_elements, cases=(
+    Operator("ScatterElements", _scatter_elements_type, _scatter_elements,
+             indices=_axis_indices, cases=(
         case(X, INDICES, "float32[2, 2]"), case(X, INDICES, "float32[2, 2]", axis=1),
         case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="add"),
         case(X, [[1, 1]], "float32[1, 2]", axis=1, reduction="max"))),
-    Operator("Scatter", _scatter_elements_type, _scatter_elements),
-    Operator("ScatterND", _scatter_nd_type, _scatter_nd, cases=(
+    Operator("Scatter", _scatter_elements_type, _scatter_elements, indices=_axis_indices),
+    Operator("ScatterND", _scatter_nd_type, _scatter_nd, indices=_leading_indices, cases=(
         case(X, [[0], [2]], "float32[2, 4]"), case(X, [[0, 1], [2, 3]], "float32[2]"),
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
+    Operator("CountOutside", _count_outside_type, _count_outside, domain="webmlc",
+             kind="reduction"),
     Operator("OneHot", _one_hot_type, _one_hot, _one_hot_expanded, kind="injective", cases=(
         case([1, 2, -1], np.int64(4), [0.5, 2.0]), case([[1, 2]], np.int64(3), [0, 7], axis=0))),
     Operator("Trilu", _trilu_type, _trilu, kind="injective", cases=(

@@ -274,12 +274,23 @@ def case(*inputs: Any, outputs: int = 1, opset: int | None = None, **attributes:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexInput:
+    """A value that holds indices into axes of these sizes: one of all its elements, or one for each
+    element of its last axis. Negative indices count from the end.
+    """
+
+    value: str
+    sizes: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One row: its meaning is `compute`, or `expand` where that is given and does not return None.
 
     `normalise` turns a node of an older opset (given) into the newest form. `kind` tells fusion how
     outputs depend on inputs: one element of equal position (elementwise; broadcast: or stretched),
     one element anywhere (injective), a fold (reduction), a folded product (contraction).
+    `indices` tells which inputs hold indices.
     """
 
     name: str
@@ -291,6 +302,7 @@ class Operator:
     since: int = 1
     normalise: Callable[[Node, int], Node] | None = None
     cases: tuple[Case, ...] = ()
+    indices: Callable[[Context], tuple[IndexInput, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
