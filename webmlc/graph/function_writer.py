@@ -60,9 +60,8 @@ class FunctionWriter:
 
     def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:
         """The bytes of `value` under another shape, perhaps of another type."""
-        if value in self.constants:
-            shape = known.static_shape
-            assert shape is not None
+        shape = known.static_shape
+        if value in self.constants and shape is not None:
             return self.constant(
                 output, self.constants[value].view(known.dtype.numpy).reshape(shape)
             )
