@@ -23,8 +23,8 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
 const MAX_BINDINGS = 16; // cached bindings of symbols
 
-/** Bytes that every adapter offers. */
-const DEFAULT_LIMITS = { maxBufferSize: 2 ** 28, maxStorageBufferBindingSize: 2 ** 27 };
+const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
+const DEFAULT_BYTES = [2 ** 27, 2 ** 28]; // that every adapter offers
 
 /**
  * The limits that the program needs beyond the default ones. Where its sizes depend on symbols: all that is offered.
@@ -32,18 +32,14 @@ const DEFAULT_LIMITS = { maxBufferSize: 2 ** 28, maxStorageBufferBindingSize: 2 
  * @param {GPUSupportedLimits} offered
  */
 function largerLimits({ resources: { largest_binding: largest, arena } }, offered) {
-  const needs = {
-    maxStorageBufferBindingSize: largest,
-    maxBufferSize: largest === null ? null : Math.max(largest, arena.webgpu ?? 0),
-  };
+  const needs = [largest, largest === null ? null : Math.max(largest, arena.webgpu ?? 0)];
   /** @type {Record<string, number>} */
   const limits = {};
-  for (const name of /** @type {(keyof typeof needs)[]} */ (Object.keys(needs))) {
-    const need = align(needs[name] ?? offered[name], BINDING_MULTIPLE);
-    if (needs[name] !== null && need > offered[name]) {
-      throw new AdapterError(`the model needs a ${name} of ${need} bytes; this GPU adapter offers ${offered[name]}`);
-    }
-    if (need > DEFAULT_LIMITS[name]) limits[name] = Math.min(need, offered[name]);
+  for (const [i, name] of LIMITS.entries()) {
+    const need = needs[i];
+    const size = need === null ? offered[name] : align(need, BINDING_MULTIPLE);
+    if (size > offered[name]) throw new AdapterError(`the model needs a ${name} of ${size} bytes; this GPU adapter offers ${offered[name]}`);
+    if (size > DEFAULT_BYTES[i]) limits[name] = size;
   }
   return limits;
 }

@@ -35,6 +35,10 @@ class AdapterError(UserError):
     """No usable GPU adapter, or it lacks a required limit or feature."""
 
 
+class DeviceLostError(UserError):
+    """The GPU device was lost (a reset, a new driver, power saving): restore the model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unsupported:
     """One node that cannot be compiled: which one, why, and what to do."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.core.errors import AdapterError, InputError, PackageError, UserError
+from webmlc.core.errors import AdapterError, InputError, PackageError, UserError, WebmlcError
 from webmlc.host.bind import (
     bind,
     bind_from_memory,
@@ -50,19 +50,26 @@ class StepTime:
 class Model:
     """A loaded package: run it as often as you like, then `dispose` of it."""
 
-    def __init__(self, loaded: Loaded, threads: int) -> None:
+    def __init__(self, loaded: Loaded, threads: int, device_reason: str = "requested") -> None:
         self.manifest = loaded.manifest
         self.program = loaded.program
         self.device: Device = loaded.own
+        self.device_reason = device_reason
         self.threads = threads
+        self._loaded = loaded
         self._stages = stages(self.program, self.manifest.results, self.device)
-        self._executors: dict[Device, Executor] = {}
+        self._executors = self._open()
+        self._broken = self._disposed = False
+
+    def _open(self) -> dict[Device, Executor]:
+        """Executors for the devices that the program uses."""
         devices = {s.segment.device for s in self._stages if isinstance(s.segment, Run)}
+        executors: dict[Device, Executor] = {}
         if "wasm" in devices:
-            self._executors["wasm"] = WasmExecutor(loaded, threads)
+            executors["wasm"] = WasmExecutor(self._loaded, self.threads)
         if "webgpu" in devices:
-            self._executors["webgpu"] = WebGpuExecutor(loaded)
-        self._disposed = False
+            executors["webgpu"] = WebGpuExecutor(self._loaded)
+        return executors
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -100,6 +107,19 @@ class Model:
             for step, seconds in zip(self.program.steps, times, strict=True)
         ]
 
+    def restore(self) -> None:
+        """Make the model ready to run again, after runs that raised `DeviceLostError` or
+        `InternalError`: open its devices anew. Does nothing where nothing is wrong. Raises
+        `AdapterError` where there is no GPU; it may be called again.
+        """
+        self._check_not_disposed()
+        if not self._broken:
+            return
+        executors = self._open()
+        for executor in self._executors.values():
+            executor.dispose()
+        self._executors, self._broken = executors, False
+
     def dispose(self) -> None:
         """Free memory, threads and GPU buffers."""
         for executor in self._executors.values():
@@ -109,11 +129,22 @@ class Model:
     def _execute(
         self, inputs: Mapping[str, Array], measure: bool = False
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
+        """See `_run_segments`; a failure that the inputs do not explain is noted for `restore`."""
+        self._check_not_disposed()
+        try:
+            return self._run_segments(inputs, measure)
+        except InputError:
+            raise
+        except Exception:
+            self._broken = True
+            raise
+
+    def _run_segments(
+        self, inputs: Mapping[str, Array], measure: bool
+    ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
         """Run the segments in order: all symbols, the bytes of the inputs and of what was
         downloaded by buffer, and (if `measure`) seconds of every step.
         """
-        if self._disposed:
-            raise UserError("this model was disposed of; load it again")
         symbols, arrays = bind(self.manifest, inputs)
         values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
         times: list[float] = []
@@ -133,6 +164,10 @@ class Model:
                     check_requirements(self.manifest, symbols, bound)
         return symbols, values, times
 
+    def _check_not_disposed(self) -> None:
+        if self._disposed:
+            raise UserError("this model was disposed of; load it again")
+
 
 def load(
     package: str | Path,
@@ -142,12 +177,24 @@ def load(
 ) -> Model:
     """Load the package in folder `package`; every file that is used is checked against its hash.
 
-    `auto` takes the GPU where there is a hardware adapter. `features` chooses the WebAssembly
-    variant. Raises `PackageError` (a bad package) or `AdapterError` (no usable GPU).
+    `auto` takes the GPU where there is a hardware adapter and the model loads on it, else the CPU:
+    `Model.device_reason` says why. `features` chooses the WebAssembly variant. Raises
+    `PackageError` (a bad package) or `AdapterError` (no usable GPU).
     """
     folder = Path(package)
     manifest = read_manifest(folder)
-    own = _choose_device(manifest, device)
+    program_device, reason = _choose_device(manifest, device)
+    may_fall_back = device == "auto" and program_device == "webgpu" and "wasm" in manifest.programs
+    try:
+        return Model(_read(folder, manifest, program_device, features), threads, reason)
+    except WebmlcError as error:
+        if not may_fall_back:
+            raise
+        return Model(_read(folder, manifest, "wasm", features), threads, str(error))
+
+
+def _read(folder: Path, manifest: Manifest, own: Device, features: Features) -> Loaded:
+    """The verified files that the program `own` needs."""
     program = manifest.programs[own]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
@@ -156,8 +203,7 @@ def load(
         module = _verified(folder, manifest, _variant(program.modules, features))
     if program.shaders is not None:
         shaders = _verified(folder, manifest, program.shaders).decode()
-    loaded = Loaded(manifest, own, read_weights(folder, files), module, shaders)
-    return Model(loaded, threads)
+    return Loaded(manifest, own, read_weights(folder, files), module, shaders)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -173,7 +219,8 @@ def read_manifest(folder: Path) -> Manifest:
     return from_json(text)
 
 
-def _choose_device(manifest: Manifest, device: str) -> Device:
+def _choose_device(manifest: Manifest, device: str) -> tuple[Device, str]:
+    """The program to run, and why it is that one."""
     if device not in ("auto", "wasm", "webgpu"):
         raise InputError(f"device is {device!r}, expected 'auto', 'wasm' or 'webgpu'")
     available = tuple(manifest.programs)
@@ -181,22 +228,22 @@ def _choose_device(manifest: Manifest, device: str) -> Device:
         raise PackageError("manifest.json: the package holds no program")
     for known in available:
         if device == known:
-            return known
+            return known, "requested"
     if device != "auto":
         raise PackageError(
             f"the package was built for {', '.join(available)} only; "
             f"build it with --target {device} or --target both"
         )
-    if "webgpu" in available and ("wasm" not in available or _has_hardware_gpu()):
-        return "webgpu"
-    return "wasm"
-
-
-def _has_hardware_gpu() -> bool:
+    if len(available) == 1:
+        return available[
+            0
+        ], f"the package has no {'wasm' if 'webgpu' in available else 'webgpu'} program"
     try:
-        return str(find_adapter().info["adapter_type"]) != "CPU"
-    except AdapterError:
-        return False
+        if str(find_adapter().info["adapter_type"]) != "CPU":
+            return "webgpu", "the GPU adapter is hardware"
+    except AdapterError as error:
+        return "wasm", str(error)
+    return "wasm", "the only GPU adapter is software"
 
 
 def _variant(modules: Mapping[str, str], features: str) -> str:

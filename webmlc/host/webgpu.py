@@ -7,7 +7,8 @@ steps is one encoder, one pass, one submission and one readback.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,14 +16,15 @@ from typing import Any
 import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
-from webmlc.core.errors import AdapterError, InternalError, UserError
+from webmlc.core.errors import AdapterError, DeviceLostError, InternalError, UserError
 from webmlc.core.sizes import evaluate_size
 from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
-from webmlc.package.manifest import Control, Run, Step
+from webmlc.package.manifest import Control, Resources, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
 
 BINDING_MULTIPLE = 16  # kernels may read whole vec4<f32>; slots are 256-aligned
-LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
+DEFAULT_LIMITS = {"max-storage-buffer-binding-size": 128 << 20, "max-buffer-size": 256 << 20}
+"""Bytes that every adapter offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,23 @@ class Binding:
     dispatches: dict[int, Dispatch]
 
 
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    """Raise what wgpu raises as an error of ours: `DeviceLostError` or `InternalError`."""
+    try:
+        yield
+    except wgpu.GPUError as error:
+        if "device is lost" in str(error):
+            raise DeviceLostError(
+                "the GPU device was lost; call model.restore(), or load it again"
+            ) from error
+        raise InternalError(f"WebGPU: {error}") from error
+
+
 class WebGpuExecutor:
     """The GPU: one arena, constants in as few buffers as limits allow, one pipeline a kernel."""
 
+    @_typed_errors()
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self.device = request_device(loaded)
@@ -64,6 +80,7 @@ class WebGpuExecutor:
         self.bound: Binding | None = None
         self.count: dict[str, int] = {}
 
+    @_typed_errors()
     def bind(self, symbols: Mapping[str, int]) -> None:
         """Plan the arena for `symbols`; a new arena only where it must grow."""
         binding = self.bindings.get(symbols, partial(self._plan, dict(symbols)))
@@ -82,6 +99,7 @@ class WebGpuExecutor:
         grows = any(name in symbols for name in loaded.program.bound)
         return Binding(symbols, plan, grows, {}, {})
 
+    @_typed_errors()
     def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
         self._write(uploads)
@@ -123,6 +141,7 @@ class WebGpuExecutor:
             self._write_uniforms(control.symbol)
         return control.target if follows == (control.kind == "next") else index + 1
 
+    @_typed_errors()
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`: one pass a step, between two timestamps."""
         if "timestamp-query" not in self.device.features:
@@ -217,7 +236,9 @@ class WebGpuExecutor:
                 steps.setdefault(step.kernel, step)
         if not steps:
             return {}
-        module = self.device.create_shader_module(code=self.loaded.shaders)
+        module = self.device.create_shader_module(
+            label=self.loaded.program.shaders or "", code=self.loaded.shaders
+        )
         pipelines = {}
         for kernel, step in steps.items():
             types = [
@@ -354,21 +375,35 @@ def find_adapter() -> Any:
     return adapter
 
 
+def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:
+    """The limits that a program needs beyond the default ones; where its sizes depend on symbols,
+    all that is offered. Raises `AdapterError` where that is less.
+    """
+    largest = resources.largest_binding
+    arena = resources.arena.get("webgpu") or 0
+    needs = (largest, None if largest is None else max(largest, arena))
+    limits = {}
+    for (name, default), need in zip(DEFAULT_LIMITS.items(), needs, strict=True):
+        size = offered[name] if need is None else align(need, BINDING_MULTIPLE)
+        if size > offered[name]:
+            raise AdapterError(
+                f"the model needs a {name} of {size} bytes; this GPU adapter offers {offered[name]}"
+            )
+        if size > default:
+            limits[name] = size
+    return limits
+
+
 def request_device(loaded: Loaded) -> Any:
-    """A device with the adapter's own buffer limits and the features that the program needs."""
+    """A device with the limits and the features that the program needs."""
     adapter = find_adapter()
     resources = loaded.program.resources
     required = [f for f in resources.features if f in wgpu.FeatureName]
     if lacking := [f for f in required if f not in adapter.features]:
         raise AdapterError(f"this GPU adapter lacks {', '.join(lacking)}, which the package needs")
-    limit = adapter.limits["max-storage-buffer-binding-size"]
-    if (resources.largest_binding or 0) > limit:
-        raise AdapterError(
-            f"the model binds {resources.largest_binding} bytes at once; the adapter allows {limit}"
-        )
     if "timestamp-query" in adapter.features:
         required.append("timestamp-query")
     return adapter.request_device_sync(
         required_features=required,
-        required_limits={name: adapter.limits[name] for name in LIMITS},
+        required_limits=larger_limits(resources, adapter.limits),
     )
