@@ -1,0 +1,112 @@
+"""Sorting by radix: the order of the elements along an axis, in linear time.
+
+Elements become words whose order as unsigned integers is theirs, and words are digits. From the
+least digit to the greatest, a round counts how often each digit occurs, sums up where the elements
+of each one start, and puts them there in the order of the round before: equal ones keep it (Knuth,
+"The Art of Computer Programming" 3, 5.2.5, algorithm R).
+
+    words(3.0 -1.0 2.0 -1.0), then stable_order  ->  1 3 2 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import Bitcast, Const, Expr, call, const, select
+from webmlc.graph.compute import Tensor, compute, scatter
+
+DIGIT = 11
+"""Bits of a digit: three rounds for 32 bits, whose counters fill half a first-level cache."""
+_SIGN = -(1 << 31)
+
+
+def comparable(x: Expr) -> Expr:
+    """An integer for each element, in their order: NaN is the largest; 0 and -0 are equal."""
+    if not x.dtype.is_float:
+        return x if x.dtype.is_integer else x.astype(INDEX)
+    number = x if x.dtype is DType.float64 else x.astype(DType.float32)
+    integer = DType.int64 if x.dtype is DType.float64 else INDEX
+    largest = Const((1 << integer.bits - 1) - 1, integer)
+    bits = Bitcast(number, integer)
+    signed = select(bits < 0, call("bit_xor", bits, largest), bits)
+    zero = Const(0, integer)
+    return select(call("isnan", number), largest, select(number.equals(0.0), zero, signed))
+
+
+def words(x: Expr, descending: bool = False) -> tuple[Expr, ...]:
+    """An element as unsigned words, the least significant first, in the order of the elements, or
+    in the opposite one.
+    """
+    number = comparable(x)
+    dtype = number.dtype
+    parts: tuple[Expr, ...]
+    if dtype.bits == 64:
+        high = (number // Const(1 << 32, dtype)).astype(INDEX)
+        parts = (number.astype(INDEX), call("bit_xor", high, _SIGN) if dtype.is_signed else high)
+    elif dtype is DType.uint32:
+        parts = (Bitcast(number, INDEX),)
+    elif dtype is INDEX:
+        parts = (number if x.dtype is DType.bool else call("bit_xor", number, _SIGN),)
+    else:
+        parts = (number.astype(INDEX) - int(dtype.limits[0]),)
+    bits = word_bits(x.dtype)
+    mask = -1 if bits == 32 else (1 << bits) - 1
+    return tuple(call("bit_xor", word, mask) for word in parts) if descending else parts
+
+
+def word_bits(dtype: DType) -> int:
+    """The bits that the words of a type's elements use."""
+    return dtype.bits if dtype.bits < 32 and not dtype.is_float else 32
+
+
+def stable_order(
+    name: str, keys: Sequence[Tensor], bits: int, before: Tensor | None = None
+) -> Tensor:
+    """Positions along the last axis in the order of words of so many bits, the least significant
+    first. Equal elements keep their order: that of the axis, or `before`.
+    """
+    for number, word in enumerate(keys):
+        for shift in range(0, bits, DIGIT):
+            count = 1 << min(DIGIT, bits - shift)
+            before = _round(f"{name}{number}_{shift}", word, shift, count, before)
+    assert before is not None
+    return before
+
+
+def _round(name: str, keys: Tensor, shift: int, digits: int, before: Tensor | None) -> Tensor:
+    """The order by one digit, and within it as `before`."""
+    *lines, size = keys.shape
+    counters = (*lines, const(digits))
+
+    def digit(*index: Expr) -> Expr:
+        return call("shift_right", keys[index], shift) & (digits - 1)
+
+    def count(_: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
+        return (*index[:-1], digit(*index)), const(1)
+
+    zero = const(0)
+    counts = scatter(f"{name}_counts", counters, lines, (size,), count, INDEX, zero, "add")
+
+    def start(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
+        *line, d = index
+        last = (*line, d - 1)
+        return index, select(d.equals(0), zero, state[last] + counts[last])
+
+    starts = scatter(f"{name}_starts", counters, lines, (const(digits),), start, INDEX)
+
+    # One tensor holds the counters and, behind them, the order: an update reads a counter, writes a
+    # position where that says, then adds one to it.
+    def place(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
+        *line, position, step = index
+        element = position if before is None else before[(*line, position)]
+        counter = digit(*line, element)
+        there = state[(*line, counter)]
+        counts_up = step.equals(1)
+        target = select(counts_up, counter, there + digits)
+        return (*line, target), select(counts_up, there + 1, element)
+
+    shape = (*lines, size + digits)
+    first = compute(f"{name}_first", shape, lambda *i: select(i[-1] < digits, starts[i], zero))
+    places = scatter(f"{name}_places", shape, lines, (size, const(2)), place, INDEX, first)
+    return compute(name, keys.shape, lambda *i: places[(*i[:-1], i[-1] + digits)])
