@@ -211,8 +211,9 @@ def _condition(name: str) -> ValueInfoProto:
 def loops(n: int) -> ModelProto:
     """n Loops, each inside the other, of one iteration each."""
     node = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=_body(1, n))
-    constants = {"trips": np.array(1), "one": np.array(1, np.float32)}
-    return _model([node], [_floats("x", WIDTH)], [_floats("y", WIDTH)], constants)
+    constants = {"one": np.array(1, np.float32)}
+    inputs = [_integers("trips"), _floats("x", WIDTH)]
+    return _model([node], inputs, [_floats("y", WIDTH)], constants)
 
 
 def _branch(level: int, n: int, side: str) -> GraphProto:

@@ -14,13 +14,26 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from webmlc.core.expr import Call, Const, Expr, Var, call
-from webmlc.core.rewrite import walk
+from webmlc.core.rewrite import bottom_up, walk
 
 Term = tuple[Expr, ...]
 Terms = Mapping[Term, int]
 
+MAX_TERMS = 256
+"""A product of sums that has more terms than this stays a product: n factors of two terms each have
+2ⁿ. Sizes of real models have a handful.
+"""
 
-@lru_cache(maxsize=65536)
+
+def _summands(node: Expr) -> tuple[Expr, ...]:
+    """What the terms of a node are made of."""
+    match node:
+        case Call(op="add" | "sub" | "neg" | "mul", args=args):
+            return args
+    return ()
+
+
+@bottom_up(_summands)
 def terms(expr: Expr) -> Terms:
     """The terms of an index expression; do not modify the result (it is shared)."""
     match expr:
@@ -32,7 +45,7 @@ def terms(expr: Expr) -> Terms:
             return _sum(terms(a), terms(b), -1)
         case Call(op="neg", args=(a,)):
             return {t: -f for t, f in terms(a).items()}
-        case Call(op="mul", args=(a, b)):
+        case Call(op="mul", args=(a, b)) if len(terms(a)) * len(terms(b)) <= MAX_TERMS:
             return _product(terms(a), terms(b))
     return {(expr,): 1}
 

@@ -15,8 +15,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Var
+from webmlc.core.rewrite import postorder
 
 Bound = int | float  # an int, or an infinity
 
@@ -62,19 +62,42 @@ def bounds(expr: Expr, ranges: Ranges) -> Interval:
             return Interval(value, value)
         case Var():
             return ranges.get(expr, EVERYTHING)
-        case Cast(value=inner) if expr.dtype.is_integer and inner.dtype is not DType.bool:
-            return bounds(inner, ranges) if inner.dtype.is_integer else EVERYTHING
+    results: dict[Expr, Interval] = {}
+    for node in postorder(expr, _deciding, results):
+        results[node] = _bounds(node, ranges, results)
+    return results[expr]
+
+
+def _deciding(node: Expr) -> tuple[Expr, ...]:
+    """The operands that the interval of a node depends on."""
+    match node:
+        case Cast(value=inner) if node.dtype.is_integer and inner.dtype.is_integer:
+            return (inner,)
+        case Call(op="select", args=(_, a, b)) | Call(args=(a, b)):
+            return (a, b)
+        case Call(op="neg" | "abs", args=args):
+            return args
+    return ()
+
+
+def _bounds(expr: Expr, ranges: Ranges, operands: Mapping[Expr, Interval]) -> Interval:
+    """The interval of `expr` from those of its operands."""
+    match expr:
+        case Const(value=int() as value):
+            return Interval(value, value)
+        case Var():
+            return ranges.get(expr, EVERYTHING)
+        case Cast(value=inner) if expr.dtype.is_integer and inner.dtype.is_integer:
+            return operands[inner]
         case Call(op="select", args=(_, a, b)):
-            left, right = bounds(a, ranges), bounds(b, ranges)
+            left, right = operands[a], operands[b]
             return Interval(min(left.low, right.low), max(left.high, right.high))
         case Call(op=op, args=(a, b)):
-            return _binary(op, bounds(a, ranges), bounds(b, ranges))
+            return _binary(op, operands[a], operands[b])
         case Call(op="neg", args=(a,)):
-            inner_bounds = bounds(a, ranges)
-            return Interval(-inner_bounds.high, -inner_bounds.low)
+            return Interval(-operands[a].high, -operands[a].low)
         case Call(op="abs", args=(a,)):
-            inner_bounds = bounds(a, ranges)
-            low, high = inner_bounds.low, inner_bounds.high
+            low, high = operands[a].low, operands[a].high
             return Interval(max(low, -high, 0), max(-low, high))
     return EVERYTHING
 

@@ -37,9 +37,22 @@ class Expr:
         try:
             return self._lanes
         except AttributeError:  # asked for the first time
-            lanes = max((child.lanes for child in self.children()), default=1)
-            object.__setattr__(self, "_lanes", lanes)
-            return lanes
+            stack: list[Expr] = [self]
+            while stack:
+                node = stack[-1]
+                waiting = [child for child in node.children() if child._is_unasked]
+                if waiting:
+                    stack.extend(waiting)
+                    continue
+                stack.pop()
+                lanes = max((child.lanes for child in node.children()), default=1)
+                object.__setattr__(node, "_lanes", lanes)
+            return self._lanes
+
+    @property
+    def _is_unasked(self) -> bool:
+        """True where `lanes` has to look at the children, for the first time."""
+        return type(self).lanes is Expr.lanes and not hasattr(self, "_lanes")
 
     def children(self) -> tuple[Expr, ...]:
         """Sub-expressions, in order."""

@@ -1,4 +1,4 @@
-"""Walking and rewriting expressions: every traversal is one of these five functions.
+"""Walking and rewriting expressions: every traversal is one of these six functions.
 
 An explicit stack everywhere, since deep expressions would break Python's recursion; every distinct
 sub-expression once, since shared ones would make trees explode.
@@ -12,8 +12,8 @@ sub-expression once, since shared ones would make trees explode.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import (
@@ -25,6 +25,59 @@ from webmlc.core.expr import (
     call,
 )
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
+
+T = TypeVar("T")
+
+CACHED = 1 << 16
+"""Results that a cache keeps before it starts anew: a large model has about as many expressions."""
+
+
+def bottom_up(
+    operands: Callable[[Expr], tuple[Expr, ...]] = lambda node: node.children(),
+) -> Callable[[Callable[[Expr], T]], Callable[[Expr], T]]:
+    """Cache a function of expressions that calls itself for the `operands` of its argument.
+
+    These are computed first, so its recursion is one deep however deep the expression is, and what
+    is shared is computed once. It must not call itself for other expressions.
+    """
+
+    def cached(function: Callable[[Expr], T]) -> Callable[[Expr], T]:
+        results: dict[Expr, T] = {}
+
+        @wraps(function)
+        def of(root: Expr) -> T:
+            if root not in results:
+                if len(results) > CACHED:
+                    results.clear()
+                for node in postorder(root, operands, results):
+                    results[node] = function(node)
+            return results[root]
+
+        return of
+
+    return cached
+
+
+def postorder(
+    root: Expr, operands: Callable[[Expr], tuple[Expr, ...]], done: Mapping[Expr, object]
+) -> Iterator[Expr]:
+    """Operands before what they are operands of; nothing that is `done` by then."""
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        waiting = [] if node in done else [child for child in operands(node) if child not in done]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        if node not in done:
+            yield node
+
+
+@bottom_up()
+def written_out(root: Expr) -> int:
+    """How many nodes an expression has when nothing is shared."""
+    return 1 + sum(map(written_out, root.children()))
 
 
 def walk(root: Expr, into: Callable[[Expr], bool] = lambda _: True) -> Iterator[Expr]:
@@ -78,6 +131,52 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
         stack.pop()
         result = rule(rebuilt)
         done[id(node)] = rebuilt if result is None else result
+    return done[id(root)]
+
+
+def unfold(
+    root: Expr,
+    rule: Callable[[Expr], Expr | None],
+    definition: Callable[[Expr], Expr | None],
+    finish: Callable[[Expr], Expr],
+) -> Expr:
+    """Rewrite bottom-up, as `rewrite` does, and replace nodes by their definitions.
+
+    Where `definition` of a node over its rewritten children is an expression, that expression is
+    unfolded in its turn, and what `finish` makes of it takes the node's place; `rule` sees the
+    other nodes. Equal nodes are unfolded once, and definitions nest to any depth.
+    """
+    done: dict[int, Expr] = {}
+    definitions: dict[Expr, Expr] = {}
+    unfolded: dict[Expr, Expr] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if id(node) in done:
+            stack.pop()
+            continue
+        children = node.children()
+        waiting = [child for child in children if id(child) not in done]
+        if waiting:
+            stack.extend(waiting)
+            continue
+        new = tuple([done[id(child)] for child in children])
+        same = all(a is b for a, b in zip(new, children, strict=True))
+        rebuilt = node if same else node.rebuild(new)
+        inner = definitions.get(rebuilt)
+        if inner is None and (inner := definition(rebuilt)) is not None:
+            definitions[rebuilt] = inner
+        if inner is None:
+            result = rule(rebuilt)
+            done[id(node)] = rebuilt if result is None else result
+        elif id(inner) in done:
+            if rebuilt not in unfolded:
+                unfolded[rebuilt] = finish(done[id(inner)])
+            done[id(node)] = unfolded[rebuilt]
+        else:
+            stack.append(inner)
+            continue
+        stack.pop()
     return done[id(root)]
 
 

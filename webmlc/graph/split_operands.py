@@ -113,7 +113,12 @@ class _Splitting:
             sizes = [self.types[output].shape[axis] for output in group]
             end = simplify(sum(sizes, start))
             name = f"{node.outputs[0]}/part{number}"
-            operands = {"start": [start], "end": [end], "axis": [const(axis)], "sizes": sizes}
+            operands: dict[str, list[Expr]] = {
+                "start": [start],
+                "end": [end],
+                "axis": [const(axis)],
+                "sizes": sizes,
+            }
             for what, elements in operands.items():
                 yield from self.value(f"{name}/{what}", elements, node)
             bounds = (f"{name}/start", f"{name}/end", f"{name}/axis")

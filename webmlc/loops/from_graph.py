@@ -23,7 +23,7 @@ import numpy as np
 from webmlc.core.bounds import Interval
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, const
-from webmlc.core.rewrite import rewrite, substitute, variables, walk
+from webmlc.core.rewrite import substitute, unfold, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import (
@@ -287,18 +287,21 @@ class _Lowering:
                 case Var():
                     return renamed.get(node)
                 case Read(tensor=tensor, indices=indices):
-                    if tensor in self.buffers:
-                        return self.buffers[tensor][indices]
-                    assert isinstance(tensor.body, Expr), tensor.name
-                    inner = substitute(tensor.body, dict(zip(tensor.axes, indices, strict=True)))
-                    return self.lower(inner, {})
+                    return self.buffers[tensor][indices]
                 case Cast(value=Cast(value=inner, dtype=small), dtype=DType.float32) if (
                     small in _HALVES and inner.dtype is DType.float32
                 ):
                     return inner  # what stays in a kernel is not rounded to half precision
             return None
 
-        return simplify(rewrite(value, rule))
+        def definition(node: Expr) -> Expr | None:
+            match node:
+                case Read(tensor=tensor, indices=indices) if tensor not in self.buffers:
+                    assert isinstance(tensor.body, Expr), tensor.name
+                    return substitute(tensor.body, dict(zip(tensor.axes, indices, strict=True)))
+            return None
+
+        return simplify(unfold(value, rule, definition, simplify))
 
 
 class _Nest:

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from webmlc.core.dtypes import LANE_TYPES
 from webmlc.core.expr import Broadcast, Call, Const, Expr, Ramp, Var
-from webmlc.core.rewrite import rewrite, walk
+from webmlc.core.rewrite import bottom_up, rewrite, walk, written_out
 from webmlc.loops.ir import (
     Buffer,
     For,
@@ -246,7 +246,7 @@ def _long_choice(root: Expr) -> Call | None:
             case Call(op="select", lanes=1, args=(condition, *arms)):
                 known = certain_reads(condition) | certain
                 guarded = [arm for arm in arms if not reads_only(arm, known)]
-                if any(_written_out(arm) > _LONG for arm in guarded):
+                if any(written_out(arm) > _LONG for arm in guarded):
                     return node
         fresh = [child for child in operands(node, certain) if child not in seen]
         seen.update(fresh)
@@ -260,27 +260,12 @@ _LONG = 1000
 """Nodes of an expression, shared ones counted as often as they are used, that are too many."""
 
 
-def _written_out(root: Expr) -> int:
-    """How many nodes an expression has when nothing is shared."""
-    sizes: dict[Expr, int] = {}
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        missing = [child for child in node.children() if child not in sizes]
-        if missing:
-            stack += missing
-            continue
-        stack.pop()
-        sizes[node] = 1 + sum(sizes[child] for child in node.children())
-    return sizes[root]
-
-
 def is_guarded(arm: Expr, condition: Expr) -> bool:
     """True where a `select` arm loads what its condition does not: it may be out of bounds."""
     return not reads_only(arm, certain_reads(condition))
 
 
-@lru_cache(maxsize=65536)
+@bottom_up()
 def certain_reads(root: Expr) -> frozenset[Expr]:
     """The loads from memory, and the choices between loads, that evaluating an expression performs
     whatever its conditions say.
