@@ -240,13 +240,10 @@ def reduction(tmp_path: Path) -> Path:
 
 def test_constants_are_built_in(webmlc, reduction: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "p"
-    result = webmlc("build", reduction, "-o", out)
-    assert result.code == 2 and "--constant axes=..." in result.err
     result = webmlc("build", reduction, "-o", out, "--target", "wasm", "--constant", "axes=[1]")
     assert result.code == 0
-    assert [port["name"] for port in json.loads((out / "manifest.json").read_text())["inputs"]] == [
-        "x"
-    ]
+    inputs = json.loads((out / "manifest.json").read_text())["inputs"]
+    assert [port["name"] for port in inputs] == ["x"]
     result = webmlc("run", out, "--constant", "axes=[1]")
     assert result.code == 2 and "is a package" in result.err
 

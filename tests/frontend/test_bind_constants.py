@@ -17,6 +17,9 @@ from webmlc.frontend.bind_constants import read_constants
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.infer_shapes import UnknownShapeError
 
+CHOICE = """g (float[4, 6] x, bool c) => (float[a] y) { y = If(c) <
+    then_branch = t () => (float[4, 6] o) { o = Neg(x) },
+    else_branch = e () => (float[4] o) { o = ReduceMax<axes = [1], keepdims = 0>(x) }> }"""
 REDUCED = (
     "g (float[4, 6] x, int64[k] axes) => (float[a] y) { y = ReduceSum<keepdims = 0>(x, axes) }"
 )
@@ -30,11 +33,26 @@ def bound(**constants: Any) -> Any:
     return read_model(onnx.parser.parse_model(TYPES), constants).main
 
 
-def test_an_input_that_decides_a_shape_leaves_the_signature(tmp_path: Path) -> None:
+def test_what_inputs_decide_a_shape_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UnknownShapeError) as caught:
+        webmlc.build(parse(CHOICE), tmp_path)
+    assert str(caught.value) == (
+        "1 node of this model cannot be compiled:\n"
+        "  If (node 'y'): the condition of an If that gives float32[4, 6] or float32[4] is "
+        "computed at run time (value 'c'); make it a constant\n"
+        "If they never change, build these inputs in: --constant c=..."
+    )
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for condition, expected in ((True, -x), (False, x[:, -1])):
+        webmlc.build(parse(CHOICE), tmp_path, target="wasm", constants={"c": condition})
+        loaded = webmlc.load(tmp_path)
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], expected)
+        loaded.dispose()
+
+
+def test_a_constant_leaves_the_signature(tmp_path: Path) -> None:
     model = parse(REDUCED)
     given = model.SerializeToString()
-    with pytest.raises(UnknownShapeError, match=r"build these inputs in: --constant axes=\.\.\."):
-        webmlc.build(model, tmp_path / "p")
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     for axes in ([0], [1], np.array([-1])):
         webmlc.build(model, tmp_path / "p", target="wasm", constants={"axes": axes})

@@ -179,7 +179,10 @@ class _Inference:
                     )
                     continue
                 self.failed.update(node.outputs)
-                self.unsupported.append(Unsupported(node.name, node.op, str(error)))
+                reason = str(error)
+                for value, name in self.bound.items():  # what the model calls it
+                    reason = reason.replace(repr(name), repr(value))
+                self.unsupported.append(Unsupported(node.name, node.op, reason))
                 if isinstance(error, UnknownValueError):
                     self.unknown.append(self.sources_of(error.name))
             except UnsupportedError as error:  # what a function inside this one cannot do
