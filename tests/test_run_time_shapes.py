@@ -135,12 +135,15 @@ def test_a_later_run_needs_more_memory_than_an_earlier_one(tmp_path: Path) -> No
     ("body", "values"),
     [
         ("y = Reshape(x, s)", [(5, 7, 3), (3, -1, 5), (0, 0, -1), (-1, 0, 1)]),
-        ("flat = Constant<value_floats = [1.0, 2.0, 3.0, 4.0]>()  y = Reshape(flat, s)",
-         [(2, 1, 2), (-1, 4, 1)]),
+        (
+            "flat = Constant<value_floats = [1.0, 2.0, 3.0, 4.0]>()  y = Reshape(flat, s)",
+            [(2, 1, 2), (-1, 4, 1)],
+        ),
         ("y = Tile(x, s)", [(1, 2, 3), (2, 0, 1)]),
         ("y = ConstantOfShape(s)", [(1, 2, 3), (4, 0, 1)]),
         ("a, b = Split<axis = 1>(x, two)  y = Concat<axis = 0>(a, a)", [(1, 6), (7, 0)]),
         ("y, i = TopK<axis = 1>(x, one)", [(3,), (7,), (1,)]),
+        ("e = Constant<value = float[2, 0] {}>()  y, i = TopK<axis = 1>(e, one)", [(0,)]),
         ("y = Pad(x, six)", [(0, 1, 2, 3, 4, 5), (-1, 0, 1, 1, 0, -1)]),
     ],
 )

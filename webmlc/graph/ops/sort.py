@@ -24,7 +24,9 @@ SHORT = 128
 def _count(context: Context) -> Expr:
     if "k" in context.node.attributes:
         return const(int(context.attribute("k")))
-    return dimensions(context, 1, "k")[0]
+    count = dimensions(context, 1, "k")[0]
+    is_empty = as_int(context.shape(0)[context.axis(-1)]) == 0
+    return ZERO if is_empty and as_int(count) is None else count
 
 
 def _top_k_type(context: Context) -> tuple[TensorType, ...]:
