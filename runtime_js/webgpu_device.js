@@ -78,9 +78,8 @@ export class WebGpuDevice {
       await Promise.all([device.#loadShaders(base, onBytes), device.#loadConstants(base, onBytes)]);
       if (device.failure) throw device.failure;
     } catch (error) {
-      await device.#settle();
       const { failure } = device;
-      device.dispose(); // which ends the download of weights
+      device.dispose(); // unmaps its buffers, which ends the download of weights
       throw failure instanceof DeviceLostError ? failure : error;
     }
     return device;
@@ -237,10 +236,7 @@ export class WebGpuDevice {
         const view = views.get(tensor);
         return view ? [{ begin, end: last, view }] : [];
       });
-      const onChunk = (/** @type {Uint8Array} */ data, /** @type {number} */ start) => {
-        if (this.failure) throw this.failure; // nobody waits for the rest of the download
-        scatter(data, start, destinations);
-      };
+      const onChunk = (/** @type {Uint8Array} */ data, /** @type {number} */ start) => scatter(data, start, destinations);
       return destinations.length ? streamWeights(base, file, onChunk, onBytes) : undefined;
     });
     await Promise.all(downloads);
@@ -407,17 +403,12 @@ export class WebGpuDevice {
     return result;
   }
 
-  /** Wait until `failure` tells of the device's loss, which is announced after what it makes fail. */
-  #settle() {
-    return new Promise((resolve) => setTimeout(resolve));
-  }
-
   /** @param {GPUBuffer} staging @param {number} [size] */
   async #map(staging, size) {
     try {
       await staging.mapAsync(GPUMapMode.READ, 0, size && align(size, 4));
     } catch (error) {
-      await this.#settle();
+      await Promise.resolve(); // the loss of the device is noted first
       throw this.failure ?? new InternalError(`WebGPU: ${/** @type {Error} */ (error).message}`);
     }
     if (this.failure) {

@@ -119,6 +119,32 @@ def test_a_model_is_restored_on_another_device(site: Path) -> None:
         assert report.errors == []
 
 
+CRASH = """export default async ({ page }) => {
+  const run = () => page.evaluate(async () => {
+    const x = { dtype: "float32", shape: [1, 4], data: new Float32Array([1, 2, 3, 4]) };
+    return Array.from((await model.run({ x })).y.data);
+  });
+  await page.evaluate(async () => {
+    const { load } = await import("/scaled/webmlc.js");
+    globalThis.model = await load("/scaled/", { device: "webgpu" });
+  });
+  const before = await run();
+  const browser = await page.context().browser().newBrowserCDPSession();
+  await browser.send("Browser.crashGpuProcess");
+  const error = await run().then(() => "", (error) => error.message);
+  await page.evaluate(() => model.restore());
+  return { before, error, after: await run() };
+};"""
+
+
+def test_a_model_is_restored_after_a_crash_of_the_gpu_process(site: Path) -> None:
+    script = site / "crash.mjs"
+    script.write_text(CRASH)
+    (report,) = open_pages({"/": site}, Page("/", script=str(script)))
+    assert "DeviceLostError" in report.value["error"]
+    assert report.value["before"] == report.value["after"] == [1, 0, 1.5, 12]
+
+
 DEAD = """async ({ threads }) => {
   COMMON
   const model = await load("/traps", { device: "wasm", threads });
