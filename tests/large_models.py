@@ -185,34 +185,37 @@ def concat_growth(n: int) -> ModelProto:
     return _model(nodes, [_floats("x", "length")], [_floats("y", "cut")], constants)
 
 
-def _body(level: int, n: int) -> GraphProto:
+def _body(level: int, n: int, constant: bool) -> GraphProto:
     """The body of a Loop at a level: v becomes 2v + 1 in the innermost."""
     inputs = [_integers(f"i{level}"), _condition(f"c{level}"), _floats(f"v{level}", WIDTH)]
+    nodes = [helper.make_node("Identity", [f"c{level}"], [f"d{level}"])]
+    tensors = []
     if level < n:
-        inner = _body(level + 1, n)
-        nodes = [
-            helper.make_node("Identity", [f"c{level}"], [f"d{level}"]),
-            helper.make_node("Loop", ["trips", "", f"v{level}"], [f"w{level}"], body=inner),
-        ]
+        inner = _body(level + 1, n, constant)
+        trips = f"trips{level}" if constant else "trips"
+        tensors = [numpy_helper.from_array(np.array(3), trips)] if constant else []
+        nodes.append(helper.make_node("Loop", [trips, "", f"v{level}"], [f"w{level}"], body=inner))
     else:
-        nodes = [
-            helper.make_node("Identity", [f"c{level}"], [f"d{level}"]),
+        nodes += [
             helper.make_node("Add", [f"v{level}", f"v{level}"], [f"t{level}"]),
             helper.make_node("Add", [f"t{level}", "one"], [f"w{level}"]),
         ]
     outputs = [_condition(f"d{level}"), _floats(f"w{level}", WIDTH)]
-    return helper.make_graph(nodes, f"body{level}", inputs, outputs)
+    return helper.make_graph(nodes, f"body{level}", inputs, outputs, tensors)
 
 
 def _condition(name: str) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.BOOL, ())
 
 
-def loops(n: int) -> ModelProto:
-    """n Loops, each inside the other, of one iteration each."""
-    node = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=_body(1, n))
-    constants = {"one": np.array(1, np.float32)}
+def loops(n: int, *, constant: bool = False) -> ModelProto:
+    """n Loops, each inside the other, of as many iterations as an input says; or of three."""
+    node = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=_body(1, n, constant))
+    constants: dict[str, Any] = {"one": np.array(1, np.float32)}
     inputs = [_integers("trips"), _floats("x", WIDTH)]
+    if constant:
+        constants["trips"] = np.array(3)
+        del inputs[0]
     return _model([node], inputs, [_floats("y", WIDTH)], constants)
 
 
@@ -313,6 +316,7 @@ MODELS: dict[str, tuple[Make, int]] = {
     "shape_growth": (shape_growth, 5),
     "concat_growth": (concat_growth, 10),
     "loops": (loops, 5),
+    "constant_loops": (partial(loops, constant=True), 5),
     "branches": (branches, 5),
     "functions": (functions, 10),
     "resize": (resize, 250_000),

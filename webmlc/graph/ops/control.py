@@ -28,6 +28,14 @@ UNROLLED_NODES, UNROLLED_VALUES = 64, 4096
 """Nodes that unrolling a loop may make: what a run could do, and what only a build can (sequences).
 """
 
+UNROLLED_COPIES = 1024
+"""Nodes that unrolling a loop and all loops around it may make, those in sub-graphs counted: loops
+that stand in each other would multiply without it.
+"""
+
+COPIES = "copies"
+"""Of a Loop: how many copies of it the unrolled loops around it make."""
+
 ASSUMED = "assumed"
 """Of an If whose condition is an equation of sizes, and decides ranks: the branch to take."""
 
@@ -88,9 +96,8 @@ def closed(node: Node, names: Mapping[str, str]) -> Node:
 
 def reads(node: Node, value: str) -> bool:
     """True where a node, or a sub-graph of it, reads a value."""
-    inner = (f for f in node.attributes.values() if isinstance(f, Function))
     return value in node.inputs or any(
-        value in f.outputs or any(reads(n, value) for n in f.nodes) for f in inner
+        value in f.outputs or any(reads(n, value) for n in f.nodes) for f in _inner(node).values()
     )
 
 
@@ -117,7 +124,9 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
     values = any(context.holds_values(i + 2) for i in range(len(carried)))
     limit = UNROLLED_VALUES if values else UNROLLED_NODES
     scanned = len(body.outputs) - 1 - len(carried)
-    if trips is None or trips * len(body.nodes) > limit or (trips == 0 and scanned):
+    copies = trips and trips * context.attribute(COPIES, 1)
+    fits = copies is not None and (values or copies * _size(body) <= UNROLLED_COPIES)
+    if not fits or trips is None or trips * len(body.nodes) > limit or (trips == 0 and scanned):
         if values:
             deciding = 1 if context.has(1) and context.value(1) is None else 0
             what = "the length of a sequence from a loop"
@@ -128,6 +137,7 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
             return _counted(context, builder)
         unknown = context.has(1) and context.value(1) is None
         return _without_condition(context, builder) if unknown else None
+    body = _copied(body, trips)
     slices: list[tuple[str, ...]] = []
     for trip in range(trips):
         given = (builder.constant(np.int64(trip)), builder.constant(np.bool_(True)), *carried)
@@ -140,6 +150,30 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
     ]
     wanted = zip((*carried, *stacks), context.node.outputs, strict=True)
     return tuple(value for value, name in wanted if name)
+
+
+def _inner(node: Node) -> dict[str, Function]:
+    """The sub-graphs of a node, by attribute."""
+    return {key: f for key, f in node.attributes.items() if isinstance(f, Function)}
+
+
+def _size(function: Function) -> int:
+    """The nodes of a function, those in its sub-graphs too."""
+    inner = (f for node in function.nodes for f in _inner(node).values())
+    return len(function.nodes) + sum(map(_size, inner))
+
+
+def _copied(function: Function, count: int) -> Function:
+    """The function, whose loops know that there are `count` times as many of them."""
+
+    def copied(node: Node) -> Node:
+        inner: dict[str, Attribute] = {k: _copied(f, count) for k, f in _inner(node).items()}
+        if not inner:
+            return node
+        copies = count * node.attributes.get(COPIES, 1)
+        return replace(node, attributes={**node.attributes, **inner, COPIES: copies})
+
+    return replace(function, nodes=tuple(map(copied, function.nodes)))
 
 
 def _counted(context: Context, builder: Builder) -> tuple[str, ...]:
@@ -226,7 +260,8 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
     length = builder("Gather", builder("Shape", sequences[0]), builder.constant(np.int64(axis)))
     last = builder("Sub", length, builder.constant(np.int64(1)))
     body = _sliced(context.attribute("body"), builder, sequences, axes, backward, last)
-    attributes = {k: context.attribute(k) for k in _PLACES if k in context.node.attributes}
+    given = context.node.attributes
+    attributes = {k: given[k] for k in (*_PLACES, COPIES) if k in given}
     results = builder.many(
         "Loop",
         length,
