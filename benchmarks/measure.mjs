@@ -12,7 +12,8 @@
 // the first load of every engine.
 
 import { readFile } from "node:fs/promises";
-import { startBrowser, startServer } from "../tests/browser/chromium.mjs";
+import { startBrowser } from "../tests/browser/chromium.mjs";
+import { startServer } from "../tests/browser/server.mjs";
 
 const PAUSE_MS = 30; // lets the threads of the engine before fall asleep
 const WARM = { runs: 40, ms: 2000 }; // of all together, whichever ends first: until then V8 may still optimise a small model

@@ -1,19 +1,11 @@
-// A real headless Chromium with WebGPU (on SwiftShader), and a loopback server for the pages it opens.
+// A real headless Chromium with WebGPU (on SwiftShader).
 //
-//   in:  folders to serve, and what to do with each page
-//   out: plain JSON
-//
-//   const server = await startServer({ "/": "build/digits" });
 //   const browser = await startBrowser();
 //   const page = await (await browser.newContext()).newPage();
-//   await page.goto(server.origin + "/index.html");
 //
-// Shared by tests/browser (through run_pages.mjs) and by benchmarks/.
+// Shared by tests/browser (through run_pages.mjs), tests/hosts and benchmarks/.
 
 import { existsSync } from "node:fs";
-import { open, stat } from "node:fs/promises";
-import { createServer } from "node:http";
-import path from "node:path";
 import { chromium } from "playwright-core";
 
 const EXECUTABLE = process.env.WEBMLC_CHROMIUM ?? "/usr/bin/chromium";
@@ -31,93 +23,6 @@ const FLAGS = [
   "--disable-backgrounding-occluded-windows",
   "--disable-renderer-backgrounding",
 ];
-
-/** Read at once: the server shares its cores with the pages that are measured, and takes half of them so. */
-const PIECE_BYTES = 1 << 20;
-/** @type {Buffer[]} Used again and again: each new one brings the collector nearer, which stops the server for tens of milliseconds. */
-const spare = [];
-
-const MIME_TYPES = {
-  ".css": "text/css",
-  ".html": "text/html; charset=utf-8",
-  ".js": "text/javascript",
-  ".json": "application/json",
-  ".mjs": "text/javascript",
-  ".svg": "image/svg+xml",
-  ".wasm": "application/wasm",
-  ".wgsl": "text/plain; charset=utf-8",
-};
-
-/** @param {string} file @param {import("node:http").ServerResponse} response */
-async function send(file, response) {
-  const handle = await open(file);
-  const piece = spare.pop() ?? Buffer.allocUnsafeSlow(PIECE_BYTES);
-  try {
-    for (;;) {
-      const { bytesRead } = await handle.read(piece, 0, PIECE_BYTES);
-      if (!bytesRead) break;
-      await new Promise((resolve, reject) => response.write(piece.subarray(0, bytesRead), (error) => (error ? reject(error) : resolve(undefined))));
-    }
-    response.end();
-  } finally {
-    spare.push(piece);
-    await handle.close();
-  }
-}
-
-/**
- * Serve folders on a free loopback port.
- *
- * @param {Record<string, string>} mounts  URL prefix ("/models/") to folder; the longest prefix that fits wins
- * @param {{ isolated?: boolean, headers?: Record<string, string> }} [options]
- *   isolated: send COOP and COEP, so that pages may share memory with workers (default)
- * @returns {Promise<{ origin: string, requests: { path: string, status: number, bytes: number }[], close: () => Promise<void> }>}
- */
-export async function startServer(mounts, { isolated = true, headers = {} } = {}) {
-  const prefixes = Object.keys(mounts).sort((a, b) => b.length - a.length);
-  const requests = [];
-  const sent = {
-    "Cache-Control": "no-store",
-    ...(isolated && {
-      "Cross-Origin-Opener-Policy": "same-origin",
-      "Cross-Origin-Embedder-Policy": "require-corp",
-      "Cross-Origin-Resource-Policy": "same-origin",
-    }),
-    ...headers,
-  };
-
-  const server = createServer(async (request, response) => {
-    const url = decodeURIComponent(new URL(request.url ?? "/", "http://loopback").pathname);
-    const prefix = prefixes.find((p) => url.startsWith(p));
-    const entry = { path: url, status: 404, bytes: 0 };
-    requests.push(entry);
-    const folder = prefix && path.resolve(mounts[prefix]);
-    const file = folder && path.join(folder, url.slice(prefix.length), url.endsWith("/") ? "index.html" : "");
-    const inside = file?.startsWith(folder + path.sep);
-    const found = inside ? await stat(file).catch(() => null) : null;
-    if (!found?.isFile()) {
-      response.writeHead(404, sent).end();
-      return;
-    }
-    entry.status = 200;
-    entry.bytes = found.size;
-    const type = MIME_TYPES[path.extname(file)] ?? "application/octet-stream";
-    response.writeHead(200, { ...sent, "Content-Type": type, "Content-Length": found.size });
-    await send(file, response).catch(() => response.destroy());
-  });
-
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(undefined)));
-  const { port } = server.address();
-  return {
-    origin: `http://127.0.0.1:${port}`,
-    requests,
-    close: () =>
-      new Promise((resolve) => {
-        server.close(() => resolve());
-        server.closeAllConnections();
-      }),
-  };
-}
 
 /** Start Chromium with an empty profile. The caller closes it. */
 export async function startBrowser() {

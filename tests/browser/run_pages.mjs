@@ -9,7 +9,8 @@
 // `context` holds playwright's context options (viewport, colorScheme, reducedMotion, ...).
 
 import { pathToFileURL } from "node:url";
-import { startBrowser, startServer } from "./chromium.mjs";
+import { startBrowser } from "./chromium.mjs";
+import { startServer } from "./server.mjs";
 
 const DEFAULT_TIMEOUT_MS = 60_000;
 
