@@ -43,8 +43,8 @@ export function ring(words, slot) {
 export async function repeat(words, slot, failure) {
   const done = Atomics.load(words, DONE);
   ring(words, slot);
-  const { async, value } = waitAsync(words, DONE, done);
-  if (async) await Promise.race([value, failure]);
+  // The notification of the request before may come only now: what counts is that the count has changed.
+  for (let wait; (wait = waitAsync(words, DONE, done)).async; ) await Promise.race([wait.value, failure]);
   if (Atomics.load(words, FAILED)) await failure;
 }
 
