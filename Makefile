@@ -1,7 +1,8 @@
-# make demo    build the digits model and classify held-out digits on the CPU and on the GPU
-# make test    everything that CI checks: lint, types, tests (GPU and browser included)
-# make bench   measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
-# make clean   remove what the commands above made
+# make demo            build the digits model and classify held-out digits on the CPU and on the GPU
+# make test            lint, types, tests (GPU and Chromium included)
+# make test-browsers   packages in Chromium, Firefox, WebKit, Node, Deno and Bun (some minutes)
+# make bench           measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
+# make clean           remove what the commands above made
 SHELL := /bin/bash -euo pipefail
 PYTHON ?= python3
 VENV := .venv
@@ -10,13 +11,17 @@ BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
 
-.PHONY: demo test lint types bench system clean
+.PHONY: demo test test-browsers lint types bench system clean
 
 demo: $(VENV)/.stamp system
 	$(BIN)/python demos/digits/run.py
 
 test: lint types system
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+test-browsers: $(VENV)/.stamp node_modules/.stamp
+	@.ci/install-system-packages gpu chromium firefox webkit
+	$(BIN)/python -m pytest -q tests/hosts
 
 lint: $(VENV)/.stamp
 	$(BIN)/ruff check --quiet .
@@ -42,7 +47,7 @@ node_modules/.stamp: package.json package-lock.json
 	@touch $@
 
 system:
-	@.ci/install-system-packages
+	@.ci/install-system-packages gpu chromium
 
 clean:
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache
