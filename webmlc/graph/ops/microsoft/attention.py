@@ -191,8 +191,74 @@ def _hidden_size(context: Context, heads: int) -> int:
     return known_size(context.shape(0)[2], "the hidden size")
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How long the rows of a batch are: new tokens stand at `places`, [B, S], behind the `past`
+    tokens, [B], of their row; keys and values are stored for `total` tokens.
+    """
+
+    build: Builder
+    past: str
+    places: str
+    total: str
+
+    @staticmethod
+    def of(context: Context, build: Builder, queries: str, past_k: str | None) -> _Rows:
+        """From `seqlens_k`, the last position of each row, and `total_sequence_length`, that of the
+        longest. A past that is longer than that is a buffer: present takes its place.
+        """
+        context.known(6, "the total sequence length")
+        last, longest = (
+            build("Reshape", build("Cast", context.node.inputs[i], to=7), build.constant([n]))
+            for i, n in ((5, -1), (6, 1))
+        )
+        one, zero = build.constant(np.int64(1)), build.constant(np.int64(0))
+        new = size_of(build, queries, 2)
+        stored = zero if past_k is None else size_of(build, past_k, 2)
+        whole = build("Squeeze", longest)
+        past = build("Sub", build("Add", last, one), new)
+        past = build("Where", build("Equal", new, whole), zero, past)  # a first prompt has none
+        steps = build("Range", zero, new, one)
+        places = build("Add", build("Unsqueeze", past, axes=(1,)), steps)
+        return _Rows(build, past, places, build("Max", stored, whole))
+
+    def appended(self, past: str | None, new: str, groups: int, size: int, zero: str) -> str:
+        """[B, groups, T, H]: the past's tokens, and the new ones where each row ends."""
+        build = self.build
+        if past is None:
+            batch = build("Shape", new, start=0, end=1)
+            head, back = build.constant([groups]), build.constant([size])
+            length = build("Unsqueeze", self.total, axes=(0,))
+            empty = build("Concat", batch, head, length, back, axis=0)
+            cache = build("Expand", zero, empty)
+        else:
+            room = build("Sub", self.total, size_of(build, past, 2))
+            after = build("Unsqueeze", room, axes=(0,))
+            pads = build("Concat", build.constant([0] * 6), after, build.constant([0]), axis=0)
+            cache = build("Pad", past, pads)
+        return build("TensorScatter", cache, new, self.past, axis=2)
+
+    def seen(self, scores: str, causal: bool, window: int, fill: str) -> str:
+        """The scores of the keys that each query sees: those of its row, none later than itself
+        (`causal`), nor one that is `window` or more before it.
+        """
+        build = self.build
+        one, zero = build.constant(np.int64(1)), build.constant(np.int64(0))
+        keys = build("Range", zero, self.total, one)
+        queries = build("Unsqueeze", self.places, axes=(1, 3))
+        if causal:
+            kept = build("LessOrEqual", keys, queries)
+        else:
+            ends = build("ReduceMax", queries, build.constant([2]))
+            kept = build("LessOrEqual", keys, ends)
+        if causal and window > 0:
+            first = build("Sub", queries, build.constant(np.int64(window)))
+            kept = build("And", kept, build("Greater", keys, first))
+        return build("Where", kept, scores, fill)
+
+
 def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
-    """Fewer heads of K and V than of Q. All rows of the batch are as long as the longest."""
+    """Fewer heads of K and V than of Q; every row of the batch has a length of its own."""
     attention = _Attention(context, build, context.dtype(0))
     attribute = context.attribute
     if any(context.has(i) for i in (11, 12, 13, 14, 15)) or attribute("sliding_window_cache", 0):
@@ -211,9 +277,12 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     queries, keys = attention.heads(q, heads), attention.heads(k, groups)
     values = attention.heads(v, groups)
     past_k, past_v = optional(context, 3), optional(context, 4)
+    rows = _Rows.of(context, build, queries, past_k)
     if attribute("do_rotary", 0):
-        queries, keys = (_turned(context, build, x, past_k) for x in (queries, keys))
-    keys, values = attention.appended(past_k, keys), attention.appended(past_v, values)
+        places = optional(context, 9) or rows.places
+        queries, keys = (_turned(context, build, x, places) for x in (queries, keys))
+    keys = rows.appended(past_k, keys, groups, size, attention.number(0))
+    values = rows.appended(past_v, values, groups, size, attention.number(0))
     shared_k, shared_v = (_repeated(build, x, heads, groups, size) for x in (keys, values))
     scores = attention.scores(queries, shared_k, attention.scale(size))
     cap = float(attribute("softcap", 0.0))
@@ -222,9 +291,8 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
         scores = build("Mul", divided, attention.number(cap))
     if (added := optional(context, 10)) is not None:
         scores = build("Add", scores, added)
-    if attribute("causal", 1):
-        window = int(attribute("local_window_size", -1))
-        scores = attention.causal(scores, queries, shared_k, window)
+    window = int(attribute("local_window_size", -1))
+    scores = rows.seen(scores, bool(attribute("causal", 1)), window, attention.number(LOWEST))
     return wanted(context, attention.output(scores, shared_v), keys, values, None)
 
 
@@ -241,17 +309,10 @@ def _repeated(build: Builder, x: str, heads: int, groups: int, size: int) -> str
     return build("Reshape", wide, build("Concat", front, length, back, axis=0))
 
 
-def _turned(context: Context, build: Builder, x: str, past: str | None) -> str:
-    """The rotary embedding of new tokens, which stand behind the past's."""
+def _turned(context: Context, build: Builder, x: str, places: str) -> str:
+    """The rotary embedding of tokens at these places, [B, S]."""
     cos, sin = optional(context, 7), optional(context, 8)
     assert cos is not None and sin is not None
-    places = optional(context, 9)
-    if places is None:
-        one, zero = build.constant(np.int64(1)), build.constant(np.int64(0))
-        new = size_of(build, x, 2)
-        first = zero if past is None else size_of(build, past, 2)
-        row_ = build("Range", first, build("Add", first, new), one)
-        places = build("Unsqueeze", row_, axes=(0,))
     interleaved = bool(context.attribute("rotary_interleaved", 0))
     width = 2 * known_size(context.shape(7)[1], "the rotary size")
     return rotate(build, x, (cos, sin), places, width, interleaved)
