@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,14 @@ def _scatter(
     return result
 
 
+@lru_cache(maxsize=4096)
+def _in_order(root: Expr) -> tuple[Expr, ...]:
+    """The nodes of an expression, operands first."""
+    order: list[Expr] = []
+    rewrite(root, order.append)
+    return tuple(order)
+
+
 class _Grid:
     """Evaluates expressions over all combinations of the axes' values at once."""
 
@@ -167,12 +176,8 @@ class _Grid:
 
     def value(self, root: Expr) -> Any:
         done: dict[Expr, Any] = {}
-
-        def rule(node: Expr) -> Expr | None:
+        for node in _in_order(root):
             done[node] = self.node(node, done)
-            return None
-
-        rewrite(root, rule)
         return done[root]
 
     def node(self, node: Expr, done: Mapping[Expr, Any]) -> Any:

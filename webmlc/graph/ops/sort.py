@@ -12,7 +12,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, given
-from webmlc.graph.ops.sorting import comparable, stable_order, word_bits, words
+from webmlc.graph.ops.sorting import comparable, inside, stable_order, word_bits, words
 
 Inputs = tuple[Tensor | None, ...]
 SHORT = 128
@@ -71,7 +71,8 @@ def _by_sort(x: Tensor, axis: int, context: Context) -> Callable[..., Expr]:
     count = len(words(x[(ZERO,) * x.rank]))
     keys = [compute(f"word{n}", shape, word(n), keep=True) for n in range(count)]
     order = stable_order("order", keys, word_bits(x.dtype))
-    return lambda *i: order[(*i[:axis], *i[axis + 1 :], i[axis])]
+    size = x.shape[axis]
+    return lambda *i: inside(order[(*i[:axis], *i[axis + 1 :], i[axis])], size)
 
 
 def _by_count(x: Tensor, axis: int, context: Context) -> Callable[..., Expr]:

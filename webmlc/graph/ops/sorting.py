@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Bitcast, Const, Expr, call, const, select
+from webmlc.core.expr import Bitcast, Const, Expr, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, scatter
+from webmlc.graph.ops.scans import scan
 
 DIGIT = 11
 """Bits of a digit: three rounds for 32 bits, whose counters fill half a first-level cache."""
@@ -60,6 +61,13 @@ def word_bits(dtype: DType) -> int:
     return dtype.bits if dtype.bits < 32 and not dtype.is_float else 32
 
 
+def inside(position: Expr, size: Expr) -> Expr:
+    """A position that other kernels computed: a step that is profiled by itself reads what others
+    left in memory, and must not read outside of a tensor for it.
+    """
+    return maximum(minimum(position, size - 1), 0)
+
+
 def stable_order(
     name: str, keys: Sequence[Tensor], bits: int, before: Tensor | None = None
 ) -> Tensor:
@@ -88,19 +96,14 @@ def _round(name: str, keys: Tensor, shift: int, digits: int, before: Tensor | No
     zero = const(0)
     counts = scatter(f"{name}_counts", counters, lines, (size,), count, INDEX, zero, "add")
 
-    def start(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
-        *line, d = index
-        last = (*line, d - 1)
-        return index, select(d.equals(0), zero, state[last] + counts[last])
-
-    starts = scatter(f"{name}_starts", counters, lines, (const(digits),), start, INDEX)
+    starts = scan(f"{name}_starts", counters, len(lines), "add", lambda *i: counts[i], True)
 
     # One tensor holds the counters and, behind them, the order: an update reads a counter, writes a
     # position where that says, then adds one to it.
     def place(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
         *line, position, step = index
         element = position if before is None else before[(*line, position)]
-        counter = digit(*line, element)
+        counter = digit(*line, inside(element, size))
         there = state[(*line, counter)]
         counts_up = step.equals(1)
         target = select(counts_up, counter, there + digits)

@@ -1,11 +1,13 @@
 """Unique: slices of a tensor (or elements) that differ, in order of value or of appearance.
 
-Every slice is compared with every other: quadratic, and independent. The first of equal ones is
-kept; their number is bound in a run (`ops.selection`).
+Slices are rows of words (`ops.sorting`). Sorted by their last element, then by each before it,
+equal ones are neighbours; the first of each group is kept, and their number bound in a run
+(`ops.selection`).
 
-    %different = webmlc.FirstDifference(%rows)     where slices i and j differ first; their length
-                                                   if nowhere
-    %order = webmlc.Order(%rows, %different, %places)    the kept slices, the least first
+    %order = webmlc.Order(%rows, %before)            by column `column`; `%before` within it
+    %mask, %inverse = webmlc.Groups(%rows, %order)   the positions that are kept: in %order, or of
+                                                     slices as they appear; each slice's group
+    %counts = webmlc.Members(%inverse, %places)      how many slices each group has
 """
 
 from __future__ import annotations
@@ -13,146 +15,156 @@ from __future__ import annotations
 import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Expr, call, maximum, minimum, select
-from webmlc.graph.compute import Tensor, compute, reduce
-from webmlc.graph.ir import TensorType
+from webmlc.core.expr import Expr, as_int, const, maximum, select
+from webmlc.graph.compute import Tensor, compute, reduce, scatter
+from webmlc.graph.ir import Function, Node, TensorType
 from webmlc.graph.ops.operator import Builder, Context, Operator, case
+from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.selection import flat, places_of
-from webmlc.graph.ops.shapes import ONE, ZERO, given
+from webmlc.graph.ops.shapes import ONE, ZERO, given, product
+from webmlc.graph.ops.sorting import comparable, inside, stable_order, word_bits, words
 
 Inputs = tuple[Tensor | None, ...]
-
-
-def _alike(a: Expr, b: Expr) -> Expr:
-    """Equal, or both not a number."""
-    equal = call("eq", a, b)
-    return equal | (call("ne", a, a) & call("ne", b, b)) if a.dtype.is_float else equal
-
-
-def _less(a: Expr, b: Expr) -> Expr:
-    """What is not a number comes last."""
-    less = call("lt", a, b)
-    return less | (call("eq", a, a) & call("ne", b, b)) if a.dtype.is_float else less
-
-
-def _first_difference_type(context: Context) -> tuple[TensorType, ...]:
-    count, _ = context.shape(0)
-    return (TensorType(INDEX, (count, count)),)
-
-
-def _first_difference(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    rows = given(inputs, 0)
-    length = rows.shape[1]
-
-    def place(i: Expr, j: Expr, at: Expr) -> Expr:
-        return select(_alike(rows[i, at], rows[j, at]), length, at)
-
-    shape = context.outputs[0].shape
-    found = reduce("found", shape, (length,), "min", place)
-    return (compute("different", shape, lambda i, j: minimum(found[i, j], length)),)
-
-
-def _is_first_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.bool, context.shape(0)[:1]),)
-
-
-def _is_first(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """True of a slice that no earlier one equals."""
-    rows, different = given(inputs, 0), given(inputs, 1)
-    count, length = rows.shape
-
-    def equal_before(i: Expr, j: Expr) -> Expr:
-        return select((j < i) & (different[i, j] >= length), ONE, ZERO)
-
-    before = reduce("before", (count,), (count,), "add", equal_before)
-    return (compute("is_first", (count,), lambda i: call("eq", before[i], ZERO)),)
+Index = tuple[Expr, ...]
+FEW = 8
+"""Columns that are sorted by, one after the other, without a loop."""
 
 
 def _order_type(context: Context) -> tuple[TensorType, ...]:
-    return (context.type(2),)
+    return (TensorType(INDEX, context.shape(0)[:1]),)
 
 
 def _order(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The places of the kept slices, sorted by what stands there."""
-    rows, different, places = (given(inputs, i) for i in range(3))
-    last = maximum(rows.shape[1] - 1, 0)
+    """The slices in the order of one column, equal ones as in an order before, if there is one.
 
-    def less(u: Expr, v: Expr) -> Expr:
-        a, b = places[v], places[u]
-        at = minimum(different[a, b], last)
-        return select(_less(rows[a, at], rows[b, at]), ONE, ZERO)
+    Column `column` counts from the last.
+    """
+    rows = given(inputs, 0)
+    before, number = (inputs[i] if len(inputs) > i else None for i in (1, 2))
+    last = rows.shape[1] - 1
+    column = last if number is None else inside(last - number[()].astype(INDEX), rows.shape[1])
+    count = len(words(rows[ZERO, ZERO]))
+    keys = [
+        compute(f"word{n}", rows.shape[:1], lambda i, n=n: words(rows[i, column])[n], keep=True)
+        for n in range(count)
+    ]
+    return (stable_order("order", keys, word_bits(rows.dtype), before),)
 
-    rank = reduce("rank", places.shape, places.shape, "add", less)
 
-    def with_rank(r: Expr, u: Expr) -> Expr:
-        return select(call("eq", rank[u], r), places[u], ZERO)
+def _groups_type(context: Context) -> tuple[TensorType, ...]:
+    shape = context.shape(1)
+    return TensorType(DType.bool, shape), TensorType(INDEX, shape)
 
-    return (reduce("order", places.shape, places.shape, "max", with_rank),)
+
+def _groups(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Which positions of the order are the first of equal slices, and the group of each slice;
+    unless it is `sorted`, which slices are, and groups in their order.
+    """
+    rows, order = given(inputs, 0), given(inputs, 1)
+    shape = order.shape
+
+    def differs(p: Expr, column: Expr) -> Expr:
+        places = (inside(order[maximum(q, 0)], shape[0]) for q in (p, p - 1))
+        here, last = (comparable(rows[place, column]) for place in places)
+        return select(here.equals(last), ZERO, ONE)
+
+    changes = reduce("changes", shape, rows.shape[1:], "max", differs)
+    starts = compute(
+        "starts", shape, lambda p: select(p.equals(0) | (changes[p] > 0), ONE, ZERO), keep=True
+    )
+    group = scan("group", shape, 0, "add", lambda p: starts[p], exclusive=False)
+    mask, number = starts, group
+    if not context.attribute("sorted"):
+        mask = scatter("mask", shape, (), shape, lambda _, p: ((order[p],), starts[p]), INDEX)
+        number = scan("number", shape, 0, "add", lambda i: mask[i], exclusive=False)
+
+    def leader(_: Tensor, p: Expr) -> tuple[Index, Expr]:
+        """The first slice of each group."""
+        return (select(starts[p] > 0, group[p] - 1, const(-1)),), order[p]
+
+    leaders = scatter("leaders", shape, (), shape, leader, INDEX, ZERO)
+
+    def update(_: Tensor, p: Expr) -> tuple[Index, Expr]:
+        place = p if context.attribute("sorted") else leaders[inside(group[p] - 1, shape[0])]
+        return (order[p],), number[inside(place, shape[0])] - 1
+
+    inverse = scatter("inverse", shape, (), shape, update, INDEX)
+    return compute("is_first", shape, lambda p: mask[p] > 0), inverse
 
 
 def _members_type(context: Context) -> tuple[TensorType, ...]:
-    return (
-        TensorType(DType.int64, context.shape(0)[:1]),
-        TensorType(DType.int64, context.shape(2)),
-    )
+    return (TensorType(DType.int64, context.shape(1)),)
 
 
 def _members(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Which kept slice each slice equals, and how many equal each kept one."""
-    rows, different, places = (given(inputs, i) for i in range(3))
-    count, length = rows.shape
-
-    def same(i: Expr, r: Expr) -> Expr:
-        return different[i, places[r]] >= length
-
-    inverse = reduce(
-        "inverse", (count,), places.shape, "max", lambda i, r: select(same(i, r), r, ZERO)
-    )
-    counts = reduce(
-        "counts", places.shape, (count,), "add", lambda r, i: select(same(i, r), ONE, ZERO)
-    )
-    return (
-        compute("inverse_out", (count,), lambda i: inverse[i].astype(DType.int64)),
-        compute("counts_out", places.shape, lambda r: counts[r].astype(DType.int64)),
-    )
+    """How many slices each group has."""
+    inverse, places = given(inputs, 0), given(inputs, 1)
+    counts = scatter(
+        "counts", places.shape, (), inverse.shape, lambda _, i: ((inverse[i],), ONE), INDEX, ZERO,
+        "add",
+    )  # fmt: skip
+    return (compute("counts_out", places.shape, lambda r: counts[r].astype(DType.int64)),)
 
 
 def _never(context: Context) -> tuple[TensorType, ...]:
     raise AssertionError("Unique expands")
 
 
+def _sorted_rows(builder: Builder, rows: str, columns: Expr) -> str:
+    """The order of the rows: by the last column first, so that the first decides."""
+    order = builder("Order", rows, domain="webmlc")
+    count = as_int(columns)
+    if count is not None and count <= FEW:
+        for number in range(1, count):
+            order = builder(
+                "Order", rows, order, builder.constant(np.int64(number)), domain="webmlc"
+            )
+        return order
+    trips = builder("Sizes", builder("Squeeze", builder("Shape", rows, start=1)), domain="webmlc")
+    sort = Node("Order", (rows, "order", "i"), ("next",), {}, "webmlc")
+    body = Function("sort_by_column", ("i", "go", "order"), ("go", "next"), (sort,), {}, {})
+    return builder("Loop", trips, "", order, body=body)
+
+
 def _unique(context: Context, builder: Builder) -> tuple[str, ...]:
     x, axis = context.node.inputs[0], 0
+    columns: Expr = ONE
     if "axis" in context.node.attributes:
         axis = context.axis(0)
-        others = (d for d in range(context.rank(0)) if d != axis)
+        others = [d for d in range(context.rank(0)) if d != axis]
         rows = builder("Flatten", builder("Transpose", x, perm=(axis, *others)), axis=1)
+        columns = product(context.shape(0)[d] for d in others)
     else:
         x = flat(builder, x)
         rows = builder("Unsqueeze", x, builder.constant(np.array([1])))
-    different = builder("FirstDifference", rows, domain="webmlc")
-    places = places_of(builder, builder("IsFirst", rows, different, domain="webmlc"))
-    if context.attribute("sorted", 1):
-        places = builder("Order", rows, different, places, domain="webmlc")
-    members = builder.many("Members", rows, different, places, outputs=2, domain="webmlc")
+    order = _sorted_rows(builder, rows, columns)
+    is_sorted = int(context.attribute("sorted", 1))
+    mask, inverse = builder.many(
+        "Groups", rows, order, outputs=2, domain="webmlc", sorted=is_sorted
+    )
+    places = places_of(builder, mask)
+    counts = builder("Members", inverse, places, domain="webmlc")
+    if is_sorted:
+        places = builder("Gather", order, places)
     values = builder("Gather", x, places, axis=axis)
-    results = (values, builder("Cast", places, to=7), *members)
-    named = zip(results, context.node.outputs, strict=False)
+    wide = (builder("Cast", index, to=7) for index in (places, inverse))
+    named = zip((values, *wide, counts), context.node.outputs, strict=False)
     return tuple(result for result, name in named if name)
 
 
 X = np.array([2, 1, 1, 3, 4, 3], np.float32)
 ROWS = np.array([[1, 0, 0], [1, 0, 0], [2, 3, 4]], np.float32)
-NUMBERS = "int64[4, 3] in 0..1"
+NUMBERS = "int16[4, 3] in 0..1"
+NANS = np.array([2, np.nan, -0.0, 2, np.nan, 0.0], np.float32)
 
 OPS: tuple[Operator, ...] = (
-    Operator("FirstDifference", _first_difference_type, _first_difference, domain="webmlc",
-             kind="reduction"),
-    Operator("IsFirst", _is_first_type, _is_first, domain="webmlc", kind="reduction"),
-    Operator("Order", _order_type, _order, domain="webmlc", kind="reduction"),
-    Operator("Members", _members_type, _members, domain="webmlc", kind="reduction"),
+    Operator("Order", _order_type, _order, domain="webmlc"),
+    Operator("Groups", _groups_type, _groups, domain="webmlc"),
+    Operator("Members", _members_type, _members, domain="webmlc"),
     Operator("Unique", _never, expand=_unique, cases=(
         case(X, outputs=4), case(X, outputs=4, sorted=0), case(ROWS, outputs=4, axis=0),
-        case("int64[40] in 0..9", outputs=4), case(NUMBERS, outputs=4, axis=1),
-        case("float32[3, 1, 2]", axis=-1), case(NUMBERS, outputs=4, axis=0, sorted=0))),
+        case("int64[40] in -9..9", outputs=4), case(NUMBERS, outputs=4, axis=1),
+        case("float32[3, 1, 2]", axis=-1), case(NUMBERS, outputs=4, axis=0, sorted=0),
+        case("uint8[3, 20] in 0..1", outputs=4, axis=0), case("int8[300] in -9..9", outputs=4),
+        case(NANS, outputs=4))),
 )  # fmt: skip
