@@ -16,6 +16,9 @@ from typing import Literal
 MachineName = Literal["wasm", "webgpu"]
 WasmVariant = Literal["dot", "relaxed", "simd128"]
 
+ADDRESSABLE_BYTES = 1 << 32
+"""What a 32-bit WebAssembly memory can hold."""
+
 PAGE_BYTES = 4096
 """Bytes of a page of memory, to the end of which processors fetch ahead."""
 

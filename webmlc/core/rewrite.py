@@ -143,7 +143,7 @@ def unfold(
     """Rewrite bottom-up, as `rewrite` does, and replace nodes by their definitions.
 
     Where `definition` of a node over its rewritten children is an expression, that expression is
-    unfolded in its turn, and what `finish` makes of it takes the node's place; `rule` sees the
+    unfolded in its turn, and what `finish` makes of it takes the node's place. `rule` sees the
     other nodes. Equal nodes are unfolded once, and definitions nest to any depth.
     """
     done: dict[int, Expr] = {}

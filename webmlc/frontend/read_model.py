@@ -38,6 +38,7 @@ from onnx import (
 
 from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
 from webmlc.frontend.bind_constants import Constants, bind_constants
+from webmlc.frontend.check_expansion import check_dense, check_expansion, nesting_error
 from webmlc.frontend.element_types import dtype_of
 from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
@@ -65,6 +66,7 @@ def read_model(source: Source, constants: Constants | None = None) -> Module:
         path = Path(source)
         model, folder, stem = _parse(path), path.parent, path.stem
     _check_opsets(model)
+    check_expansion(model)
     model = sort_nodes(load_external_data(model, folder))
     _check(model)
     arrays, sizes = bind_constants(model.graph, constants or {})
@@ -86,6 +88,8 @@ def _parse(path: Path) -> ModelProto:
     try:
         model.ParseFromString(data)
     except DecodeError as error:
+        if "MaxDepth" in str(error):
+            raise nesting_error(str(path)) from None
         raise ModelError(f"{path}: not an ONNX model, or a truncated one ({error})") from None
     if not model.ir_version or not model.HasField("graph"):
         raise ModelError(f"{path}: not an ONNX model (it has no IR version or no graph)")
@@ -279,6 +283,7 @@ def _array(tensor: TensorProto) -> Array:
 
 def _dense(sparse: onnx.SparseTensorProto) -> Array:
     """A sparse tensor written out."""
+    check_dense(sparse)
     values, indices = _array(sparse.values), _array(sparse.indices)
     shape: Sequence[int] = tuple(sparse.dims)
     dense = np.zeros(shape, values.dtype)

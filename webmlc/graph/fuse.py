@@ -42,9 +42,11 @@ more of code, and no other shares them.
 
 @dataclass(frozen=True, slots=True)
 class FusionLimits:
-    """What one kernel may hold: `nodes` bounds its code, `buffers` its parameters (8 storage
-    buffers on a default WebGPU device), `binding_bytes` the bytes of each; `pads` lets a
-    contraction or reduction write into the padded map of what follows.
+    """What one kernel may hold.
+
+    `nodes` bounds its code, `buffers` its parameters (8 storage buffers on a default WebGPU
+    device), `binding_bytes` the bytes of each; `pads` lets a contraction or reduction write into
+    the padded map of what follows.
     """
 
     nodes: int = MAX_NODES

@@ -61,15 +61,14 @@ from webmlc.graph.ops.operator import (
     UnknownValueError,
     Value,
     bind,
+    check_size,
+    is_addressable,
     object_array,
     symbolic_constant,
     symbolic_value,
 )
 from webmlc.graph.outline import Outline, Outlines
 from webmlc.graph.requirements import count_requirements, live_requirements
-
-LARGEST = 1 << 32
-"""Bytes that memory32 addresses."""
 
 BOUND_LIMIT = 64
 """A run reads no more sizes than this from one tensor."""
@@ -157,7 +156,7 @@ class _Inference:
 
     def run(self) -> Function:
         for name, type_ in self.types.items():
-            if _smallest_size(type_) > LARGEST:
+            if not is_addressable(type_):
                 reason = f"{type_} is larger than 32-bit memory"
                 raise UnsupportedError((Unsupported(name, "input", reason),))
         for name in sorted(self.failed):
@@ -307,8 +306,7 @@ class _Inference:
         for type_ in outputs:
             if any((as_int(d) or 0) < 0 for d in type_.shape):
                 raise NotSupportedError(f"its result, {type_}, has a negative size")
-            if _smallest_size(type_) > LARGEST:
-                raise NotSupportedError(f"its result, {type_}, is larger than 32-bit memory")
+            check_size(type_)
         names = [o for o in node.outputs if o]
         for name, type_ in zip(names, outputs, strict=True):
             self.types[name] = type_
@@ -397,16 +395,11 @@ def _may_be_shape(node: Node, context: Context) -> bool:
         return False  # no shape is made so, and `compute_in_integers` wants to see it
     for type_ in context.outputs:
         sizes = [as_int(d) for d in type_.shape]
-        if any(n is None for n in sizes) or np.prod([n or 0 for n in sizes]) > VALUE_LIMIT:
+        if any(n is None for n in sizes) or prod(n or 0 for n in sizes) > VALUE_LIMIT:
             return False
     if all(t.dtype.is_integer or t.dtype is DType.bool for t in context.outputs):
         return True
     return all(context.value(i) is not None for i, name in enumerate(node.inputs) if name)
-
-
-def _smallest_size(type_: TensorType) -> int:
-    """The bytes that a tensor has at least, its symbols at 1."""
-    return prod(max(as_int(d) or 1, 1) for d in type_.shape) * type_.dtype.bytes
 
 
 def _typed_inputs(function: Function) -> list[str]:

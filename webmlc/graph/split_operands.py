@@ -1,7 +1,7 @@
 """A node of more operands than one kernel can bind becomes several nodes.
 
 In: a module after layouts, and how many buffers a kernel may hold. Out: the same results; no
-Concat, Sum, Mean, Max, Min or Split reads and writes more.
+Concat, Sum, Mean, Max, Min or Split reads or writes more.
 
     %y = Concat(%a, ..., %i)  ->  %p = Concat(%a, ..., %g); %q = Concat(%h, %i); %y = Concat(%p, %q)
     %y = Sum(%a, ..., %i)     ->  %p = Sum(%a, ..., %g); %y = Sum(%p, %h, %i)

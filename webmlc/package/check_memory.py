@@ -11,10 +11,8 @@ from collections.abc import Iterable
 
 from webmlc.core.errors import UserError
 from webmlc.core.expr import as_int
+from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.package.manifest import Buffer, Step
-
-ADDRESSABLE_BYTES = 1 << 32
-"""What a 32-bit WebAssembly memory can hold."""
 
 
 def check_total(total: int, buffers: Iterable[Buffer], steps: Iterable[Step]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import WebmlcError
-from webmlc.core.expr import Const, Expr
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, TensorType
 
@@ -345,6 +347,20 @@ def given_types(context: Context) -> tuple[TensorType, ...]:
     """The `infer` of rows whose nodes say the types themselves."""
     types: tuple[TensorType, ...] = context.attribute("types")
     return types
+
+
+def is_addressable(type_: TensorType) -> bool:
+    """True where 32-bit memory may hold a tensor: its bytes, symbols at 1, are not too many."""
+    elements = prod(max(as_int(d) or 1, 1) for d in type_.shape)
+    return elements * type_.dtype.bytes <= ADDRESSABLE_BYTES
+
+
+def check_size(type_: TensorType) -> None:
+    """Raise `NotSupportedError` where 32-bit memory cannot hold a result of this type: before
+    anything is allocated for it.
+    """
+    if not is_addressable(type_):
+        raise NotSupportedError(f"its result, {type_}, is larger than 32-bit memory")
 
 
 def always_expands(context: Context) -> tuple[TensorType, ...]:

@@ -34,6 +34,7 @@ from webmlc.graph.ops.operator import (
     NotSupportedError,
     Operator,
     case,
+    check_size,
 )
 from webmlc.graph.ops.resize_positions import FLOAT, Positions
 from webmlc.graph.ops.resize_tables import Axis, table
@@ -251,15 +252,18 @@ def _expand(context: Context, builder: Builder) -> tuple[str, ...] | None:
     axes = resized_axes(context)
     if any(map(_is_of_a_run, axes)):
         return _filtered(context, builder, axes) if _needs_tables(context) else None
+    check_size(*_resize_type(context))
     value = context.node.inputs[0]
     factors = _whole_factors(context, axes)
     if factors is not None:
         repeats = tuple(factors.get(d, 1) for d in range(context.rank(0)))
         return (builder("Repeat", value, domain="webmlc", repeats=repeats),)
+    fill = float(context.attribute("extrapolation_value", 0.0))
     outside = np.zeros((1,) * context.rank(0), bool)
     for axis in sorted(axes, key=lambda a: a.scale or 1.0):
         indices, weights, beyond = table(context, axis)
-        outside = outside | np.expand_dims(beyond, _others(axis.axis, context.rank(0)))
+        if fill and beyond.any():
+            outside = outside | np.expand_dims(beyond, _others(axis.axis, context.rank(0)))
         if context.attribute("mode", "nearest") == "nearest" and not beyond.any():
             value = builder("Gather", value, builder.constant(indices[:, 0]), axis=axis.axis)
             continue
@@ -269,8 +273,7 @@ def _expand(context: Context, builder: Builder) -> tuple[str, ...] | None:
             builder.constant(weights, dtype if dtype.is_float else DType.float32),
             domain="webmlc", axis=axis.axis,
         )  # fmt: skip
-    fill = float(context.attribute("extrapolation_value", 0.0))
-    if fill and outside.any():
+    if outside.any():
         value = builder("Where", builder.constant(outside),
                         builder.constant(fill, context.dtype(0)), value)  # fmt: skip
     return (value,)
