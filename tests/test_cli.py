@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from webmlc.cli import main
+from webmlc.version import VERSION
 
 DIGITS = Path(__file__).parents[1] / "demos" / "digits" / "digits.onnx"
 
@@ -84,7 +85,7 @@ def test_check_passes_and_says_against_what(webmlc) -> None:  # type: ignore[no-
     result = webmlc("check", DIGITS, "--dim", "batch=3", "--threads", "2", "--json")
     assert result.code == 0
     found = json.loads(result.out)
-    assert found["passed"] and found["reference"] == "onnxruntime"
+    assert found["verdict"] == "passed" and found["reference"] == "onnxruntime"
     assert found["outputs"][0]["relative"] < 1e-4
 
 
@@ -92,7 +93,7 @@ def test_check_takes_inputs(webmlc, package: Path, tmp_path: Path) -> None:  # t
     (port,) = json.loads((package / "manifest.json").read_text())["inputs"]
     np.savez(tmp_path / "in.npz", **{port["name"]: np.ones((2, 1, 8, 8), np.float32)})
     found = json.loads(webmlc("check", DIGITS, "--inputs", tmp_path / "in.npz", "--json").out)
-    assert found["passed"] and found["outputs"][0]["shape"] == [2, 10]
+    assert found["verdict"] == "passed" and found["outputs"][0]["shape"] == [2, 10]
 
 
 def test_check_names_the_first_node_that_differs(webmlc, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -104,7 +105,7 @@ def test_check_names_the_first_node_that_differs(webmlc, monkeypatch) -> None:  
     result = webmlc("check", DIGITS, "--json")
     assert result.code == 1
     found = json.loads(result.out)
-    assert not found["passed"] and found["first difference"].startswith("Relu")
+    assert found["verdict"] == "failed" and found["first difference"].startswith("Relu")
 
 
 def test_bench_times_runs_and_kernels(webmlc, package: Path) -> None:  # type: ignore[no-untyped-def]
@@ -137,7 +138,68 @@ def test_inspect_says_what_each_step_moves(webmlc) -> None:  # type: ignore[no-u
 
 def test_ops_lists_operators(webmlc) -> None:  # type: ignore[no-untyped-def]
     rows = json.loads(webmlc("ops", "--json").out)
-    assert {"Conv", "MatMul", "Softmax"} <= {row["operator"] for row in rows}
+    since = {(row["domain"], row["operator"]): row["since opset"] for row in rows}
+    newer = {("ai.onnx", "Gelu"): 20, ("ai.onnx", "Einsum"): 12, ("com.microsoft", "FastGelu"): 1}
+    assert since[("ai.onnx", "Conv")] == 1
+    assert {key: since[key] for key in newer} == newer
+
+
+def test_version(webmlc) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("--version")
+    assert (result.code, result.out) == (0, f"webmlc {VERSION}\n")
+
+
+def test_help_says_where_a_package_goes(webmlc) -> None:  # type: ignore[no-untyped-def]
+    assert "build/<model>" in webmlc("build", "--help").out
+
+
+def test_inspect_lists_the_stages_first_and_shows_what_changed(webmlc) -> None:  # type: ignore[no-untyped-def]
+    lines = webmlc("inspect", DIGITS, "--target", "wasm").out.splitlines()
+    listed = [line for line in lines if line[:2].isdigit()]
+    assert lines[: len(listed)] == listed and listed[0] == "01 frontend"
+    shown = [line.strip("─ ").partition(" ·")[0] for line in lines if line.startswith("──")]
+    assert set(shown) < set(listed)
+    assert not any("widen halves" in title for title in shown)  # it had nothing to do
+
+
+@pytest.mark.parametrize(("option", "name"), [("--stage", "frontend"), ("--kernel", "gemm")])
+def test_inspect_says_what_there_is(webmlc, option: str, name: str) -> None:  # type: ignore[no-untyped-def]
+    result = webmlc("inspect", DIGITS, option, "nope")
+    assert result.code == 2
+    assert f"no {option[2:]} is named 'nope'" in result.err and name in result.err
+
+
+def test_what_no_build_wrote_is_kept_unless_forced(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "index.html").write_text("mine")
+    arguments = ("build", DIGITS, "-o", tmp_path, "--target", "wasm")
+    result = webmlc(*arguments)
+    assert result.code == 2 and "(index.html)" in result.err and "--force" in result.err
+    assert (tmp_path / "index.html").read_text() == "mine"
+    assert webmlc(*arguments, "--force").code == 0
+    assert (tmp_path / "index.html").read_text() != "mine"
+
+
+def test_errors_of_the_system_are_one_line(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "file").write_text("")
+    result = webmlc("build", DIGITS, "-o", tmp_path / "file" / "package", "--target", "wasm")
+    assert result.code == 2
+    assert result.err == f"error: {tmp_path}/file/package/.webmlc-build: Not a directory\n"
+
+
+TRAINING = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[256] x) => (float[256] y) <float r = {0.5}, bool t = {1}>
+    { a = Dropout(x, r, t) b = Neg(a) y = Mul(a, b) }"""
+
+
+def test_training_mode_is_warned_of_and_checks_inconclusively(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    onnx.save(onnx.parser.parse_model(TRAINING), tmp_path / "m.onnx")
+    result = webmlc("build", tmp_path / "m.onnx", "-o", tmp_path / "p", "--target", "wasm")
+    assert result.code == 0
+    assert "warning: 'a' drops elements at random: was the model exported" in result.err
+    checked = webmlc("check", tmp_path / "m.onnx")
+    assert checked.code == 2
+    assert "y: onnxruntime with and without its optimisations differs from itself by" in checked.out
+    assert checked.out.strip().endswith("inconclusive")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +314,7 @@ def test_constants_of_every_command(webmlc, reduction: Path, tmp_path: Path) -> 
     np.save(tmp_path / "axes.npy", np.array([0]))
     constant = ("--constant", f"axes={tmp_path / 'axes.npy'}")
     found = json.loads(webmlc("check", reduction, *constant, "--json").out)
-    assert found["passed"] and found["outputs"][0]["shape"] == [3]
+    assert found["verdict"] == "passed" and found["outputs"][0]["shape"] == [3]
     (row,) = json.loads(webmlc("run", reduction, *constant, "--json").out)
     assert row["type"] == "float32[3]"
     (row,) = json.loads(webmlc("bench", reduction, *constant, "--runs", "1", "--json").out)

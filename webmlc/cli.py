@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from webmlc.core.errors import InternalError, UserError, WebmlcError
-from webmlc.core.stages import Stage, Watcher
+from webmlc.core.stages import Listing, Stage, Watcher
+from webmlc.version import VERSION
 
 if TYPE_CHECKING:
     from webmlc.frontend.bind_constants import Constants
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="webmlc",
-    help="Compile a trained ONNX model to WebAssembly and WebGPU, ahead of time.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -77,15 +78,37 @@ Inputs = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"webmlc {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Compile a trained ONNX model to WebAssembly and WebGPU, ahead of time."""
+
+
 @app.command()
 def build(
     model: Model,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Package folder [default: build/<model>].")
+        Path | None,
+        typer.Option("-o", "--out", help="Package folder.", show_default="build/<model>"),
     ] = None,
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
     emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files that no build of webmlc wrote.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a model into a package that any browser runs."""
@@ -97,7 +120,13 @@ def build(
     fixed = read_constants(constant)
     with _progress(f"Building {model.name}", quiet=as_json) as advance:
         build_package(
-            model, folder, target.value, constants=fixed, emit_text=emit_text, on_stage=advance
+            model,
+            folder,
+            target.value,
+            constants=fixed,
+            emit_text=emit_text,
+            force=force,
+            on_stage=advance,
         )
     report = package_report(folder)
     if as_json:
@@ -155,7 +184,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Compare with onnxruntime (or onnx.reference), by default on random inputs; exit 1 on a
-    mismatch.
+    mismatch, 2 where the references disagree among themselves.
     """
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
@@ -168,13 +197,16 @@ def check(
         )
     first = result.first_difference
     if as_json:
-        found = {"passed": result.passed, "outputs": result.rows(), "first difference": first}
-        _print_json(found | {"reference": result.reference})
+        report = {"verdict": result.verdict, "outputs": result.rows(), "notes": result.notes()}
+        _print_json(report | {"first difference": first, "reference": result.reference})
     else:
         _print_table(f"{model.name} on {device.value} against {result.reference}", result.rows())
         if first is not None:
             console.print(f"First node that differs: [bold red]{_escape(first)}[/]")
-    raise typer.Exit(0 if result.passed else 1)
+        for note in result.notes():
+            console.print(_escape(note), highlight=False)
+        console.print(f"[bold]{result.verdict}[/]")
+    raise typer.Exit({"passed": 0, "failed": 1, "inconclusive": 2}[result.verdict])
 
 
 @app.command()
@@ -228,28 +260,23 @@ def inspect(
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
 ) -> None:
-    """Print every stage of the pipeline, numbered, from the graph to the emitted text; then what
-    each step computes, and the bytes it moves beside the least (with the sizes of --dim).
+    """Print the stages of the pipeline: a numbered list, then what each made, from the graph to the
+    emitted text, where it changed anything; last what each step computes, and the bytes it moves
+    beside the least (with the sizes of --dim).
     """
     from webmlc.compile import compile_model
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.package.step_work import print_work
 
-    numbers: dict[str, int] = {}
-
-    def show(one: Stage) -> None:
-        number = numbers.setdefault(one.title, len(numbers) + 1)
-        named = not stage or any(s in one.title for s in stage)
-        if named and (kernel is None or one.kernel == kernel):
-            suffix = f" · {one.kernel}" if one.kernel else ""
-            print(f"── {number:02} {one.title}{suffix} ".ljust(100, "─"))
-            print(one.text())
-
+    stages = Listing()
     fixed = read_constants(constant)
-    parts = compile_model(model, target.value, constants=fixed, on_stage=show)
+    parts = compile_model(model, target.value, constants=fixed, on_stage=stages)
     sizes = _dimensions(dim)
     for device in parts.programs:
-        show(Stage(f"{device}: work", partial(print_work, parts, device, sizes, kernel), kernel))
+        work = partial(print_work, parts, device, sizes, kernel)
+        stages(Stage(f"{device}: work", work, kernel if kernel in stages.kernels else None))
+    for line in stages.lines(stage, kernel):
+        print(line)
 
 
 @app.command()
@@ -257,13 +284,14 @@ def ops(
     as_json: AsJson = False,
 ) -> None:
     """List the operators that can be compiled."""
+    from webmlc.frontend.operator_versions import first_opset
     from webmlc.graph.ops import OPS
 
     rows = [
         {
             "domain": domain or "ai.onnx",
             "operator": name,
-            "since opset": row.since,
+            "since opset": first_opset(domain, name),
             "kind": row.kind,
         }
         for (domain, name), row in sorted(OPS.items())
@@ -277,10 +305,14 @@ def ops(
 
 def main() -> None:
     """Entry point: errors of the user's are one message; ours say that they are ours."""
+    warnings.showwarning = _show_warning
     try:
         app()
-    except UserError as error:
-        errors.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False, soft_wrap=True)
+    except (UserError, OSError) as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
+        errors.print(f"[bold red]error:[/] {_escape(text)}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except (InternalError, WebmlcError) as error:
         errors.print(
@@ -291,6 +323,10 @@ def main() -> None:
             soft_wrap=True,
         )
         sys.exit(3)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    errors.print(f"[bold yellow]warning:[/] {_escape(str(message))}", highlight=False)
 
 
 def _escape(text: str) -> str:

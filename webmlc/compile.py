@@ -47,6 +47,7 @@ from webmlc.graph.use_attention import use_attention
 from webmlc.graph.use_byte_products import use_byte_products
 from webmlc.graph.use_strassen import use_strassen
 from webmlc.graph.use_winograd import use_winograd
+from webmlc.graph.warn_of_training import warn_of_training
 from webmlc.graph.widen_halves import widen_halves
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
@@ -117,6 +118,7 @@ def compile_model(
     watch = watcher(on_stage)
     module = _seen(watch, "frontend", read_model(model, constants))
     module = _seen(watch, "normalise", normalise(module))
+    warn_of_training(module)
     module = _seen(watch, "infer shapes", infer_shapes(module))
     module = _seen(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _seen(watch, "simplify", simplify_graph(module))

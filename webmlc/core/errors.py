@@ -23,6 +23,10 @@ class ModelError(UserError):
     """The model file is missing, malformed or unsafe."""
 
 
+class ModelWarning(UserWarning):
+    """The model can be compiled, and is probably not what its author meant to export."""
+
+
 class InputError(UserError):
     """A run-time input has the wrong name, dtype or shape."""
 

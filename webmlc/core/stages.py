@@ -9,10 +9,11 @@ them, `WEBMLC_DUMP=dir` writes them as numbered files, the progress bar counts t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from webmlc.core.errors import UserError
 from webmlc.core.flags import dump_folder
 
 
@@ -47,6 +48,57 @@ class Dump:
         parts = [f"{number:03}", stage.title, *([stage.kernel] if stage.kernel else [])]
         name = re.sub(r"[^\w.-]+", "-", "-".join(parts))
         (self.folder / f"{name}.txt").write_text(stage.text() + "\n", "utf-8")
+
+
+@dataclass(slots=True)
+class Listing:
+    """A watcher that keeps the stages, to print those that changed something."""
+
+    stages: list[Stage] = field(default_factory=list)
+
+    def __call__(self, stage: Stage) -> None:
+        self.stages.append(stage)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels that stages are of."""
+        return tuple(dict.fromkeys(stage.kernel for stage in self.stages if stage.kernel))
+
+    def lines(self, titles: Sequence[str] = (), kernel: str | None = None) -> Iterator[str]:
+        """A numbered list of the stages, then the text of each that differs from the one before it
+        (of the same kernel, on the same device).
+
+        Only stages whose title contains one of `titles`, and of `kernel`, where these are given.
+        Raises `UserError` where there are none.
+        """
+        numbers: dict[str, int] = {}
+        for stage in self.stages:
+            numbers.setdefault(stage.title, len(numbers) + 1)
+        kernels = self.kernels
+        for title in titles:
+            if not any(title in known for known in numbers):
+                raise UserError(f"no stage is named {title!r}; there are: {', '.join(numbers)}")
+        if kernel is not None and kernel not in kernels:
+            raise UserError(f"no kernel is named {kernel!r}; there are: {', '.join(kernels)}")
+        yield from (f"{number:02} {title}" for title, number in numbers.items())
+        for stage, text in self._changes():
+            if titles and not any(title in stage.title for title in titles):
+                continue
+            if kernel is None or stage.kernel == kernel:
+                suffix = f" · {stage.kernel}" if stage.kernel else ""
+                yield f"── {numbers[stage.title]:02} {stage.title}{suffix} ".ljust(100, "─")
+                yield text
+
+    def _changes(self) -> Iterator[tuple[Stage, str]]:
+        """The stages with their texts, without those that changed nothing."""
+        previous: dict[tuple[str, str | None], str] = {}
+        for stage in self.stages:
+            device = stage.title.partition(": ")[0] if ": " in stage.title else ""
+            text = stage.text()
+            before = previous.get((device, stage.kernel), previous.get(("", stage.kernel)))
+            previous[device, stage.kernel] = text
+            if text != before:
+                yield stage, text
 
 
 def watcher(also: Watcher | None = None) -> Watcher:

@@ -4,7 +4,10 @@ In: an ONNX file. Out: the error of each output relative to its scale and, on a 
 node whose result differs, found by building the model up to one value after another (bisection).
 
     result = check_model(Path("model.onnx"), build, "wasm", threads=1)
-    assert result.passed, result.first_difference
+    assert result.verdict == "passed", result.first_difference
+
+Where the references disagree among themselves, a difference says nothing: the result is
+`inconclusive`.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from webmlc.host.try_model import Build, read_inputs
 Array = NDArray[Any]
 WITHIN_ONE_STEP = 0.999
 """The share of a quantised output's elements that must be at most one step off."""
+Verdict = Literal["passed", "failed", "inconclusive"]
 ONNXRUNTIME, ONNX_REFERENCE = "onnxruntime", "onnx.reference"
 _ROUNDING = 1.001
 """A step, and what float32 adds to it when it multiplies by the scale."""
@@ -41,8 +45,9 @@ class OutputError:
 
     Of a quantised output also `steps`, the error in steps of its quantisation, and `within`, the
     share of the elements that are at most one step off. `spread`: of an output that is too far
-    from the reference, how far two evaluations of the reference itself are apart, as `relative`.
-    `reference`: what it was compared with, where that is not the result's reference.
+    from the reference, how far two evaluations of the reference itself are apart, as `relative`: no
+    less than the error, the output is inconclusive. `reference`: what it was compared with, where
+    that is not the result's reference.
     """
 
     output: str
@@ -56,6 +61,13 @@ class OutputError:
     spread: float | None = None
     reference: str | None = None
 
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the output is within the tolerance, or whether that can be said at all."""
+        if self.passed:
+            return "passed"
+        return "inconclusive" if self.relative <= (self.spread or 0.0) else "failed"
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
@@ -66,9 +78,34 @@ class CheckResult:
     first_difference: str | None = None
 
     @property
-    def passed(self) -> bool:
-        """True where every output is within the tolerance."""
-        return all(o.passed for o in self.outputs)
+    def verdict(self) -> Verdict:
+        """The worst of the outputs': failed before inconclusive before passed."""
+        verdicts = {output.verdict for output in self.outputs}
+        order: tuple[Verdict, ...] = ("failed", "inconclusive")
+        return next((verdict for verdict in order if verdict in verdicts), "passed")
+
+    def notes(self) -> list[str]:
+        """A sentence for each output whose verdict needs one."""
+        notes = []
+        for output in self.outputs:
+            if output.verdict == "inconclusive":
+                notes.append(
+                    f"{output.output}: {self.reference} with and without its optimisations differs "
+                    f"from itself by {output.spread:.2g}: an error of {output.relative:.2g} says "
+                    "nothing. Does the model draw random numbers, or was it exported without "
+                    "model.eval()?"
+                )
+            elif output.reference is not None:
+                notes.append(
+                    f"{output.output}: {self.reference} differs, and webmlc agrees with "
+                    f"{output.reference}."
+                )
+            elif output.steps is not None and output.steps > _ROUNDING:
+                notes.append(
+                    f"{output.output}: at least {WITHIN_ONE_STEP:.1%} of the elements are within "
+                    "one quantisation step."
+                )
+        return notes
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per output, to print."""
@@ -85,7 +122,7 @@ class CheckResult:
                 **({"steps": o.steps, "within one": o.within} if quantised else {}),
                 **({"reference's own": o.spread} if spread else {}),
                 **({"against": o.reference or self.reference} if several else {}),
-                "passed": o.passed,
+                "verdict": o.verdict,
             }
             for o in self.outputs
         ]
@@ -109,10 +146,11 @@ def check_model(
 
     `tolerance` is relative to the largest expected element of the output; integers and booleans
     must be equal. Of a quantised output `WITHIN_ONE_STEP` of the elements may be one step of its
-    quantisation off: what lies between two steps rounds by the last bit of a float. No output has
-    to be closer to onnxruntime than that is to itself without its optimisations (a sigmoid far
-    below one, say, of which it computes few digits); one that is too far from it may agree with
-    `onnx.reference` instead, and its row says so. Raises what building and running raise.
+    quantisation off: what lies between two steps rounds by the last bit of a float. An output that
+    is too far from onnxruntime may agree with `onnx.reference` instead (a sigmoid far below one, of
+    which onnxruntime computes few digits), and its row says so; one that is no farther from it than
+    onnxruntime is from itself, without its optimisations, is inconclusive. Raises what building and
+    running raise.
     """
     fixed = constants or {}
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
@@ -128,12 +166,12 @@ def check_model(
     steps = quantisation_steps(source)
     errors = tuple(compare(n, expected[n], a, tolerance, steps.get(n)) for n, a in actual.items())
     if reference == ONNXRUNTIME and not all(e.passed for e in errors):
-        plain, _ = run_reference(path, inputs, optimised=False)
-        errors = tuple(allow_spread(e, expected[e.output], plain[e.output]) for e in errors)
-    if reference == ONNXRUNTIME and not all(e.passed for e in errors):
         errors = _against_either(errors, path, inputs, actual, tolerance, steps)
+    if reference == ONNXRUNTIME and not all(e.passed for e in errors):
+        plain, _ = run_reference(path, inputs, optimised=False)
+        errors = tuple(with_spread(e, expected[e.output], plain[e.output]) for e in errors)
     result = CheckResult(errors, reference)
-    if result.passed:
+    if result.verdict != "failed":
         return result
     first = _first_difference(path, build, device, inputs, tolerance, fixed)
     return CheckResult(errors, reference, first)
@@ -216,12 +254,11 @@ def compare(
     return OutputError(name, actual.shape, scale, error, relative, passed)
 
 
-def allow_spread(error: OutputError, one: Array, other: Array) -> OutputError:
-    """The error, passed where two evaluations of the reference are as far apart."""
+def with_spread(error: OutputError, one: Array, other: Array) -> OutputError:
+    """The error, with how far two evaluations of the reference are apart where it is too large."""
     if error.passed or error.steps is not None or not np.issubdtype(one.dtype, np.floating):
         return error
-    spread = compare(error.output, one, other, 0.0).relative
-    return replace(error, passed=error.relative <= spread, spread=spread)
+    return replace(error, spread=compare(error.output, one, other, 0.0).relative)
 
 
 def _against_either(

@@ -301,7 +301,6 @@ class Operator:
     expand: Callable[[Context, Builder], tuple[Result, ...] | None] | None = None
     kind: FusionKind = "opaque"
     domain: str = ""
-    since: int = 1
     normalise: Callable[[Node, int], Node] | None = None
     cases: tuple[Case, ...] = ()
     indices: Callable[[Context], tuple[IndexInput, ...]] | None = None

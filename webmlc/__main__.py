@@ -1,0 +1,5 @@
+"""`python -m webmlc` is the command `webmlc`."""
+
+from webmlc.cli import main
+
+main()
