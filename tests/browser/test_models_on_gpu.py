@@ -85,7 +85,8 @@ def materialise(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 RUN = """async (inputs) => {
-  const { arrayOf, load } = await import("/model/webmlc.js");
+  const { load } = await import("/model/webmlc.js");
+  const { arrayOf } = await import("/model/shared.js");
   const model = await load("/model/", { device: "webgpu" });
   const feeds = {};
   for (const { name, dtype } of model.inputs) {
