@@ -162,7 +162,7 @@ def test_inspect_lists_the_stages_first_and_shows_what_changed(webmlc) -> None: 
     assert not any("widen halves" in title for title in shown)  # it had nothing to do
 
 
-@pytest.mark.parametrize(("option", "name"), [("--stage", "frontend"), ("--kernel", "gemm")])
+@pytest.mark.parametrize(("option", "name"), [("--stage", "frontend"), ("--kernel", "matmul_add")])
 def test_inspect_says_what_there_is(webmlc, option: str, name: str) -> None:  # type: ignore[no-untyped-def]
     result = webmlc("inspect", DIGITS, option, "nope")
     assert result.code == 2

@@ -17,7 +17,7 @@ from webmlc.host.check import check_model, compare, run_reference, with_spread
 
 def test_what_the_reference_differs_by_itself_is_inconclusive() -> None:
     one = np.array([1.0, 0.5], np.float32)
-    near, far = one + np.float32(0.002), one + np.float32(0.02)
+    near, far = one + np.float32(0.002), one + np.float32(0.003)
     error = compare("y", one, one + np.float32(0.01), 1e-3)
     assert error.verdict == "failed"
     assert with_spread(error, one, far).verdict == "inconclusive"
