@@ -39,15 +39,23 @@ function item(list, text) {
   element(list).append(li);
 }
 
-/** Small random values of a dtype. @param {string} dtype @param {number} count @returns {any} */
-function randomData(dtype, count) {
-  if (dtype === "float32") return Float32Array.from({ length: count }, () => Math.random() * 2 - 1);
-  if (dtype === "float64") return Float64Array.from({ length: count }, () => Math.random() * 2 - 1);
-  if (dtype === "int64") return new BigInt64Array(count);
-  if (dtype === "uint64") return new BigUint64Array(count);
+/**
+ * Random values of an input: floats between -1 and 1, integers from 0 to below `limit`, masks of ones.
+ * @param {string} name @param {string} dtype @param {number} count @param {number} limit
+ * @returns {any}
+ */
+function randomData(name, dtype, count, limit) {
+  const float = () => Math.random() * 2 - 1;
+  if (dtype === "float32") return Float32Array.from({ length: count }, float);
+  if (dtype === "float64") return Float64Array.from({ length: count }, float);
+  const small = dtype === "bool" || /type/.test(name) ? 2 : limit;
+  const integer = () => (/mask/.test(name) ? 1 : Math.floor(Math.random() * small));
+  if (dtype === "int64") return BigInt64Array.from({ length: count }, () => BigInt(integer()));
+  if (dtype === "uint64") return BigUint64Array.from({ length: count }, () => BigInt(integer()));
   const arrays = { int8: Int8Array, int16: Int16Array, uint16: Uint16Array, int32: Int32Array, uint32: Uint32Array };
-  const small = dtype.endsWith("float16") ? Uint16Array : Uint8Array;
-  return new (arrays[/** @type {keyof typeof arrays} */ (dtype)] ?? small)(count);
+  const other = dtype.endsWith("float16") ? Uint16Array : Uint8Array;
+  const data = new (arrays[/** @type {keyof typeof arrays} */ (dtype)] ?? other)(count);
+  return /float/.test(dtype) ? data : data.map(integer);
 }
 
 /** @param {Model} model */
@@ -62,6 +70,7 @@ function describe(model) {
     label.append(`${symbol} `, input);
     element("symbols").append(label);
   }
+  element("integers").hidden = model.inputs.every(({ name, dtype }) => !/^u?int/.test(dtype) || /mask/.test(name));
   const { weights, arena, memory, download } = model.resources;
   fact("Device", `${model.device} (${model.deviceReason})`);
   if (model.variant) fact("WebAssembly", model.variant);
@@ -72,7 +81,10 @@ function describe(model) {
   fact("Download", kilobytes(download));
 }
 
-/** @param {Model} model */
+const WARM_RUNS = 20;
+const WARM_MILLISECONDS = 1000; // after which no further run starts
+
+/** Run once, then again for a while: first results take longer. @param {Model} model */
 async function run(model) {
   /** @type {Record<string, number>} */
   const symbols = {};
@@ -80,17 +92,36 @@ async function run(model) {
   const inputs = model.inputs.map(({ name, dtype, shape }) => {
     const sizes = shape.map((size) => evaluate(size, symbols));
     const count = sizes.reduce((a, b) => a * b, 1);
-    return [name, { dtype, shape: sizes, data: randomData(dtype, count) }];
+    return [name, { dtype, shape: sizes, data: randomData(name, dtype, count, symbols["#integers"]) }];
   });
-  const start = performance.now();
-  const outputs = await model.run(Object.fromEntries(inputs));
-  const milliseconds = performance.now() - start;
+  const feeds = Object.fromEntries(inputs);
+  const times = [];
+  /** @type {Record<string, import("./webmlc.js").Tensor>} */
+  let outputs = {};
+  for (const begin = performance.now(); times.length <= WARM_RUNS && !(performance.now() - begin > WARM_MILLISECONDS); ) {
+    const start = performance.now();
+    outputs = await model.run(feeds);
+    times.push(performance.now() - start);
+  }
   element("outputs").replaceChildren();
   for (const [name, { dtype, shape, data }] of Object.entries(outputs)) {
     const values = Array.from(/** @type {ArrayLike<any>} */ (data).length > 6 ? /** @type {any} */ (data).slice(0, 6) : data, String);
     item("outputs", `${name}: ${dtype}[${shape.join(", ")}] = ${values.join(", ")}${data.length > 6 ? ", …" : ""}`);
   }
-  element("status").textContent = `Ran in ${milliseconds.toFixed(1)} ms.`;
+  const [first, ...warm] = times;
+  const median = warm.sort((a, b) => a - b)[warm.length >> 1];
+  const then = warm.length ? `, then in ${median.toFixed(2)} ms (median of ${warm.length})` : "";
+  element("status").textContent = `Ran in ${first.toFixed(2)} ms${then}.`;
+}
+
+/** The devices to choose from: another one loads the page anew. @param {string} chosen */
+function offerDevices(chosen) {
+  for (const name of ["auto", "wasm", "webgpu"]) element("device").append(new Option(name, name, false, name === chosen));
+  element("device").addEventListener("change", () => {
+    const query = new URLSearchParams(location.search);
+    query.set("device", element("device").value);
+    location.search = query.toString();
+  });
 }
 
 /** @param {unknown} error */
@@ -104,9 +135,11 @@ async function main() {
   element("page").hidden = false;
   const query = new URLSearchParams(location.search);
   const threads = query.get("threads");
+  const device = query.get("device") ?? "auto";
+  offerDevices(device);
   const start = performance.now();
   const model = await load("./", {
-    device: /** @type {"auto"} */ (query.get("device") ?? "auto"),
+    device: /** @type {"auto"} */ (device),
     threads: threads === null ? undefined : Number(threads),
     onProgress: ({ loaded, total }) => Object.assign(element("progress"), { value: loaded, max: total }),
   });
@@ -117,7 +150,11 @@ async function main() {
   element("form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
     element("status").className = "";
-    run(model).catch(report);
+    element("status").textContent = "Running…";
+    event.submitter?.toggleAttribute("disabled", true);
+    run(model)
+      .catch(report)
+      .finally(() => event.submitter?.toggleAttribute("disabled", false));
   });
 }
 

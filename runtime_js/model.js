@@ -4,7 +4,7 @@ import { fromData, InputError, InternalError, PackageError, toData, WebmlcError 
 import { arrayOf } from "./dtypes.js";
 import { bind, bindFromMemory, checkCounts, checkRequirements, fetchManifest, shapeOf } from "./manifest.js";
 import { runs } from "./memory_plan.js";
-import { isNode, sharingObstacle } from "./platform.js";
+import { here, isNode, keepAlive, sharingObstacle } from "./platform.js";
 import { neededFiles } from "./sizes.js";
 import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
@@ -30,7 +30,12 @@ const MAX_DEFAULT_THREADS = 8;
  * @param {LoadOptions} [options]
  * @returns {Promise<Model>}
  */
-export async function load(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress } = {}) {
+export function load(url, options = {}) {
+  return keepAlive(openModel(url, options));
+}
+
+/** @param {string | URL} url @param {LoadOptions} options */
+async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
   if (!["auto", "wasm", "webgpu"].includes(device)) {
     throw new InputError(`device is ${JSON.stringify(device)}, expected "auto", "wasm" or "webgpu"`);
   }
@@ -41,14 +46,15 @@ export async function load(url, { device = "auto", threads, variant, inlineMilli
     throw new InputError(`inlineMilliseconds is ${JSON.stringify(inlineMilliseconds)}, expected a number of at least 0`);
   }
   const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads) };
-  const base = new URL(url, globalThis.location?.href ?? import.meta.url);
+  if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
+  const base = new URL(url, here());
   if (!base.pathname.endsWith("/")) base.pathname += "/";
   // The worker starts while the manifest is on its way, where it is likely to be needed.
   const started = device === "webgpu" ? null : new WasmDevice(base);
   try {
     const manifest = await fetchManifest(base);
-    const open = (/** @type {WasmDevice | null} */ wasm) => openSession(base, manifest, options, wasm);
-    return new Model(manifest, options, () => open(null), await open(started));
+    const session = (/** @type {WasmDevice | null} */ wasm) => openSession(base, manifest, options, wasm);
+    return new Model(manifest, options, () => session(null), await session(started));
   } catch (error) {
     started?.dispose();
     throw error;
@@ -157,6 +163,9 @@ export class Model {
   #session;
   /** @type {Promise<unknown>} */
   #queue = Promise.resolve();
+  #waiting = 0; // runs that have not ended
+  /** @type {Record<string, any>} Copies of the last inputs, by name. */
+  #arrays = {};
   #broken = false;
   #disposed = false;
 
@@ -195,13 +204,14 @@ export class Model {
   }
 
   /**
-   * The outputs by name. Runs queue up: they share one memory.
+   * The outputs by name. Runs queue up: they share one memory. The inputs are copied before this returns.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @returns {Promise<Record<string, Tensor>>}
    */
   run(inputs) {
+    const copies = this.#copy(inputs);
     return this.#enqueue(async () => {
-      const { symbols, values, taken } = await this.#execute(inputs);
+      const { symbols, values, taken } = await this.#execute(copies);
       checkCounts(this.#manifest, values);
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
@@ -221,10 +231,30 @@ export class Model {
    * @returns {Promise<import("./webmlc.js").StepTime[]>}
    */
   profile(inputs) {
+    const copies = this.#copy(inputs);
     return this.#enqueue(async () => {
-      const { times } = await this.#execute(inputs, true);
+      const { times } = await this.#execute(copies, true);
       return this.#program.steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
     });
+  }
+
+  /**
+   * The inputs with arrays of their own: those of the last run, where none waits.
+   * @param {Record<string, any>} inputs
+   * @returns {Record<string, any>}
+   */
+  #copy(inputs) {
+    const copies = Object.entries(inputs ?? {}).map(([name, value]) => {
+      const data = ArrayBuffer.isView(value) ? value : value?.data;
+      if (!ArrayBuffer.isView(data) || !("slice" in data)) return [name, value]; // `bind` says what is wrong
+      const source = /** @type {any} */ (data);
+      const last = this.#waiting ? null : this.#arrays[name];
+      const fits = last?.constructor === source.constructor && last.length === source.length;
+      if (fits) last.set(source);
+      const array = (this.#arrays[name] = fits ? last : source.slice());
+      return [name, value === data ? array : { ...value, data: array }];
+    });
+    return Object.fromEntries(copies);
   }
 
   /** Open another session where this one cannot be relied on any more; without one, this one stays. */
@@ -289,14 +319,17 @@ export class Model {
 
   /** @template T @param {() => Promise<T>} task @returns {Promise<T>} */
   #enqueue(task) {
+    this.#waiting++;
     const result = this.#queue.then(() => {
       if (this.#disposed) throw disposed();
       return task();
     });
-    this.#queue = result.catch((error) => {
-      this.#broken ||= !(error instanceof InputError);
-    });
-    return result;
+    this.#queue = result
+      .catch((error) => {
+        this.#broken ||= !(error instanceof InputError);
+      })
+      .finally(() => this.#waiting--);
+    return keepAlive(result);
   }
 }
 

@@ -8,6 +8,19 @@ export const builtin = /** @type {any} */ (globalThis).process?.getBuiltinModule
 
 export const isNode = builtin !== undefined;
 
+/** What relative URLs are relative to: the page, in Node the working folder. */
+export const here = () => (builtin ? builtin("node:url").pathToFileURL("./").href : location.href);
+
+/**
+ * The same promise. In Node it keeps the process alive until then; workers do not.
+ * @template T @param {Promise<T>} promise @returns {Promise<T>}
+ */
+export function keepAlive(promise) {
+  if (!builtin) return promise;
+  const timer = setInterval(() => {}, 2 ** 30);
+  return promise.finally(() => clearInterval(timer));
+}
+
 const isIsolated = isNode || globalThis.crossOriginIsolated === true;
 
 /** Why workers may not share memory; empty where they may. A host may isolate pages and lack the constructor. */

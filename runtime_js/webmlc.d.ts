@@ -78,7 +78,7 @@ export interface Model {
     features: string[];
     download: number;
   };
-  /** A bare typed array will do for an input whose shape is static. Throws InputError, InternalError or DeviceLostError. */
+  /** The inputs are copied before this returns. A bare typed array will do for one whose shape is static. Throws InputError, InternalError or DeviceLostError. */
   run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
   /**
    * Make the model ready to run again, after runs that were rejected with DeviceLostError or InternalError: open the device

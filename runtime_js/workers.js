@@ -86,6 +86,7 @@ function start(way, listen, fail) {
     };
     if (builtin) {
       worker.on("message", (/** @type {any} */ data) => onMessage(data)).on("error", (/** @type {Error} */ error) => onError(error));
+      worker.unref();
     } else {
       worker.onmessage = (/** @type {MessageEvent} */ { data }) => onMessage(data);
       worker.onerror = (/** @type {ErrorEvent} */ event) => onError(event);

@@ -1,6 +1,7 @@
 """The JavaScript runtime in a real Chromium, on packages written by hand."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -434,5 +435,6 @@ def test_the_package_page_runs_under_its_own_policy(site: Path) -> None:
     assert "scaled" in report.value
     assert "x: float32[n, 4]" in report.value
     assert "y: float32[1, 4] =" in report.value
+    assert re.search(r"Ran in [\d.]+ ms, then in [\d.]+ ms \(median of \d+\)", report.value)
     assert report.errors == []
     assert [line for line in report.console if line.startswith("error")] == []

@@ -75,3 +75,20 @@ def test_a_bundle_runs_under_node(tmp_path: Path) -> None:
     assert runs == [[1, 0, 1.5, 12]] * 3
     assert name == "HostError"
     assert f"{tmp_path.as_uri()}/model/wasm_worker.js did not start (Cannot find module" in message
+
+
+def test_inputs_are_copied_and_a_loaded_model_lets_the_process_end(tmp_path: Path) -> None:
+    """Paths are relative to the working folder, as people expect."""
+    scaled(tmp_path / "package")
+    script = SCRIPT.with_name("run_lifetime.mjs")
+    done = subprocess.run(
+        ["node", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    one, other = (float(expected(np.full((1, 4), v, np.float32))[0, 0]) for v in (1, 9))
+    assert json.loads(done.stdout) == [one, other] * 4

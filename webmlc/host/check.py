@@ -49,8 +49,8 @@ class OutputError:
     Of a quantised output also `steps`, the error in steps of its quantisation, and `within`, the
     share of the elements that are at most one step off. `spread`: of an output that is too far
     from the reference, how far two evaluations of the reference itself are apart, as `relative`:
-    where the error is not much larger, the output is inconclusive. `reference`: what it was compared with, where
-    that is not the result's reference.
+    where the error is not much larger, the output is inconclusive. `reference`: what it was
+    compared with, where that is not the result's reference.
     """
 
     output: str
@@ -153,8 +153,8 @@ def check_model(
     quantisation off: what lies between two steps rounds by the last bit of a float. An output that
     is too far from onnxruntime may agree with `onnx.reference` instead (a sigmoid far below one, of
     which onnxruntime computes few digits), and its row says so; one that is not much farther from
-    it than onnxruntime is from itself, without its optimisations, is inconclusive. Raises what building and
-    running raise.
+    it than onnxruntime is from itself, without its optimisations, is inconclusive. Raises what
+    building and running raise.
     """
     fixed = constants or {}
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
