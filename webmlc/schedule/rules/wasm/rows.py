@@ -225,7 +225,7 @@ def schedule_fold(
     if size is not None and size < 2 * width:
         return False
     if size is None and outer:
-        return False
+        return _fold_runs(schedule, update, outer, machine)
     neighbour = schedule.split(around, [None, together])[1] if around and together > 1 else None
     if size is None or size % width:
         # The rests of all runs together, or one would be added before the total is initialised.
@@ -261,6 +261,19 @@ def schedule_fold(
     for loop in (final, *each):
         schedule.unroll(loop)
     return True
+
+
+def _fold_runs(schedule: Schedule, update: str, outer: list[str], machine: Machine) -> bool:
+    """Reduce every run of symbolic length in vectors of its own, then add up what the runs give: no
+    sum is longer than a run, or than there are runs.
+    """
+    run = schedule.fuse(*outer) if len(outer) > 1 else outer[0]
+    partial = schedule.rfactor(run, -1)
+    (total,) = schedule.reduce_loops(update)
+    schedule.compute_at(partial, total)
+    schedule.set_scope(partial, "local")
+    schedule.decompose_reduction(update, total)
+    return schedule_fold(schedule, partial, machine)
 
 
 def _neighbours(
