@@ -99,7 +99,8 @@ def symbolic(model: onnx.ModelProto, size: int) -> onnx.ModelProto:
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     for value in model.graph.output:
         if not value.type.tensor_type.elem_type:
-            value.ClearField("type")  # of an operator that onnx does not know
+            # Of an operator that onnx does not know; what it is declared as does not matter.
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, 1, ["unknown"]))
     return model
 
 

@@ -142,3 +142,42 @@ def test_what_only_a_cpu_can_hold_stays_there() -> None:
     assert places == {"y": "wasm", "z": "webgpu"}
     reasons = {n.outputs[0]: n.attributes.get("reason") for n in made.main.nodes}
     assert reasons == {"y": "a shader has no values of float64", "z": None}
+
+
+SCATTER = """
+g (float[n,3] x, int64[m,1] i, float[m,3] u) => (float[n,3] y) {
+  y = ScatterND <reduction = "add"> (x, i, u)
+}
+"""
+
+
+def test_a_scatter_copies_then_updates_in_order() -> None:
+    (kernel,) = kernels(SCATTER).values()
+    assert (
+        print_function(kernel)
+        == """\
+@T.kernel(origin=['y'])
+def scatternd(
+    in0: T.Buffer((n, 3), "float32"),
+    in1: T.Buffer((m, 1), "int64"),
+    in2: T.Buffer((m, 3), "float32"),
+    out0: T.Output((n, 3), "float32"),
+    m: T.symbol,
+    n: T.symbol,
+):
+    for scatter_nd_0, scatter_nd_1 in T.grid(n, 3):
+        with T.block("scatter_nd"):
+            v_scatter_nd_0, v_scatter_nd_1 = T.axis.remap("SS", [scatter_nd_0, scatter_nd_1])
+            out0[v_scatter_nd_0, v_scatter_nd_1] = in0[v_scatter_nd_0, v_scatter_nd_1]
+    for scatter_nd_updates_0, scatter_nd_updates_r0 in T.grid(3, m):
+        with T.block("scatter_nd_updates"):
+            v_scatter_nd_updates_0, v_scatter_nd_updates_r0 = T.axis.remap("SR", [scatter_nd_updates_0, scatter_nd_updates_r0])
+            T.where((T.select(T.cast(in1[scatter_nd_updates_r0, 0], 'int32') < 0, T.cast(in1[scatter_nd_updates_r0, 0], 'int32') + n, T.cast(in1[scatter_nd_updates_r0, 0], 'int32')) >= 0) & (T.select(T.cast(in1[scatter_nd_updates_r0, 0], 'int32') < 0, T.cast(in1[scatter_nd_updates_r0, 0], 'int32') + n, T.cast(in1[scatter_nd_updates_r0, 0], 'int32')) < n))
+            out0[T.select(T.cast(in1[v_scatter_nd_updates_r0, 0], 'int32') < 0, T.cast(in1[v_scatter_nd_updates_r0, 0], 'int32') + n, T.cast(in1[v_scatter_nd_updates_r0, 0], 'int32')), v_scatter_nd_updates_0] = out0[T.select(T.cast(in1[v_scatter_nd_updates_r0, 0], 'int32') < 0, T.cast(in1[v_scatter_nd_updates_r0, 0], 'int32') + n, T.cast(in1[v_scatter_nd_updates_r0, 0], 'int32')), v_scatter_nd_updates_0] + in2[v_scatter_nd_updates_r0, v_scatter_nd_updates_0]"""
+    )
+    x, u = np.ones((2, 3), np.float32), np.full((4, 3), 2, np.float32)
+    places = np.array([[1], [-1], [2], [-3]])  # the last two are outside
+    out = np.empty_like(x)
+    symbols = {symbol.name: 4 if symbol.name == "m" else 2 for symbol in kernel.symbols}
+    run(kernel, {"in0": x, "in1": places, "in2": u, "out0": out}, symbols)
+    np.testing.assert_array_equal(out, [[1, 1, 1], [5, 5, 5]])
