@@ -2,11 +2,11 @@
 
 `MODELS` makes each for a number `n`: of nodes, operands, outputs or levels. As a script: seconds
 and megabytes that a build takes at n, 2n and 4n, each in a process of its own that may not take
-more than `LIMITS` allow.
+more than `SECONDS` and `GIGABYTES`.
 
     python -m tests.large_models                    # every model
     python -m tests.large_models chain_exp 1000     # one, from a size on
-    python -m tests.large_models chain_exp 1000 --once
+    python -m tests.large_models both chain_exp 1000 --once
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from onnx import (
@@ -40,6 +40,11 @@ from webmlc.package.write import write_package
 OPSET = 18
 WIDTH = 4
 """Elements of most tensors."""
+TARGETS: tuple[Target, ...] = ("wasm", "webgpu", "both")
+ONCE, HERE = "--once", "--here"
+"""Words of the command line: one size only; in this process, without limits."""
+SECONDS, GIGABYTES = 60, 6
+"""What a build may take when the script measures it."""
 
 Make = Callable[[int], ModelProto]
 
@@ -172,6 +177,14 @@ def shape_growth(n: int) -> ModelProto:
     return _model(nodes, [_floats("x", "length")], [_integers("y", 1)])
 
 
+def sizes(n: int) -> ModelProto:
+    """The sizes of n inputs, which differ, as one tensor."""
+    nodes = [helper.make_node("Shape", [x], [f"s{x}"]) for x in _inputs(n)]
+    nodes.append(helper.make_node("Concat", [f"s{x}" for x in _inputs(n)], ["y"], axis=0))
+    inputs = [_floats(x, f"size_of_{x}") for x in _inputs(n)]
+    return _model(nodes, inputs, [_integers("y", n)])
+
+
 def concat_growth(n: int) -> ModelProto:
     """x = Concat(x, x) along a symbolic axis, cut to its first elements again, n times."""
     nodes = []
@@ -219,18 +232,18 @@ def loops(n: int, *, constant: bool = False) -> ModelProto:
     return _model([node], inputs, [_floats("y", WIDTH)], constants)
 
 
-def _branch(level: int, n: int, side: str) -> GraphProto:
-    result = f"w{level}{side}"
-    if level < n:
-        branches = {
-            f"{word}_branch": _branch(level + 1, n, f"{side}{word[0]}")
-            for word in ("then", "else")
-            if word == "then"
-        }
-        branches["else_branch"] = _leaf(f"{side}e{level}", "Exp")
-        node = helper.make_node("If", ["c"], [result], **cast(Any, branches))
-        return helper.make_graph([node], f"b{level}{side}", [], [_floats(result, WIDTH)])
-    return _leaf(f"{side}{level}", "Sin")
+def _branch(level: int, n: int) -> GraphProto:
+    """The first branch of the If at a level."""
+    if level == n:
+        return _leaf(f"then{level}", "Sin")
+    node = helper.make_node(
+        "If",
+        ["c"],
+        [f"w{level}"],
+        then_branch=_branch(level + 1, n),
+        else_branch=_leaf(f"else{level}", "Exp"),
+    )
+    return helper.make_graph([node], f"then{level}", [], [_floats(f"w{level}", WIDTH)])
 
 
 def _leaf(name: str, op: str) -> GraphProto:
@@ -241,7 +254,7 @@ def _leaf(name: str, op: str) -> GraphProto:
 def branches(n: int) -> ModelProto:
     """n Ifs, each inside the first branch of the other."""
     node = helper.make_node(
-        "If", ["c"], ["y"], then_branch=_branch(1, n, "t"), else_branch=_leaf("e0", "Neg")
+        "If", ["c"], ["y"], then_branch=_branch(1, n), else_branch=_leaf("else0", "Neg")
     )
     return _model([node], [_floats("x", WIDTH), _condition("c")], [_floats("y", WIDTH)])
 
@@ -267,7 +280,7 @@ def functions(n: int) -> ModelProto:
 def resize(n: int) -> ModelProto:
     """A Resize of one element to n × n."""
     constants = {"sizes": np.array([1, 1, n, n])}
-    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], name="grow", mode="nearest")
+    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], name="grow", mode="linear")
     return _model([node], [_floats("x", 1, 1, 1, 1)], [_floats("y", 1, 1, n, n)], constants)
 
 
@@ -282,47 +295,6 @@ def sparse(n: int) -> ModelProto:
     indices = numpy_helper.from_array(np.array([1]), "w_indices")
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [n]))
     return model
-
-
-_SQUARE = {"w": np.eye(WIDTH, dtype=np.float32) * 0.5}
-_KERNEL = {"w": np.full((2, 2, 1, 1), 0.5, np.float32)}
-
-MODELS: dict[str, tuple[Make, int]] = {
-    "concat": (partial(variadic, "Concat", axis=0), 500),
-    "concat_of_results": (concat_of_results, 500),
-    "sum": (partial(variadic, "Sum"), 500),
-    "max": (partial(variadic, "Max"), 500),
-    "mean": (partial(variadic, "Mean"), 500),
-    "split": (split, 500),
-    "split_and_join": (split_and_join, 500),
-    "inputs": (inputs, 250),
-    "outputs": (outputs, 250),
-    "chain_exp": (partial(chain, "Exp"), 1000),
-    "chain_relu": (partial(chain, "Relu"), 1000),
-    "chain_add": (partial(chain, "Add", operands=("{}", "b"), constants={"b": np.ones(WIDTH, np.float32)}), 1000),
-    "chain_mul_add": (lambda n: mul_add(n), 1000),
-    "chain_matmul": (partial(chain, "MatMul", shape=(WIDTH, WIDTH), operands=("{}", "w"), constants=_SQUARE), 250),
-    "chain_conv": (partial(chain, "Conv", shape=(1, 2, WIDTH, WIDTH), operands=("{}", "w"), constants=_KERNEL), 250),
-    "chain_softmax": (partial(chain, "Softmax", shape=(WIDTH, WIDTH)), 250),
-    "chain_reduce": (partial(chain, "ReduceSum", shape=(1, WIDTH, WIDTH), operands=("{}", "axes"), constants={"axes": np.array([0])}), 250),
-    "chain_transpose": (partial(chain, "Transpose", shape=(WIDTH, WIDTH), perm=[1, 0]), 1000),
-    "chain_pad_slice": (lambda n: pad_slice(n), 250),
-    "chain_gather": (partial(chain, "Gather", shape=(WIDTH,), operands=("{}", "index"), constants={"index": np.array([3, 1, 0, 2])}), 250),
-    "chain_cumsum": (partial(chain, "CumSum", shape=(WIDTH,), operands=("{}", "axis"), constants={"axis": np.array(0)}), 250),
-    "chain_symbolic": (partial(chain, "Sin", shape=("a", "b")), 1000),
-    "doubling": (doubling, 50),
-    "shared": (shared, 50),
-    "shape_arithmetic": (shape_arithmetic, 50),
-    "shape_growth": (shape_growth, 5),
-    "concat_growth": (concat_growth, 10),
-    "loops": (loops, 5),
-    "constant_loops": (partial(loops, constant=True), 5),
-    "branches": (branches, 5),
-    "functions": (functions, 10),
-    "resize": (resize, 250_000),
-    "sparse": (sparse, 1 << 34),
-}  # fmt: skip
-"""How each model is made, and the smallest size the script builds it at."""
 
 
 def mul_add(n: int) -> ModelProto:
@@ -347,6 +319,58 @@ def pad_slice(n: int) -> ModelProto:
     return _model(nodes, [_floats("x", WIDTH)], [_floats("y", WIDTH)], constants)
 
 
+SQUARE = (WIDTH, WIDTH)
+_WITH = ("{}", "c")
+_ONES = {"c": np.ones(WIDTH, np.float32)}
+_HALF = {"c": np.eye(WIDTH, dtype=np.float32) * 0.5}
+_KERNEL = {"c": np.full((2, 2, 1, 1), 0.5, np.float32)}
+_ZERO = {"c": np.array([0])}
+_ORDER = {"c": np.array([3, 1, 0, 2])}
+
+MODELS: dict[str, tuple[Make, int]] = {
+    "concat": (partial(variadic, "Concat", axis=0), 500),
+    "concat_of_results": (concat_of_results, 500),
+    "sum": (partial(variadic, "Sum"), 500),
+    "max": (partial(variadic, "Max"), 500),
+    "mean": (partial(variadic, "Mean"), 500),
+    "split": (split, 500),
+    "split_and_join": (split_and_join, 500),
+    "inputs": (inputs, 500),
+    "outputs": (outputs, 500),
+    "chain_exp": (partial(chain, "Exp"), 1000),
+    "chain_add": (partial(chain, "Add", operands=_WITH, constants=_ONES), 1000),
+    "chain_mul_add": (mul_add, 1000),
+    "chain_matmul": (partial(chain, "MatMul", shape=SQUARE, operands=_WITH, constants=_HALF), 500),
+    "chain_conv": (
+        partial(chain, "Conv", shape=(1, 2, 4, 4), operands=_WITH, constants=_KERNEL),
+        500,
+    ),
+    "chain_softmax": (partial(chain, "Softmax", shape=SQUARE), 500),
+    "chain_reduce": (
+        partial(chain, "ReduceSum", shape=(1, 4, 4), operands=_WITH, constants=_ZERO),
+        500,
+    ),
+    "chain_transpose": (partial(chain, "Transpose", shape=SQUARE, perm=[1, 0]), 1000),
+    "chain_pad_slice": (pad_slice, 500),
+    "chain_gather": (partial(chain, "Gather", operands=_WITH, constants=_ORDER), 500),
+    "chain_cumsum": (partial(chain, "CumSum", operands=_WITH, constants=_ZERO), 500),
+    "chain_symbolic": (partial(chain, "Sin", shape=("a", "b")), 1000),
+    "doubling": (doubling, 100),
+    "shared": (shared, 100),
+    "shape_arithmetic": (shape_arithmetic, 50),
+    "shape_growth": (shape_growth, 5),
+    "sizes": (sizes, 200),
+    "concat_growth": (concat_growth, 10),
+    "loops": (loops, 5),
+    "constant_loops": (partial(loops, constant=True), 5),
+    "branches": (branches, 5),
+    "functions": (functions, 10),
+    "resize": (resize, 250_000),
+    "sparse": (sparse, 1 << 34),
+}
+"""How each model is made, and the smallest size the script builds it at."""
+
+
 def measure(name: str, n: int, target: Target = "wasm") -> str:
     """Build a model in this process; the seconds and megabytes that it took, or why it failed."""
     model = MODELS[name][0](n)
@@ -356,51 +380,53 @@ def measure(name: str, n: int, target: Target = "wasm") -> str:
         with TemporaryDirectory() as folder:
             write_package(Path(folder), parts)
         steps = ", ".join(f"{len(p.body)} steps" for p in parts.programs.values())
-        size = sum(map(len, parts.modules.values()))
-        told = f"{steps}, {len(parts.constants)} constants, {size} bytes of modules"
+        result = f"{steps}, {sum(map(len, parts.modules.values()))} bytes of modules"
     except UserError as error:
-        told = f"UserError: {error}".splitlines()[0][:150]
+        result = f"{type(error).__name__}: {error}".splitlines()[0][:150]
     seconds = time.process_time() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    return f"{seconds:6.2f} s {peak:5} MB  {told}"
+    return f"{seconds:6.2f} s {peak:5} MB  {result}"
 
 
-def measured(name: str, n: int, target: Target, seconds: int, gigabytes: int) -> str:
-    """What `measure` says in a process that is ended at these limits."""
+def limited(
+    command: Sequence[str], seconds: int, gigabytes: int
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in the repository's folder, for at most so many seconds of processor time and
+    bytes of addresses.
+    """
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, gigabytes << 30))
 
-    command = [sys.executable, "-m", "tests.large_models", name, str(n), target, "--here"]
-    done = subprocess.run(
-        command, preexec_fn=limit, capture_output=True, text=True, check=False,
+    return subprocess.run(
+        [sys.executable, *command],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        check=False,
         cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return f"ended with {done.returncode}: {last[:150]}"
-    return done.stdout.strip()
-
-
-def main(arguments: list[str]) -> None:
-    """See the module's docstring."""
-    if "--here" in arguments:
-        name, size, target = arguments[:3]
-        print(measure(name, int(size), cast(Target, target)))
-        return
-    target = (
-        cast(Target, arguments.pop(0))
-        if arguments[:1] in (["wasm"], ["webgpu"], ["both"])
-        else "wasm"
     )
-    once = "--once" in arguments
-    words = [a for a in arguments if a != "--once"]
-    sizes = [int(w) for w in words if w.isdigit()]
-    for name in [w for w in words if not w.isdigit()] or MODELS:
+
+
+def main(arguments: Sequence[str]) -> None:
+    """See the module's docstring."""
+    names = [a for a in arguments if a in MODELS] or list(MODELS)
+    sizes = [int(a) for a in arguments if a.isdigit()]
+    targets: list[Target] = [t for t in TARGETS if t in arguments] or ["wasm"]
+    if HERE in arguments:
+        print(measure(names[0], sizes[0], targets[0]))
+        return
+    for name in names:
         first = sizes[0] if sizes else MODELS[name][1]
-        for n in (first,) if once else (first, 2 * first, 4 * first):
-            print(f"{name:18} {n:8} {measured(name, n, target, 60, 6)}", flush=True)
+        for n in (first,) if ONCE in arguments else (first, 2 * first, 4 * first):
+            command = ["-m", "tests.large_models", name, str(n), targets[0], HERE]
+            done = limited(command, SECONDS, GIGABYTES)
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            failure = f"ended with {done.returncode}: {last[:150]}"
+            print(
+                f"{name:18} {n:8} {failure if done.returncode else done.stdout.strip()}", flush=True
+            )
 
 
 if __name__ == "__main__":

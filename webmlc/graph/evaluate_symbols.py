@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from webmlc.core.affine import terms
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import (
@@ -39,7 +40,7 @@ from webmlc.core.expr import (
     minimum,
     select,
 )
-from webmlc.core.rewrite import rewrite, variables
+from webmlc.core.rewrite import rewrite, variables, walk, written_out
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
 from webmlc.core.sizes import is_size_operator
@@ -48,6 +49,15 @@ from webmlc.graph.evaluate import stages
 from webmlc.graph.ops.operator import VALUE_LIMIT, Value, object_array
 
 __all__ = ["compute", "evaluate_symbols", "placeholder"]
+
+MAX_SIZE = 1000
+"""Nodes of an expression that is followed, shared ones counted as often as they are used: sizes of
+real models have some dozens.
+"""
+MAX_STEPS = 1 << 18
+"""Nodes evaluated for one value: a second of a build. A Concat of n sizes takes some n² of them."""
+MAX_DEGREE = 8
+"""Factors of a product that is followed: the number of elements of a tensor of rank 8."""
 
 
 class _UnknownError(Exception):
@@ -77,6 +87,9 @@ def _stage(stage: Tensor, known: Mapping[Tensor, Value]) -> Value:
         raise _UnknownError
     if isinstance(stage.body, Scatter):
         return _scatter(stage, stage.body, sizes, known)
+    body = stage.body.value if isinstance(stage.body, Reduction) else stage.body
+    if body is None or math.prod(sizes) * sum(1 for _ in walk(body)) > MAX_STEPS:
+        raise _UnknownError
     elements: list[Any] = []
     for position in np.ndindex(*sizes):
         try:
@@ -291,6 +304,23 @@ def _cast(value: Any, source: DType, target: DType) -> Any:
 
 
 def _simplified(expr: Expr) -> Any:
-    """Canonical; a number where it is one."""
+    """Canonical; a number where it is one. What is no plausible size is not known at build time:
+    a run computes it as the integers that it is made of.
+    """
     result = simplify(expr, dict.fromkeys(variables(expr), SYMBOL))
-    return result.value if isinstance(result, Const) else result
+    if isinstance(result, Const):
+        return result.value
+    if written_out(result) > MAX_SIZE or not _is_index(result):
+        raise _UnknownError
+    return result
+
+
+def _is_index(expr: Expr) -> bool:
+    """True where every number in an expression fits the index type, and no product is of more
+    factors than tensors have dimensions.
+    """
+    low, high = INDEX.limits
+    numbers = (node.value for node in walk(expr) if isinstance(node, Const))
+    if not all(low <= number <= high for number in numbers):
+        return False
+    return max(map(len, terms(expr)), default=0) <= MAX_DEGREE

@@ -32,12 +32,12 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int
-from webmlc.core.rewrite import variables
+from webmlc.core.rewrite import variables, written_out
 from webmlc.graph.check_types import check_types
 from webmlc.graph.compute import placeholder
 from webmlc.graph.derive_gradient import GRADIENT, derive_gradient, targets_first
 from webmlc.graph.evaluate import evaluate_node, stages
-from webmlc.graph.evaluate_symbols import evaluate_symbols
+from webmlc.graph.evaluate_symbols import MAX_SIZE, evaluate_symbols
 from webmlc.graph.ir import (
     Array,
     Function,
@@ -72,6 +72,11 @@ from webmlc.graph.requirements import count_requirements, live_requirements
 
 BOUND_LIMIT = 64
 """A run reads no more sizes than this from one tensor."""
+
+SYMBOLIC_LIMIT = 64
+"""A kernel that needs more elements of symbols than this reads them from memory: it takes each as a
+parameter, and chooses among them.
+"""
 
 
 class UnknownShapeError(UnsupportedError):
@@ -304,6 +309,11 @@ class _Inference:
             return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
         for type_ in outputs:
+            if any(written_out(d) > MAX_SIZE for d in type_.shape):
+                raise NotSupportedError(
+                    "its result has a size that takes more than a thousand operations on symbols; "
+                    "make the sizes of the model's inputs constant"
+                )
             if any((as_int(d) or 0) < 0 for d in type_.shape):
                 raise NotSupportedError(f"its result, {type_}, has a negative size")
             check_size(type_)
@@ -371,9 +381,10 @@ class _Inference:
         if any(e is None for value in values for e in value.reshape(-1)):
             self.partial.update(zip(names, values, strict=True))
             return False
-        if any(isinstance(e, Expr) and e.dtype.is_float for v in values for e in v.reshape(-1)):
+        symbolic = [e for v in values for e in v.reshape(-1) if isinstance(e, Expr)]
+        if len(symbolic) > SYMBOLIC_LIMIT or any(e.dtype.is_float for e in symbolic):
             for name, value in zip(names, values, strict=True):
-                self.values[name] = value  # floats of symbols: for the inference that follows only
+                self.values[name] = value  # for the inference that follows only
             return False
         for name, type_, value in zip(names, context.outputs, values, strict=True):
             self.remember(name, type_, value, node)

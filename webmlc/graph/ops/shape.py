@@ -6,16 +6,20 @@ from functools import partial
 
 import numpy as np
 
-from webmlc.core.dtypes import DType
+from webmlc.core.bounds import Interval, bounds
+from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import (
+    Call,
     Const,
     Expr,
+    Var,
     as_expr,
     call,
     const,
     maximum,
     select,
 )
+from webmlc.core.rewrite import rewrite, variables
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import cast_to
@@ -166,7 +170,7 @@ def _symbolic_constant_type(context: Context) -> tuple[TensorType, ...]:
 def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Few elements, each an expression of symbols: a chain of selects over the flat index."""
     y = context.outputs[0]
-    values = [cast_to(as_expr(e), y.dtype) for e in context.attribute("elements")]
+    values = [cast_to(_exact(as_expr(e), y.dtype), y.dtype) for e in context.attribute("elements")]
 
     def element(*i: Expr) -> Expr:
         flat: Expr = ZERO
@@ -175,6 +179,29 @@ def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return select_among(values, flat)
 
     return (compute("symbols", y.shape, element),)
+
+
+LARGE_SIZE = 1 << 16
+"""A value is computed in 64 bits where sizes up to this may take it beyond an index."""
+
+
+def _exact(value: Expr, dtype: DType) -> Expr:
+    """An index expression; of 64 bits where the value is one of 64 bits that may need them."""
+    ranges = dict.fromkeys(variables(value), Interval(0, LARGE_SIZE))
+    if dtype.bits < 64 or value.dtype != INDEX or bounds(value, ranges).within(*INDEX.limits):
+        return value
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Const(value=number):
+                return Const(number, DType.int64)
+            case Var():
+                return node.astype(DType.int64)
+            case Call(op=op, args=args):
+                return call(op, *args)
+        return None
+
+    return rewrite(value, rule)
 
 
 X = "float32[2, 3, 4]"

@@ -36,6 +36,7 @@ from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import Printed, print_kernel
 from webmlc.target.wasm.reduce_strength import reduce_strength
 from webmlc.target.wasm.share_constants import share_constants
+from webmlc.target.wasm.share_values import share_values
 from webmlc.target.wasm.threads import RUNNING, THREADS
 
 Features = Literal["dot", "relaxed", "simd128"]
@@ -108,6 +109,7 @@ def emit_module(
 def print_function(kernel: LoopFunction, name: str, features: Features, table: int = 0) -> Printed:
     """One kernel's WAT, under its origin as comment; see `print_kernel`."""
     reduced = legalise_division(reduce_strength(kernel))
+    reduced = replace(reduced, function=share_values(reduced.function))
     printed = print_kernel(reduced, name, features != "simd128", table)
     comment = "".join(f";; {origin}\n" for origin in kernel.origin)
     return replace(printed, text=comment + printed.text)

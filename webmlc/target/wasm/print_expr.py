@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from webmlc.core.affine import from_terms, terms
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var, as_int
+from webmlc.core.rewrite import postorder
 from webmlc.loops.ir import Buffer, Load
 from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import is_guarded
@@ -46,9 +47,17 @@ class ExprPrinter:
     registers: Mapping[Buffer, int]
     pointers: Mapping[Buffer, Buffer]
     relaxed: bool
+    texts: dict[Expr, str] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> str:
-        """The text of one value."""
+        """The text of one value; operands are printed first, so it may be deep."""
+        if expr not in self.texts:
+            for node in postorder(expr, _printed_operands, self.texts):
+                self.texts[node] = self.node(node)
+        return self.texts[expr]
+
+    def node(self, expr: Expr) -> str:
+        """The text of one node, around those of its operands."""
         match expr:
             case Const():
                 return self.literal(expr)
@@ -269,6 +278,20 @@ class ExprPrinter:
                     del parts[term]
         scaled = from_terms({term: factor * buffer.dtype.bytes for term, factor in parts.items()})
         return pointer if scaled == Const(0) else f"(i32.add {pointer} {self.value(scaled)})"
+
+
+_INSIDE = frozenset({"dot_u8_i8", "word_u8"})
+"""Operators that are printed as part of what reads them, or whose operands are."""
+
+
+def _printed_operands(node: Expr) -> tuple[Expr, ...]:
+    """Operands that stand in a node's text as they are."""
+    match node:
+        case Cast(value=value):
+            return (value,)
+        case Call(op=op, args=args) if op not in _INSIDE:
+            return tuple(a for a in args if not (isinstance(a, Call) and a.op in _INSIDE))
+    return ()
 
 
 def _split_address(where: str) -> tuple[str, str]:

@@ -1,0 +1,83 @@
+"""Long expressions of sizes are computed value by value, each once.
+
+Needs: the form that is printed. Guarantees: no expression is written out much longer than it is;
+what it uses more than once, without reading memory, is bound just before its statement. Short
+expressions stay as they are. A minimum of integers is a `select` that names both sides twice, so
+thirty minima in each other would be 2³⁰ instructions.
+
+before                                             after
+    for i in range(select(a < b, a, b)): ...           s = a
+                                                       s_1 = b
+                                                       for i in range(select(s < s_1, s, s_1)): ...
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from webmlc.core.expr import Call, Const, Expr, Var
+from webmlc.core.rewrite import bottom_up, postorder, walk, written_out
+from webmlc.loops.ir import (
+    Let,
+    Load,
+    LoopFunction,
+    Stmt,
+    expressions,
+    map_expressions,
+    map_statements,
+)
+from webmlc.target.scoped import Names
+
+LONG = 2000
+"""Nodes of an expression, shared ones counted as often as they are used, from which it is bound in
+parts: kernels of the models that we know have none.
+"""
+
+_DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
+
+
+def share_values(function: LoopFunction) -> LoopFunction:
+    """Bind what long expressions of `function` use more than once."""
+    names = Names.of(function)
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        long = [e for e in expressions(stmt) if written_out(e) > LONG]
+        lets, values = _bound(long, names)
+        if not lets:
+            return None
+        shared: Stmt = map_expressions(stmt, lambda e: values.get(e, e))
+        for var, value in reversed(lets):
+            shared = Let(var, value, shared)
+        return shared
+
+    return replace(function, body=map_statements(function.body, rule))
+
+
+def _bound(roots: Sequence[Expr], names: Names) -> tuple[list[tuple[Var, Expr]], dict[Expr, Expr]]:
+    """The values to bind, in order; and every node over them."""
+    uses = Counter(child for root in roots for node in set(walk(root)) for child in node.children())
+    lets: list[tuple[Var, Expr]] = []
+    done: dict[Expr, Expr] = {}
+    for root in roots:
+        for node in postorder(root, lambda node: node.children(), done):
+            children = node.children()
+            new = node.rebuild(tuple(done[child] for child in children)) if children else node
+            if uses[node] > 1 and children and node.lanes == 1 and _is_harmless(node):
+                var = Var(names.fresh("s"), node.dtype)
+                lets.append((var, new))
+                new = var
+            done[node] = new
+    return lets, done
+
+
+@bottom_up()
+def _is_harmless(node: Expr) -> bool:
+    """True where evaluating a node, wherever that is, reads nothing and cannot trap."""
+    match node:
+        case Load():
+            return False
+        case Call(op=op, args=(_, divisor)) if op in _DIVISIONS and not isinstance(divisor, Const):
+            return False
+    return all(map(_is_harmless, node.children()))
