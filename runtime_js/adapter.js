@@ -9,7 +9,7 @@ import { AdapterError } from "./errors.js";
  */
 export async function findAdapter(mustBeHardware) {
   const gpu = globalThis.navigator?.gpu;
-  if (!gpu) throw new AdapterError('this browser offers no WebGPU here; load with device: "wasm"');
+  if (!gpu) throw new AdapterError('this host offers no WebGPU; load with device: "wasm"');
   let reason = "";
   let adapter = null;
   try {
