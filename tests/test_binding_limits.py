@@ -62,7 +62,7 @@ def test_an_embedding_of_154_mb_runs_on_default_limits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parts", [2, 5])
 def test_kernels_read_a_constant_in_parts(tmp_path: Path, dtype: type, parts: int) -> None:
     table = np.random.default_rng(1).integers(-100, 100, (41, 6)).astype(dtype)
-    limits = FusionLimits(MAX_BINDINGS, binding_bytes=-(-41 // parts) * table[0].nbytes)
+    limits = FusionLimits(buffers=MAX_BINDINGS, binding_bytes=-(-41 // parts) * table[0].nbytes)
     with patch.dict(pipeline.FUSION_LIMITS, webgpu=limits):
         manifest = webmlc.build(embedding(table), tmp_path, target="webgpu")
     assert len(bound_bytes(manifest)) == parts
@@ -73,7 +73,7 @@ def test_kernels_read_a_constant_in_parts(tmp_path: Path, dtype: type, parts: in
 
 def test_a_constant_of_more_parts_than_a_kernel_binds_is_read_on_the_cpu(tmp_path: Path) -> None:
     table = np.arange(41 * 6, dtype=np.float32).reshape(41, 6)
-    limits = FusionLimits(MAX_BINDINGS, binding_bytes=4 * table[0].nbytes)
+    limits = FusionLimits(buffers=MAX_BINDINGS, binding_bytes=4 * table[0].nbytes)
     with (
         patch.dict(pipeline.FUSION_LIMITS, webgpu=limits),
         patch("webmlc.loops.gpu_form.MAX_BINDING_BYTES", limits.binding_bytes),
