@@ -27,6 +27,8 @@ const LARGE = 1 << 18; // bytes of weights that start at a page of the operating
 const LARGE_ALIGNMENT = 4096;
 const NOWHERE = -1; // the offset of what has no place yet
 const ROUNDS = 16; // orders that are tried for a smaller arena
+const BLOCK = 16; // steps of a block of firstFit
+const LONG = -1; // the block of what is alive in more than two
 export const GROWTH = 1.5; // times its size: what memory that may grow has room for, or grows by
 
 /** @param {number} value @param {number} alignment */
@@ -101,10 +103,22 @@ function largestLiveSet(intervals, sizes, members) {
 function firstFit(intervals, sizes, order, fixed) {
   const offsets = [...fixed];
   const placed = [...offsets.keys()].filter((i) => offsets[i] !== NOWHERE).sort((i, j) => offsets[i] - offsets[j] || i - j);
+  /** @type {Map<number, number[]>} */
+  const blocks = new Map();
+  const touched = (/** @type {number} */ i) => {
+    const [first, last] = [1, 2].map((end) => Math.floor(intervals[i][end] / BLOCK));
+    return last - first > 1 ? [LONG] : [first, last];
+  };
+  const enter = (/** @type {number} */ i) => {
+    for (const block of new Set(touched(i))) blocks.set(block, blocks.get(block) ?? []).get(block)?.push(i);
+  };
+  placed.forEach(enter);
   for (const i of order) {
     const [, first, last, alignment] = intervals[i];
     let own = 0;
-    for (const j of placed) {
+    const near = new Set([...touched(i), LONG].flatMap((block) => blocks.get(block) ?? []));
+    const few = !touched(i).includes(LONG) && 2 * near.size < placed.length;
+    for (const j of few ? [...near].sort((a, b) => offsets[a] - offsets[b]) : placed) {
       const other = intervals[j];
       if (other[2] < first || last < other[1]) continue;
       if (offsets[j] >= own + sizes[i]) break;
@@ -113,6 +127,7 @@ function firstFit(intervals, sizes, order, fixed) {
     offsets[i] = own;
     const at = placed.findIndex((j) => offsets[j] > own);
     placed.splice(at < 0 ? placed.length : at, 0, i);
+    enter(i);
   }
   return offsets;
 }
