@@ -25,7 +25,7 @@ SECONDS, GIGABYTES = 60, 8
 """What the builds of one process may take: ten times what they do."""
 
 ANSWERS = {
-    "operands": {"concat": 2000, "sum": 2000, "max": 500, "mean": 500, "split": 2000},
+    "operands": {"concat": 2000, "sum": 2000, "max": 500, "mean": 500, "split": 1000},
     "results": {"concat_of_results": 200, "split_and_join": 300, "inputs": 1000, "outputs": 500},
     "elementwise": {"chain_add": 20_000, "chain_mul_add": 2000, "doubling": 200, "shared": 200},
     "kernels": {"chain_matmul": 500, "chain_conv": 500, "chain_softmax": 500, "chain_reduce": 500},

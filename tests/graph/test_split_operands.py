@@ -33,3 +33,30 @@ def test_lengths_may_be_symbolic() -> None:
     made = split_operands(module(_text(9, "n")), FusionLimits(buffers=8))
     first = made.main.nodes[0]
     assert str(made.main.type(first.outputs[0])) == "float32[2, n * 7]"
+
+
+@pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
+def test_folds_keep_their_order(op: str) -> None:
+    parts = [f"x{i}" for i in range(20)]
+    inputs = ", ".join(f"float[3] {part}" for part in parts)
+    source = module(f"g ({inputs}) => (float[3] y) {{ y = {op}({', '.join(parts)}) }}")
+    split = split_operands(source, FusionLimits(buffers=8))
+    assert max(len(node.inputs) for node in split.main.nodes) <= 7
+    rng = np.random.default_rng(0)
+    values = {part: rng.random(3, np.float32) for part in parts}
+    expected = evaluate_module(source, values)["y"]
+    np.testing.assert_array_equal(evaluate_module(split, values)["y"], expected)
+
+
+@pytest.mark.parametrize("size", ["20", "n"])
+def test_no_split_binds_more_than_the_limit(size: str) -> None:
+    parts = [f"y{i}" for i in range(20)]
+    outputs = ", ".join(f"float[m] {part}" for part in parts)
+    source = module(f"g (float[{size}] x) => ({outputs}) {{ {', '.join(parts)} = Split(x) }}")
+    split = split_operands(source, FusionLimits(buffers=8))
+    splits = [node for node in split.main.nodes if node.op == "Split"]
+    assert [len(node.outputs) for node in splits] == [7, 7, 6]
+    if size != "n":
+        x = np.arange(20, dtype=np.float32)
+        for part, value in evaluate_module(split, {"x": x}).items():
+            np.testing.assert_array_equal(value, x[int(part[1:]), None], err_msg=part)

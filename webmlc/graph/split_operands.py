@@ -5,10 +5,9 @@ Concat, Sum, Mean, Max, Min or Split reads or writes more.
 
     %y = Concat(%a, ..., %i)  ->  %p = Concat(%a, ..., %g); %q = Concat(%h, %i); %y = Concat(%p, %q)
     %y = Sum(%a, ..., %i)     ->  %p = Sum(%a, ..., %g); %y = Sum(%p, %h, %i)
-    %a, ..., %i = Split(%x)   ->  %p = Slice(%x); %a, ..., %g = Split(%p); ...; %h, %i = Split(%q)
+    %a, ..., %i = Split(%x)   ->  %a, ..., %g = Split(%x); %h, %i = Split(%x) {start=...}
 
-A sum keeps its order, so the result is the same to the last bit. The Slices are read by one Split
-each: they become part of its kernel.
+A sum of float32 keeps its order, so the result is the same to the last bit.
 """
 
 from __future__ import annotations
@@ -23,19 +22,25 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.fuse import FusionLimits
-from webmlc.graph.ir import Array, Function, Module, Node, TensorType
+from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 from webmlc.graph.meaning import infer_node
-from webmlc.graph.ops.operator import array_type, object_array, symbolic_constant
+from webmlc.graph.ops.operator import object_array, symbolic_constant
+from webmlc.graph.ops.view import START
 
 T = TypeVar("T")
 
 FOLDS = frozenset({"Sum", "Max", "Min", "Mean"})
 """Operators that fold their inputs from the left."""
 
+MAX_PARTS = 16
+"""Outputs of one Split: each is a block of its own, and scheduling a kernel takes time with the
+square of its blocks. The Splits of models that we know have at most a dozen.
+"""
+
 
 def split_operands(module: Module, limits: FusionLimits) -> Module:
     """needs: inferred types. guarantees: every node of `FOLDS`, every Concat and every Split has
-    less than `limits.buffers` operands on its larger side.
+    less than `limits.buffers` inputs and outputs, and a Split no more than `MAX_PARTS`.
     """
     functions = {
         name: _Splitting(f, limits.buffers - 1).run() for name, f in module.functions.items()
@@ -59,16 +64,16 @@ class _Splitting:
 
     def parts(self, node: Node) -> Iterator[Node]:
         """What becomes of a node."""
-        if node.domain or max(len(node.inputs), len(node.outputs)) <= self.most:
-            yield node
-        elif node.op == "Concat":
-            yield from self.concats(node)
-        elif node.op in FOLDS:
-            yield from self.folds(node)
-        elif node.op == "Split":
-            yield from self.splits(node)
-        else:
-            yield node
+        many = len(node.inputs) > self.most
+        match node.domain, node.op:
+            case "", "Concat" if many:
+                yield from self.concats(node)
+            case "", op if many and op in FOLDS:
+                yield from self.folds(node)
+            case "", "Split" if len(node.outputs) > min(self.most, MAX_PARTS):
+                yield from self.splits(node)
+            case _:
+                yield node
 
     def concats(self, node: Node) -> Iterator[Node]:
         """A tree of Concats, the leaves first."""
@@ -105,29 +110,18 @@ class _Splitting:
         yield replace(node, op="Mul", inputs=(*inputs, factor))
 
     def splits(self, node: Node) -> Iterator[Node]:
-        """A Slice and a Split for each group of outputs."""
-        whole = self.types.get(node.inputs[0]) or array_type(self.constants[node.inputs[0]])
-        axis = int(node.attributes.get("axis", 0)) % whole.rank
+        """A Split for each group of outputs, of what starts behind the groups before it."""
+        rank = self.types[node.outputs[0]].rank
+        axis = int(node.attributes.get("axis", 0)) % rank
         start: Expr = const(0)
-        for number, group in enumerate(_groups(node.outputs, self.most)):
-            sizes = [self.types[output].shape[axis] for output in group]
-            end = simplify(sum(sizes, start))
-            name = f"{node.outputs[0]}/part{number}"
-            operands: dict[str, list[Expr]] = {
-                "start": [start],
-                "end": [end],
-                "axis": [const(axis)],
-                "sizes": sizes,
-            }
-            for what, elements in operands.items():
-                yield from self.value(f"{name}/{what}", elements, node)
-            bounds = (f"{name}/start", f"{name}/end", f"{name}/axis")
-            shape = (*whole.shape[:axis], simplify(end - start), *whole.shape[axis + 1 :])
-            self.types[name] = TensorType(whole.dtype, shape)
-            yield Node("Slice", (node.inputs[0], *bounds), (name,), origin=node.origin)
-            operand = (name, f"{name}/sizes")
-            yield replace(node, inputs=operand, outputs=group, attributes={"axis": axis})
-            start = end
+        for number, group in enumerate(_groups(node.outputs, min(self.most, MAX_PARTS))):
+            lengths = [self.types[output].shape[axis] for output in group]
+            name = f"{node.outputs[0]}/lengths{number}"
+            yield from self.value(name, lengths, node)
+            attributes: dict[str, Attribute] = {"axis": axis, START: start}
+            inputs = (node.inputs[0], name)
+            yield replace(node, inputs=inputs, outputs=group, attributes=attributes)
+            start = simplify(sum(lengths, start))
 
     def value(self, name: str, elements: Sequence[Expr], node: Node) -> Iterator[Node]:
         """Integers under a name: a constant, or the node of those that hold symbols."""

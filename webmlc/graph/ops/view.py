@@ -258,6 +258,10 @@ def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("concat", context.outputs[0].shape, element),)
 
 
+START = "start"
+"""Of a Split that is one of several over one value: where its first part starts."""
+
+
 def split_sizes(context: Context) -> list[Expr]:
     """The parts' sizes along the axis: given, or as equal as they can be."""
     size, outputs = context.shape(0)[context.axis(0)], sum(1 for o in context.node.outputs if o)
@@ -267,6 +271,8 @@ def split_sizes(context: Context) -> list[Expr]:
         parts = dimensions(context, 1, "the sizes of the parts")
     else:
         parts = _equal_parts(context, size, outputs)
+    if START in context.node.attributes:
+        return parts
     total = canonical(sum(parts, ZERO))
     if len(parts) != outputs or not require(context, "equal", total, size):
         sizes = ", ".join(map(str, parts))
@@ -294,7 +300,7 @@ def _split_type(context: Context) -> tuple[TensorType, ...]:
 def _split(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, axis = given(inputs, 0), context.axis(0)
     parts: list[Tensor] = []
-    offset: Expr = ZERO
+    offset: Expr = context.attribute(START, ZERO)
     for number, size in enumerate(split_sizes(context)):
         shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
 
