@@ -108,3 +108,16 @@ def test_selections(selections: webmlc.Model, size: int) -> None:
     )
     for name, want in (("y", values), ("a", first), ("b", inverse), ("c", counts)):
         np.testing.assert_array_equal(result[name], want, err_msg=name)
+
+
+@pytest.mark.parametrize("device", ["wasm", "webgpu"])
+def test_a_constant_that_is_updated_is_copied_in_every_run(tmp_path: Path, device: str) -> None:
+    """Its copy is made of constants alone, and yet no part of loading."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+        g (int64[1] i, int64[1] u) => (int64[3] y) <int64[3] c = {1,2,3}>
+        { y = ScatterElements(c, i, u) }"""
+    webmlc.build(onnx.parser.parse_model(text), tmp_path, target=device)
+    model = webmlc.load(tmp_path, device=device)
+    for index, expected in [(0, [9, 2, 3]), (-1, [1, 2, 9])]:
+        result = model.run({"i": np.array([index]), "u": np.array([9])})["y"]
+        assert result.tolist() == expected

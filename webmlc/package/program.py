@@ -7,6 +7,7 @@ the parts of a join: each is the joined value's bytes from some displacement on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -133,7 +134,8 @@ def program_parts(module: Module) -> ProgramParts:
 def _made_of_constants(module: Module) -> list[Node]:
     """The kernel calls (and views) of a CPU program that depend on constants and on each other
     only, not on symbols either. What a loop starts from is no such value: every iteration writes it
-    again; nor is a part of a join, most of which a run makes.
+    again; nor is what several kernels write, a copy that a scatter updates; nor is a part of a
+    join, most of which a run makes.
     """
     main = module.main
     calls = [node for node in main.nodes if node.op == "call_kernel"]
@@ -144,6 +146,8 @@ def _made_of_constants(module: Module) -> list[Node]:
     states = {v for node in main.nodes if node.op == "Loop" for v in node.outputs}
     states |= {node.inputs[0] for node in main.nodes if node.op == "Loop"}
     states |= {v for node in main.nodes if node.op == "Join" for v in node.inputs}
+    writers = Counter(value for node in calls for value in node.outputs)
+    states |= {value for value, count in writers.items() if count > 1}
     for node in main.nodes:
         fixed = node.op in ("call_kernel", "View") and bool(node.inputs)
         fixed = fixed and states.isdisjoint(node.outputs)
