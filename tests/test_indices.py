@@ -162,3 +162,12 @@ def test_more_indices_than_a_kernel_binds(tmp_path: Path) -> None:
         model.run({"x": TABLE, **feeds})
         with pytest.raises(InputError, match="node 'gi13'"):
             model.run({"x": TABLE, **feeds, "i13": integers(0, 5)})
+
+
+def test_indices_that_a_clip_bounds_are_not_counted(tmp_path: Path) -> None:
+    text = """g (float[4,3] x, int64[n] i) => (float[n,3] y)
+        <int64 low = {-2}, int64 high = {%d}, int64 one = {1}> {
+        c = Clip(i, low, high) j = Add(c, one) k = Cast<to=6>(j) y = Gather(x, k)
+    }"""
+    assert webmlc.build(model_of(text % 2), tmp_path, target="wasm").checks == ()
+    assert webmlc.build(model_of(text % 3), tmp_path, target="wasm").checks != ()
