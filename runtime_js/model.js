@@ -209,9 +209,10 @@ export class Model {
    * @returns {Promise<Record<string, Tensor>>}
    */
   run(inputs) {
-    const copies = this.#copy(inputs);
+    const bound = this.#bindAtOnce(inputs);
+    const copies = bound ? {} : this.#copy(inputs);
     return this.#enqueue(async () => {
-      const { symbols, values, taken } = await this.#execute(copies);
+      const { symbols, values, taken } = await this.#execute(bound ?? bind(this.#manifest, copies));
       checkCounts(this.#manifest, values);
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
@@ -222,7 +223,7 @@ export class Model {
         return [port.name, { dtype: port.dtype, shape: shapeOf(port, symbols), data }];
       });
       return Object.fromEntries(outputs);
-    });
+    }, bound !== null);
   }
 
   /**
@@ -233,9 +234,32 @@ export class Model {
   profile(inputs) {
     const copies = this.#copy(inputs);
     return this.#enqueue(async () => {
-      const { times } = await this.#execute(copies, true);
+      const { times } = await this.#execute(bind(this.#manifest, copies), true);
       return this.#program.steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
     });
+  }
+
+  /**
+   * The checked inputs, where a run that starts now reads them before it first waits: they need no copies. Else null.
+   * @param {Record<string, Tensor | TypedArray>} inputs
+   */
+  #bindAtOnce(inputs) {
+    if (this.#waiting || this.#disposed) return null;
+    const { executors } = this.#session;
+    const { stages } = Object.values(executors)[0];
+    const buffers = new Set(this.#manifest.inputs.map(({ buffer }) => buffer));
+    const first = stages.findIndex(({ segment }) => "device" in segment && !segment.once);
+    const isReadLater = stages.slice(first + 1).some(({ uploads }) => uploads.some((name) => buffers.has(name)));
+    if (first < 0 || isReadLater || this.#manifest.outputs.some(({ buffer }) => buffers.has(buffer))) return null;
+    try {
+      const bound = bind(this.#manifest, inputs);
+      const { device } = /** @type {import("./types.d.ts").Run} */ (stages[first].segment);
+      return stages.slice(0, first).every(({ segment }) => "device" in segment) && executors[device]?.readsAtOnce(first, bound.symbols)
+        ? bound
+        : null;
+    } catch {
+      return null; // what is wrong is said in the run's turn
+    }
   }
 
   /**
@@ -280,13 +304,10 @@ export class Model {
   /**
    * Run the segments in order: all symbols, the bytes of the inputs (`taken`: the caller's) and of what was downloaded,
    * and (if `measure`) the milliseconds of every step.
-   * @param {Record<string, Tensor | TypedArray>} inputs
+   * @param {ReturnType<typeof bind>} inputs
    * @param {boolean} [measure]
    */
-  async #execute(inputs, measure = false) {
-    const bound = bind(this.#manifest, inputs);
-    const { values } = bound;
-    let { symbols } = bound;
+  async #execute({ symbols, values }, measure = false) {
     const taken = new Set(values.values());
     /** @type {number[]} */
     const times = [];
@@ -317,13 +338,14 @@ export class Model {
     return /** @type {Program} */ (this.#manifest.programs[this.device]);
   }
 
-  /** @template T @param {() => Promise<T>} task @returns {Promise<T>} */
-  #enqueue(task) {
+  /** @template T @param {() => Promise<T>} task @param {boolean} [atOnce] nothing waits @returns {Promise<T>} */
+  #enqueue(task, atOnce = false) {
     this.#waiting++;
-    const result = this.#queue.then(() => {
+    const start = () => {
       if (this.#disposed) throw disposed();
       return task();
-    });
+    };
+    const result = atOnce ? start() : this.#queue.then(start);
     this.#queue = result
       .catch((error) => {
         this.#broken ||= !(error instanceof InputError);

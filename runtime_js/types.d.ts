@@ -133,6 +133,8 @@ export interface Executor {
   /** Why it runs no more. */
   failure: Error | null;
   execute(stage: number, symbols: Symbols, uploads: Transfers): Promise<Transfers>;
+  /** True where `execute` would read the uploads before it first waits. */
+  readsAtOnce(stage: number, symbols: Symbols): boolean;
   profile(stage: number, symbols: Symbols, uploads: Transfers): Promise<number[]>;
   dispose(): void;
 }

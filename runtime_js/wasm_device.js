@@ -147,7 +147,7 @@ export class WasmDevice {
     this.memory = null;
     /** @type {{ request: Made, room: Transfers } | null} For its next results. */
     this.spare = null;
-    /** @type {Promise<ModuleRun> | null} The module on the shared memory, for this thread. */
+    /** @type {ModuleRun | null} The module on the shared memory, for this thread. */
     this.here = null;
     /** @type {Error | null} */
     this.failure = null;
@@ -199,6 +199,13 @@ export class WasmDevice {
     [this.stages, this.module] = await Promise.all([opened, compiled, started, ...downloads]);
     this.control = control;
     this.ports = channels.map(({ port2 }) => port2);
+  }
+
+  /** See `Executor`: a request that is repeated. @param {number} stage @param {Symbols} symbols */
+  readsAtOnce(stage, symbols) {
+    const binding = JSON.stringify(symbols);
+    const request = this.words && !this.failure && this.made.get(`${stage} ${binding}`);
+    return !!request && (!!this.here || this.bound !== binding || request.pace.way === "there");
   }
 
   /**
@@ -253,7 +260,8 @@ export class WasmDevice {
     };
     let room = this.#takeSpare(request);
     const way = module && memory && this.bound === binding ? pace.way : "there";
-    const run = module && memory && way !== "there" ? await (this.here ??= instantiateHere(module, memory)) : null;
+    if (module && memory && way !== "there" && !this.here) this.here = await instantiateHere(module, memory);
+    const run = way === "there" ? null : this.here;
     if (this.failure) throw this.failure;
     const begin = performance.now();
     if (run && memory) {
