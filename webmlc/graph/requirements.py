@@ -89,8 +89,8 @@ def _learn(slack: Expr, ranges: dict[Var, Interval]) -> None:
             number = -number
         case _:
             return
-    known = ranges[symbol]
-    ranges[symbol] = Interval(max(known.low, -number), known.high)
+    interval = ranges[symbol]
+    ranges[symbol] = Interval(max(interval.low, -number), interval.high)
 
 
 def _is_smaller_count(requirement: Requirement, others: Iterable[Requirement]) -> bool:

@@ -40,8 +40,8 @@ def runtime_files() -> dict[str, bytes]:
         for name, path in files.items()
         if path.suffix == ".js"
     }
-    others = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
-    return others | {name: text.encode() for name, text in join_modules(scripts).items()}
+    pages = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
+    return pages | {name: text.encode() for name, text in join_modules(scripts).items()}
 
 
 def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:

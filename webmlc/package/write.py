@@ -174,13 +174,13 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
 
 def _checkable(parts: Parts) -> tuple[Requirement, ...]:
     """The requirements on symbols that hosts know: those of the inputs, and bound ones."""
-    known = {symbol.name for symbol in parts.symbols}
+    names = {symbol.name for symbol in parts.symbols}
     for program in parts.programs.values():
-        known |= {name for item in program.body if isinstance(item, Bind) for name in item.symbols}
+        names |= {name for item in program.body if isinstance(item, Bind) for name in item.symbols}
     return tuple(
         requirement
         for requirement in parts.requirements
-        if {v.name for v in variables(requirement.left) | variables(requirement.right)} <= known
+        if {v.name for v in variables(requirement.left) | variables(requirement.right)} <= names
         and is_size(requirement.left)
         and is_size(requirement.right)
     )

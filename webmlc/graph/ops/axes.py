@@ -103,8 +103,8 @@ def cumulate_along(context: Context, build: Builder) -> tuple[str, ...] | None:
     if not context.is_decided_by_run(1):
         return None
     moved = axes_last(context, build, axis_mask(context, build, 1))
-    others = build("Shape", moved, start=0, end=rank)
-    rows = build("Concat", others, build.constant(np.array([-1])), axis=0)
+    sizes = build("Shape", moved, start=0, end=rank)
+    rows = build("Concat", sizes, build.constant(np.array([-1])), axis=0)
     y = build("Reshape", moved, rows)
     y = build(node.op, y, build.constant(np.int64(rank)), **node.attributes)
     y = build("Reshape", y, build("Shape", moved))

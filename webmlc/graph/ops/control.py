@@ -260,8 +260,8 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
     length = builder("Gather", builder("Shape", sequences[0]), builder.constant(np.int64(axis)))
     last = builder("Sub", length, builder.constant(np.int64(1)))
     body = _sliced(context.attribute("body"), builder, sequences, axes, backward, last)
-    given = context.node.attributes
-    attributes = {k: given[k] for k in (*_PLACES, COPIES) if k in given}
+    names = (*_PLACES, COPIES)
+    attributes = {k: v for k, v in context.node.attributes.items() if k in names}
     results = builder.many(
         "Loop",
         length,

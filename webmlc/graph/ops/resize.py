@@ -192,8 +192,8 @@ def _with_sizes(context: Context, build: Builder) -> tuple[str, ...] | None:
     policy = context.attribute(_POLICY, "stretch")
     keeps_aspect = policy != "stretch" and _is_given(context, SIZES)
     if keeps_aspect:
-        known = _numbers(context, SIZES)
-        if known is not None and all(as_int(context.shape(0)[a]) for a in listed_axes(context)):
+        numbers = _numbers(context, SIZES)
+        if numbers is not None and all(as_int(context.shape(0)[a]) for a in listed_axes(context)):
             return None
     elif _is_given(context, SIZES) or _scales(context) is not None:
         return None
@@ -324,8 +324,8 @@ def _filtered(context: Context, builder: Builder, axes: Sequence[Axis]) -> tuple
             weights = builder("Div", weights, total)
         value = builder("Resample", value, indices, weights, domain="webmlc", axis=axis.axis)
         for positions in outside:
-            others = builder.constant(np.array(_others(axis.axis, context.rank(0)), np.int64))
-            value = builder("Where", builder("Unsqueeze", positions, others), fill, value)
+            axes_around = builder.constant(np.array(_others(axis.axis, context.rank(0)), np.int64))
+            value = builder("Where", builder("Unsqueeze", positions, axes_around), fill, value)
     return (value,)
 
 

@@ -204,19 +204,19 @@ def check_shapes(context: Context, *signatures: str, **sizes: Expr | int) -> Non
         check_shapes(context, "batch channels ...", "channels", "channels")
         # raises: input 1 is of shape [3], not [channels], where channels = 4
     """
-    found = {name: as_expr(size) for name, size in sizes.items()}
+    named = {name: as_expr(size) for name, size in sizes.items()}
     for index, signature in enumerate(signatures):
         if not signature or not context.has(index):
             continue
         shape, words = context.shape(index), signature.split()
         if "..." in words:
             at, further = words.index("..."), max(len(shape) - len(words) + 1, 0)
-            further = as_int(found.setdefault("...", const(further))) or 0
+            further = as_int(named.setdefault("...", const(further))) or 0
             words[at : at + 1] = ["..."] * further
-        if len(words) == len(shape) and all(map(partial(_fits, context, found), words, shape)):
+        if len(words) == len(shape) and all(map(partial(_fits, context, named), words, shape)):
             continue
         names = dict.fromkeys(re.findall(r"[a-z_]+", signature))
-        known = ", ".join(f"{name} = {found[name]}" for name in names if name in found)
+        known = ", ".join(f"{name} = {named[name]}" for name in names if name in named)
         raise NotSupportedError(
             f"input {index} is of shape {_listed(shape)}, not "
             f"{_listed(signature.split())}{known and f', where {known}'}"
@@ -248,18 +248,18 @@ def _listed(sizes: Sequence[Expr | str]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
 
-def _fits(context: Context, found: dict[str, Expr], word: str, size: Expr) -> bool:
-    """Whether a size may be what a word says; its last name is `found` where it is new."""
+def _fits(context: Context, named: dict[str, Expr], word: str, size: Expr) -> bool:
+    """Whether a size may be what a word says; its last name is `named` where it is new."""
     *factors, name = word.split("*")
-    if name == "..." or any(f not in found and not f.isdigit() for f in factors):
+    if name == "..." or any(f not in named and not f.isdigit() for f in factors):
         return True
-    times = product(const(int(f)) if f.isdigit() else found[f] for f in factors)
-    if name.isdigit() or name in found:
-        value = const(int(name)) if name.isdigit() else found[name]
+    times = product(const(int(f)) if f.isdigit() else named[f] for f in factors)
+    if name.isdigit() or name in named:
+        value = const(int(name)) if name.isdigit() else named[name]
         return require(context, "equal", size, canonical(times * value))
     if not require(context, "equal", canonical(size % times), ZERO):
         return False
-    found[name] = canonical(size // times)
+    named[name] = canonical(size // times)
     return True
 
 

@@ -247,14 +247,14 @@ class _Rows:
         keys = build("Range", zero, self.total, one)
         queries = build("Unsqueeze", self.places, axes=(1, 3))
         if causal:
-            kept = build("LessOrEqual", keys, queries)
+            visible = build("LessOrEqual", keys, queries)
         else:
             ends = build("ReduceMax", queries, build.constant([2]))
-            kept = build("LessOrEqual", keys, ends)
+            visible = build("LessOrEqual", keys, ends)
         if causal and window > 0:
             first = build("Sub", queries, build.constant(np.int64(window)))
-            kept = build("And", kept, build("Greater", keys, first))
-        return build("Where", kept, scores, fill)
+            visible = build("And", visible, build("Greater", keys, first))
+        return build("Where", visible, scores, fill)
 
 
 def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
