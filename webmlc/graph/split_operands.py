@@ -130,8 +130,8 @@ class _Splitting:
             values = [e.value for e in numbers if isinstance(e, Const)]
             self.constants[name] = np.array(values, np.int64)
             return
-        values = [e.value if isinstance(e, Const) else e for e in numbers]
-        value = object_array(values, (len(values),))
+        mixed: list[int | float | Expr] = [e.value if isinstance(e, Const) else e for e in numbers]
+        value = object_array(mixed, (len(mixed),))
         self.types[name] = TensorType(DType.int64, (const(len(numbers)),))
         yield symbolic_constant(value, DType.int64, name, node.origin)
 
