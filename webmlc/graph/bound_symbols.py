@@ -42,14 +42,14 @@ class BoundSymbols:
         self._of_value: dict[str, frozenset[str]] = {}
 
     def needed_by(self, node: Node) -> tuple[Node, ...]:
-        """The binds that must come before `node`, in no particular order."""
+        """The binds that must come before `node`, in their symbols' order."""
         if self.scope is None or node in self._before:
             return self._before.get(node, ())
         values = (*node.inputs, *node.outputs) if not is_bind(node) else node.inputs
-        found = {symbol for value in values if value for symbol in self._symbols(value)}
-        found |= _names(node.attributes.values())
-        binders = {self.binders[s] for s in found if s in self.binders}
-        return tuple(binders - {node})
+        symbols = {symbol for value in values if value for symbol in self._symbols(value)}
+        symbols |= _names(node.attributes.values())
+        binders = (self.binders[symbol] for symbol in sorted(symbols & self.binders.keys()))
+        return tuple(dict.fromkeys(binder for binder in binders if binder is not node))
 
     def _symbols(self, value: str) -> frozenset[str]:
         """The symbols in the type of a value and in what is known of it."""
