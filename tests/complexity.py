@@ -28,8 +28,8 @@ import onnx
 import webmlc
 from tests.graph.test_rows import make_input, make_model
 from webmlc.core.errors import WebmlcError
-from webmlc.graph.ops import OPS
 from webmlc.graph.ops.operator import Case
+from webmlc.graph.table import OPS
 from webmlc.package.manifest import Device
 
 MOST_ELEMENTS = 1 << 20

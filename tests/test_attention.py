@@ -47,7 +47,7 @@ def package(model: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("attention")
     (folder / "model.onnx").write_bytes(model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("webmlc.graph.use_attention.SMALLEST", 0)
+        patch.setattr("webmlc.graph.algorithms.attention.use_attention.SMALLEST", 0)
         manifest = webmlc.build(folder / "model.onnx", folder / "package", target="wasm")
     assert "attention" in [step.kernel for step in manifest.programs["wasm"].steps]
     return folder / "package"

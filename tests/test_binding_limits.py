@@ -15,7 +15,7 @@ from webmlc import compile as pipeline
 from webmlc.core.errors import UserError
 from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
-from webmlc.graph.fuse import FusionLimits
+from webmlc.graph.fuse.fuse import FusionLimits
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.package.manifest import Manifest
 

@@ -98,7 +98,7 @@ def test_check_takes_inputs(webmlc, package: Path, tmp_path: Path) -> None:  # t
 
 def test_check_names_the_first_node_that_differs(webmlc, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     from webmlc.core.scalar_operators import SCALAR_OPERATORS
-    from webmlc.graph.ops import OPS
+    from webmlc.graph.table import OPS
 
     assert "max" in SCALAR_OPERATORS
     monkeypatch.setitem(OPS, ("", "Relu"), OPS["", "Identity"])  # a compiler with a wrong Relu
@@ -326,7 +326,7 @@ def test_constants_of_every_command(webmlc, reduction: Path, tmp_path: Path) -> 
 def test_check_with_constants_names_the_first_node_that_differs(  # type: ignore[no-untyped-def]
     webmlc, reduction: Path, monkeypatch
 ) -> None:
-    from webmlc.graph.ops import OPS
+    from webmlc.graph.table import OPS
 
     monkeypatch.setitem(OPS, ("", "Relu"), OPS["", "Identity"])  # a compiler with a wrong Relu
     result = webmlc("check", reduction, "--constant", "axes=[1]", "--json")

@@ -2,6 +2,10 @@
 
     core < graph/ir < frontend < graph < loops < schedule < target < package < host < compile < cli
 
+The rooms of the graph are ordered, too (ROOMS): a pass imports from the rooms before its own. The
+operators of an algorithm are listed before the operator table, which holds them; the pass that
+emits them comes after.
+
 Two exceptions. `webmlc/graph/ir.py`, the records that a graph is made of, is a stage of its own
 just right of core, because the frontend's product is a graph; the rest of `webmlc/graph`, what
 transforms those records, stands right of the frontend. And that file may name the loop function's
@@ -15,12 +19,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ROOMS = (
+    "webmlc.graph",  # compute
+    "webmlc.graph.ops",
+    "webmlc.graph.algorithms.attention.operators",
+    "webmlc.graph.algorithms.strassen.operators",
+    "webmlc.graph.algorithms.winograd.operators",
+    "webmlc.graph.table",
+    "webmlc.graph.rewrite",
+    "webmlc.graph.gradient",
+    "webmlc.graph.checks",
+    "webmlc.graph.infer",
+    "webmlc.graph.simplify",
+    "webmlc.graph.quantise",
+    "webmlc.graph.layout",
+    "webmlc.graph.algorithms",
+    "webmlc.graph.fuse",
+)
 STAGES = (
     "webmlc.version",  # one constant, of no stage
     "webmlc.core",
     "webmlc.graph.ir",
     "webmlc.frontend",
-    "webmlc.graph",
+    *ROOMS,
     "webmlc.loops",
     "webmlc.schedule",
     "webmlc.target",
@@ -34,7 +55,7 @@ STAGES = (
 # A module holds graph functions and loop functions side by side; only its annotation says so.
 ANNOTATIONS = {("webmlc.graph.ir", "webmlc.loops.ir")}
 # An empty __init__ is loaded by an import of any module inside, so it must stay empty.
-EMPTY = ("webmlc.graph",)
+EMPTY = ("webmlc.graph", "webmlc.graph.algorithms")
 
 
 def module_of(path: Path) -> str:
@@ -130,7 +151,10 @@ def test_init_imports_nothing(package: str) -> None:
         ("webmlc.compile", "from webmlc.cli import main"),
         ("webmlc.graph.ir", "from webmlc.loops.ir import LoopFunction"),
         ("webmlc.graph.ir", "if TYPE_CHECKING:\n    from webmlc.loops.text import parse"),
-        ("webmlc.graph.fuse", "if TYPE_CHECKING:\n    from webmlc.loops.ir import LoopFunction"),
+        (
+            "webmlc.graph.fuse",
+            "if TYPE_CHECKING:\n    from webmlc.loops.ir import LoopFunction",
+        ),
     ],
 )
 def test_an_import_to_the_right_is_found(module: str, line: str) -> None:

@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 import webmlc
 from tests.graph.test_rows import REFERENCE_DIFFERS, make_model
 from webmlc.frontend.read_model import NEWEST_OPSET
-from webmlc.graph.ops import OPS
+from webmlc.graph.table import OPS
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -73,7 +73,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """In products so small it loses."""
-    monkeypatch.setattr("webmlc.graph.use_strassen.CODE", -(10**9))
+    monkeypatch.setattr("webmlc.graph.algorithms.strassen.use_strassen.CODE", -(10**9))
 
 
 def build(case: Case, folder: Path, scale: float) -> None:

@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
 from webmlc.core.expr import as_int
+from webmlc.graph.algorithms.winograd.use_winograd import Forms, Layer
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.use_winograd import Forms, Layer
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.manifest_json import from_json
 from webmlc.package.memory_plan import layout
@@ -72,7 +72,7 @@ class Case:
     def forms(self) -> Forms:
         """Of windows along one dimension, those along it."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("webmlc.graph.use_winograd._CACHED", 0)
+            patch.setattr("webmlc.graph.algorithms.winograd.use_winograd._CACHED", 0)
             found = self.layer().forms()
         (wanted,) = (
             forms
@@ -185,9 +185,15 @@ def package(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(case: Case, model: onnx.ModelProto, folder: Path) -> Path:
     forms = case.forms()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("webmlc.graph.use_winograd.Layer.forms", lambda _: [forms])
-        patch.setattr("webmlc.graph.use_winograd.goes_by_rows", lambda *_: case.by_rows)
-        patch.setattr("webmlc.graph.use_winograd.CODE", -(10**9))  # in a map so small it loses
+        patch.setattr(
+            "webmlc.graph.algorithms.winograd.use_winograd.Layer.forms", lambda _: [forms]
+        )
+        patch.setattr(
+            "webmlc.graph.algorithms.winograd.use_winograd.goes_by_rows", lambda *_: case.by_rows
+        )
+        patch.setattr(
+            "webmlc.graph.algorithms.winograd.use_winograd.CODE", -(10**9)
+        )  # in a map so small it loses
         webmlc.build(model, folder, target="wasm")
     return folder
 

@@ -285,7 +285,7 @@ def ops(
 ) -> None:
     """List the operators that can be compiled."""
     from webmlc.frontend.operator_versions import first_opset
-    from webmlc.graph.ops import OPS
+    from webmlc.graph.table import OPS
 
     rows = [
         {

@@ -28,27 +28,27 @@ from webmlc.core.machine import (
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source, read_model
-from webmlc.graph.check_indices import check_indices
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
-from webmlc.graph.concat_in_place import concat_in_place
-from webmlc.graph.duplicate_dequantisation import duplicate_dequantisation
-from webmlc.graph.flush_subnormals import flush_subnormals
-from webmlc.graph.fold_constants import fold_constants
-from webmlc.graph.fuse import FusionLimits, fuse
-from webmlc.graph.hand_down_constants import hand_down_constants
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.algorithms.attention.use_attention import use_attention
+from webmlc.graph.algorithms.strassen.use_strassen import use_strassen
+from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
+from webmlc.graph.checks.check_indices import check_indices
+from webmlc.graph.checks.warn_of_training import warn_of_training
+from webmlc.graph.fuse.concat_in_place import concat_in_place
+from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.split_large_constants import split_large_constants
+from webmlc.graph.fuse.split_operands import split_operands
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module, print_function
-from webmlc.graph.normalise import normalise
-from webmlc.graph.simplify_graph import simplify_graph
-from webmlc.graph.split_large_constants import split_large_constants
-from webmlc.graph.split_operands import split_operands
-from webmlc.graph.use_attention import use_attention
-from webmlc.graph.use_byte_products import use_byte_products
-from webmlc.graph.use_strassen import use_strassen
-from webmlc.graph.use_winograd import use_winograd
-from webmlc.graph.warn_of_training import warn_of_training
-from webmlc.graph.widen_halves import widen_halves
+from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.graph.layout.widen_halves import widen_halves
+from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
+from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
+from webmlc.graph.quantise.use_byte_products import use_byte_products
+from webmlc.graph.simplify.flush_subnormals import flush_subnormals
+from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.hand_down_constants import hand_down_constants
+from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.lower_module import lower_module

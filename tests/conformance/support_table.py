@@ -26,7 +26,7 @@ from onnx import helper
 
 from tests.conformance.run import FOLDER, all_cases
 from webmlc.frontend.read_model import NEWEST_OPSET, OLDEST_OPSET
-from webmlc.graph.ops import OPS
+from webmlc.graph.table import OPS
 
 GENERATED = (
     "Written by `python -m tests.conformance.support_table` from results of "

@@ -15,7 +15,7 @@ from webmlc.core.errors import InputError
 from webmlc.core.expr import const
 from webmlc.frontend.bind_constants import read_constants
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.infer_shapes import UnknownShapeError
+from webmlc.graph.infer.infer_shapes import UnknownShapeError
 
 CHOICE = """g (float[4, 6] x, bool c) => (float[a] y) { y = If(c) <
     then_branch = t () => (float[4, 6] o) { o = Neg(x) },

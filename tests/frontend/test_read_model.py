@@ -13,9 +13,9 @@ from webmlc.core.errors import ModelError, UnsupportedError
 from webmlc.core.expr import Var, const
 from webmlc.frontend.expand_functions import FUNCTIONS
 from webmlc.frontend.read_model import read_model
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Function
-from webmlc.graph.normalise import normalise
-from webmlc.graph.ops import OPS
+from webmlc.graph.table import OPS
 
 RELU = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 3] x) => (float[n, 3] y) '
 

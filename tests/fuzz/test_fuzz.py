@@ -13,7 +13,7 @@ from tests.fuzz.operators import drawable
 from tests.fuzz.run import Group, run_group
 from tests.fuzz.worker import Device, Failure, Results, Runner, build_and_run
 from webmlc.frontend.read_model import NEWEST_OPSET
-from webmlc.graph.ops import OPS
+from webmlc.graph.table import OPS
 
 GRAPHS = {"wasm": 8, "webgpu": 8}
 FIXED = '<ir_version: 10, opset_import: ["" : 21]> g (float[2,3] x) => (float[2,3] y, int64[2] i) '

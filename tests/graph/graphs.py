@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx.parser
 
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.fold_constants import fold_constants
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
-from webmlc.graph.normalise import normalise
-from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 
 def module(text: str) -> Module:

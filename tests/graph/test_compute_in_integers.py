@@ -17,15 +17,15 @@ from tests.graph.graphs import parsed
 from tests.graph.quantised import SHAPE, quantised_cnn
 from webmlc.core.dtypes import DType
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
-from webmlc.graph.duplicate_dequantisation import duplicate_dequantisation
-from webmlc.graph.fold_constants import fold_constants
-from webmlc.graph.fuse import fuse
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
-from webmlc.graph.normalise import normalise
-from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
+from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
+from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.host.load import Features, load
 
 

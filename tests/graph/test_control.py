@@ -9,12 +9,12 @@ import pytest
 
 from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.evaluate_module import evaluate_module
-from webmlc.graph.fold_constants import fold_constants
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array, Module
-from webmlc.graph.normalise import normalise
-from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 RNG = np.random.default_rng(0)
 

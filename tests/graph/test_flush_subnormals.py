@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.graph.graphs import module
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.flush_subnormals import flush_subnormals
+from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.graph.simplify.flush_subnormals import flush_subnormals
 
 TINY = float(np.finfo(np.float32).tiny)  # the least normal number
 BELOW = TINY / 2

@@ -14,10 +14,10 @@ from tests.graph.test_rows import make_input
 from webmlc.compile import build
 from webmlc.core.errors import UnsupportedError
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.evaluate_module import evaluate_module
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array
-from webmlc.graph.normalise import normalise
 from webmlc.graph.ops import elementwise
 from webmlc.graph.ops.operator import Case
 from webmlc.host.load import load

@@ -7,11 +7,11 @@ import math
 import pytest
 
 from tests.graph.graphs import module, zeros
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.ir import Module
-from webmlc.graph.pack_weights import pack_convolution, pack_matrix
-from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.graph.layout.pack_weights import pack_convolution, pack_matrix
+from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 
 def operators(made: Module) -> list[str]:
@@ -277,7 +277,7 @@ def test_two_shapes_of_one_value_are_two_views() -> None:
 def test_a_matrix_that_no_gpu_binds_at_once_is_multiplied_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("webmlc.graph.choose_layouts.MAX_BINDING_BYTES", 2 * 4 * 8 * 4)
+    monkeypatch.setattr("webmlc.graph.layout.choose_layouts.MAX_BINDING_BYTES", 2 * 4 * 8 * 4)
     weights = ",".join(["1"] * 80)
     text = f"""
     g (float[2,4] x) => (float[2,20] y) <float[4,20] w = {{{weights}}}> {{ y = MatMul(x, w) }}

@@ -11,11 +11,11 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import const
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.compute import Tensor, compute
-from webmlc.graph.evaluate import evaluate
-from webmlc.graph.evaluate_module import evaluate_module
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.infer.evaluate import evaluate
+from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array
-from webmlc.graph.normalise import normalise
 from webmlc.graph.ops.random import threefry
 
 N, U32 = 40_000, DType.uint32

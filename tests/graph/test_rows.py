@@ -15,14 +15,15 @@ from onnx.reference import ReferenceEvaluator
 
 from webmlc.core.dtypes import DType
 from webmlc.frontend.read_model import NEWEST_OPSET, read_model
-from webmlc.graph.evaluate_module import evaluate_module
-from webmlc.graph.fold_constants import fold_constants
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array
-from webmlc.graph.normalise import normalise
-from webmlc.graph.ops import OPS, sequence
+from webmlc.graph.ops import sequence
 from webmlc.graph.ops.operator import Case
-from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.simplify_graph import simplify_graph
+from webmlc.graph.table import OPS
 
 WITHOUT_CASES = {
     "If",  # tests/graph/test_passes.py

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.graph.graphs import module
-from webmlc.graph.evaluate_module import evaluate_module
-from webmlc.graph.fuse import FusionLimits
-from webmlc.graph.split_operands import split_operands
+from webmlc.graph.fuse.fuse import FusionLimits
+from webmlc.graph.fuse.split_operands import split_operands
+from webmlc.graph.infer.evaluate_module import evaluate_module
 
 
 def _text(count: int, size: str = "3") -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.graph.graphs import module
-from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.ir import Module
-from webmlc.graph.use_attention import use_attention
+from webmlc.graph.layout.choose_layouts import choose_layouts
 
 PLAIN = "p = Softmax <axis = -1> (s)"
 SCALED = "m = Mul(s, c) a = Add(bias, m) p = Softmax <axis = -1> (a)"

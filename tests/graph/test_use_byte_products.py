@@ -8,13 +8,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from webmlc.core.machine import DOT, RELAXED, SIMD128, Machine
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.evaluate_module import evaluate_module
-from webmlc.graph.fuse import FusionLimits, fuse
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
-from webmlc.graph.normalise import normalise
-from webmlc.graph.use_byte_products import use_byte_products
+from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.graph.quantise.use_byte_products import use_byte_products
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.analysis import multiplies_bytes

@@ -6,15 +6,21 @@ import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
-from webmlc.graph.choose_layouts import choose_layouts
+from webmlc.graph.algorithms.strassen.use_strassen import (
+    CODE,
+    Layer,
+    saved,
+    use_strassen,
+    worthwhile,
+)
 from webmlc.graph.ir import Module
-from webmlc.graph.use_strassen import CODE, Layer, saved, use_strassen, worthwhile
+from webmlc.graph.layout.choose_layouts import choose_layouts
 
 
 @pytest.fixture(autouse=True)
 def _small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """In graphs so small it would lose."""
-    monkeypatch.setattr("webmlc.graph.use_strassen.CODE", -(10**9))
+    monkeypatch.setattr("webmlc.graph.algorithms.strassen.use_strassen.CODE", -(10**9))
 
 
 def operators(made: Module) -> list[str]:
@@ -125,7 +131,7 @@ def test_a_branch_has_its_products_too() -> None:
     ],
 )
 def test_the_cost_model(layer: Layer, count: int, chosen: bool, monkeypatch) -> None:
-    monkeypatch.setattr("webmlc.graph.use_strassen.CODE", CODE)
+    monkeypatch.setattr("webmlc.graph.algorithms.strassen.use_strassen.CODE", CODE)
     assert (layer in worthwhile([layer] * count)) == chosen
 
 

@@ -9,10 +9,8 @@ import pytest
 from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
 from webmlc.core.rewrite import evaluate
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.ir import Module
-from webmlc.graph.ops.winograd import MANY_POINTS, Form
-from webmlc.graph.use_winograd import (
+from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, Form
+from webmlc.graph.algorithms.winograd.use_winograd import (
     MOST_TAPS,
     TILES,
     Layer,
@@ -20,6 +18,8 @@ from webmlc.graph.use_winograd import (
     goes_by_rows,
     use_winograd,
 )
+from webmlc.graph.ir import Module
+from webmlc.graph.layout.choose_layouts import choose_layouts
 
 
 def operators(made: Module) -> list[str]:
@@ -86,8 +86,10 @@ def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
 
 
 def test_each_window_of_a_map_of_symbolic_size_has_padding_for_its_own_tiles(monkeypatch) -> None:
-    monkeypatch.setattr("webmlc.graph.use_winograd.TILES", (4,))
-    monkeypatch.setattr("webmlc.graph.use_winograd.goes_by_rows", lambda *_: False)
+    monkeypatch.setattr("webmlc.graph.algorithms.winograd.use_winograd.TILES", (4,))
+    monkeypatch.setattr(
+        "webmlc.graph.algorithms.winograd.use_winograd.goes_by_rows", lambda *_: False
+    )
     text = f"""
     g (float[n,64,h,w] x) => (float[n,o,a,b] y, float[n,p,c,d] z)
     <{zeros("short", 64, 64, 3, 3)}, {zeros("long", 64, 64, 5, 5)}> {{

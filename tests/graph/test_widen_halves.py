@@ -16,7 +16,7 @@ from onnx import numpy_helper
 import webmlc
 from tests.graph.graphs import module
 from webmlc.graph.ir import print_function
-from webmlc.graph.widen_halves import widen_halves
+from webmlc.graph.layout.widen_halves import widen_halves
 
 RNG = np.random.default_rng(0)
 Device = Literal["wasm", "webgpu"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.graph.graphs import module, zeros
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.fuse import fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.from_graph import Device
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction, blocks

@@ -10,8 +10,8 @@ from tests.schedule.checks import body_text
 from tests.schedule.rules import kernels as k
 from webmlc.core.expr import Expr
 from webmlc.core.machine import WEBGPU
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.lower_module import lower_module

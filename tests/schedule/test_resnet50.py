@@ -12,13 +12,13 @@ import pytest
 from webmlc.compile import FUSION_LIMITS
 from webmlc.core.machine import RELAXED, SIMD128, WEBGPU, Machine
 from webmlc.frontend.read_model import read_model
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.fold_constants import fold_constants
-from webmlc.graph.fuse import fuse
-from webmlc.graph.infer_shapes import infer_shapes
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
-from webmlc.graph.normalise import normalise
-from webmlc.graph.simplify_graph import simplify_graph
+from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.graph.simplify.fold_constants import fold_constants
+from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.text import parse_function, print_function

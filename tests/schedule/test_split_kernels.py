@@ -6,9 +6,9 @@ import numpy as np
 
 from tests.graph.graphs import module
 from webmlc.core.machine import WEBGPU
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.ir import Module
+from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.interp import run
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.verify import verify

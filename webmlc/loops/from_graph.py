@@ -36,9 +36,9 @@ from webmlc.graph.compute import (
     placeholder,
 )
 from webmlc.graph.ir import Function, Node, TensorType
-from webmlc.graph.meaning import MAPS, compute_node, kind_of, pieces_of_node
 from webmlc.graph.ops.operator import Scope
-from webmlc.graph.pieces import Piece
+from webmlc.graph.rewrite.meaning import MAPS, compute_node, kind_of, pieces_of_node
+from webmlc.graph.rewrite.pieces import Piece
 from webmlc.loops.ir import (
     Axis,
     AxisKind,

@@ -26,16 +26,16 @@ from webmlc.core.expr import (
 )
 from webmlc.core.rewrite import evaluate
 from webmlc.core.simplify import simplify
-from webmlc.graph.compute import Tensor, compute, placeholder, reduce
-from webmlc.graph.ops.attention import attention as attention_of
-from webmlc.graph.ops.strassen import PRODUCTS, left_planes, strassen_product
-from webmlc.graph.ops.winograd import (
+from webmlc.graph.algorithms.attention.operators import attention as attention_of
+from webmlc.graph.algorithms.strassen.operators import PRODUCTS, left_planes, strassen_product
+from webmlc.graph.algorithms.winograd.operators import (
     Form,
     _transformed,
     input_planes,
     output_tiles,
     plane_products,
 )
+from webmlc.graph.compute import Tensor, compute, placeholder, reduce
 from webmlc.loops.from_graph import _Lowering, _stages, _symbols
 from webmlc.loops.interp import run
 from webmlc.loops.ir import (

@@ -11,8 +11,8 @@ import pytest
 import webmlc
 from tests.graph.graphs import module
 from webmlc.core.machine import RELAXED
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.fuse import fuse
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.lower_module import lower_module
 from webmlc.schedule.analysis import operations
 from webmlc.schedule.rules import schedule_kernel

@@ -15,9 +15,9 @@ from tests.schedule.rules import kernels as k
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import RELAXED, SIMD128, Machine
 from webmlc.core.simplify import simplify
-from webmlc.graph.choose_layouts import choose_layouts
-from webmlc.graph.fuse import fuse
-from webmlc.graph.ops.winograd import Form
+from webmlc.graph.algorithms.winograd.operators import Form
+from webmlc.graph.fuse.fuse import fuse
+from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.ir import For, LoopFunction, Seq, blocks, loads, stores, walk_statements
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.print_text import print_function

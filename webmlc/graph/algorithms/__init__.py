@@ -1,0 +1,1 @@
+"""Passes that replace an operator by another algorithm, each beside the operators it needs."""

@@ -1,0 +1,1 @@
+"""Matrix products as Strassen's seven products of quarters."""

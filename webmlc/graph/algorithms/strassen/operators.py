@@ -1,0 +1,121 @@
+"""Strassen's algorithm, in Winograd's variant: seven products of half matrices instead of eight.
+
+The left matrix is cut into even and odd rows and into halves of columns; the right one, which is
+packed, into halves of rows and even and odd panels. Sums of these quarters are planes, multiplied
+one by one; every quarter of the result is a sum of the products (domain `webmlc`;
+`graph/algorithms/strassen/use_strassen.py` says where):
+
+    planes = StrassenInput(left)                # [N, M, K] -> [7, N, M/2, K/2]
+    result = StrassenProduct(planes, matrix)    # [O/8, K, 8] -> [N, M, O]
+
+The right matrix's sums are a stage of the product, which makes those of a pair of panels when it
+needs them: at load, they would take seven quarters of the weights' memory.
+
+Two rows that are paired share sums: the error of both is relative to the larger one, and what is
+not finite in one makes results of the other so.
+
+Source: V. Strassen, "Gaussian elimination is not optimal" (1969), and S. Winograd, "On
+multiplication of 2x2 matrices" (1971); on how results err, N. Higham, "Exploiting fast matrix
+multiplication within the level 3 BLAS" (1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from webmlc.core.expr import Expr, const, minimum, select
+from webmlc.core.simplify import simplify
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.operator import Context, Operator
+from webmlc.graph.ops.shapes import Shape, given
+
+Tensors = tuple[Tensor | None, ...]
+
+PRODUCTS = 7
+
+
+def _one_of(index: Expr, values: Sequence[Expr]) -> Expr:
+    """The value at `index`: the schedule unrolls it, which leaves one."""
+    *others, result = values
+    for place, value in reversed(list(enumerate(others))):
+        result = select(index.equals(place), value, result)
+    return result
+
+
+def _infer_input(context: Context) -> tuple[TensorType, ...]:
+    *batch, rows, depth = context.shape(0)
+    shape = (const(PRODUCTS), *batch, simplify((rows + 1) // 2), simplify(depth // 2))
+    return (TensorType(context.dtype(0), shape),)
+
+
+def _input(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    return (left_planes(given(tensors, 0), context.outputs[0].shape),)
+
+
+def left_planes(data: Tensor, shape: Shape) -> Tensor:
+    """The planes (of `shape`) of the left matrix. Of an odd number of rows the last is its own
+    partner: what comes of that is not read.
+    """
+    rows, half = data.shape[-2], shape[-1]
+
+    def plane(p: Expr, *axes: Expr) -> Expr:
+        *batch, i, k = axes
+        pair = (i * 2, simplify(minimum(i * 2 + 1, rows - 1)))
+        a11, a12, a21, a22 = (data[(*batch, row, c)] for row in pair for c in (k, k + half))
+        s1 = a21 + a22
+        s2 = s1 - a11
+        return _one_of(p, (a11, a12, a12 - s2, a22, s1, s2, a11 - a21))
+
+    return compute("planes", shape, plane)
+
+
+def _infer_product(context: Context) -> tuple[TensorType, ...]:
+    batch = context.shape(0)[1:-2]
+    rows, columns = (const(context.attribute(name)) for name in ("rows", "columns"))
+    return (TensorType(context.dtype(0), (*batch, rows, columns)),)
+
+
+def _product(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
+    return (strassen_product(given(tensors, 0), given(tensors, 1), context.outputs[0].shape),)
+
+
+def strassen_product(planes: Tensor, matrix: Tensor, shape: Shape) -> Tensor:
+    """The matrix product (of `shape`) of what has these planes with a packed matrix."""
+    half = planes.shape[-1]
+
+    def panel(p: Expr, j: Expr, k: Expr, lane: Expr) -> Expr:
+        b11, b12, b21, b22 = (matrix[j * 2 + h, r, lane] for r in (k, k + half) for h in range(2))
+        t1 = b12 - b11
+        t2 = b22 - t1
+        return _one_of(p, (b11, b21, b22, t2 - b21, t1, t2, b22 - b12))
+
+    pairs = (const(PRODUCTS), simplify(matrix.shape[0] // 2), half, const(PACK))
+    panels = compute("panels", pairs, panel, keep=True)
+
+    def element(p: Expr, *axes: Expr) -> Expr:
+        *row, n, k = axes
+        return planes[(p, *row, k)] * panels[p, n // PACK, k, n % PACK]
+
+    each = (*planes.shape[:-1], simplify(shape[-1] // 2))
+    products = reduce("product", each, (half,), "add", element)
+
+    def tile(*axes: Expr) -> Expr:
+        *batch, m, n = axes
+        place = (*batch, m // 2, n // (2 * PACK) * PACK + n % PACK)
+        p1, p2, p3, p4, p5, p6, p7 = (products[(const(p), *place)] for p in range(PRODUCTS))
+        u2 = p1 + p6
+        u3 = u2 + p7
+        right = n // PACK % 2
+        even = _one_of(right, (p1 + p2, u2 + p5 + p3))
+        odd = _one_of(right, (u3 - p4, u3 + p5))
+        return _one_of(m % 2, (even, odd))
+
+    return compute("tile", shape, tile)
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("StrassenInput", _infer_input, _input, domain="webmlc"),
+    Operator("StrassenProduct", _infer_product, _product, kind="contraction", domain="webmlc"),
+)

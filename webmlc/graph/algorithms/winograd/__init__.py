@@ -1,0 +1,1 @@
+"""Convolutions as Winograd's transforms and products."""

@@ -1,0 +1,455 @@
+"""Winograd convolutions: outputs by tiles, from fewer products than one a tap.
+
+A map is cut into tiles of, say, 4x4 outputs, each seen through 6x6 inputs. The input and the
+weights are transformed into 36 planes, each plane is a matrix product over channels, and the result
+is transformed back (domain `webmlc`; `use_winograd.py` puts them together):
+
+    planes = WinogradInput(map)                # [N, 4·TH + 2, 4·TW + 2, C] -> [6, 6, N, TH, TW, C]
+    matrices = WinogradWeights(weights)        # [O/8, 3, 3, C, 8] -> [6, 6, O/8, 1, 1, C, 8]
+    sums = WinogradProduct(planes, matrices)   # -> [6, 6, N, TH, TW, O]
+    result = WinogradOutput(sums)              # -> [N, H, W, O]
+
+Windows over one dimension only, or of one tap along the other, have one transform each. Where the
+planes of a map outgrow the cache, one operator, `WinogradConv`, is all but the weights'
+transform: its kernel goes from row of tiles to row of tiles, and each has its planes to itself.
+A map whose size is known at run time only has whole tiles there, in whole parts of a row, so that
+no loop tests where the map ends, and outputs come in whole vectors; `WinogradWanted` leaves out
+what is beyond.
+
+A `Form` says how one dimension is cut; each transform is two one-dimensional ones, along columns
+and along rows. Windows of stride s are s windows of stride 1, over every s-th input each: their
+planes stand side by side, and the output transform adds them. A long window is cut into blocks, one
+tile further each, which share the input's planes: there the product is itself a convolution, over
+tiles (the 1s in the shape above). So is one where tiles have one output along a dimension: along it
+there is a product for each tap, and there are no more weights than the window has.
+
+Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016); the
+matrices are those of Toom and Cook, see B. Barabasz et al., "Error Analysis and Improving the
+Accuracy of Winograd Convolution for Deep Neural Networks" (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+from webmlc.core.expr import Expr, as_int, const, select
+from webmlc.core.simplify import simplify
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.operator import Context, Operator
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+Shape = tuple[Expr, ...]
+
+POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
+"""Where polynomials are evaluated, but for infinity: few are needed, and small ones err least."""
+_THIRD, _MIDDLE, _LARGE = Fraction(1, 3), Fraction(3, 4), Fraction(3, 2)
+MANY_POINTS = (0, 1, -1, 3, -3, _THIRD, -_THIRD, _MIDDLE, -_MIDDLE, _LARGE, -_LARGE)
+"""The same where more are needed: these err least together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transforms:
+    """One-dimensional transforms: planes of inputs, planes of weights, outputs of planes."""
+
+    input: Matrix
+    weights: Matrix
+    output: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """F(tile, taps) along one dimension: `tile` outputs at once of windows of `kernel` taps, at
+    `stride` inputs from each other; `taps` of them in a block. Tiles come in multiples of `part`.
+    """
+
+    kernel: int
+    stride: int
+    tile: int
+    taps: int
+    part: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a window; if several, each begins a tile after the last."""
+        return -(-self.kernel // self.taps)
+
+    @property
+    def step(self) -> int:
+        """Inputs from one tile to the next."""
+        return self.tile * self.stride
+
+    @property
+    def span(self) -> int:
+        """Inputs that a tile sees."""
+        return (self.tile - 1) * self.stride + self.taps
+
+    @property
+    def points(self) -> int:
+        """Places at which polynomials are evaluated, infinity not counted."""
+        return self.tile + -(-self.taps // self.stride) - 2
+
+    @property
+    def planes(self) -> int:
+        """Products that a tile takes."""
+        return len(self.transforms.input)
+
+    @property
+    def transforms(self) -> Transforms:
+        """The matrices: of every stride-th tap and input, side by side."""
+        return _transforms(self.tile, self.taps, self.stride)
+
+    def tiles(self, size: Expr) -> Expr:
+        """How many tiles cover `size` outputs."""
+        outputs = self.tile * self.part
+        return simplify((size + (outputs - 1)) // outputs * self.part)
+
+    def made(self, size: Expr) -> Expr:
+        """How many outputs there are where `size` are wanted: of a size that is known at run time
+        only, those of whole tiles.
+        """
+        return size if as_int(size) is not None else simplify(self.tiles(size) * self.tile)
+
+    def inputs(self, size: Expr) -> Expr:
+        """How many inputs the tiles of `size` outputs see."""
+        return simplify((self.tiles(size) + (self.blocks - 2)) * self.step + self.span)
+
+
+Forms = tuple[Form, Form]
+"""Of rows and of columns."""
+
+
+@lru_cache
+def _transforms(tile: int, taps: int, stride: int) -> Transforms:
+    """The phases of a stride: planes below each other, outputs beside each other."""
+    span = (tile - 1) * stride + taps
+    inputs: list[tuple[Fraction, ...]] = []
+    weights: list[tuple[Fraction, ...]] = []
+    outputs: list[tuple[Fraction, ...]] = [()] * tile
+    for phase in range(min(stride, taps)):
+        part = _toom_cook(tile, -(-(taps - phase) // stride))
+        inputs += [_spread(row, phase, stride, span) for row in part.input]
+        weights += [_spread(row, phase, stride, taps) for row in part.weights]
+        outputs = [(*row, *more) for row, more in zip(outputs, part.output, strict=True)]
+    return Transforms(tuple(inputs), tuple(weights), tuple(outputs))
+
+
+def _spread(row: Sequence[Fraction], first: int, step: int, size: int) -> tuple[Fraction, ...]:
+    """The elements of a row at `first`, `first + step`, ... of `size` zeros."""
+    spread = [Fraction(0)] * size
+    spread[first : first + step * len(row) : step] = row
+    return tuple(spread)
+
+
+def _toom_cook(tile: int, taps: int) -> Transforms:
+    """F(tile, taps) of stride 1: `tile + taps - 1` inputs, and as many planes."""
+    if taps == 1:
+        unit = tuple(_spread([Fraction(1)], n, 1, tile) for n in range(tile))
+        return Transforms(unit, ((Fraction(1),),) * tile, unit)
+    count = tile + taps - 2
+    chosen = POINTS if count <= len(POINTS) else MANY_POINTS
+    points = [Fraction(point) for point in chosen[:count]]
+    inputs: list[tuple[Fraction, ...]] = []
+    weights: list[tuple[Fraction, ...]] = []
+    for point in points:
+        others = [other for other in points if other != point]
+        scale = Fraction(1)
+        for other in others:
+            scale *= point - other
+        inputs.append((*_polynomial(others), Fraction(0)))
+        weights.append(tuple(point**power / scale for power in range(taps)))
+    inputs.append(_polynomial(points))
+    weights.append(_spread([Fraction(1)], taps - 1, 1, taps))
+    last = [Fraction(power == tile - 1) for power in range(tile)]
+    outputs = [(*(point**power for point in points), last[power]) for power in range(tile)]
+    return Transforms(tuple(inputs), tuple(weights), tuple(outputs))
+
+
+def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Coefficients of the product of `x - root`, the constant first."""
+    coefficients = [Fraction(1)]
+    for root in roots:
+        shifted, scaled = [Fraction(0), *coefficients], [*coefficients, Fraction(0)]
+        coefficients = [a - root * b for a, b in zip(shifted, scaled, strict=True)]
+    return tuple(coefficients)
+
+
+def _transformed(matrix: Matrix, row: Expr, values: Sequence[Expr]) -> Expr:
+    """Element `row` of the matrix times a vector: the schedule unrolls `row`, which leaves the
+    sum of one row.
+    """
+    *sums, result = _sums(*_folded(matrix, values))
+    for index, total in reversed(list(enumerate(sums))):
+        result = select(row.equals(index), total, result)
+    return result
+
+
+def _folded(matrix: Matrix, values: Sequence[Expr]) -> tuple[Matrix, list[Expr]]:
+    """A product in which columns that differ only by signs are the sum of their values and the
+    difference: every row has one of these.
+    """
+    columns, given = list(zip(*matrix, strict=True)), list(values)
+    folded: list[tuple[Fraction, ...]] = []
+    terms: list[Expr] = []
+    while columns:
+        column, value = columns.pop(0), given.pop(0)
+        twin = _twin(column, columns)
+        if twin is None:
+            folded, terms = [*folded, column], [*terms, value]
+            continue
+        other, twin_value = columns.pop(twin), given.pop(twin)
+        pairs = list(zip(column, other, strict=True))
+        folded.append(tuple(a if a == b else Fraction(0) for a, b in pairs))
+        folded.append(tuple(a if a != b else Fraction(0) for a, b in pairs))
+        terms += [value + twin_value, value - twin_value]
+    return tuple(zip(*folded, strict=True)), terms
+
+
+def _sums(matrix: Matrix, values: Sequence[Expr]) -> list[Expr]:
+    """The product of each row; rows that differ only by signs share the sum of their equal terms
+    and that of the others.
+    """
+    sums: dict[int, Expr] = {}
+    for index, row in enumerate(matrix):
+        if index in sums:
+            continue
+        twin = _twin(row, matrix[index + 1 :])
+        if twin is None:
+            sums[index] = _sum(row, values)
+            continue
+        pairs = list(zip(row, matrix[index + 1 + twin], strict=True))
+        equal = _sum([a if a == b else Fraction(0) for a, b in pairs], values)
+        other = _sum([a if a != b else Fraction(0) for a, b in pairs], values)
+        sums[index], sums[index + 1 + twin] = equal + other, equal - other
+    return [sums[index] for index in range(len(matrix))]
+
+
+def _twin(row: Sequence[Fraction], others: Sequence[Sequence[Fraction]]) -> int | None:
+    """The first of the others that differs from a row by the signs of some terms, not of all."""
+    for index, other in enumerate(others):
+        signs = [a == b for a, b in zip(row, other, strict=True) if a or b]
+        if any(signs) and not all(signs) and list(map(abs, row)) == list(map(abs, other)):
+            return index
+    return None
+
+
+def _sum(coefficients: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
+    """The sum of values times coefficients, positive ones first, without the zeros."""
+    used = [(float(c), v) for c, v in zip(coefficients, values, strict=True) if c]
+    used.sort(key=lambda term: term[0] < 0)
+    total: Expr | None = None
+    for factor, value in used:
+        if total is None:
+            total = value if factor == 1 else value * factor
+        elif factor in (1, -1):
+            total = total + value if factor > 0 else total - value
+        else:
+            total = total + value * factor
+    assert total is not None
+    return total
+
+
+def _tensor(tensors: Sequence[Tensor | None], index: int = 0) -> Tensor:
+    tensor = tensors[index]
+    assert tensor is not None
+    return tensor
+
+
+def _forms(context: Context) -> Forms:
+    """How rows and columns are cut."""
+    forms: Forms = context.attribute("forms")
+    return forms
+
+
+def _are_both_cut(forms: Forms) -> bool:
+    """True where the first of two transforms is a stage of its own: not of windows of one tap."""
+    return all(form.kernel > 1 for form in forms)
+
+
+# -- input -----------------------------------------------------------------------------
+
+
+def _infer_input(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), _planes_shape(context)),)
+
+
+def _planes_shape(context: Context) -> Shape:
+    batch, *_, channels = context.shape(0)
+    forms, given = _forms(context), context.attribute("sizes")
+    planes = (const(form.planes) for form in forms)
+    sizes = zip(forms, [const(1)] * (2 - len(given)) + list(given), strict=True)
+    tiles = (simplify(form.tiles(size) + (form.blocks - 1)) for form, size in sizes)
+    return (*planes, batch, *tiles, channels)
+
+
+def _input(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    return (input_planes(_tensor(tensors), _forms(context), _planes_shape(context)),)
+
+
+def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
+    """The planes (of `shape`) of a map `[N, H, W, C]` that is large enough for whole tiles; those
+    of `[N, W, C]` as of one row.
+    """
+    rows, columns = forms
+    planes, _, batch, down, across, channels = shape
+
+    def tap(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+        return data[n, x, c] if data.rank == 3 else data[n, y, x, c]
+
+    def column(n: Expr, y: Expr, x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
+        place = x * columns.step + b
+        taps = [tap(n, y * rows.step + a, place, c) for a in range(rows.span)]
+        return _transformed(rows.transforms.input, i, taps)
+
+    each = (batch, down, across, const(columns.span), planes, channels)
+    made = compute("columns", each, column, keep=_are_both_cut(forms))
+
+    def plane(i: Expr, j: Expr, n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+        taps = [made[n, y, x, b, i, c] for b in range(columns.span)]
+        return _transformed(columns.transforms.input, j, taps)
+
+    return compute("planes", shape, plane, keep=True)
+
+
+# -- weights ---------------------------------------------------------------------------
+
+
+def _infer_weights(context: Context) -> tuple[TensorType, ...]:
+    panels, _, _, channels, lanes = context.shape(0)
+    forms = _forms(context)
+    planes = (const(form.planes) for form in forms)
+    blocks = (const(form.blocks) for form in forms)
+    return (TensorType(context.dtype(0), (*planes, panels, *blocks, channels, lanes)),)
+
+
+def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """Of whole blocks of taps."""
+    data = _tensor(tensors)
+    rows, columns = forms = _forms(context)
+    planes, _, panels, down, across, channels, lanes = context.outputs[0].shape
+
+    def column(o: Expr, u: Expr, v: Expr, k: Expr, b: Expr, i: Expr, lane: Expr) -> Expr:
+        place = v * columns.taps + b
+        taps = [data[o, u * rows.taps + a, place, k, lane] for a in range(rows.taps)]
+        return _transformed(rows.transforms.weights, i, taps)
+
+    shape = (panels, down, across, channels, const(columns.taps), planes, lanes)
+    made = compute("columns", shape, column, keep=_are_both_cut(forms))
+
+    def plane(i: Expr, j: Expr, o: Expr, u: Expr, v: Expr, k: Expr, lane: Expr) -> Expr:
+        taps = [made[o, u, v, k, b, i, lane] for b in range(columns.taps)]
+        return _transformed(columns.transforms.weights, j, taps)
+
+    return (compute("planes", context.outputs[0].shape, plane),)
+
+
+# -- product ---------------------------------------------------------------------------
+
+
+def _infer_product(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), _products_shape(context, context.shape(0))),)
+
+
+def _products_shape(context: Context, planes: Shape) -> Shape:
+    *each, batch, down, across, _ = planes
+    blocks = context.shape(1)[3:5]
+    counts = (simplify(n - b + 1) for n, b in zip((down, across), blocks, strict=True))
+    return (*each, batch, *counts, const(context.attribute("channels")))
+
+
+def _product(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    return (plane_products(_tensor(tensors), _tensor(tensors, 1), context.outputs[0].shape),)
+
+
+def plane_products(planes: Tensor, matrices: Tensor, shape: Shape) -> Tensor:
+    """The sums (of `shape`) of products of planes with matrices of weights, over the channels of a
+    group: the matrices have only these.
+    """
+
+    *_, group, _ = matrices.shape
+    groups = simplify(planes.shape[-1] // group)
+    outputs = simplify(shape[-1] // groups)
+
+    def element(*axes: Expr) -> Expr:
+        i, j, n, y, x, o, u, v, k = axes
+        weight = matrices[i, j, o // PACK, u, v, k, o % PACK]
+        channel = k if as_int(groups) == 1 else o // outputs * group + k
+        return planes[i, j, n, y + u, x + v, channel] * weight
+
+    return reduce("product", shape, matrices.shape[3:6], "add", element)
+
+
+# -- output ----------------------------------------------------------------------------
+
+
+def _infer_output(context: Context) -> tuple[TensorType, ...]:
+    _, _, batch, _, _, channels = context.shape(0)
+    return (TensorType(context.dtype(0), (batch, *context.attribute("sizes"), channels)),)
+
+
+def _output(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    return (output_tiles(_tensor(tensors), _forms(context), context.outputs[0].shape),)
+
+
+def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
+    """The outputs (of `shape`, `[N, H, W, O]` or `[N, W, O]`) of the products' planes."""
+    rows, columns = forms
+    _, planes, batch, down, across, channels = data.shape
+
+    def line(n: Expr, y: Expr, x: Expr, j: Expr, a: Expr, o: Expr) -> Expr:
+        sums = [data[i, j, n, y, x, o] for i in range(rows.planes)]
+        return _transformed(rows.transforms.output, a, sums)
+
+    each = (batch, down, across, planes, const(rows.tile), channels)
+    made = compute("lines", each, line, keep=_are_both_cut(forms))
+
+    def element(n: Expr, *axes: Expr) -> Expr:
+        *above, w, o = axes
+        h = above[0] if above else const(0)
+        y, x, a, b = h // rows.tile, w // columns.tile, h % rows.tile, w % columns.tile
+        sums = [made[n, y, x, j, a, o] for j in range(columns.planes)]
+        return _transformed(columns.transforms.output, b, sums)
+
+    return compute("tile", shape, element)
+
+
+# -- all three -------------------------------------------------------------------------
+
+
+def _infer_whole(context: Context) -> tuple[TensorType, ...]:
+    batch, sizes = context.shape(0)[0], context.attribute("sizes")
+    forms = _forms(context)[-len(sizes) :]
+    made = (form.made(size) for form, size in zip(forms, sizes, strict=True))
+    shape = (batch, *made, const(context.attribute("channels")))
+    return (TensorType(context.dtype(0), shape),)
+
+
+def _whole(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    forms = _forms(context)
+    planes = input_planes(_tensor(tensors), forms, _planes_shape(context))
+    products = plane_products(planes, _tensor(tensors, 1), _products_shape(context, planes.shape))
+    return (output_tiles(products, forms, context.outputs[0].shape),)
+
+
+def _infer_wanted(context: Context) -> tuple[TensorType, ...]:
+    shape = (context.shape(0)[0], *context.attribute("sizes"), const(context.attribute("channels")))
+    return (TensorType(context.dtype(0), shape),)
+
+
+def _wanted(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    data = _tensor(tensors)
+    return (compute("wanted", context.outputs[0].shape, lambda *index: data[index]),)
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("WinogradInput", _infer_input, _input, domain="webmlc"),
+    Operator("WinogradWeights", _infer_weights, _weights, domain="webmlc"),
+    Operator("WinogradProduct", _infer_product, _product, kind="contraction", domain="webmlc"),
+    Operator("WinogradOutput", _infer_output, _output, kind="contraction", domain="webmlc"),
+    Operator("WinogradConv", _infer_whole, _whole, kind="contraction", domain="webmlc"),
+    Operator("WinogradWanted", _infer_wanted, _wanted, kind="injective", domain="webmlc"),
+)

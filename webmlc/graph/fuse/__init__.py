@@ -1,0 +1,1 @@
+"""Decide which nodes become one kernel, and where a kernel writes its result."""

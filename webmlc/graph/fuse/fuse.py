@@ -1,0 +1,360 @@
+"""Fusion: groups of nodes become `fused` nodes, one kernel each.
+
+In: a function after layouts. Out: a function whose nodes are `fused` (attribute `body`: the group
+as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). Three
+steps: every contraction and reduction takes the elementwise nodes that follow it as its epilogue,
+and on the CPU the padding of what they make, so that it is written where it is read; every
+reduction takes the elementwise nodes that only it reads; what is left joins by itself, forward and
+backward.
+
+    %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
+    relu, add}
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from webmlc.core.expr import Expr, as_int
+from webmlc.core.simplify import prove_equal
+from webmlc.graph.compute import placeholder
+from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
+from webmlc.graph.ops.control import CONTROL
+from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
+from webmlc.graph.rewrite.bound_symbols import BoundSymbols
+from webmlc.graph.rewrite.meaning import MAPS, kind_of, pieces_of_node
+
+POINTWISE = MAPS | {"injective"}
+MAX_NODES = 64
+"""Nodes of one kernel: all that is done to its expressions takes time and code in proportion, some
+of it more. The largest kernel of the models that we know has 58 (a quantised LSTM).
+"""
+_LOOK_AHEAD = 24
+_COPY = 1 << 18
+"""Bytes of a map that a kernel which pads it, too, must save copying: it has some two hundred bytes
+more of code, and no other shares them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FusionLimits:
+    """What one kernel may hold.
+
+    `nodes` bounds its code, `buffers` its parameters (8 storage buffers on a default WebGPU
+    device), `binding_bytes` the bytes of each; `pads` lets a contraction or reduction write into
+    the padded map of what follows.
+    """
+
+    nodes: int = MAX_NODES
+    buffers: int = 64
+    binding_bytes: int = 1 << 32
+    pads: bool = False
+
+
+def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
+    """Group the nodes of every function into kernels.
+
+    needs: inferred types, layouts chosen. guarantees: every node is `fused`, `View`, `Bind` or of
+    `CONTROL`; topological order, in which few binds interrupt what can run together; a value leaves
+    its group only if another group or the caller reads it.
+    """
+    given = limits or FusionLimits()
+    functions = {name: _Fusion(f, given).run() for name, f in module.functions.items()}
+    return replace(module, functions=functions)
+
+
+@dataclass(slots=True)
+class _Fusion:
+    """The state: which group (a list of nodes, in order) each node is in."""
+
+    function: Function
+    limits: FusionLimits
+    groups: dict[Node, list[Node]] = field(default_factory=dict)
+    users: dict[str, list[Node]] = field(default_factory=dict)
+    makers: dict[str, Node] = field(default_factory=dict)
+    position: dict[Node, int] = field(default_factory=dict)
+    symbolic: dict[str, Node] = field(default_factory=dict)
+    returned: frozenset[str] = frozenset()
+    bound: BoundSymbols = field(init=False)
+    scope: Scope = field(init=False)
+
+    def run(self) -> Function:
+        self.scope = Scope.of(self.function)
+        self.returned = frozenset(self.function.outputs)
+        self.users = consumers(self.function)
+        self.makers = producers(self.function)
+        self.position = {node: p for p, node in enumerate(self.function.nodes)}
+        self.symbolic = {
+            node.outputs[0]: _constant(node) for node in self.function.nodes if is_symbolic(node)
+        }
+        self.bound = BoundSymbols(self.function)
+        for kind in ("contraction", "reduction"):
+            for node in self.function.nodes:
+                if kind_of(node) == kind and node not in self.groups:
+                    self.take_epilogue([node], MAPS)
+                    self.take_padding(self.groups[node])
+        for node in self.function.nodes:
+            if kind_of(node) == "reduction" and node.domain == "":
+                self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
+        for node in sorted(self.function.nodes, key=lambda node: node.op != "Concat"):
+            if node not in self.groups and not _stays(node):
+                kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
+                self.take_epilogue([node], kinds)
+                if kinds:
+                    self.take_prologue(self.groups[node], self.is_read_once)
+        return self.build()
+
+    def take_epilogue(self, group: list[Node], kinds: frozenset[str]) -> None:
+        """Grow `group` forward while exactly one value leaves it; keep the longest such group."""
+        best = list(group)
+        grown = list(group)
+        values = {o for node in group for o in node.outputs if o}
+        shape = self.function.type(group[0].outputs[0])
+        first_output = group[0].outputs[0]
+        pointwise = kind_of(group[0]) in POINTWISE
+        if sum(1 for o in group[0].outputs if o) == 1 and kinds:
+            for node in self.followers(first_output):
+                fits = (
+                    kind_of(node) in kinds
+                    and node not in self.groups
+                    and self.keeps_shape(node, shape, pointwise)
+                )
+                if not fits or not any(i in values for i in node.inputs) or len(node.outputs) != 1:
+                    continue
+                grown.append(node)
+                values.add(node.outputs[0])
+                shape = self.function.type(node.outputs[0])
+                if self.live_out(grown) == [node.outputs[0]] and self.fits_limits(grown):
+                    best = list(grown)
+        for node in best:
+            self.groups[node] = best
+        self.take_dequantised(best)
+
+    def take_padding(self, group: list[Node]) -> None:
+        """Let the group write its result where a `Pad` that alone reads it would copy it to."""
+        live = self.live_out(group)
+        readers = self.users.get(live[0], ()) if len(live) == 1 else ()
+        if not self.limits.pads or len(readers) != 1 or live[0] in self.returned:
+            return
+        (pad,) = readers
+        known = self.scope.type_of(live[0])
+        if pad.op != "Pad" or pad in self.groups or known is None:
+            return
+        if pad.attributes.get("mode", "constant") != "constant":
+            return  # what is written once, where it is read, has no mirror image
+        sizes = [as_int(size) for size in known.shape[1:]]
+        if None not in sizes and math.prod(filter(None, sizes)) * known.dtype.bytes < _COPY:
+            return
+        data = placeholder(live[0], known.shape, known.dtype)
+        if pieces_of_node(pad, self.scope, (data,)) and self.fits_limits([*group, pad]):
+            group.append(pad)
+            self.groups[pad] = group
+
+    def take_dequantised(self, group: list[Node]) -> None:
+        """Let what follows the anchor read quantised values as they lie in memory."""
+        for node in list(group):
+            for value in node.inputs if kind_of(node) in MAPS else ():
+                maker = self.makers.get(value)
+                if maker is None or maker.op != "DequantizeLinear" or maker in self.groups:
+                    continue
+                if self.live_out([maker, *group]) == self.live_out(group):
+                    group.insert(0, maker)
+                    self.groups[maker] = group
+
+    def followers(self, value: str) -> Iterator[Node]:
+        """The nodes that depend on `value` within a short distance, in topological order; no
+        readers of what more nodes read than a kernel may have: that leaves every kernel.
+        """
+        seen: dict[Node, None] = {}
+        front = [value]
+        while front and len(seen) < _LOOK_AHEAD:
+            users = (self.users.get(v, ()) for v in front)
+            few = (nodes for nodes in users if len(nodes) <= self.limits.nodes)
+            readers = [n for nodes in few for n in nodes if n not in seen]
+            seen.update(dict.fromkeys(readers))
+            front = [o for n in readers if kind_of(n) in POINTWISE for o in n.outputs if o]
+        return iter(sorted(seen, key=self.position.__getitem__))
+
+    def keeps_shape(self, node: Node, anchor: TensorType, pointwise: bool) -> bool:
+        """True where `node` is a map over the anchor's elements (or, for pointwise groups, any
+        injective map).
+        """
+        shape = self.function.type(node.outputs[0]).shape
+        if kind_of(node) == "injective":
+            return pointwise and node.op != "Concat"
+        return (_may_be_same if pointwise else _is_same)(shape, anchor.shape)
+
+    def live_out(self, group: Iterable[Node]) -> list[str]:
+        """Values made in the group that are read outside it or returned."""
+        members = set(group)
+        made = [o for node in members for o in node.outputs if o]
+        return [
+            v
+            for v in made
+            if v in self.returned or any(u not in members for u in self.users.get(v, ()))
+        ]
+
+    def fits_limits(self, group: list[Node]) -> bool:
+        """True where the kernel's nodes and buffers stay within the limits; one-element constants
+        need no buffer.
+        """
+        few = len(group) <= self.limits.nodes
+        return few and len(self.inputs_of(group)) + 1 <= self.limits.buffers
+
+    def inputs_of(self, group: list[Node]) -> list[str]:
+        """Values the group reads from outside, in order of first use, without one-element
+        constants.
+        """
+        made = {o for node in group for o in node.outputs}
+        read = dict.fromkeys(i for node in group for i in node.inputs if i and i not in made)
+        return [v for v in read if not self.is_literal(v) and v not in self.symbolic]
+
+    def symbolic_nodes(self, group: list[Node]) -> list[Node]:
+        """The symbolic constants the group reads: every group gets its own, for it has no bytes."""
+        read = dict.fromkeys(i for node in group for i in node.inputs)
+        own = {o for node in group for o in node.outputs}
+        return [self.symbolic[v] for v in read if v in self.symbolic and v not in own]
+
+    def is_literal(self, value: str) -> bool:
+        array = self.function.constants.get(value)
+        return array is not None and array.size == 1
+
+    def take_prologue(self, group: list[Node], fits: Callable[[Node], bool]) -> None:
+        """Grow a group backward over nodes that fit and that only the group reads.
+
+        Windows (the pools of domain `webmlc`) read an element many times and take nothing; what
+        rearranges elements is better written once than computed in every stage of a reduction.
+        """
+        queue = deque(i for node in group for i in node.inputs if i)
+        while queue:
+            maker = self.makers.get(queue.popleft())
+            if maker is None or maker in self.groups or not fits(maker):
+                continue
+            members = set(group)
+            only_here = all(u in members for o in maker.outputs for u in self.users.get(o, ()))
+            if not only_here or not self.returned.isdisjoint(maker.outputs):
+                continue
+            if not self.fits_limits([maker, *group]):
+                continue
+            group.insert(0, maker)
+            self.groups[maker] = group
+            queue += [i for i in maker.inputs if i]
+
+    def is_read_once(self, maker: Node) -> bool:
+        """True for a pointwise node whose readers take every element once, and which no kernel of
+        its own does better: parts are put together one by one, and transposed block by block.
+        """
+        if kind_of(maker) not in POINTWISE or maker.op in ("Concat", "Transpose"):
+            return False
+        if len(maker.outputs) != 1:
+            return False
+        shape = self.function.type(maker.outputs[0]).shape
+        maps = [user for user in self.users[maker.outputs[0]] if kind_of(user) in MAPS]
+        return all(_may_be_same(shape, self.function.type(u.outputs[0]).shape) for u in maps)
+
+    def build(self) -> Function:
+        """The function of `fused` and `View` nodes, in an order that respects their dependences."""
+        done: set[int] = set()
+        nodes: list[Node] = []
+
+        def emit(group: list[Node]) -> None:
+            stack: list[tuple[list[Node], bool]] = [(group, False)]
+            while stack:
+                current, expanded = stack.pop()
+                if id(current) in done:
+                    continue
+                if expanded:
+                    done.add(id(current))
+                    whole = len(current) == 1 and _stays(current[0])
+                    nodes.append(current[0] if whole else self.fused_node(current))
+                    continue
+                stack.append((current, True))
+                read = [i for n in current for i in n.inputs if i not in virtual]
+                makers = [self.makers[i] for i in read if i in self.makers]
+                makers += [binder for n in current for binder in self.bound.needed_by(n)]
+                stack += [(self.groups[m], False) for m in makers if self.groups[m] is not current]
+
+        wanted = set(self.function.outputs)
+        for node in self.function.nodes:
+            if _stays(node):
+                self.groups[node] = [node]
+                wanted.update(node.inputs)
+        virtual = self.symbolic.keys() - wanted
+        for node in self.function.nodes:
+            if node.outputs[0] not in virtual:
+                emit(self.groups[node])
+        return replace(self.function, nodes=_binds_together(nodes, self.bound))
+
+    def fused_node(self, group: list[Node]) -> Node:
+        members = sorted(group, key=self.position.__getitem__)
+        ordered = (*self.symbolic_nodes(members), *members)
+        inputs = tuple(self.inputs_of(list(ordered)))
+        live = self.live_out(members)
+        outputs = tuple(o for node in members for o in node.outputs if o in live)
+        values = sorted({v for node in ordered for v in (*node.inputs, *node.outputs) if v})
+        body = Function(
+            kernel_name(members),
+            inputs,
+            outputs,
+            ordered,
+            {v: t for v in values if (t := self.scope.type_of(v)) is not None},
+            {v: a for v in values if (a := self.function.constants.get(v)) is not None},
+        )
+        origin = tuple(dict.fromkeys(o for node in ordered for o in node.origin))
+        return Node("fused", inputs, outputs, {"body": body}, "webmlc", origin)
+
+
+def _is_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
+    return len(shape) == len(other) and all(map(prove_equal, shape, other))
+
+
+def _may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
+    """True also where symbolic sizes before the last differ in form: were one of them 1, what
+    little a pointwise group computes would be repeated.
+    """
+    if len(shape) != len(other):
+        return False
+    pairs = [pair for pair in zip(shape, other, strict=True) if not prove_equal(*pair)]
+    last = not shape or prove_equal(shape[-1], other[-1])
+    return last and all(as_int(size) is None for pair in pairs for size in pair)
+
+
+def _stays(node: Node) -> bool:
+    """True for what is no kernel: the same bytes under another shape, sizes that a run reads, and
+    control flow.
+    """
+    return node.op == "View" or is_bind(node) or (node.domain, node.op) in CONTROL
+
+
+def _constant(node: Node) -> Node:
+    """A symbolic node as a kernel sees it: the values of the symbols are its arguments."""
+    value, dtype = symbolic_value(node), node.attributes["dtype"]
+    return symbolic_constant(value, dtype, node.outputs[0], node.origin)
+
+
+def _binds_together(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
+    """The nodes in an order that waits for memory as rarely as possible: before a bind, all that
+    can run without it.
+    """
+    waits: dict[str, int] = {}
+    rank: dict[Node, tuple[int, bool]] = {}
+    for node in nodes:
+        body = node.attributes.get("body")
+        members = body.nodes if isinstance(body, Function) else (node,)
+        binders = {b for member in members for b in bound.needed_by(member)}
+        before = max(
+            (waits.get(v, 0) for v in (*node.inputs, *(b.outputs[0] for b in binders))), default=0
+        )
+        rank[node] = (before, is_bind(node))
+        waits.update(dict.fromkeys(node.outputs, before + is_bind(node)))
+    return tuple(sorted(nodes, key=rank.__getitem__))
+
+
+def kernel_name(members: Sequence[Node]) -> str:
+    """The operators' names; `And`, `Range` and their like would be words of Python's."""
+    name = "_".join(node.op.lower() for node in members[:4])
+    return f"{name}_" if keyword.iskeyword(name) or name == "range" else name

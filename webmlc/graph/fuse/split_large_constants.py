@@ -1,0 +1,99 @@
+"""A constant that is larger than a GPU kernel can bind is read in parts.
+
+In: a fused module and what one kernel may hold. Out: the same results; a kernel that reads a large
+constant takes consecutive parts of it instead, and joins them where it reads them. Lowering inlines
+the `Concat`, so the joined value never exists in memory.
+
+    %y = fused(%ids, %table) {gather}  ->  %y = fused(%ids, %table.0, %table.1) {concat, gather}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from webmlc.graph.fuse.fuse import FusionLimits
+from webmlc.graph.ir import Array, Function, Module, Node
+from webmlc.graph.ops.operator import array_type
+
+
+def split_large_constants(module: Module, limits: FusionLimits) -> Module:
+    """Replace constants of more than `limits.binding_bytes` by parts along their outermost axis.
+
+    needs: a fused module. guarantees: no kernel reads a constant of more bytes, except one whose
+    parts would be more than `limits.buffers` bindings: it stays whole, for the CPU.
+    """
+    functions = {name: _split_in(f, limits) for name, f in module.functions.items()}
+    return replace(module, functions=functions)
+
+
+def _split_in(function: Function, limits: FusionLimits) -> Function:
+    parts = {
+        name: dict(_parts(name, array, limits.binding_bytes))
+        for name, array in function.constants.items()
+        if array.nbytes > limits.binding_bytes
+    }
+    if not parts:
+        return function
+    nodes = tuple(
+        _reads_parts(node, parts, limits.buffers) if node.op == "fused" else node
+        for node in function.nodes
+    )
+    reads = {value for node in nodes for value in node.inputs} | {*function.outputs}
+    constants = dict(function.constants)
+    for group in parts.values():
+        constants |= group
+    used = {name: array for name, array in constants.items() if name in reads}
+    return replace(function, nodes=nodes, constants=used)
+
+
+def _parts(name: str, array: Array, limit: int) -> Iterator[tuple[str, Array]]:
+    """Views of consecutive slices along the first axis longer than 1, each of at most `limit`
+    bytes (or of one element of that axis, where that alone is more).
+    """
+    axis = _axis(array)
+    count = array.shape[axis]
+    bytes_each = array.nbytes // count
+    rows = math.ceil(count / math.ceil(count / max(limit // bytes_each, 1)))  # equal parts
+    for number, start in enumerate(range(0, count, rows)):
+        yield f"{name}.{number}", array[(slice(None),) * axis + (slice(start, start + rows),)]
+
+
+def _axis(array: Array) -> int:
+    """The first axis longer than 1: slices along it are contiguous."""
+    return next(axis for axis, size in enumerate(array.shape) if size > 1)
+
+
+def _reads_parts(node: Node, parts: dict[str, dict[str, Array]], most: int) -> Node:
+    """A fused node that reads the parts of its large constants, as far as they can be bound."""
+    for value in node.inputs:
+        group = parts.get(value, {})
+        count = len(dict.fromkeys(node.inputs)) + len(node.outputs) - 1 + len(group)
+        if group and count <= most:
+            node = _with_parts(node, value, group)
+    return node
+
+
+def _with_parts(node: Node, value: str, parts: dict[str, Array]) -> Node:
+    """The fused node with a `Concat` of the parts in front of its body."""
+    body = node.attributes["body"]
+    assert isinstance(body, Function)
+    axis = _axis(body.constants[value])
+    concat = Node("Concat", tuple(parts), (value,), {"axis": axis}, origin=node.origin)
+    types = dict(body.types) | {n: array_type(a) for n, a in parts.items()}
+    types[value] = array_type(body.constants[value])
+    constants = {n: a for n, a in body.constants.items() if n != value} | parts
+    inputs = _replaced(body.inputs, value, parts)
+    body = replace(
+        body,
+        inputs=inputs,
+        nodes=(concat, *body.nodes),
+        types=types,
+        constants=constants,
+    )
+    return replace(node, inputs=inputs, attributes={**node.attributes, "body": body})
+
+
+def _replaced(values: tuple[str, ...], value: str, parts: dict[str, Array]) -> tuple[str, ...]:
+    return tuple(n for v in values for n in (parts if v == value else (v,)))

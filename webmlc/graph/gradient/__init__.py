@@ -1,0 +1,1 @@
+"""Derive the gradient of a function, for operators that train."""

@@ -1,0 +1,155 @@
+"""`Gradient` written out: reverse mode over the nodes that compute `y` from `xs`.
+
+In: a Gradient node of ai.onnx.preview.training and the nodes before it, all typed. Out: the nodes
+that compute the derivative of the sum of `y`'s elements by each of `xs`.
+
+    %c = Mul(%a, %a)                             %c = Mul(%a, %a)
+    %d = Gradient(%a) {xs=(a), y=c}       →      %1 = Expand(1, Shape(%c))
+                                                 %2 = webmlc.Derivative(%1, %a, %a) {Mul, 0}
+                                                 %3 = webmlc.Derivative(%1, %a, %a) {Mul, 1}
+                                                 %d = Add(%2, %3)
+
+Elementwise operators are differentiated by their own expression (`ops/derivative.py`), the others
+by `gradient_rules`; what these make has derivatives again. An operator without either on a path
+from `xs` to `y` is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+
+from webmlc.core.errors import Unsupported, UnsupportedError
+from webmlc.graph.gradient.gradient_rules import Backward, rule_of
+from webmlc.graph.ir import Node, TensorType
+from webmlc.graph.ops.control import reads
+from webmlc.graph.ops.operator import Builder, NotSupportedError, Scope
+
+GRADIENT = ("ai.onnx.preview.training", "Gradient")
+
+
+def targets_first(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes in an order in which each Gradient, too, follows the node that makes its `y`."""
+    if not any((node.domain, node.op) == GRADIENT for node in nodes):
+        return tuple(nodes)
+    makers = {o: k for k, node in enumerate(nodes) for o in node.outputs if o}
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for k, node in enumerate(nodes):
+        target = node.attributes.get("y") if (node.domain, node.op) == GRADIENT else None
+        sorter.add(k, *(m for v, m in makers.items() if v == target or reads(node, v)))
+    try:
+        return tuple(nodes[k] for k in sorter.static_order())
+    except CycleError:
+        return tuple(nodes)  # a Gradient that its own y depends on finds no y
+
+
+def derive_gradient(node: Node, nodes: Sequence[Node], scope: Scope, build: Builder) -> list[str]:
+    """The names of the derivatives, one for each of `xs`; their nodes are in `build`.
+
+    Raises `NotSupportedError`, and `UnsupportedError` for the nodes that have no derivative here.
+    """
+    xs = tuple(node.attributes.get("xs", ()))
+    leaves = (*xs, *node.attributes.get("zs", ()))
+    y = str(node.attributes.get("y", ""))
+    if len(node.inputs) != len(leaves):
+        raise NotSupportedError(f"{len(node.inputs)} inputs for the {len(leaves)} of xs and zs")
+    for name in (*leaves, y):
+        if scope.type_of(name) is None:
+            raise NotSupportedError(f"{name!r} is no value that this graph computes before it")
+    given = dict(zip(leaves, node.inputs, strict=True))
+    types = dict(scope.types)
+    derivation = _Derivation(replace(scope, types=types), types, build)
+    path = _path(nodes, xs, frozenset(leaves), y)
+    if any(name != value for name, value in given.items()):
+        needed = _path(nodes, leaves, frozenset(leaves), y)
+        names = derivation.copy(needed, given)
+        path = [_renamed(n, names) for n in path]
+        y = names.get(y, y)
+    adjoints = derivation.backward(path, y, [given[x] for x in xs], frozenset(given.values()))
+    return [adjoints.get(given[x]) or derivation.filled(0, given[x]) for x in xs]
+
+
+def _path(
+    nodes: Sequence[Node], sources: Sequence[str], leaves: frozenset[str], y: str
+) -> list[Node]:
+    """The nodes between the sources and `y`; what makes a leaf is not looked into."""
+    reached, forward = set(sources), []
+    for node in nodes:
+        made = set(node.outputs) - leaves
+        if made and not reached.isdisjoint(node.inputs):
+            reached |= made
+            forward.append(node)
+    needed, path = {y}, []
+    for node in reversed(forward):
+        if not (needed - leaves).isdisjoint(node.outputs):
+            needed.update(node.inputs)
+            path.append(node)
+    return path[::-1]
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    inputs, outputs = (tuple(names.get(v, v) for v in vs) for vs in (node.inputs, node.outputs))
+    return replace(node, inputs=inputs, outputs=outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Derivation:
+    """What is known of the values (`types` are the scope's, and grow), and the nodes made."""
+
+    scope: Scope
+    types: dict[str, TensorType]
+    build: Builder
+
+    def filled(self, number: int, name: str) -> str:
+        """A tensor like `name`, all of one number."""
+        found = self.scope.type_of(name)
+        assert found is not None
+        one = self.build.constant(number, found.dtype)
+        return self.build("Expand", one, self.build("Shape", name))
+
+    def copy(self, nodes: Sequence[Node], given: Mapping[str, str]) -> dict[str, str]:
+        """The nodes once more, for other values than those of the leaves; the values' new names."""
+        for name, value in given.items():
+            if self.scope.type_of(name) != self.scope.type_of(value):
+                raise NotSupportedError(f"{value!r} stands for {name!r}, but has another type")
+        names = dict(given)
+        for node in nodes:
+            for output in filter(None, node.outputs):
+                if output not in self.types:
+                    raise NotSupportedError(f"{output!r} is no tensor")
+                if output not in names:
+                    names[output] = self.build.fresh(node.op)
+                    self.types[names[output]] = self.types[output]
+            self.build.nodes.append(_renamed(node, names))
+        return names
+
+    def backward(
+        self, path: Sequence[Node], y: str, xs: Sequence[str], leaves: frozenset[str]
+    ) -> dict[str, str]:
+        """The derivative of `y` by the values on the path, in reverse order of its nodes."""
+        adjoints = {y: self.filled(1, y)}
+        active = {*xs, *(o for node in path for o in node.outputs)}
+        unknown: list[Unsupported] = []
+        for node in reversed(path):
+            if not any(o in adjoints and o not in leaves for o in node.outputs):
+                continue
+            context = self.scope.context(node)
+            if not all(t.dtype.is_float for t in context.outputs):
+                continue  # comparisons, indices, shapes: constant wherever they have a derivative
+            rule = rule_of(node.domain, node.op)
+            if rule is None:
+                reason = "webmlc does not know its derivative, which a Gradient needs"
+                unknown.append(Unsupported(node.name, node.op, reason))
+                continue
+            node_backward = Backward(context, adjoints, self.build)
+            for position, name in enumerate(node.inputs):
+                kind = context.types[position] if name else None
+                if name not in active or kind is None or not kind.dtype.is_float:
+                    continue
+                found = rule(node_backward, position)
+                present = adjoints.get(name)
+                adjoints[name] = found if present is None else self.build("Add", present, found)
+        if unknown:
+            raise UnsupportedError(tuple(unknown))
+        return adjoints

@@ -1,0 +1,326 @@
+"""Tensor expressions over *values known at build time*: shapes and what is computed from them.
+
+In: output tensors of a `compute`, and for its placeholders arrays of numbers and of expressions
+over symbols. Out: such arrays; None stands for an element that cannot be told. `Shape → Gather →
+Concat` of a symbolic shape becomes a handful of expressions, by the operators' own definition:
+
+    >>> from webmlc.core.expr import const
+    >>> n = Var("n")
+    >>> x = placeholder("x", (const(2),), DType.int64)
+    >>> y = compute("y", (const(1),), lambda i: x[i + 1] * 2)
+    >>> print(evaluate_symbols([y], {x: object_array([8, n], (2,))})[0])
+    [n * 2]
+
+Integers are exact here whatever their dtype; a float is a numpy number, or an integer expression
+cast to it, which may be scaled by a whole factor and rounded (`floor(n * 0.5)` is `n // 2`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.affine import terms
+from webmlc.core.bounds import SYMBOL, bounds
+from webmlc.core.dtypes import INDEX, DType
+from webmlc.core.expr import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Var,
+    as_expr,
+    as_int,
+    call,
+    const,
+    maximum,
+    minimum,
+    select,
+)
+from webmlc.core.rewrite import rewrite, variables, walk, written_out
+from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.core.simplify import simplify
+from webmlc.core.sizes import is_size_operator
+from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, compute, placeholder
+from webmlc.graph.infer.evaluate import stages
+from webmlc.graph.ops.operator import VALUE_LIMIT, Value, object_array
+
+__all__ = ["compute", "evaluate_symbols", "placeholder"]
+
+MAX_SIZE = 1000
+"""Nodes of an expression that is followed, shared ones counted as often as they are used: sizes of
+real models have some dozens.
+"""
+MAX_STEPS = 1 << 18
+"""Nodes evaluated for one value: a second of a build. A Concat of n sizes takes some n² of them."""
+MAX_DEGREE = 8
+"""Factors of a product that is followed: the number of elements of a tensor of rank 8."""
+
+
+class _UnknownError(Exception):
+    """An element that cannot be told at build time."""
+
+
+def evaluate_symbols(
+    outputs: Sequence[Tensor], inputs: Mapping[Tensor, Value]
+) -> list[Value] | None:
+    """The values of `outputs`, None for each element that is not known; None where all that can be
+    said is a type.
+    """
+    known = dict(inputs)
+    try:
+        for stage in stages(outputs):
+            if stage not in known and stage.body is not None:
+                known[stage] = _stage(stage, known)
+        return [known[output] for output in outputs]
+    except (_UnknownError, KeyError):
+        return None
+
+
+def _stage(stage: Tensor, known: Mapping[Tensor, Value]) -> Value:
+    shape = [as_int(d) for d in stage.shape]
+    sizes = [n for n in shape if n is not None]
+    if len(sizes) < len(shape) or math.prod(sizes) > VALUE_LIMIT:
+        raise _UnknownError
+    if isinstance(stage.body, Scatter):
+        return _scatter(stage, stage.body, sizes, known)
+    body = stage.body.value if isinstance(stage.body, Reduction) else stage.body
+    if body is None or math.prod(sizes) * sum(1 for _ in walk(body)) > MAX_STEPS:
+        raise _UnknownError
+    elements: list[Any] = []
+    for position in np.ndindex(*sizes):
+        try:
+            place = dict(zip(stage.axes, position, strict=True))
+            elements.append(_element(stage, place, known))
+        except _UnknownError:
+            elements.append(None)
+    return object_array(elements, sizes)
+
+
+def _element(stage: Tensor, place: dict[Var, Any], known: Mapping[Tensor, Value]) -> Any:
+    match stage.body:
+        case Reduction() as reduction:
+            extents = [as_int(axis.extent) for axis in reduction.axes]
+            sizes = [n for n in extents if n is not None]
+            if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
+                raise _UnknownError
+            total: Any = None  # `init` is neutral, and may be no index: the largest of integers
+            for step in np.ndindex(*sizes):
+                inner = {a.var: i for a, i in zip(reduction.axes, step, strict=True)}
+                value = _value(reduction.value, place | inner, known)
+                both = [total, value]
+                total = value if total is None else _apply(reduction.combine, both, stage.dtype)
+            if total is None:
+                return _typed(reduction.init.value, stage.dtype)  # type: ignore[attr-defined]
+            return total
+        case Expr() as body:
+            return _value(body, place, known)
+    raise _UnknownError
+
+
+def _scatter(
+    stage: Tensor, updates: Scatter, shape: Sequence[int], known: Mapping[Tensor, Value]
+) -> Value:
+    """The updates one by one: each of their targets has to be known."""
+    result = object_array([None] * math.prod(shape), shape)
+    if updates.initial is not None:
+        for position in np.ndindex(*shape):
+            place = dict(zip(stage.axes, position, strict=True))
+            result[position] = _value(updates.initial, place, known)
+    axes = (*updates.slices, *updates.axes)
+    extents = [as_int(axis.extent) for axis in axes]
+    sizes = [n for n in extents if n is not None]
+    if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
+        raise _UnknownError
+    arrays = {**known, updates.state: result}
+    for step in np.ndindex(*sizes):
+        place = {axis.var: i for axis, i in zip(axes, step, strict=True)}
+        target = tuple(_value(index, place, arrays) for index in updates.target)
+        if not all(isinstance(i, int) for i in target):
+            raise _UnknownError
+        if all(0 <= i < n for i, n in zip(target, shape, strict=True)):
+            value = _value(updates.value, place, arrays)
+            both = [result[target], value]
+            combine = updates.combine
+            result[target] = value if combine is None else _apply(combine, both, stage.dtype)
+    return result
+
+
+def _value(root: Expr, place: Mapping[Var, Any], known: Mapping[Tensor, Value]) -> Any:
+    done: dict[Expr, Any] = {}
+
+    def rule(node: Expr) -> Expr | None:
+        match node:
+            case Const(value=value, dtype=dtype):
+                done[node] = _typed(value, dtype)
+            case Var():
+                done[node] = place.get(node, node)
+            case Read(tensor=tensor, indices=indices):
+                done[node] = _read(known, tensor, [done[i] for i in indices])
+            case Call(op=op, args=args, dtype=dtype):
+                done[node] = _apply(op, [done[a] for a in args], dtype)
+            case Cast(value=inner, dtype=dtype):
+                done[node] = _cast(done[inner], inner.dtype, dtype)
+            case _:
+                raise _UnknownError
+        return None
+
+    rewrite(root, rule)
+    result = done[root]
+    if isinstance(result, _Undefined):
+        raise _UnknownError
+    return result
+
+
+class _Undefined:
+    """What a read out of bounds, or of an unknown element, gives: fine as long as a select discards
+    it.
+    """
+
+
+_UNDEFINED = _Undefined()
+
+
+def _read(known: Mapping[Tensor, Value], tensor: Tensor, indices: Sequence[Any]) -> Any:
+    value = known.get(tensor)
+    if value is None or not all(isinstance(i, int) for i in indices):
+        return _UNDEFINED
+    if all(0 <= i < n for i, n in zip(indices, value.shape, strict=True)):
+        found = value[tuple(indices)]
+        return _UNDEFINED if found is None else found
+    return _UNDEFINED
+
+
+def _typed(value: Any, dtype: DType) -> Any:
+    return dtype.numpy.type(value) if dtype.is_float else value
+
+
+def _apply(op: str, args: list[Any], dtype: DType) -> Any:
+    """One scalar operator over numbers and expressions."""
+    if op == "select":
+        condition, then, otherwise = args
+        if isinstance(condition, bool | np.bool_):
+            return then if condition else otherwise
+    if any(isinstance(a, _Undefined) for a in args):
+        return _UNDEFINED
+    if not any(isinstance(a, Expr) for a in args):
+        with np.errstate(all="ignore"):
+            result = SCALAR_OPERATORS[op].meaning(*args)
+        result = result.item() if isinstance(result, np.generic | np.ndarray) else result
+        if dtype.is_float and SCALAR_OPERATORS[op].result == "same":
+            return dtype.numpy.type(result)
+        return result
+    if any(isinstance(a, float | np.floating) for a in args) or any(
+        isinstance(a, Expr) and a.dtype.is_float for a in args
+    ):
+        return _apply_float(op, args)
+    return _apply_integer(op, args, dtype)
+
+
+def _apply_integer(op: str, args: list[Any], dtype: DType) -> Any:
+    """An operator of integers or booleans, at least one of them symbolic: what a size may hold.
+    Anything else is left to the run.
+    """
+    match op, args:
+        case "select", [condition, then, otherwise]:
+            like = dtype if dtype is DType.bool else INDEX
+            args = [condition, as_expr(then, like), as_expr(otherwise, like)]
+        case "sign", [x]:
+            return _simplified(maximum(minimum(x, 1), -1))
+        case (("truncdiv" | "truncmod"), [a, b]) if _is_size(a) and _is_size(b):
+            op = op.replace("trunc", "floor")
+    expr = call(op, *args)
+    if isinstance(expr, Call) and not is_size_operator(expr.op, expr.args):
+        raise _UnknownError
+    return _simplified(expr)
+
+
+def _is_size(value: Any) -> bool:
+    """True where a value is never negative, as symbols are not."""
+    expr = as_expr(value)
+    return bounds(expr, dict.fromkeys(variables(expr), SYMBOL)).low >= 0
+
+
+def _apply_float(op: str, args: list[Any]) -> Any:
+    """Integers in float clothes: products, quotients and roundings that stay whole or rational."""
+    match op, args:
+        case "mul", [Cast() as x, factor] | [factor, Cast() as x] if not isinstance(factor, Expr):
+            if float(factor).is_integer():
+                return Cast(_simplified(x.value * int(factor)), x.dtype)
+            if factor and (1 / float(factor)).is_integer():
+                return _quotient(x, int(1 / float(factor)))
+        case "div", [Cast() as x, divisor] if not isinstance(divisor, Expr):
+            if float(divisor).is_integer():
+                return _quotient(x, int(divisor))
+        case ("add" | "sub") as op, [Cast() as x, term] if not isinstance(term, Expr):
+            if float(term).is_integer():
+                return Cast(_simplified(call(op, x.value, int(term))), x.dtype)
+        case ("add" | "sub" | "mul") as op, [Cast() as x, Cast() as y]:
+            return Cast(_simplified(call(op, x.value, y.value)), x.dtype)
+        case (("floor" | "ceil" | "round" | "trunc"), [Cast() as x]):
+            return x
+        case "floor", [Call(op="div", args=(Cast() as x, Const(value=divisor)))]:
+            return Cast(_simplified(x.value // int(divisor)), x.dtype)
+        case "ceil", [Call(op="div", args=(Cast() as x, Const(value=divisor)))]:
+            return Cast(_simplified((x.value + (int(divisor) - 1)) // int(divisor)), x.dtype)
+    raise _UnknownError
+
+
+def _quotient(x: Cast, divisor: int) -> Expr:
+    if divisor > 0 and _simplified(x.value % divisor) == Const(0):
+        return Cast(_simplified(x.value // divisor), x.dtype)
+    if divisor <= 0:
+        raise _UnknownError
+    return Call("div", (x, Const(divisor, x.dtype)), x.dtype)
+
+
+def _cast(value: Any, source: DType, target: DType) -> Any:
+    match value:
+        case _Undefined():
+            return value
+        case Cast(value=inner) if target.is_integer and value.dtype.is_float:
+            return inner
+        case Call(op="div", args=(Cast() as x, Const(value=divisor))) if target.is_integer:
+            return _simplified(x.value // int(divisor))  # sizes are not negative
+        case Expr():
+            if target.is_integer and value.dtype == INDEX:
+                return value
+            if target.is_integer and value.dtype is DType.bool:
+                return _simplified(select(value, const(1), const(0)))
+            if target.is_float and value.dtype == INDEX:
+                return Cast(value, target)
+            raise _UnknownError
+    if target is DType.bool:
+        return bool(value)
+    if target.is_float:
+        return target.numpy.type(value)
+    if source.is_float and not math.isfinite(value):
+        raise _UnknownError
+    number = int(value) % (1 << target.bits)  # integers wrap
+    return number - (target.is_signed and number >> target.bits - 1) * (1 << target.bits)
+
+
+def _simplified(expr: Expr) -> Any:
+    """Canonical; a number where it is one. What is no plausible size is not known at build time:
+    a run computes it as the integers that it is made of.
+    """
+    result = simplify(expr, dict.fromkeys(variables(expr), SYMBOL))
+    if isinstance(result, Const):
+        return result.value
+    if written_out(result) > MAX_SIZE or not _is_index(result):
+        raise _UnknownError
+    return result
+
+
+def _is_index(expr: Expr) -> bool:
+    """True where every number in an expression fits the index type, and no product is of more
+    factors than tensors have dimensions.
+    """
+    low, high = INDEX.limits
+    numbers = (node.value for node in walk(expr) if isinstance(node, Const))
+    if not all(low <= number <= high for number in numbers):
+        return False
+    return max(map(len, terms(expr)), default=0) <= MAX_DEGREE

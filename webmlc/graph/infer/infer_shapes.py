@@ -1,0 +1,425 @@
+"""Types of all values; and the values of those that are computed from shapes.
+
+needs: a normalised module. guarantees: every value has a type; rows that expand are expanded; what
+is known at build time is a constant, or a `SymbolicConstant` where symbols occur in it.
+before → after:
+
+    %s = Shape(%x)                        const %d = [-1]
+    %r = Reshape(%y, %s)        →         %s: int64[2] = webmlc.SymbolicConstant() {(batch, 64)}
+                                          %r: float32[batch, 64] = Reshape(%y, %s)
+
+A size that depends on data, a small integer tensor computed at run time, becomes a symbol: a `Bind`
+node reads it from memory, and the node that asked for the value sees the symbols.
+
+    %y = Expand(%x, %s)         →         %s/bound: int64[2] = webmlc.Bind(%s) {(s_0, s_1)}
+                                          %y: float32[s_0, s_1] = Expand(%x, %s/bound)
+
+One walk in order, so a chain of nodes costs what its nodes cost. All nodes that cannot be compiled
+are reported at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from keyword import iskeyword
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
+from webmlc.core.expr import Expr, Var, as_int
+from webmlc.core.rewrite import variables, written_out
+from webmlc.graph.checks.check_types import check_types
+from webmlc.graph.checks.requirements import count_requirements, live_requirements
+from webmlc.graph.compute import placeholder
+from webmlc.graph.gradient.derive_gradient import GRADIENT, derive_gradient, targets_first
+from webmlc.graph.infer.evaluate import evaluate_node, stages
+from webmlc.graph.infer.evaluate_symbols import MAX_SIZE, evaluate_symbols
+from webmlc.graph.infer.outline import Outline, Outlines
+from webmlc.graph.ir import (
+    Array,
+    Function,
+    Module,
+    Node,
+    Requirement,
+    TensorType,
+    producers,
+)
+from webmlc.graph.ops.control import closed, reads
+from webmlc.graph.ops.operator import (
+    SYMBOLIC_CONSTANT,
+    VALUE_LIMIT,
+    Builder,
+    Context,
+    NotSupportedError,
+    Operator,
+    Result,
+    Scope,
+    UnknownValueError,
+    Value,
+    bind,
+    check_size,
+    is_addressable,
+    object_array,
+    symbolic_constant,
+    symbolic_value,
+)
+from webmlc.graph.table import OPS
+
+BOUND_LIMIT = 64
+"""A run reads no more sizes than this from one tensor."""
+
+SYMBOLIC_LIMIT = 64
+"""A kernel that needs more elements of symbols than this reads them from memory: it takes each as a
+parameter, and chooses among them.
+"""
+
+
+class UnknownShapeError(UnsupportedError):
+    """Shapes depend on values that only a run knows; `values` names the ones that would tell, and
+    `inputs` the inputs of the model that these are computed from.
+    """
+
+    def __init__(
+        self,
+        nodes: tuple[Unsupported, ...],
+        values: tuple[str, ...],
+        inputs: tuple[str, ...] = (),
+    ) -> None:
+        options = " ".join(f"--constant {name}=..." for name in inputs)
+        advice = f"If they never change, build these inputs in: {options}"
+        super().__init__(nodes, advice if inputs else ADVICE)
+        self.values = values
+        self.inputs = inputs
+
+
+def infer_shapes(module: Module) -> Module:
+    """Infer every function; raises `UnsupportedError` with all nodes that have no type."""
+    outlines = Outlines()
+    inference = _Inference(module.main, Scope({}, {}, {}), outlines)
+    try:
+        main = inference.run()
+    except UnknownShapeError as error:
+        inputs = _deciding_inputs(module.main, error.values)
+        raise UnknownShapeError(error.nodes, error.values, inputs) from None
+    requirements = live_requirements(main.outputs, inference.requirements)
+    functions = {"main": main, **outlines.functions}
+    return replace(module, functions=functions, requirements=requirements)
+
+
+def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ...]:
+    """The inputs that these values are computed from. Axes, scales and rates have at most one
+    dimension; a larger input is data, and no one would fix it.
+    """
+    makers = producers(function)
+    pending, behind = list(values), set(values)
+    while pending:
+        node = makers.get(pending.pop())
+        if node is not None:
+            fresh = {*filter(None, node.inputs), *(i for i in function.inputs if reads(node, i))}
+            fresh -= behind
+            behind |= fresh
+            pending += fresh
+    types = function.types
+    return tuple(
+        i for i in function.inputs if i in behind and (i not in types or types[i].rank < 2)
+    )
+
+
+class _Inference:
+    """The walk's state: what is known so far, in the function and `around` it. A function that
+    stands inside another `binds` no symbols: its shapes are those of every iteration.
+    """
+
+    def __init__(
+        self, function: Function, around: Scope, outlines: Outlines, binds: bool = True
+    ) -> None:
+        self.function = function
+        self.outlines = outlines
+        self.binds = binds
+        self.types: dict[str, TensorType] = dict(around.types)
+        self.types |= {i: function.types[i] for i in _typed_inputs(function)}
+        self.constants: dict[str, Array] = {**around.constants, **function.constants}
+        self.values: dict[str, Value] = dict(around.values)
+        self.sequences: dict[str, tuple[str, ...] | None] = dict(around.sequences)
+        self.nodes: list[Node] = []
+        self.typed: list[Node] = []  # those that became constants, too: what a Gradient reads
+        self.requirements: dict[Node, list[Requirement]] = {}  # of typed and expanded nodes
+        self.failed: set[str] = set(function.inputs) - set(self.types)
+        self.unsupported: list[Unsupported] = []
+        self.unknown: list[tuple[str, ...]] = []
+        self.partial: dict[str, Value] = {}  # None: an element that only a run knows
+        self.taken: set[str] = set()  # the names that expansions gave
+        self.bound: dict[str, str] = {}
+        shapes = (t.shape for t in function.types.values())
+        self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
+        self.scope = Scope(self.types, self.constants, self.values, self.sequences)
+
+    def run(self) -> Function:
+        for name, type_ in self.types.items():
+            if not is_addressable(type_):
+                reason = f"{type_} is larger than 32-bit memory"
+                raise UnsupportedError((Unsupported(name, "input", reason),))
+        for name in sorted(self.failed):
+            reason = "its type is not a tensor of known rank and a supported element type"
+            self.unsupported.append(Unsupported(name, "input", reason))
+        pending = list(reversed(targets_first(self.function.nodes)))
+        while pending:
+            node = pending.pop()
+            if any(i in self.failed for i in node.inputs):
+                self.failed.update(node.outputs)
+                continue
+            try:
+                pending.extend(reversed(self.infer(node)))
+            except NotSupportedError as error:
+                if isinstance(error, UnknownValueError) and self.bind(error.name, node):
+                    names = {error.name: self.bound[error.name]}
+                    pending.append(
+                        replace(node, inputs=tuple(names.get(i, i) for i in node.inputs))
+                    )
+                    continue
+                self.failed.update(node.outputs)
+                reason = str(error)
+                for value, name in self.bound.items():  # what the model calls it
+                    reason = reason.replace(repr(name), repr(value))
+                self.unsupported.append(Unsupported(node.name, node.op, reason))
+                if isinstance(error, UnknownValueError):
+                    self.unknown.append(self.sources_of(error.name))
+            except UnsupportedError as error:  # what a function inside this one cannot do
+                values = error.values if isinstance(error, UnknownShapeError) else ()
+                if values and all(self.bind(value, node) for value in values):
+                    pending.append(closed(node, {value: self.bound[value] for value in values}))
+                    continue
+                self.failed.update(node.outputs)
+                self.unsupported += error.nodes
+                if values:
+                    deciding = [s for v in values for s in self.sources_of(v)]
+                    self.unknown += [tuple(deciding)] * len(error.nodes)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise ModelError(
+                    f"{node.op} (node {node.name!r}): its inputs, outputs and attributes do not "
+                    f"fit the operator ({type(error).__name__}: {error})"
+                ) from error
+        if len(self.unknown) == len(self.unsupported) > 0:
+            sources = dict.fromkeys(value for found in self.unknown for value in found)
+            raise UnknownShapeError(tuple(self.unsupported), tuple(sources))
+        if self.unsupported:
+            raise UnsupportedError(tuple(self.unsupported))
+        outputs, sequences = self.outputs()
+        return replace(
+            self.function,
+            outputs=outputs,
+            nodes=tuple(self.nodes),
+            types=self.types,
+            constants=self.constants,
+            sequences=sequences,
+        )
+
+    def bind(self, value: str, node: Node) -> bool:
+        """Have a run read `value`'s elements from memory; False where it holds no few integers."""
+        if value in self.bound:
+            return reads(node, value)
+        type_ = self.types.get(value)
+        if not self.binds or not reads(node, value) or type_ is None or value in self.values:
+            return False  # a symbol does not tell what only a number could
+        if not type_.dtype.is_integer:
+            return False
+        shape = type_.static_shape
+        if shape is None or not 0 < prod(shape) <= BOUND_LIMIT:
+            return False
+        count = prod(shape)
+        stem = re.sub(r"\W", "_", value, flags=re.ASCII)
+        known = self.partial.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
+        names = {
+            i: self.symbol(stem if count == 1 else f"{stem}_{i}")
+            for i, element in enumerate(known)
+            if element is None
+        }
+        elements = object_array(
+            [Var(names[i]) if i in names else e for i, e in enumerate(known)], shape
+        )
+        self.bound[value] = f"{value}/bound"
+        reader = bind(elements, names, type_.dtype, value, self.bound[value], node.name)
+        self.types[self.bound[value]] = type_
+        self.values[self.bound[value]] = elements
+        self.nodes.append(reader)
+        return True
+
+    def symbol(self, text: str) -> str:
+        """A name like `text` that no symbol has yet."""
+        plain = text.isidentifier() and not iskeyword(text) and text not in ("T", "range")
+        text = text if plain else f"n_{text}"
+        name, count = text, 2
+        while name in self.symbols:
+            name, count = f"{text}_{count}", count + 1
+        self.symbols.add(name)
+        return name
+
+    def sources_of(self, value: str) -> tuple[str, ...]:
+        """The values of the model that a value is computed from, where an expansion or a bind made
+        it; else itself.
+        """
+        values = {*self.function.inputs, *(o for n in self.function.nodes for o in n.outputs)}
+        makers = {o: node for node in self.nodes for o in node.outputs}
+        pending, sources = [value], dict[str, None]()
+        while pending:
+            name = pending.pop()
+            if name in values or name not in makers:
+                sources[name] = None
+            else:
+                pending += [i for i in makers[name].inputs if i and i not in self.constants]
+        return tuple(sources)
+
+    def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
+        """The function's outputs, a value for each tensor of a sequence; and the sequences."""
+        outputs: list[str] = []
+        sequences: dict[str, tuple[str, ...] | None] = {}
+        for output in self.function.outputs:
+            if output not in self.sequences:
+                outputs.append(output)
+                continue
+            values = self.sequences[output]
+            sequences[output] = values and tuple(f"{output}/{i}" for i in range(len(values)))
+            for value, name in zip(values or (), sequences[output] or (), strict=True):
+                self.infer(Node("Identity", (value,), (name,), origin=(output,)))
+                outputs.append(name)
+        return tuple(outputs), sequences
+
+    def infer(self, node: Node) -> list[Node]:
+        """Type the node and keep it, or return what it expands to."""
+        row = OPS[node.domain, node.op]
+        context = self.scope.context(node)
+        check_types(node, context.types)
+        if row.expand is not None:
+            builder = Builder(node, taken=self.taken)
+            results = row.expand(context, builder)
+            if results is not None:
+                self.requirements[node] = context.requirements
+                return self.written_out(builder, results)
+        if (node.domain, node.op) == GRADIENT:
+            builder = Builder(node, taken=self.taken)
+            derivatives = derive_gradient(node, self.typed, self.scope, builder)
+            wanted = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
+            return self.written_out(builder, wanted)
+        if not node.domain and node.op in ("If", "Loop"):
+            return [Outline(context, self.scope, self.inside, self.outlines).node()]
+        outputs = row.infer(context)
+        for type_ in outputs:
+            if any(written_out(d) > MAX_SIZE for d in type_.shape):
+                raise NotSupportedError(
+                    "its result has a size that takes more than a thousand operations on symbols; "
+                    "make the sizes of the model's inputs constant"
+                )
+            if any((as_int(d) or 0) < 0 for d in type_.shape):
+                raise NotSupportedError(f"its result, {type_}, has a negative size")
+            check_size(type_)
+        names = [o for o in node.outputs if o]
+        for name, type_ in zip(names, outputs, strict=True):
+            self.types[name] = type_
+        self.typed.append(node)
+        self.requirements[node] = [
+            *context.requirements,
+            *count_requirements(node, context.types, outputs),
+        ]
+        if (node.domain, node.op) == SYMBOLIC_CONSTANT:
+            self.values[node.outputs[0]] = symbolic_value(node)
+        elif self.know(node, row, replace(context, outputs=outputs)):
+            return []
+        self.nodes.append(node)
+        return []
+
+    def inside(self, function: Function, around: Scope) -> Function:
+        """Infer a function that stands inside this one."""
+        return _Inference(function, around, self.outlines, binds=False).run()
+
+    def written_out(self, builder: Builder, results: Sequence[Result]) -> list[Node]:
+        """The nodes that a node becomes, its outputs made by them."""
+        node = builder.source
+        self.constants.update(builder.constants)
+        made = {o for n in builder.nodes for o in n.outputs}
+        names: dict[str, str] = {}
+        copies: list[Node] = []
+        for result, output in zip(results, (o for o in node.outputs if o), strict=True):
+            if not isinstance(result, str):
+                self.sequences[output] = result
+            elif result in made and result not in names:
+                names[result] = output
+            else:
+                copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))
+        return [_renamed(n, names) for n in (*builder.nodes, *copies)]
+
+    def know(self, node: Node, row: Operator, context: Context) -> bool:
+        """Replace the node by its outputs' values where these are known."""
+        if row.compute is None or not _may_be_shape(node, context):
+            return False
+        tensors = tuple(
+            None if t is None else placeholder(f"x{i}", t.shape, t.dtype)
+            for i, t in enumerate(context.types)
+        )
+        arrays = [context.constant(i) for i in range(len(tensors))]
+        if all(a is not None or not name for a, name in zip(arrays, node.inputs, strict=True)):
+            results = evaluate_node(row, context, arrays, {})
+            self.constants.update(zip((o for o in node.outputs if o), results, strict=True))
+            return True
+        outputs = row.compute(context, tensors)
+        read = {t for stage in stages(outputs) for t in stage.sources}
+        inputs: dict[Any, Value] = {}
+        for i, tensor in enumerate(tensors):
+            if tensor in read:
+                value = context.value(i)
+                value = self.partial.get(node.inputs[i]) if value is None else value
+                if value is not None:
+                    inputs[tensor] = value
+        values = evaluate_symbols(outputs, inputs) if inputs or not read else None
+        if values is None:
+            return False
+        names = [o for o in node.outputs if o]
+        if any(e is None for value in values for e in value.reshape(-1)):
+            self.partial.update(zip(names, values, strict=True))
+            return False
+        symbolic = [e for v in values for e in v.reshape(-1) if isinstance(e, Expr)]
+        if len(symbolic) > SYMBOLIC_LIMIT or any(e.dtype.is_float for e in symbolic):
+            for name, value in zip(names, values, strict=True):
+                self.values[name] = value  # for the inference that follows only
+            return False
+        for name, type_, value in zip(names, context.outputs, values, strict=True):
+            self.remember(name, type_, value, node)
+        return True
+
+    def remember(self, name: str, type_: TensorType, value: Value, node: Node) -> None:
+        if any(isinstance(e, Expr) for e in value.reshape(-1)):
+            self.values[name] = value
+            self.nodes.append(symbolic_constant(value, type_.dtype, name, node.origin))
+        else:
+            self.constants[name] = np.asarray(value.tolist(), type_.dtype.numpy).reshape(
+                value.shape
+            )
+
+
+def _may_be_shape(node: Node, context: Context) -> bool:
+    """Cheap tests that spare most nodes: small outputs, integers or all inputs known."""
+    if node.op == "DequantizeLinear":
+        return False  # no shape is made so, and `compute_in_integers` wants to see it
+    for type_ in context.outputs:
+        sizes = [as_int(d) for d in type_.shape]
+        if any(n is None for n in sizes) or prod(n or 0 for n in sizes) > VALUE_LIMIT:
+            return False
+    if all(t.dtype.is_integer or t.dtype is DType.bool for t in context.outputs):
+        return True
+    return all(context.value(i) is not None for i, name in enumerate(node.inputs) if name)
+
+
+def _typed_inputs(function: Function) -> list[str]:
+    return [i for i in function.inputs if i in function.types]
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    return replace(
+        node,
+        inputs=tuple(names.get(i, i) for i in node.inputs),
+        outputs=tuple(names.get(o, o) for o in node.outputs),
+    )

@@ -1,0 +1,66 @@
+"""Every node in its newest opset's form; what has no row is reported, all of it at once.
+
+needs: a module as read. guarantees: each node has a row in `OPS`. before → after, opset 11:
+
+    %y = Softmax(%x)   →   %y = Softmax(%x) {axis=1, coerced=1}
+
+Axes and other parameters that moved from attributes to inputs stay where they are: rows read both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from webmlc.core.errors import Unsupported, UnsupportedError
+from webmlc.graph.ir import Attribute, Function, Module, Node
+from webmlc.graph.table import OPS
+
+_TEXT = "it works on text, which webmlc does not compile: do it before the model"
+_MAP = "it works on dictionaries, which webmlc does not compile: do it before the model"
+REFUSED: dict[str, str] = {
+    "RegexFullMatch": _TEXT,
+    "StringConcat": _TEXT,
+    "StringNormalizer": _TEXT,
+    "StringSplit": _TEXT,
+    "ai.onnx.ml.CategoryMapper": _TEXT,
+    "ai.onnx.ml.CastMap": _MAP,
+    "ai.onnx.ml.DictVectorizer": _MAP,
+    "ImageDecoder": "image files are decoded by the platform: give the model the pixels",
+}
+"""Operators that are none of webmlc's business, and what to do instead."""
+
+
+def normalise(module: Module) -> Module:
+    """Normalise every function and sub-graph; raises `UnsupportedError`."""
+    missing: list[Unsupported] = []
+    functions = {
+        name: _function(function, module.opsets, missing)
+        for name, function in module.functions.items()
+    }
+    if missing:
+        raise UnsupportedError(tuple(missing))
+    return replace(module, functions=functions)
+
+
+def _function(
+    function: Function, opsets: Mapping[str, int], missing: list[Unsupported]
+) -> Function:
+    nodes: list[Node] = []
+    for node in function.nodes:
+        row = OPS.get((node.domain, node.op))
+        if row is None or node.domain == "webmlc":
+            name = f"{node.domain}.{node.op}" if node.domain else node.op
+            reason = REFUSED.get(name, "this operator is not in webmlc's table")
+            missing.append(Unsupported(node.name, name, reason))
+            continue
+        attributes = {k: _attribute(v, opsets, missing) for k, v in node.attributes.items()}
+        node = replace(node, attributes=attributes)
+        nodes.append(row.normalise(node, opsets.get(node.domain, 1)) if row.normalise else node)
+    return replace(function, nodes=tuple(nodes))
+
+
+def _attribute(
+    value: Attribute, opsets: Mapping[str, int], missing: list[Unsupported]
+) -> Attribute:
+    return _function(value, opsets, missing) if isinstance(value, Function) else value

@@ -1,0 +1,180 @@
+"""Convolutions over NHWC maps: padding becomes a node, weights are packed, transposed convolutions
+become ordinary ones.
+
+In: a convolution of ONNX. Out: `webmlc.Conv` or `webmlc.DepthwiseConv` over a map that is padded so
+that every window lies inside, and its bias.
+
+    %y = Conv(%x, %w, %b)  ->  %y.pad = Pad(%x.nhwc); %y.sum = webmlc.Conv(%y.pad, %w.packed);
+                               %y.nhwc = Add(%y.sum, %b)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from webmlc.core.expr import as_int, const
+from webmlc.core.simplify import simplify
+from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.layout.integer_layouts import centred, less_zero_point, zero_point
+from webmlc.graph.layout.layout_values import LayoutValues
+from webmlc.graph.layout.pack_weights import pack_convolution, pack_depthwise
+from webmlc.graph.layout.subpixel_convolution import Subpixels
+from webmlc.graph.ops.convolution import transposed_windows
+from webmlc.graph.ops.operator import Context, Scope
+from webmlc.graph.ops.windows import Windows
+
+
+def convolution(values: LayoutValues, node: Node) -> bool:
+    """Write a convolution by constant weights; False where they, or the padding, depend on a
+    run.
+    """
+    if node.inputs[1] not in values.constants:
+        return False
+    quantised = node.op == "ConvInteger"
+    weights = centred(values, node, 0) if quantised else values.constants[node.inputs[1]]
+    windows = None if weights is None else windows_of(values, node, weights.shape[2:])
+    if weights is None or windows is None:
+        return False
+    twin = f"{node.outputs[0]}.nhwc"
+    bias = node.inputs[2] if len(node.inputs) > 2 and not quantised else ""
+    zero = zero_point(values, node) if quantised else ""
+    total = f"{twin}.sum" if bias or zero else twin
+    _emit(values, node, weights, windows, zero or 0.0, total)
+    if bias:
+        values.emit("Add", (total, values.nchw(bias)), twin, node.origin)
+    elif zero:
+        sums = weights.sum(tuple(range(1, weights.ndim)), np.int32)
+        less_zero_point(values, node, zero, sums, twin)
+    values.define_nhwc(node.outputs[0], twin, node.origin)
+    return True
+
+
+def transposed_convolution(values: LayoutValues, node: Node) -> bool:
+    """Write a transposed convolution by constant weights as a sub-pixel convolution; False where
+    they, the padding, or what must be cut off depend on a run.
+    """
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    if node.inputs[1] not in values.constants or (bias and bias not in values.constants):
+        return False
+    weights, groups = values.constants[node.inputs[1]], int(node.attributes.get("group", 1))
+    windows, sizes = transposed_windows(_context(values, node))
+    surplus = [as_int(simplify(-n % s)) for n, s in zip(sizes, windows.strides, strict=True)]
+    cut = {axis: as_int(sizes[axis]) for axis, count in enumerate(surplus) if count}
+    if None in (*surplus, *cut.values(), *map(as_int, windows.begins)):
+        return False
+    subpixels = Subpixels.of(weights, windows, sizes, groups)
+    phases = f"{node.outputs[0]}.phases"
+    total = f"{phases}.sum" if bias else phases
+    _emit(values, node, subpixels.weights, subpixels.windows, 0.0, total)
+    if bias:
+        repeats = (1, subpixels.phases, 1)
+        repeated = np.tile(values.constants[bias].reshape(groups, 1, -1), repeats).reshape(-1)
+        shift = values.constant(f"{phases}.bias", repeated)
+        values.emit("Add", (total, shift), phases, node.origin)
+    twin = f"{node.outputs[0]}.nhwc"
+    whole = f"{twin}.whole" if cut else twin
+    _interleave(values, phases, whole, subpixels.strides, groups, node.origin)
+    if cut:
+        axes = [1 + axis for axis in cut]
+        bounds = {"starts": [0] * len(cut), "ends": list(cut.values()), "axes": axes}
+        names = [
+            values.constant(f"{twin}.{name}", np.array(numbers, np.int64))
+            for name, numbers in bounds.items()
+        ]
+        values.emit("Slice", (whole, *names), twin, node.origin)
+    values.define_nhwc(node.outputs[0], twin, node.origin)
+    return True
+
+
+def _interleave(
+    values: LayoutValues,
+    phases: str,
+    output: str,
+    strides: tuple[int, ...],
+    groups: int,
+    origin: tuple[str, ...],
+) -> None:
+    """`[N, H, W, groups · sy · sx · O]` as `[N, H · sy, W · sx, groups · O]`, at any rank."""
+    known = values.types[phases]
+    if math.prod(strides) == 1:
+        values.view(phases, known, output, origin)
+        return
+    batch, *sizes, channels = known.shape
+    rank = len(sizes)
+    own = simplify(channels // (groups * math.prod(strides)))
+    apart = TensorType(known.dtype, (batch, *sizes, const(groups), *map(const, strides), own))
+    values.view(phases, apart, f"{phases}.apart", origin)
+    pairs = ((1 + d, 2 + rank + d) for d in range(rank))
+    order = (0, *itertools.chain(*pairs), 1 + rank, 2 + 2 * rank)
+    values.emit("Transpose", (f"{phases}.apart",), f"{phases}.together", origin, perm=order)
+    larger = (simplify(size * stride) for size, stride in zip(sizes, strides, strict=True))
+    whole = TensorType(known.dtype, (batch, *larger, simplify(own * groups)))
+    values.view(f"{phases}.together", whole, output, origin)
+
+
+def _emit(
+    values: LayoutValues,
+    node: Node,
+    weights: Array,
+    windows: Windows,
+    fill: float | str,
+    output: str,
+) -> None:
+    """The convolution of the node's map, padded with `fill`, by weights `[O, I, *kernel]`."""
+    groups = int(node.attributes.get("group", 1))
+    depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
+    packed = pack_depthwise(weights) if depthwise else pack_convolution(weights, groups)
+    values.emit(
+        "DepthwiseConv" if depthwise else "Conv",
+        (
+            padded(values, node, windows, fill),
+            values.constant(f"{node.outputs[0]}.packed", packed),
+        ),
+        output,
+        node.origin,
+        "webmlc",
+        channels=weights.shape[0],
+        groups=groups,
+        windows=windows,
+    )
+
+
+def windows_of(
+    values: LayoutValues, node: Node, kernel: Sequence[int], ceil: bool = False
+) -> Windows | None:
+    """The node's windows; `None` where the padding before the map depends on symbols."""
+    windows = Windows.of(_context(values, node), kernel, ceil)
+    return windows if all(as_int(b) is not None for b in windows.begins) else None
+
+
+def padded(values: LayoutValues, node: Node, windows: Windows, fill: float | str) -> str:
+    """The node's map in NHWC, padded (with a number or a value) so that every window lies
+    inside.
+    """
+    data = values.as_nhwc(node.inputs[0])
+    begins, ends = [as_int(b) or 0 for b in windows.begins], []
+    for d, (reach, size) in enumerate(zip(windows.reaches, windows.inputs, strict=True)):
+        missing = as_int(simplify(reach - size - begins[d]))
+        if missing is None:  # of a symbolic map: what is declared, and what rounding up adds
+            declared = as_int(windows.ends[d])
+            assert declared is not None, node.name
+            missing = declared + (windows.strides[d] - 1 if windows.ceil else 0)
+        ends.append(max(missing, 0))
+    if not any((*begins, *ends)):
+        return data
+    name = f"{node.outputs[0]}.pad"
+    dtype = values.types[data].dtype
+    pads = np.array([0, *begins, 0, 0, *ends, 0], np.int64)
+    amounts = values.constant(f"{name}.amounts", pads)
+    value = fill if isinstance(fill, str) else f"{name}.value"
+    if not isinstance(fill, str):
+        values.constant(value, np.array(fill, dtype.numpy))
+    return values.emit("Pad", (data, amounts, value), name, node.origin, mode="constant")
+
+
+def _context(values: LayoutValues, node: Node) -> Context:
+    return Scope(values.types, values.constants, {}).context(node)

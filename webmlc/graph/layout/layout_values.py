@@ -1,0 +1,71 @@
+"""The function that `choose_layouts` writes: its values, and which of them have an NHWC twin.
+
+In: nodes in some layout. Out: nodes, types and constants; a value is transposed where its other
+layout is asked for, once. NHWC stands for channels last, in maps of any rank (sound is NWC).
+
+    layouts.as_nhwc("x")  ->  "x.nhwc", and the node %x.nhwc = Transpose(%x) where it is new
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import TensorType
+from webmlc.graph.rewrite.function_writer import FunctionWriter
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """The permutation that makes NHWC of NCHW."""
+    return (0, *range(2, rank), 1)
+
+
+def channels_first(rank: int) -> tuple[int, ...]:
+    """The permutation that makes NCHW of NHWC."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+@dataclass(slots=True)
+class LayoutValues(FunctionWriter):
+    """The function being written; `pending` values exist so far as their NHWC twin only."""
+
+    nhwc: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:
+        """`value` with its dimensions permuted, as a `View` where only dimensions of size one
+        move.
+        """
+        known = self.types[value]
+        permuted = TensorType(known.dtype, tuple(known.shape[p] for p in permutation))
+        if value in self.constants:
+            return self.constant(output, self.constants[value].transpose(permutation))
+        if keeps_order(known, permutation):
+            return self.view(value, permuted, output, ())
+        return self.emit("Transpose", (value,), output, (), perm=permutation)
+
+    def as_nhwc(self, value: str) -> str:
+        """The NHWC twin of an NCHW value."""
+        if value not in self.nhwc:
+            order = channels_last(self.types[value].rank)
+            self.nhwc[value] = self.transpose(value, f"{value}.nhwc", order)
+        return self.nhwc[value]
+
+    def nchw(self, value: str) -> str:
+        """The value in its own layout, transposing back where so far only its NHWC twin exists."""
+        origin = self.pending.pop(value, None)
+        if origin is not None:
+            twin = self.nhwc[value]
+            self.transpose(twin, value, channels_first(self.types[twin].rank))
+        return value
+
+    def define_nhwc(self, value: str, twin: str, origin: tuple[str, ...]) -> None:
+        """Say that `twin` is the NHWC form of `value`, which itself is made only if asked for."""
+        self.nhwc[value] = twin
+        self.pending[value] = origin
+
+
+def keeps_order(known: TensorType, permutation: tuple[int, ...]) -> bool:
+    """True where permuting moves only dimensions of size one."""
+    kept = [p for p in permutation if as_int(known.shape[p]) != 1]
+    return kept == sorted(kept)

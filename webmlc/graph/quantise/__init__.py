@@ -1,0 +1,1 @@
+"""Compute quantised models in integers."""

@@ -1,0 +1,459 @@
+"""The rules of `compute_in_integers`, in the order in which they are tried.
+
+Each is `(rewriting, node, context) -> the value that the node repeats | a better node | None`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import Array, Attribute, Node, TensorType
+from webmlc.graph.ops.operator import Context
+from webmlc.graph.ops.shapes import product_type
+from webmlc.graph.ops.view import permutation
+from webmlc.graph.rewrite.rewriting import Rewriting, Rule
+
+BYTES = (DType.int8, DType.uint8)
+"""Quantised types whose products sum in int32 without overflow."""
+MOVES = frozenset(
+    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Expand",
+     "Tile", "DepthToSpace", "SpaceToDepth", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"}
+)  # fmt: skip
+"""Operators of one output that commute with a scaling: they choose elements of their first input.
+"""
+SCALED = frozenset({"Relu", "LeakyRelu", "Clip"})
+"""Functions f with f(a · x) = a · f(x) for positive a (Clip with limits scaled likewise)."""
+_FINE = np.float32(64)
+"""Sums of quantised operands are computed in parts of a step so fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A value `(source - zero) · scale`; scale and zero have one element, or one along `axis`."""
+
+    source: str
+    type: TensorType
+    scale: Array
+    zero: Array | None
+    axis: int
+
+    @property
+    def is_uniform(self) -> bool:
+        """True for one scale and one zero point."""
+        return self.scale.size == 1 and (self.zero is None or self.zero.size == 1)
+
+    def is_along(self, axis: int) -> bool:
+        """True where scale and zero point run along `axis`, if along any."""
+        return self.is_uniform or self.axis % max(self.type.rank, 1) == axis
+
+    def scales(self) -> Array:
+        """The scale as a number or a vector."""
+        return self.scale.reshape(()) if self.scale.size == 1 else self.scale.reshape(-1)
+
+
+def quantised(rewriting: Rewriting, value: str) -> Quantised | None:
+    """How a value is dequantised, where by a DequantizeLinear of constant parameters."""
+    maker = rewriting.producer(value)
+    if maker is None or maker.op != "DequantizeLinear" or maker.domain:
+        return None
+    context = rewriting.scope.context(maker)
+    scale, zero = context.constant(1), context.constant(2)
+    if scale is None or (context.has(2) and zero is None) or scale.dtype != np.float32:
+        return None
+    if scale.ndim > 1 or maker.attributes.get("block_size", 0):
+        return None
+    axis = int(maker.attributes.get("axis", 1))
+    return Quantised(maker.inputs[0], context.type(0), scale, zero, axis)
+
+
+class Steps:
+    """Emits the nodes that stand for one node, all of its origin."""
+
+    def __init__(self, rewriting: Rewriting, node: Node) -> None:
+        self.rewriting = rewriting
+        self.node = node
+
+    def __call__(self, op: str, *inputs: str, **attributes: Attribute) -> str:
+        """Add a node before the present one."""
+        return self.add(Node(op, inputs, (self.rewriting.fresh(self.node, op),), attributes))
+
+    def typed(self, node: Node, inputs: tuple[str, ...], type_: TensorType) -> str:
+        """Add `node` over other inputs, of a type that inference would not give it."""
+        name = self.rewriting.fresh(self.node, node.op)
+        self.rewriting.types[name] = type_
+        return self.add(replace(node, inputs=inputs, outputs=(name,)))
+
+    def add(self, node: Node) -> str:
+        """Add a node before the present one; its inputs have one reader more."""
+        self.rewriting.uses.update(node.inputs)
+        return self.rewriting.emit(replace(node, origin=self.node.origin))
+
+    def constant(self, array: Any, dtype: Any = np.float32) -> str:
+        """A constant named after the node."""
+        return self.rewriting.constant(np.asarray(array, dtype), self.node.outputs[0])
+
+
+def cancel_pair(rewriting: Rewriting, node: Node, context: Context) -> str | None:
+    """Quantising what was dequantised by the same parameters gives what was there."""
+    if node.op != "QuantizeLinear" or node.domain:
+        return None
+    before = quantised(rewriting, node.inputs[0])
+    scale, zero = context.constant(1), context.constant(2)
+    if before is None or scale is None or before.type.dtype != context.outputs[0].dtype:
+        return None
+    if not before.is_uniform or scale.size != 1 or scale.item() != before.scale.item():
+        return None
+    shift = 0 if zero is None else int(zero.reshape(-1)[0])
+    own = 0 if before.zero is None else int(before.zero.reshape(-1)[0])
+    return before.source if shift == own else None
+
+
+def move_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """What only chooses elements chooses them before they are dequantised."""
+    if node.domain or node.op not in MOVES or len([o for o in node.outputs if o]) != 1:
+        return None
+    before = quantised(rewriting, node.inputs[0])
+    if before is None:
+        return None
+    axis = before.axis
+    if not before.is_uniform:
+        if node.op != "Transpose":
+            return None
+        axis = permutation(context).index(axis % before.type.rank)
+    return _moved(rewriting, node, context, (before.source, *node.inputs[1:]), axis)
+
+
+def move_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """So does Concat, where all its parts are of one scale and zero point."""
+    if node.domain or node.op != "Concat":
+        return None
+    parts = [quantised(rewriting, i) for i in node.inputs]
+    known = [p for p in parts if p is not None and p.is_uniform]
+    if len(known) != len(parts):
+        return None
+    first = _parameters(known[0])
+    if any(_parameters(p) != first for p in known):
+        return None
+    return _moved(rewriting, node, context, tuple(p.source for p in known), 1)
+
+
+def quantise_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """What joins dequantised parts and is quantised again joins integers: each part is scaled."""
+    joined = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
+    if joined is None or joined.op != "Concat" or joined.domain or node.domain:
+        return None
+    scale = context.constant(1)
+    if scale is None or scale.size != 1 or not rewriting.is_single_use(node.inputs[0]):
+        return None
+    if any(quantised(rewriting, part) is None for part in joined.inputs):
+        return None
+    steps = Steps(rewriting, node)
+    parts = []
+    for part in joined.inputs:
+        requantised = Node("QuantizeLinear", (part, *node.inputs[1:]), node.outputs)
+        same = cancel_pair(rewriting, requantised, rewriting.scope.context(requantised))
+        parts.append(same or steps("QuantizeLinear", part, *node.inputs[1:], **node.attributes))
+    return replace(node, op="Concat", inputs=tuple(parts), attributes=joined.attributes)
+
+
+def _parameters(value: Quantised) -> tuple[float, int, DType]:
+    zero = 0 if value.zero is None else int(value.zero.reshape(-1)[0])
+    return float(value.scale.reshape(-1)[0]), zero, value.type.dtype
+
+
+def _moved(
+    rewriting: Rewriting, node: Node, context: Context, inputs: tuple[str, ...], axis: int
+) -> Node:
+    """`node` over the integers, and the DequantizeLinear after it."""
+    maker = rewriting.producer(node.inputs[0])
+    assert maker is not None
+    dtype = rewriting.scope.context(maker).dtype(0)
+    type_ = replace(context.outputs[0], dtype=dtype)
+    moved = Steps(rewriting, node).typed(node, inputs, type_)
+    attributes = {**maker.attributes, "axis": axis}
+    return replace(maker, inputs=(moved, *maker.inputs[1:]), outputs=node.outputs,
+                   attributes=attributes)  # fmt: skip
+
+
+def multiply_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """A convolution or matrix product of dequantised operands: of the integers, then scaled."""
+    if node.domain or node.op not in ("Conv", "MatMul", "Gemm"):
+        return None
+    left, right = (quantised(rewriting, i) for i in node.inputs[:2])
+    if right is None or right.type.dtype not in BYTES:
+        return None
+    if left is None:
+        return _scale_weights(rewriting, node, context, right)
+    columns = _columns(node, right)
+    if left.type.dtype not in BYTES or not left.is_uniform or not right.is_along(columns):
+        return None
+    if node.op == "Gemm" and node.attributes.get("transA", 0):
+        return None
+    if node.op != "Conv" and min(left.type.rank, right.type.rank) < 2:
+        return None
+    steps = Steps(rewriting, node)
+    scale = (left.scale.reshape(()) * right.scales()).astype(np.float32)
+    sums = _products(steps, left, right)
+    return _finished(steps, context, sums, scale)
+
+
+def _columns(node: Node, right: Quantised) -> int:
+    """The right operand's axis of output channels or columns."""
+    if node.op == "Conv" or node.attributes.get("transB", 0):
+        return 0
+    return right.type.rank - 1
+
+
+def _products(steps: Steps, left: Quantised, right: Quantised) -> str:
+    """The integer product of both, an int32."""
+    node, weights = steps.node, right.source
+    if node.op == "Gemm" and node.attributes.get("transB", 0):
+        array = steps.rewriting.constants.get(weights)
+        if array is None:
+            weights = steps("Transpose", weights, perm=(1, 0))
+        else:
+            weights = steps.rewriting.constant(array.T, weights)
+    zeros = []
+    for operand in (left, right):
+        zero = np.zeros((), operand.type.dtype.numpy) if operand.zero is None else operand.zero
+        flat = zero.reshape(()) if zero.size == 1 else zero.reshape(-1)
+        zeros.append(steps.constant(flat, zero.dtype))
+    if node.op == "Conv":
+        return steps("ConvInteger", left.source, weights, *zeros, **node.attributes)
+    return steps("MatMulInteger", left.source, weights, *zeros)
+
+
+def _finished(steps: Steps, context: Context, sums: str, scale: Array) -> Node:
+    """The scaled sums with the bias: added as integers where it is quantised so, else as floats."""
+    node = steps.node
+    alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
+    rank = context.outputs[0].rank
+    along = (-1,) + (1,) * (rank - 2) if node.op == "Conv" else (-1,)
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    if bias and alpha == beta == 1.0:
+        whole = _integer_bias(steps.rewriting, bias, scale)
+        if whole is not None:
+            shape = along if node.op == "Conv" else whole.shape
+            sums, bias = steps("Add", sums, steps.constant(whole.reshape(shape), np.int32)), ""
+    real = steps("Cast", sums, to=1)
+    factor = steps.constant((scale * np.float32(alpha)).reshape(along if scale.size > 1 else ()))
+    if not bias:
+        return replace(node, op="Mul", inputs=(real, factor), attributes={})
+    scaled = steps("Mul", real, factor)
+    if node.op == "Conv":
+        array = steps.rewriting.constants.get(bias)
+        if array is not None:
+            bias = steps.constant(array.reshape(along))
+        else:
+            bias = steps("Reshape", bias, steps.constant(along, np.int64))
+    elif beta != 1.0:
+        bias = steps("Mul", bias, steps.constant(beta))
+    return replace(node, op="Add", inputs=(scaled, bias), attributes={})
+
+
+def _integer_bias(rewriting: Rewriting, bias: str, scale: Array) -> Array | None:
+    """The integers of a bias that is quantised by the scale of the products."""
+    found = quantised(rewriting, bias)
+    if found is None or found.type.dtype is not DType.int32:
+        return None
+    if found.zero is not None and found.zero.any():
+        return None
+    if not np.allclose(found.scales(), scale, rtol=1e-5, atol=0):
+        return None
+    return rewriting.constants.get(found.source)
+
+
+def _scale_weights(
+    rewriting: Rewriting, node: Node, context: Context, right: Quantised
+) -> Node | None:
+    """A float operand times quantised weights: times their integers, then scaled."""
+    weights = rewriting.constants.get(right.source)
+    columns = _columns(node, right)
+    if weights is None or not right.is_along(columns) or node.op == "Gemm" or weights.ndim < 2:
+        return None
+    if context.dtype(0) != DType.float32 or len(node.inputs) > 2:
+        return None
+    steps = Steps(rewriting, node)
+    shape = [1] * weights.ndim
+    shape[columns] = -1
+    zero = 0 if right.zero is None else right.zero.astype(np.int32).reshape(
+        shape if right.zero.size > 1 else ())  # fmt: skip
+    centred = weights.astype(np.int32) - zero
+    small = np.int8 if centred.min() >= -128 and centred.max() <= 127 else np.int16
+    inputs = (node.inputs[0], steps.constant(centred, small))
+    made = steps.typed(node, inputs, context.outputs[0])
+    along = (-1,) + (1,) * (context.outputs[0].rank - 2) if node.op == "Conv" else (-1,)
+    factor = right.scales().reshape(along if right.scale.size > 1 else ())
+    return replace(node, op="Mul", inputs=(made, steps.constant(factor)), attributes={})
+
+
+def average_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """The mean of dequantised elements is the scaled mean of the integers."""
+    if node.domain or node.op != "AveragePool":
+        return None
+    before = quantised(rewriting, node.inputs[0])
+    if before is None or not before.is_uniform or before.type.dtype not in BYTES:
+        return None
+    if node.attributes.get("count_include_pad", 0) and any(node.attributes.get("pads", ())):
+        return None  # padding is 0, not the zero point
+    steps = Steps(rewriting, node)
+    scale, zero, _ = _parameters(before)
+    mean = steps("AveragePool", before.source, **node.attributes)
+    scaled = steps("Mul", mean, steps.constant(scale))
+    shift = steps.constant(-zero * np.float32(scale))
+    return replace(node, op="Add", inputs=(scaled, shift), attributes={})
+
+
+def sum_map(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """The mean of a whole dequantised map is the scaled sum of the integers."""
+    if node.domain or node.op != "GlobalAveragePool":
+        return None
+    before = quantised(rewriting, node.inputs[0])
+    sizes = [as_int(size) for size in context.shape(0)[2:]]
+    if before is None or not before.is_uniform or before.type.dtype not in BYTES or None in sizes:
+        return None
+    count = prod(size or 0 for size in sizes)
+    steps = Steps(rewriting, node)
+    scale, zero, _ = _parameters(before)
+    axes = steps.constant(range(2, context.rank(0)), np.int64)
+    sums = steps("ReduceSum", steps("Cast", before.source, to=6), axes)
+    centred = steps("Add", sums, steps.constant(-zero * count, np.int32))
+    factor = steps.constant(np.float32(scale) / np.float32(count))
+    return replace(node, op="Mul", inputs=(steps("Cast", centred, to=1), factor), attributes={})
+
+
+def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """A sum of dequantised operands that is quantised again: each is scaled by its quotient, and
+    all zero points are one constant, added first. (As onnxruntime's `QLinearAdd` sums, so that what
+    lies between two steps is rounded alike: once an operand.)
+    """
+    summed = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
+    if summed is None or summed.op != "Add" or summed.domain or node.domain:
+        return None
+    scale, zero = context.constant(1), context.constant(2)
+    operands = [quantised(rewriting, i) for i in summed.inputs]
+    known = [o for o in operands if o is not None and o.is_uniform and o.type.dtype in BYTES]
+    if scale is None or scale.size != 1 or len(known) != len(operands):
+        return None
+    if context.has(2) and zero is None:
+        return None
+    if context.outputs[0].dtype not in BYTES or not rewriting.is_single_use(node.inputs[0]):
+        return None
+    steps = Steps(rewriting, node)
+    # First what only this reads: the kernel that makes it goes on with the sum.
+    known.sort(key=lambda o: rewriting.uses[o.source])
+    factors = [(o.scale / scale).astype(np.float32).reshape(()) for o in known]
+    zeros = (np.float32(_parameters(o)[1]) * f for o, f in zip(known, factors, strict=True))
+    shift = np.float32(0 if zero is None else zero.item()) - sum(zeros, np.float32(0))
+    reach = np.abs(shift) + 255 * sum(np.abs(factors))
+    if not np.isfinite(reach):
+        return None
+    unit = np.ldexp(np.float32(1), np.frexp(reach)[1] - 24)  # sums of its multiples are exact
+    value = steps.constant(shift * _FINE)
+    for operand, factor in zip(known, factors, strict=True):
+        value = _multiply_add(steps, operand.source, factor * _FINE, value, unit * _FINE)
+    value = steps("Mul", value, steps.constant(1 / _FINE))
+    one = steps.constant(np.ones((), np.float32))
+    none = steps.constant(0, context.outputs[0].dtype.numpy)
+    origin = tuple(dict.fromkeys((*summed.origin, *node.origin)))
+    return replace(node, inputs=(value, one, none), origin=origin)
+
+
+def _multiply_add(steps: Steps, source: str, factor: Array, value: str, unit: Array) -> str:
+    """source · factor + value for a `source` of bytes, rounded once, whether there is an fma or not
+    and in whatever order a driver adds.
+
+    The factor is a multiple of `unit` and a rest, the value a whole number and a rest: the products
+    are exact, and so are the sum of the large terms and that of the small ones.
+    """
+    large = np.rint(factor / unit) * unit
+    products = (
+        steps("DequantizeLinear", source, steps.constant(part)) for part in (large, factor - large)
+    )
+    whole = steps("Round", value)
+    terms = zip((whole, steps("Sub", value, whole)), products, strict=True)
+    return steps("Add", *(steps("Add", *pair) for pair in terms))
+
+
+def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """An integer result that is scaled and then quantised is scaled once, by the quotient."""
+    scale = context.constant(1) if node.op == "QuantizeLinear" and not node.domain else None
+    if scale is None or scale.size != 1 or scale.item() == 1:
+        return None
+    if node.attributes.get("block_size", 0) or scale.dtype != np.float32:
+        return None
+    path: list[Node] = []
+    value = node.inputs[0]
+    while (maker := rewriting.producer(value)) is not None and rewriting.is_single_use(value):
+        path.insert(0, maker)
+        if maker.op == "Mul" and not maker.domain:
+            break
+        if maker.domain or maker.op not in (*SCALED, "Add"):
+            return None
+        value = maker.inputs[0]
+    if not path or path[0].op != "Mul" or not _is_integer(rewriting, path[0].inputs[0]):
+        return None
+    by = scale.reshape(())
+    scaled = [_divided(rewriting, step, by) for step in path]
+    if any(step is None for step in scaled):
+        return None
+    value = path[0].inputs[0]
+    steps = Steps(rewriting, node)
+    for step, constants in zip(path, scaled, strict=True):
+        assert constants is not None
+        if step is path[-1] and step.op == "Relu" and _is_lowest(context):
+            continue  # saturation does it
+        value = steps(step.op, value, *constants, **step.attributes)
+    one = steps.constant(np.ones((), np.float32))
+    origin = tuple(dict.fromkeys(o for step in (*path, node) for o in step.origin))
+    return replace(node, inputs=(value, one, *node.inputs[2:]), origin=origin)
+
+
+def _is_lowest(context: Context) -> bool:
+    """True where the zero point of a QuantizeLinear is the lowest number that it stores."""
+    zero = context.constant(2)
+    lowest = np.iinfo(context.outputs[0].dtype.numpy).min
+    return not lowest if zero is None else zero.size == 1 and zero.item() == lowest
+
+
+def _is_integer(rewriting: Rewriting, value: str) -> bool:
+    """True for sums of quantised products, and for means of quantised elements."""
+    maker = rewriting.producer(value)
+    if maker is None or maker.domain or maker.op not in ("Cast", "AveragePool"):
+        return False
+    dtype = rewriting.scope.context(maker).dtype(0)
+    return dtype is DType.int32 or product_type(dtype) is DType.int32
+
+
+def _divided(rewriting: Rewriting, step: Node, by: Array) -> Sequence[str] | None:
+    """The constant operands of one step, divided by a scale; `None` where one is not constant."""
+    if step.op in ("Relu", "LeakyRelu"):
+        return ()
+    names: list[str] = []
+    for value in step.inputs[1:]:
+        array = rewriting.constants.get(value)
+        if value and array is None:
+            return None
+        quotient = None if array is None else np.asarray(array / by, np.float32)
+        names.append("" if quotient is None else rewriting.constant(quotient, value))
+    return names
+
+
+RULES: tuple[Rule, ...] = (
+    cancel_pair,
+    move_integers,
+    move_parts,
+    quantise_parts,
+    multiply_integers,
+    average_integers,
+    sum_map,
+    add_integers,
+    scale_once,
+)

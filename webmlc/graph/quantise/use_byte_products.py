@@ -1,0 +1,196 @@
+"""Quantised products take four channels at once, as CPUs do.
+
+In: a function after layouts. Out: the same meaning; a `webmlc.Conv` or `webmlc.MatMul` of bytes
+with constant weights reads both as int32 words of four channels, and sums their dot products.
+A map's words are a `View` of its bytes, padded to whole words. Those of the weights depend on
+constants only: they are put together once, at load, so that both devices share what is shipped.
+
+    %y = webmlc.Conv(%p, %w)  ->  %v = View(%p)         uint8[n, y, x, 4·i] as int32[n, y, x, i]
+                                  %q = PackBytes(%w)    int32[o/8, ky, kx, i, 8]
+                                  %y = webmlc.Conv(%v, %q)
+
+A depthwise convolution has no channels to sum: it takes four taps of a column at once, whose words
+its kernel puts together.
+
+    %y = webmlc.DepthwiseConv(%p, %w)  ->  %q = PackBytes(%w transposed)   int32[kx, ky/4, c]
+                                           %y = webmlc.DepthwiseConv(%p, %q)
+
+A map of one or two channels gives a word the channels of its neighbours, too (`Neighbours`): four
+taps of a line are one, or two.
+
+Maps of int8 are taken as unsigned, 128 more than they are: Σ x · w = Σ (x + 128) · w - 128 · Σ w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int
+from webmlc.core.simplify import simplify
+from webmlc.graph.ir import Array, Function, Module, Node, TensorType
+from webmlc.graph.ops.layout import BYTES_PER_WORD, column_axis
+from webmlc.graph.ops.windows import Windows
+from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.simplify.simplify_graph import remove_dead_code
+
+_BYTES = (DType.int8, DType.uint8)
+_PRODUCTS = ("Conv", "MatMul", "DepthwiseConv")
+_FEWEST_OUTPUTS = 8
+"""Output channels from which padding a map to whole words pays."""
+
+
+def use_byte_products(module: Module) -> Module:
+    """Rewrite the products of every function.
+
+    needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
+    """
+    functions = {n: remove_dead_code(_Rewrite(f).run()) for n, f in module.functions.items()}
+    return replace(module, functions=functions)
+
+
+@dataclass(slots=True)
+class _Rewrite(FunctionRewriter):
+    """The function being written, and who makes what its pads may start from."""
+
+    def run(self) -> Function:
+        for node in self.source.nodes:
+            if self.is_chosen(node):
+                self.product(node)
+            else:
+                self.nodes.append(node)
+        return self.written()
+
+    def is_chosen(self, node: Node) -> bool:
+        """True for a product of bytes with constant ones whose channels are, or are worth being,
+        whole words.
+        """
+        if node.domain != "webmlc" or node.op not in _PRODUCTS:
+            return False
+        if self.types[node.inputs[0]].dtype not in _BYTES:
+            return False
+        weights = self.constants.get(node.inputs[1])
+        channels = self.types[node.inputs[0]].shape[-1]
+        if weights is None or weights.dtype != np.int8 or as_int(channels) is None:
+            return False
+        if node.op == "DepthwiseConv":
+            return bool(weights.shape[column_axis(weights.ndim - 1)] > 1)
+        if weights.shape[-2] % BYTES_PER_WORD == 0:
+            return True
+        outputs = as_int(self.types[node.outputs[0]].shape[-1]) or 0
+        return node.attributes.get("groups", 1) == 1 and outputs >= _FEWEST_OUTPUTS
+
+    def product(self, node: Node) -> None:
+        """Write one product over words."""
+        data, weights = node.inputs
+        (result,) = node.outputs
+        dtype = self.types[data].dtype
+        is_signed = dtype is DType.int8
+        attributes = {**node.attributes, "bytes": dtype.name}
+        if node.op == "DepthwiseConv":
+            weights = self.columns(weights)
+        elif (span := self.span(node)) > 1:
+            data, weights, attributes["windows"] = self.neighbours(node, span)
+        else:
+            data = self.whole(data, node.origin)
+        packed = f"{weights}.words"
+        if packed not in self.types:  # convolutions may share weights
+            self.emit("PackBytes", (weights,), packed, node.origin, "webmlc")
+        if node.op != "DepthwiseConv":
+            data = self.words(data, node.origin)
+        operands = (data, packed)
+        output = f"{result}.unsigned" if is_signed else result
+        self.emit(node.op, operands, output, node.origin, node.domain, **attributes)
+        if is_signed:
+            shift = self.constant(f"{result}.excess", self.excess(node))
+            self.emit("Sub", (output, shift), result, node.origin)
+
+    def columns(self, weights: str) -> str:
+        """Weights of a depthwise convolution with the taps of a column side by side."""
+        array = self.constants[weights]
+        axis = column_axis(array.ndim - 1)
+        return self.constant(f"{weights}.columns", np.moveaxis(array, axis, -2))
+
+    def excess(self, node: Node) -> Array:
+        """What the products of a signed map come to too high, by output channel."""
+        weights = self.constants[node.inputs[1]]
+        if node.op == "DepthwiseConv":
+            of_channels: Array = weights.sum(tuple(range(weights.ndim - 1)), dtype=np.int32) << 7
+            return of_channels
+        groups = int(node.attributes.get("groups", 1))
+        panels = weights if groups > 1 else weights[np.newaxis]
+        summed = panels.sum(tuple(range(2, panels.ndim - 1)), dtype=np.int32)
+        count = as_int(self.types[node.outputs[0]].shape[-1]) or 0
+        excess: Array = summed.reshape(groups, -1)[:, : count // groups].reshape(-1) << 7
+        return excess
+
+    def span(self, node: Node) -> int:
+        """Pixels whose channels make up a word, where neighbouring taps read them; else 1."""
+        channels: int = self.constants[node.inputs[1]].shape[-2]
+        if node.op != "Conv" or node.attributes["groups"] != 1 or BYTES_PER_WORD % channels:
+            return 1
+        windows: Windows = node.attributes["windows"]
+        if windows.kernel[-1] == 1 or windows.dilations[-1] != 1:
+            return 1
+        return BYTES_PER_WORD // channels
+
+    def neighbours(self, node: Node, span: int) -> tuple[str, str, Windows]:
+        """Map, weights and windows of a convolution whose taps along a line are `span` in one."""
+        data, weights = node.inputs
+        windows: Windows = node.attributes["windows"]
+        taps = -(-windows.kernel[-1] // span)
+        missing = taps * span - windows.kernel[-1]
+        columns = simplify(windows.reaches[-1] + missing - (span - 1))
+        name = f"{data}.neighbours.{windows.kernel[-1]}.{windows.strides[-1]}"
+        if name not in self.types:  # convolutions may share a map
+            wide = self.padded(data, -2, missing, f"{name}.wide", node.origin)
+            shared = {"columns": columns, "span": span}
+            self.emit("Neighbours", (wide,), name, node.origin, "webmlc", **shared)
+        array = self.constants[weights]
+        *outer, _, channels, lanes = array.shape
+        none = np.zeros((*outer, missing, channels, lanes), array.dtype)
+        panels = np.concatenate((array, none), -3).reshape(*outer, taps, span * channels, lanes)
+        seen = replace(
+            windows,
+            inputs=(*windows.inputs[:-1], columns),
+            kernel=(*windows.kernel[:-1], taps),
+            dilations=(*windows.dilations[:-1], span),
+            begins=(*windows.begins[:-1], 0),
+            ends=(*windows.ends[:-1], 0),
+        )
+        return name, self.constant(f"{weights}.{span}", panels), seen
+
+    def whole(self, data: str, origin: tuple[str, ...]) -> str:
+        """The map with as many channels as whole words have."""
+        missing = -(as_int(self.types[data].shape[-1]) or 0) % BYTES_PER_WORD
+        return self.padded(data, -1, missing, f"{data}.whole", origin)
+
+    def padded(self, data: str, axis: int, missing: int, name: str, origin: tuple[str, ...]) -> str:
+        """The map with `missing` elements more along an axis, whose weights are zeros: what already
+        pads it, pads more.
+        """
+        if not missing or name in self.types:
+            return name if missing else data
+        known = self.types[data]
+        pads = np.zeros(2 * known.rank, np.int64)
+        pads[axis] = missing
+        maker = self.makers.get(data)
+        if maker is not None and maker.op == "Pad" and len(maker.inputs) == 3:
+            source, amounts, value = maker.inputs
+            pads = pads + self.constants[amounts]
+        else:
+            source, value = data, self.constant(f"{name}.value", np.zeros((), known.dtype.numpy))
+        operands = (source, self.constant(f"{name}.amounts", pads), value)
+        return self.emit("Pad", operands, name, origin, mode="constant")
+
+    def words(self, data: str, origin: Sequence[str]) -> str:
+        """A view of the map's bytes as words."""
+        known = self.types[data]
+        name = f"{data}.words"
+        if name in self.types:
+            return name
+        shape = (*known.shape[:-1], simplify(known.shape[-1] // BYTES_PER_WORD))
+        return self.view(data, TensorType(DType.int32, shape), name, tuple(origin))

@@ -1,0 +1,65 @@
+"""What a node means: its row of the operator table, applied to this node's types and constants.
+
+The passes after inference, and the lowering to loops, ask here and never look into the table
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from webmlc.core.errors import Unsupported, UnsupportedError
+from webmlc.graph.compute import Tensor
+from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ops.operator import FusionKind, NotSupportedError, Operator, Scope
+from webmlc.graph.rewrite.pieces import PIECES, Piece
+from webmlc.graph.table import OPS
+
+Tensors = tuple[Tensor | None, ...]
+
+MAPS: frozenset[FusionKind] = frozenset({"elementwise", "broadcast"})
+"""Kinds of nodes whose elements each depend on one element of every input."""
+
+
+def row_of(node: Node) -> Operator:
+    """The operator's row; raises `KeyError` for an operator that inference would have reported."""
+    return OPS[node.domain, node.op]
+
+
+def kind_of(node: Node) -> FusionKind:
+    """How the node's outputs depend on its inputs."""
+    return row_of(node).kind
+
+
+def infer_node(
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]
+) -> tuple[TensorType, ...]:
+    """The types of the node's outputs."""
+    with _reported(node):
+        return row_of(node).infer(Scope(types, constants, {}).context(node))
+
+
+def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ...]:
+    """The node's output tensors over its input tensors; `scope` is its function's."""
+    meaning = row_of(node).compute
+    assert meaning is not None, f"{node.op} has no compute; it should have been expanded"
+    with _reported(node):
+        return meaning(scope.context(node), tensors)
+
+
+@contextmanager
+def _reported(node: Node) -> Iterator[None]:
+    """What a row refuses is said of the node."""
+    try:
+        yield
+    except NotSupportedError as error:
+        raise UnsupportedError((Unsupported(node.name, node.op, str(error)),)) from error
+
+
+def pieces_of_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Piece, ...] | None:
+    """The node's one output as parts that are written one after the other, where it has that
+    form; `scope` is its function's.
+    """
+    rule = PIECES.get((node.domain, node.op))
+    return None if rule is None else rule(scope.context(node), tensors)

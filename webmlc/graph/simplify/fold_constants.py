@@ -1,0 +1,93 @@
+"""Nodes whose inputs are all constants, or whose result has no elements, become constants.
+
+needs: types (`infer_shapes`). guarantees: no node has only constant inputs, but those whose result
+would be much larger than what it is made of (such a constant would only grow the package).
+before → after:
+
+    %w2 = Transpose(%w)      →      const %w2
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from webmlc.core.expr import as_int
+from webmlc.graph.infer.evaluate import evaluate_node
+from webmlc.graph.ir import Array, Function, Module, Node, TensorType
+from webmlc.graph.ops.operator import Context, Scope, is_symbolic
+from webmlc.graph.simplify.hand_down_constants import hand_down
+from webmlc.graph.table import OPS
+
+GROWTH = 1 << 16
+"""Bytes by which a folded result may always be larger than its inputs."""
+
+
+def fold_constants(module: Module, keep: frozenset[str] = frozenset()) -> Module:
+    """Fold `main`, then the functions that it runs, with the constants that it hands down; but not
+    operators that are to `keep`.
+    """
+    functions: dict[str, Function] = {}
+    pending = [module.main]
+    while pending:
+        function, inner = hand_down(fold_function(pending.pop(), keep), module)
+        functions[function.name] = function
+        pending += inner
+    return replace(module, functions=functions)
+
+
+def fold_function(function: Function, keep: frozenset[str] = frozenset()) -> Function:
+    """Fold one function, in one walk."""
+    constants: dict[str, Array] = dict(function.constants)
+    base = Scope.of(function)
+    scope = Scope(base.types, constants, base.values)
+    nodes: list[Node] = []
+    for node in function.nodes:
+        context = scope.context(node)
+        if all(_is_empty(type_) for type_ in context.outputs):
+            constants.update(
+                (name, _empty(type_))
+                for name, type_ in zip(filter(None, node.outputs), context.outputs, strict=True)
+            )
+            continue
+        if node.op in keep or not _is_foldable(node, context):
+            nodes.append(node)
+            continue
+        arrays = [_known(context, i) for i in range(len(node.inputs))]
+        results = evaluate_node(OPS[node.domain, node.op], context, arrays, {})
+        constants.update(zip((o for o in node.outputs if o), results, strict=True))
+    return replace(function, nodes=tuple(nodes), constants=constants)
+
+
+def _known(context: Context, index: int) -> Array | None:
+    """The input's array: a constant, or a tensor without elements, which cannot vary."""
+    array = context.constant(index)
+    type_ = context.types[index]
+    return _empty(type_) if array is None and type_ is not None and _is_empty(type_) else array
+
+
+def _is_empty(type_: TensorType) -> bool:
+    return type_.is_empty and type_.static_shape is not None
+
+
+def _empty(type_: TensorType) -> Array:
+    return np.zeros(type_.static_shape or (), type_.dtype.numpy)
+
+
+def _is_foldable(node: Node, context: Context) -> bool:
+    if is_symbolic(node) or OPS[node.domain, node.op].compute is None:  # a symbol counts its trips
+        return False
+    if any(_known(context, i) is None for i, name in enumerate(node.inputs) if name):
+        return False
+    size = 0
+    for type_ in context.outputs:
+        elements = type_.dtype.bytes
+        for dimension in type_.shape:
+            number = as_int(dimension)
+            if number is None:
+                return False
+            elements *= number
+        size += elements
+    given = sum(array.nbytes for array in context.constants if array is not None)
+    return size <= given + GROWTH

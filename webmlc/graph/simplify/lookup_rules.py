@@ -1,0 +1,88 @@
+"""Rules of `simplify_graph` about rows that are looked up in a constant table.
+
+Each is `(rewriting, node, context) -> a better node | None`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from webmlc.graph.ir import Attribute, Node, TensorType
+from webmlc.graph.ops.operator import Context
+from webmlc.graph.ops.shapes import ONE
+from webmlc.graph.rewrite.rewriting import Rewriting
+
+
+def look_up_one_hot(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """A product of rows that are one at an index and zero elsewhere takes rows of the other matrix,
+    or zeros where the index is of none: those before the first and after the last.
+
+        %h = Cast(Equal(%i, [0, 1, ..., n - 1]))
+        %y = MatMul(%h, %w)               ->  %y = Gather([0; %w; 0], Clip(%i + 1, 0, n + 1))
+    """
+    if (node.domain, node.op) != ("", "MatMul"):
+        return None
+    table, hot = context.constant(1), rewriting.producer(node.inputs[0])
+    if table is None or table.ndim != 2 or not bool(np.isfinite(table).all()):
+        return None
+    if hot is not None and (hot.domain, hot.op) == ("", "Cast"):
+        hot = rewriting.producer(hot.inputs[0])
+    index = None if hot is None else _hot_index(rewriting, hot, len(table))
+    if index is None:
+        return None
+    known = rewriting.scope.type_of(index)
+    assert known is not None and hot is not None
+    one, first, last = (
+        rewriting.constant(np.array(number, known.dtype.numpy), index)
+        for number in (1, 0, len(table) + 1)
+    )
+    flat = _emit(rewriting, node, "Reshape", index, shape=context.outputs[0].shape[:-1])
+    row = _emit(rewriting, node, "Clip", _emit(rewriting, node, "Add", flat, one), first, last)
+    rows = rewriting.constant(np.pad(table, ((1, 1), (0, 0))), node.inputs[1])
+    origin = tuple(dict.fromkeys((*hot.origin, *node.origin)))
+    return replace(node, op="Gather", inputs=(rows, row), attributes={"axis": 0}, origin=origin)
+
+
+def _hot_index(rewriting: Rewriting, hot: Node, depth: int) -> str | None:
+    """The integers that say where rows of `depth` elements are one, of a node that makes such rows;
+    those of none are beyond the last, or negative.
+    """
+    made = rewriting.scope.context(hot)
+    if (hot.domain, hot.op) == ("", "Equal"):
+        for here, other in ((0, 1), (1, 0)):
+            steps, index = made.constant(other), made.type(here)
+            if steps is None or not _is_index(index, depth):
+                continue
+            if steps.size == depth == steps.shape[-1] and (steps == np.arange(depth)).all():
+                one = index.rank == made.outputs[0].rank and index.shape[-1] == ONE
+                return hot.inputs[here] if one else None
+    if (hot.domain, hot.op) == ("", "OneHot"):
+        ends, index = made.constant(2), made.type(0)
+        if ends is None or ends.tolist() != [0, 1] or not _is_index(index, depth):
+            return None
+        if made.axis(-1, index.rank + 1) == index.rank:
+            return _from_front(rewriting, hot, depth)
+    return None
+
+
+def _is_index(index: TensorType, depth: int) -> bool:
+    """True for integers that can say which of `depth` rows, and that it is none of them."""
+    return index.dtype.is_integer and depth < index.dtype.limits[1]
+
+
+def _from_front(rewriting: Rewriting, hot: Node, depth: int) -> str:
+    """The indices of a `OneHot` node, those that count from the end counted from the front."""
+    index = hot.inputs[0]
+    known = rewriting.scope.type_of(index)
+    assert known is not None
+    zero, rows = (rewriting.constant(np.array(n, known.dtype.numpy), index) for n in (0, depth))
+    below = _emit(rewriting, hot, "Less", index, zero)
+    return _emit(rewriting, hot, "Where", below, _emit(rewriting, hot, "Add", index, rows), index)
+
+
+def _emit(rewriting: Rewriting, node: Node, op: str, *inputs: str, **attributes: Attribute) -> str:
+    """A value on the way to the node's."""
+    output = rewriting.fresh(node, op)
+    return rewriting.emit(Node(op, inputs, (output,), attributes, origin=node.origin))

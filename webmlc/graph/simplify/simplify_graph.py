@@ -1,0 +1,56 @@
+"""The same function with less in it: identities, views, transposes, common sub-expressions, folded
+batch normalisation and padding, dead code.
+
+needs: types. guarantees: every output is made by a node; every constant is used; every view
+(Reshape, Flatten, Squeeze, Unsqueeze) is a `Reshape` with its shape as an attribute.
+before → after:
+
+    %a = Conv(%x, %w)                              const %w2 = %w · factor, %b2 = ...
+    %b = BatchNormalization(%a, ...)       →       %c = Conv(%x, %w2, %b2)
+    %c = Identity(%b)
+
+One walk in order: a node sees its inputs already simplified, so no rule needs a second round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.rewrite.bound_symbols import BoundSymbols
+from webmlc.graph.rewrite.rewriting import Rewriting
+from webmlc.graph.simplify.simplify_rules import RULES
+
+
+def simplify_graph(module: Module) -> Module:
+    """Simplify every function."""
+    functions = {name: simplify_function(f) for name, f in module.functions.items()}
+    return replace(module, functions=functions)
+
+
+def simplify_function(function: Function) -> Function:
+    """Simplify one function."""
+    live = remove_dead_code(function)
+    rewriting = Rewriting(live)
+    for node in live.nodes:
+        rewriting.add(node, RULES)
+    return remove_dead_code(rewriting.finish())
+
+
+def remove_dead_code(function: Function) -> Function:
+    """Without the nodes and constants that no output needs."""
+    needed = set(function.outputs)
+    bound = BoundSymbols(function)
+    kept: list[Node] = []
+    for node in reversed(function.nodes):
+        if needed.intersection(o for o in node.outputs if o):
+            kept.append(node)
+            needed.update(node.inputs)
+            needed.update(binder.outputs[0] for binder in bound.needed_by(node))
+    made = {o for node in kept for o in node.outputs} | set(function.inputs)
+    return replace(
+        function,
+        nodes=tuple(reversed(kept)),
+        types={name: t for name, t in function.types.items() if name in made},
+        constants={name: a for name, a in function.constants.items() if name in needed},
+    )

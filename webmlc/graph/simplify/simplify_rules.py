@@ -1,0 +1,325 @@
+"""The rules of `simplify_graph`, in the order in which they are tried.
+
+Each is `(rewriting, node, context) -> the value that the node repeats | a better node | None`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from webmlc.core.expr import as_int
+from webmlc.graph.ir import Array, Node
+from webmlc.graph.ops.operator import Context
+from webmlc.graph.ops.shapes import ZERO
+from webmlc.graph.ops.slice import pads_of, slices
+from webmlc.graph.ops.view import permutation
+from webmlc.graph.rewrite.rewriting import Rewriting, Rule
+from webmlc.graph.simplify.lookup_rules import look_up_one_hot
+from webmlc.graph.simplify.rearrangement_rules import (
+    canonical_view,
+    hoist_elementwise,
+    same_type,
+    simplify_transpose,
+    use_channel_shuffle,
+)
+
+SINGLE = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})
+NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
+COMMUTATIVE = frozenset({"Add", "Mul"})
+
+
+def drop_identity(rewriting: Rewriting, node: Node, context: Context) -> str | None:
+    """What returns its first input as it is."""
+    if node.domain or len(node.outputs) != 1 or not node.inputs or not node.inputs[0]:
+        return None
+    unchanged = same_type(context.types[0], context.outputs[0] if context.outputs else None)
+    match node.op:
+        case "Identity":
+            found = True
+        case "Cast" | "CastLike" | "Expand" | "Tile" | "Reshape" | "Flatten" | "Unsqueeze":
+            found = unchanged
+        case "Squeeze":
+            found = unchanged
+        case "Resize" | "Upsample":
+            found = unchanged and context.attribute("coordinate_transformation_mode") not in (
+                "tf_crop_and_resize",
+            )
+        case "Slice":
+            found = unchanged and all(s == ZERO and step == 1 for s, _, step in slices(context))
+        case "Pad":
+            found = unchanged and all(a == ZERO and b == ZERO for a, b in pads_of(context))
+        case "Transpose":
+            axes = permutation(context)
+            found = axes == tuple(range(len(axes)))
+        case "Clip":
+            found = not any(context.has(i) for i in (1, 2)) and not node.attributes
+        case op if op in SINGLE:
+            found = len(node.inputs) == 1
+        case _:
+            found = False
+    return node.inputs[0] if found else None
+
+
+def drop_empty_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """A Concat without the parts that have no elements along its axis."""
+    if node.domain or node.op != "Concat":
+        return None
+    axis = context.axis(0)
+    parts = [name for i, name in enumerate(node.inputs) if context.shape(i)[axis] != ZERO]
+    if not parts or len(parts) == len(node.inputs):
+        return None
+    return replace(node, inputs=tuple(parts))
+
+
+def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | None:
+    """x + 0, x - 0, x · 1, x / 1, x ^ 1, where the constant does not stretch x."""
+    if node.domain or node.op not in NEUTRAL:
+        return None
+    for here, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE else ((0, 1),):
+        array = context.constant(other)
+        if array is None or not same_type(context.types[here], context.outputs[0]):
+            continue
+        if array.size and bool(np.all(array == NEUTRAL[node.op])):
+            return node.inputs[here]
+    return None
+
+
+def split_batch_normalisation(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """Batch normalisation by constants is x · factor + shift; both then fold into what makes x."""
+    if node.domain or node.op != "BatchNormalization":
+        return None
+    arrays = [context.constant(i) for i in range(1, 5)]
+    if any(a is None for a in arrays):
+        return None
+    scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
+    factor = scale / np.sqrt(variance + context.attribute("epsilon", 1e-5))
+    x = context.type(0)
+    shape = (-1,) + (1,) * max(x.rank - 2, 0)
+    like = node.inputs[1]
+
+    def constant(array: Array) -> str:
+        return rewriting.constant(array.reshape(shape).astype(x.dtype.numpy), like)
+
+    scaled = rewriting.fresh(node, "scaled")
+    rewriting.types[scaled] = x
+    product = Node("Mul", (node.inputs[0], constant(factor)), (scaled,), origin=node.origin)
+    folded = fold_into_weights(rewriting, product, rewriting.scope.context(product))
+    name = rewriting.emit(folded or product)
+    shift = constant(bias - mean * factor)
+    return replace(node, op="Add", inputs=(name, shift), attributes={})
+
+
+def fold_into_weights(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """Multiply or add a constant per channel: into the weights or the bias of what makes x."""
+    if node.domain or node.op not in ("Mul", "Add"):
+        return None
+    for here, other in ((0, 1), (1, 0)):
+        array = context.constant(other)
+        maker = rewriting.producer(node.inputs[here])
+        if array is None or maker is None or not rewriting.is_single_use(node.inputs[here]):
+            continue
+        if maker.domain or maker.op not in ("Conv", "ConvTranspose", "Gemm"):
+            continue
+        if not same_type(context.types[here], context.outputs[0]):
+            continue
+        made = rewriting.scope.context(maker)
+        channels = _per_channel(array, made)
+        if channels is not None:
+            folded = _folded(rewriting, maker, made, node.op, channels)
+            if folded is not None:
+                origin = (*maker.origin, *(o for o in node.origin if o not in maker.origin))
+                return replace(folded, outputs=node.outputs, origin=origin)
+    return None
+
+
+def _per_channel(array: Array, made: Context) -> Array | None:
+    """The constant as one number a channel (axis 1), where it is that."""
+    count = as_int(made.outputs[0].shape[1])
+    rank = made.outputs[0].rank
+    if count is None or array.ndim > rank:
+        return None
+    shape = (1,) * (rank - array.ndim) + array.shape
+    if any(n != 1 for d, n in enumerate(shape) if d != 1) or shape[1] not in (1, count):
+        return None
+    return np.broadcast_to(array.astype(np.float64).reshape(-1), (count,))
+
+
+def _folded(
+    rewriting: Rewriting, maker: Node, made: Context, op: str, channels: Array
+) -> Node | None:
+    weights = made.constant(1)
+    if weights is None or weights.dtype not in (np.float32, np.float64):
+        return None
+    bias = made.constant(2)
+    if made.has(2) and bias is None:
+        return None
+    alpha, beta = maker.attributes.get("alpha", 1.0), maker.attributes.get("beta", 1.0)
+    if maker.op == "Gemm" and (alpha != 1.0 or beta != 1.0):
+        return None
+    axis = _channel_axis(maker, made)
+    if axis is None:
+        return None
+    flat = np.zeros(len(channels)) if bias is None else _flat_bias(bias, len(channels))
+    if flat is None:
+        return None
+    inputs = list(maker.inputs[:2])
+    if op == "Mul":
+        shape = [1] * weights.ndim
+        shape[axis] = -1
+        scaled: Any = weights.astype(np.float64) * channels.reshape(shape)
+        inputs[1] = rewriting.constant(scaled.astype(weights.dtype), maker.inputs[1])
+        flat = flat * channels
+    else:
+        flat = flat + channels
+    if op == "Add" or bias is not None:
+        like = maker.inputs[2] if bias is not None else f"{maker.inputs[1]}/bias"
+        inputs.append(rewriting.constant(flat.astype(weights.dtype), like))
+    return replace(maker, inputs=tuple(inputs))
+
+
+def _flat_bias(bias: Array, count: int) -> Array | None:
+    if bias.size not in (1, count) or (bias.ndim == 2 and bias.shape[0] != 1):
+        return None
+    return np.broadcast_to(bias.astype(np.float64).reshape(-1), (count,))
+
+
+def _channel_axis(maker: Node, made: Context) -> int | None:
+    """The weights' axis of output channels."""
+    match maker.op:
+        case "Conv":
+            return 0
+        case "ConvTranspose":
+            return 1 if made.attribute("group", 1) == 1 else None
+    return 0 if made.attribute("transB", 0) else 1
+
+
+def fold_padding(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """Zeros around the input of a convolution become its own padding."""
+    if node.domain or node.op != "Conv":
+        return None
+    pad = rewriting.producer(node.inputs[0])
+    if pad is None or pad.op != "Pad" or pad.domain:
+        return None
+    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    inner = rewriting.scope.context(pad)
+    if inner.attribute("mode", "constant") != "constant" or not _pads_zero(inner):
+        return None
+    rank = inner.rank(0)
+    amounts = [(as_int(a), as_int(b)) for a, b in pads_of(inner)]
+    if any(a is None or b is None or a < 0 or b < 0 for a, b in amounts):
+        return None
+    if any(amounts[d] != (0, 0) for d in (0, 1)):
+        return None
+    own: Any = node.attributes.get("pads")
+    if own is None or node.attributes.get("auto_pad") == "VALID":
+        own = (0,) * (2 * (rank - 2))
+    extra = [a for a, _ in amounts[2:]] + [b for _, b in amounts[2:]]
+    attributes = {k: v for k, v in node.attributes.items() if k != "auto_pad"}
+    attributes["pads"] = tuple(int(p) + int(q or 0) for p, q in zip(own, extra, strict=True))
+    return replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes)
+
+
+def _pads_zero(context: Context) -> bool:
+    if context.has(2):
+        fill = context.constant(2)
+        return fill is not None and not fill.any()
+    return not context.attribute("value", 0)
+
+
+def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """(x + a) + b is x + (a + b); so are products; (x + a) · b is x · b + a · b."""
+    if node.domain or node.op not in ("Add", "Mul") or not context.dtype(0).is_float:
+        return None
+    for here, other in ((0, 1), (1, 0)):
+        outer = context.constant(other)
+        inner = rewriting.producer(node.inputs[here])
+        if outer is None or inner is None or inner.op not in ("Add", "Mul") or inner.domain:
+            continue
+        if not rewriting.is_single_use(node.inputs[here]):
+            continue
+        made = rewriting.scope.context(inner)
+        for x, c in ((0, 1), (1, 0)):
+            constant = made.constant(c)
+            if constant is None or not same_type(made.types[x], context.outputs[0]):
+                continue
+            wide = np.float64 if outer.dtype != np.float64 else np.longdouble
+            a: Any = constant.astype(wide)
+            b: Any = outer.astype(wide)
+            if node.op == inner.op:
+                merged = a + b if node.op == "Add" else a * b
+                name = rewriting.constant(merged.astype(outer.dtype), inner.inputs[c])
+                return replace(node, inputs=(inner.inputs[x], name))
+            if node.op == "Mul":
+                scaled = rewriting.fresh(node, "scaled")
+                rewriting.types[scaled] = context.outputs[0]
+                factors = (inner.inputs[x], node.inputs[other])
+                name = _emit_product(rewriting, factors, scaled, inner.origin)
+                shift = rewriting.constant((a * b).astype(outer.dtype), inner.inputs[c])
+                return replace(node, op="Add", inputs=(name, shift))
+    return None
+
+
+def _emit_product(
+    rewriting: Rewriting, factors: tuple[str, str], output: str, origin: tuple[str, ...]
+) -> str:
+    """Emit a product by a constant, merged with the constants that make its other factor."""
+    product = Node("Mul", factors, (output,), origin=origin)
+    again = merge_constants(rewriting, product, rewriting.scope.context(product))
+    return rewriting.emit(again or product)
+
+
+def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
+    """a · tanh(x) + a is 2a · sigmoid(2x): half the work, and it keeps what the sum cancels."""
+    if node.domain or node.op != "Add":
+        return None
+    for here, other in ((0, 1), (1, 0)):
+        value, shift = node.inputs[here], context.constant(other)
+        if shift is None or not same_type(context.types[here], context.outputs[0]):
+            continue
+        tanh, factor = _without_factor(rewriting, value)
+        maker = rewriting.producer(tanh)
+        if maker is None or maker.domain or maker.op != "Tanh" or not bool(np.all(shift == factor)):
+            continue
+        if not all(map(rewriting.is_single_use, (value, tanh))):
+            continue
+        two = rewriting.constant(np.array(2, shift.dtype), tanh)
+        doubled, sigmoid = (rewriting.fresh(node, what) for what in ("doubled", "sigmoid"))
+        rewriting.types[doubled] = rewriting.types[sigmoid] = context.outputs[0]
+        name = _emit_product(rewriting, (maker.inputs[0], two), doubled, maker.origin)
+        name = rewriting.emit(Node("Sigmoid", (name,), (sigmoid,), origin=maker.origin))
+        scale = rewriting.constant(shift + shift, node.inputs[other])
+        return replace(node, op="Mul", inputs=(name, scale))
+    return None
+
+
+def _without_factor(rewriting: Rewriting, value: str) -> tuple[str, Array]:
+    """What is multiplied by a constant, and that constant: 1 of what is no such product."""
+    maker = rewriting.producer(value)
+    if maker is not None and (maker.domain, maker.op) == ("", "Mul"):
+        made = rewriting.scope.context(maker)
+        for here, other in ((0, 1), (1, 0)):
+            factor = made.constant(other)
+            if factor is not None and factor.size == 1:
+                return maker.inputs[here], factor
+    return value, np.ones(())
+
+
+RULES: tuple[Rule, ...] = (
+    drop_empty_parts,
+    drop_identity,
+    drop_neutral,
+    canonical_view,
+    simplify_transpose,
+    use_channel_shuffle,
+    look_up_one_hot,
+    hoist_elementwise,
+    split_batch_normalisation,
+    fold_into_weights,
+    use_sigmoid,
+    merge_constants,
+    fold_padding,
+)
