@@ -28,7 +28,7 @@ from direct_flops import direct_flops
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from webmlc.compile import Target, compile_model
+from webmlc.compile import TargetName, compile_model
 from webmlc.package.step_work import step_work
 from webmlc.package.write import write_package
 
@@ -206,7 +206,7 @@ def read_arrays(folder: Path, side: str) -> Arrays:
     }
 
 
-def prepare(model: str, out: Path, target: Target, dims: Mapping[str, int]) -> Ready:
+def prepare(model: str, out: Path, target: TargetName, dims: Mapping[str, int]) -> Ready:
     """Make the model's folder. Raises FileNotFoundError when the model is not to be had."""
     source = source_of(model)
     folder = out / name_of(model)

@@ -28,9 +28,9 @@ import onnx
 import webmlc
 from tests.graph.test_rows import make_input, make_model
 from webmlc.core.errors import WebmlcError
+from webmlc.core.machine import Device
 from webmlc.graph.ops.operator import Case
 from webmlc.graph.table import OPS
-from webmlc.package.manifest import Device
 
 MOST_ELEMENTS = 1 << 20
 """Elements of the largest input that are not exceeded: of a linear operator, a millisecond."""

@@ -17,12 +17,12 @@ import numpy as np
 
 from tests.target.conftest import run_module
 from tests.target.webgpu.gpu import run_on_gpu
-from webmlc.core.machine import WASM_MACHINES, WEBGPU
+from webmlc.core.machine import WASM_MACHINES, WEBGPU, Features
 from webmlc.core.rewrite import evaluate
 from webmlc.loops.interp import run as interpret
 from webmlc.loops.ir import LoopFunction
-from webmlc.target.lower import lower
-from webmlc.target.wasm.emit_module import Features, Step, emit_module
+from webmlc.target.targets import lower
+from webmlc.target.wasm.emit_module import Step, emit_module
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]

@@ -33,14 +33,14 @@ from onnx import (
     numpy_helper,
 )
 
-from webmlc.compile import Target, compile_model
+from webmlc.compile import TargetName, compile_model
 from webmlc.core.errors import UserError
 from webmlc.package.write import write_package
 
 OPSET = 18
 WIDTH = 4
 """Elements of most tensors."""
-TARGETS: tuple[Target, ...] = ("wasm", "webgpu", "both")
+TARGETS: tuple[TargetName, ...] = ("wasm", "webgpu", "both")
 ONCE, HERE = "--once", "--here"
 """Words of the command line: one size only; in this process, without limits."""
 SECONDS, GIGABYTES = 60, 6
@@ -371,7 +371,7 @@ MODELS: dict[str, tuple[Make, int]] = {
 """How each model is made, and the smallest size the script builds it at."""
 
 
-def measure(name: str, n: int, target: Target = "wasm") -> str:
+def measure(name: str, n: int, target: TargetName = "wasm") -> str:
     """Build a model in this process; the seconds and megabytes that it took, or why it failed."""
     model = MODELS[name][0](n)
     begin = time.process_time()
@@ -413,7 +413,7 @@ def main(arguments: Sequence[str]) -> None:
     """See the module's docstring."""
     names = [a for a in arguments if a in MODELS] or list(MODELS)
     sizes = [int(a) for a in arguments if a.isdigit()]
-    targets: list[Target] = [t for t in TARGETS if t in arguments] or ["wasm"]
+    targets: list[TargetName] = [t for t in TARGETS if t in arguments] or ["wasm"]
     if HERE in arguments:
         print(measure(names[0], sizes[0], targets[0]))
         return

@@ -13,7 +13,8 @@ import wasmtime
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Var, const
-from webmlc.package.manifest import Buffer, Device, Manifest, Port, Step, Symbol
+from webmlc.core.machine import Device
+from webmlc.package.manifest import Buffer, Manifest, Port, Step, Symbol
 from webmlc.package.write import Parts, ProgramParts, write_package
 
 N = Var("n")

@@ -11,13 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import webmlc
-from webmlc import compile as pipeline
 from webmlc.core.errors import UserError
 from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.graph.fuse.fuse import FusionLimits
 from webmlc.host.webgpu import WebGpuExecutor
 from webmlc.package.manifest import Manifest
+from webmlc.target.targets import TARGETS
+from webmlc.target.webgpu.target import webgpu_target
 
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
 
@@ -63,7 +64,7 @@ def test_an_embedding_of_154_mb_runs_on_default_limits(tmp_path: Path) -> None:
 def test_kernels_read_a_constant_in_parts(tmp_path: Path, dtype: type, parts: int) -> None:
     table = np.random.default_rng(1).integers(-100, 100, (41, 6)).astype(dtype)
     limits = FusionLimits(buffers=MAX_BINDINGS, binding_bytes=-(-41 // parts) * table[0].nbytes)
-    with patch.dict(pipeline.FUSION_LIMITS, webgpu=limits):
+    with patch.dict(TARGETS, webgpu=webgpu_target(limits)):
         manifest = webmlc.build(embedding(table), tmp_path, target="webgpu")
     assert len(bound_bytes(manifest)) == parts
     ids = np.arange(-41, 41)
@@ -75,7 +76,7 @@ def test_a_constant_of_more_parts_than_a_kernel_binds_is_read_on_the_cpu(tmp_pat
     table = np.arange(41 * 6, dtype=np.float32).reshape(41, 6)
     limits = FusionLimits(buffers=MAX_BINDINGS, binding_bytes=4 * table[0].nbytes)
     with (
-        patch.dict(pipeline.FUSION_LIMITS, webgpu=limits),
+        patch.dict(TARGETS, webgpu=webgpu_target(limits)),
         patch("webmlc.loops.gpu_form.MAX_BINDING_BYTES", limits.binding_bytes),
     ):
         manifest = webmlc.build(embedding(table), tmp_path, target="webgpu")

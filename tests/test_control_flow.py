@@ -14,8 +14,9 @@ import pytest
 import webmlc
 from tests.against_onnxruntime import Device, check, parse
 from webmlc.core.errors import InputError
-from webmlc.core.machine import WASM_MACHINES
 from webmlc.host.load import load
+from webmlc.target.targets import TARGETS
+from webmlc.target.wasm.target import WASM
 
 RNG = np.random.default_rng(0)
 
@@ -276,8 +277,9 @@ def test_no_thread_writes_over_a_condition_that_another_has_yet_to_read(tmp_path
             x = Where (m, w, w)
             y = If (c) <then_branch = t () => (float[9,8] o) { o = Neg (w) },
                         else_branch = e () => (float[9,8] p) { p = Relu (w) }> }"""
-    shared = replace(WASM_MACHINES["simd128"], parallel_operations=0)
-    with patch("webmlc.compile.WASM_MACHINES", {**WASM_MACHINES, "simd128": shared}):
+    shared = replace(WASM.variants["simd128"], parallel_operations=0)
+    variants = {**WASM.variants, "simd128": shared}
+    with patch.dict(TARGETS, wasm=replace(WASM, variants=variants)):
         webmlc.build(onnx.parser.parse_model(text), tmp_path, target="wasm")
     model = load(tmp_path, "wasm", 2, "simd128")
     for condition in [True, False] * 20:

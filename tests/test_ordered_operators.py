@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 import webmlc
-from webmlc.package.manifest import Device
+from webmlc.core.machine import Device
 
 RNG = np.random.default_rng(0)
 SIZES = [0, 1, 2, 255, 256, 257, 5000, 70_001]

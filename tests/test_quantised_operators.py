@@ -11,10 +11,10 @@ import pytest
 
 import webmlc
 from tests.graph.test_rows import make_model
+from webmlc.core.machine import Device
 from webmlc.graph.ops.microsoft import quantised
 from webmlc.graph.ops.operator import Case
 from webmlc.host.load import load
-from webmlc.package.manifest import Device
 
 DEVICES: tuple[Device, ...] = ("wasm", "webgpu")
 

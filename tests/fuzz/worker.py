@@ -112,14 +112,16 @@ def build_and_run(model: onnx.ModelProto, feeds: dict[str, Array], device: Devic
     """Build a package and run it in every configuration of the device."""
     from webmlc.compile import build
     from webmlc.core.errors import UnsupportedError
-    from webmlc.core.machine import WASM_MACHINES
     from webmlc.host.load import load
+    from webmlc.target.targets import TARGETS
+    from webmlc.target.wasm.target import WASM
 
     results: dict[str, dict[str, Array]] = {}
-    shared = replace(WASM_MACHINES["simd128"], parallel_operations=0)
+    shared = replace(WASM.variants["simd128"], parallel_operations=0)
+    variants = {**WASM.variants, "simd128": shared}
     try:
         with (
-            patch("webmlc.compile.WASM_MACHINES", {**WASM_MACHINES, "simd128": shared}),
+            patch.dict(TARGETS, wasm=replace(WASM, variants=variants)),
             tempfile.TemporaryDirectory(prefix="webmlc-fuzz-") as folder,
         ):
             build(model, folder, target=device)

@@ -16,6 +16,7 @@ import webmlc
 from tests.graph.graphs import parsed
 from tests.graph.quantised import SHAPE, quantised_cnn
 from webmlc.core.dtypes import DType
+from webmlc.core.machine import Features
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.infer.infer_shapes import infer_shapes
@@ -26,7 +27,7 @@ from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compu
 from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
-from webmlc.host.load import Features, load
+from webmlc.host.load import load
 
 
 def in_integers(model: onnx.ModelProto) -> Module:

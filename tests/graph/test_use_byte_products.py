@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from webmlc.core.machine import DOT, RELAXED, SIMD128, Machine
+from webmlc.core.machine import DOT, RELAXED, SIMD128, Features, Machine
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.infer.evaluate_module import evaluate_module
@@ -15,12 +15,13 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.quantise.use_byte_products import use_byte_products
+from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.analysis import multiplies_bytes
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.target.lower import lower
-from webmlc.target.wasm.emit_module import Features, print_function
+from webmlc.target.targets import lower
+from webmlc.target.wasm.emit_module import print_function
 
 MAPS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 
@@ -117,7 +118,7 @@ def test_groups_of_broken_words_and_few_outputs_stay() -> None:
 def inner_loop(machine: Machine, features: Features) -> str:
     """The innermost loop of the WAT of a pointwise convolution."""
     made = use_byte_products(product("ConvInteger", "uint8", (1, 64, 6, 4), (16, 64, 1, 1)))
-    kernels = lower_module(fuse(made, FusionLimits()), "wasm").kernels
+    kernels = lower_module(fuse(made, FusionLimits()), CPU_FORM).kernels
     (kernel,) = [k for k in kernels.values() if multiplies_bytes(k)]
     scheduled = schedule_kernel(name_dimensions(kernel).function, machine).function
     text = print_function(lower(scheduled, machine), "kernel", features).text

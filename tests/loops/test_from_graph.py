@@ -10,16 +10,16 @@ import pytest
 from tests.graph.graphs import module, zeros
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.layout.choose_layouts import choose_layouts
-from webmlc.loops.from_graph import Device
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction, blocks
+from webmlc.loops.kernel_form import CPU_FORM, GPU_FORM, KernelForm
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.text import print_function
 from webmlc.loops.verify import verify
 
 
-def kernels(text: str, device: Device = "wasm") -> dict[str, LoopFunction]:
-    lowered = lower_module(fuse(choose_layouts(module(text))), device)
+def kernels(text: str, form: KernelForm = CPU_FORM) -> dict[str, LoopFunction]:
+    lowered = lower_module(fuse(choose_layouts(module(text))), form)
     for kernel in lowered.kernels.values():
         verify(kernel)
     return dict(lowered.kernels)
@@ -88,7 +88,7 @@ def test_pads_and_concats_write_disjoint_pieces_that_cover_the_output() -> None:
         run(kernel, {**inputs, "out0": written}, {})
         assert np.array_equal(written, expected[name])
         assert len(list(blocks(kernel.body))) > 1
-    for kernel in kernels(text, "webgpu").values():  # one dispatch: no block may wait for another
+    for kernel in kernels(text, GPU_FORM).values():  # one dispatch: no block may wait for another
         assert len(list(blocks(kernel.body))) == 1
 
 
@@ -132,12 +132,12 @@ def test_dear_values_are_stored_for_the_stages_that_share_them() -> None:
     text = "g (float[4,16] x) => (float[4,16] y) { y = Softmax <axis = -1> (x) }"
     names = [b.name for b in next(iter(kernels(text).values())).allocations]
     assert len(names) == 3  # the maximum, the exponentials, their sum
-    assert len(next(iter(kernels(text, "webgpu").values())).allocations) == 2
+    assert len(next(iter(kernels(text, GPU_FORM).values())).allocations) == 2
 
 
 def test_what_only_a_cpu_can_hold_stays_there() -> None:
     text = "g (double[4] x, int64[4] f) => (double[4] y, int64[4] z) { y = Neg(x) z = Neg(f) }"
-    made = lower_module(fuse(choose_layouts(module(text))), "webgpu")
+    made = lower_module(fuse(choose_layouts(module(text))), GPU_FORM)
     places = {n.outputs[0]: n.attributes["device"] for n in made.main.nodes}
     assert places == {"y": "wasm", "z": "webgpu"}
     reasons = {n.outputs[0]: n.attributes.get("reason") for n in made.main.nodes}

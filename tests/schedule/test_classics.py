@@ -24,7 +24,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function, print_function
 from webmlc.loops.verify import verify
 from webmlc.schedule.schedule import Schedule, replay
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 
 VECTOR_ADD = """\
 @T.kernel

@@ -10,7 +10,7 @@ from webmlc.core.machine import WEBGPU
 from webmlc.loops.text import parse_function
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.schedule import Schedule
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 
 CENTRED = parse_function("""\
 @T.kernel

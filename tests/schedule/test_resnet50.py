@@ -9,8 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from webmlc.compile import FUSION_LIMITS
-from webmlc.core.machine import RELAXED, SIMD128, WEBGPU, Machine
+from webmlc.core.machine import RELAXED, SIMD128, WEBGPU, Device, Machine
 from webmlc.frontend.read_model import read_model
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.infer.infer_shapes import infer_shapes
@@ -20,13 +19,13 @@ from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.kernel_form import CPU_FORM, GPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.text import parse_function, print_function
 from webmlc.loops.verify import verify
-from webmlc.package.manifest import Device
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.schedule.schedule import replay
-from webmlc.target.lower import lower
+from webmlc.target.targets import TARGETS, lower
 
 MODEL = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
 LOWERED_EVERY = 8  # lowering takes most of the time, and its text has few constructs
@@ -39,7 +38,8 @@ def graph() -> Module:
 
 
 def kernels(device: Device) -> dict[str, LoopFunction]:
-    return dict(lower_module(fuse(graph(), FUSION_LIMITS[device]), device).kernels)
+    form = GPU_FORM if device == "webgpu" else CPU_FORM
+    return dict(lower_module(fuse(graph(), TARGETS[device].limits), form).kernels)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import pytest
 import wasmtime
 from wasmtime import _ffi as ffi
 
+from webmlc.core.machine import Features
 from webmlc.loops.ir import LoopFunction
-from webmlc.target.wasm.emit_module import SLOTS, Features, Module, Step, emit_module
+from webmlc.target.wasm.emit_module import SLOTS, Module, Step, emit_module
 from webmlc.target.wasm.threads import RUNNING
 
 PAGE = 65536

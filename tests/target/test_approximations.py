@@ -17,7 +17,7 @@ from webmlc.core.machine import RELAXED
 from webmlc.core.rewrite import rewrite
 from webmlc.graph.ops.elementwise import sigmoid
 from webmlc.loops.ir import Buffer, For, LoopFunction, Store, map_expressions
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import print_function
 
 COUNT = 1 << 16

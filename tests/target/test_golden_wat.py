@@ -13,7 +13,7 @@ import pytest
 
 from tests.target.programs import PROGRAMS, gemm
 from webmlc.core.machine import RELAXED
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import Step, emit_module, print_function
 

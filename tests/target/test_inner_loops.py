@@ -16,7 +16,7 @@ import pytest
 from tests.schedule.rules import kernels
 from webmlc.core.machine import RELAXED
 from webmlc.schedule.rules import choose_rule
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import Step, emit_module
 
 GOLDEN = Path(__file__).parent / "golden"

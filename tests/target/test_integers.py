@@ -13,7 +13,7 @@ from webmlc.core.expr import Expr, Var, call, const
 from webmlc.core.machine import RELAXED, WEBGPU
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Buffer, For, LoopFunction, Store
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import print_function
 
 INTEGERS = [d for d in DType if d.is_integer and d.bits >= 8]

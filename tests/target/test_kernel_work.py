@@ -15,7 +15,7 @@ from webmlc.loops.count_work import count_work
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.kernel_work import Kernel, kernel_work
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 
 S = k.S
 WRITTEN_ONCE: dict[str, tuple[LoopFunction, dict[str, int]]] = {

@@ -20,10 +20,10 @@ from webmlc.target.expand_vectors import expand_vectors
 from webmlc.target.flatten_buffers import flatten_buffers
 from webmlc.target.hoist_invariants import hoist_invariants
 from webmlc.target.legalise_types import legalise_types
-from webmlc.target.lower import lower
 from webmlc.target.lower_blocks import lower_blocks
 from webmlc.target.registers import register_lanes
 from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.targets import lower
 from webmlc.target.unroll_loops import unroll_loops
 from webmlc.target.wasm.legalise import legalise
 from webmlc.target.wasm.legalise_division import legalise_division

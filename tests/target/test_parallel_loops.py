@@ -20,7 +20,7 @@ from tests.target.conftest import PAGE, SharedMemory, engine
 from tests.target.programs import PROGRAMS, gemm
 from webmlc.core.machine import RELAXED
 from webmlc.loops.text import parse_function
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import SLOTS, Step, emit_module, print_function
 from webmlc.target.wasm.printer import names_taken
 from webmlc.target.wasm.threads import AWAKE, DONE, OFFER, RUNNING

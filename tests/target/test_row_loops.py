@@ -19,7 +19,7 @@ from tests.schedule.rules import kernels
 from webmlc.core.machine import RELAXED
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import choose_rule
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import print_function
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -11,8 +11,8 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Cast, Expr, Var, call, const
 from webmlc.core.machine import WASM_MACHINES
 from webmlc.loops.ir import Buffer, For, LoopFunction, Store
-from webmlc.target.lower import lower
 from webmlc.target.small_types import SMALL_FLOATS, SMALL_INTEGERS, TINY_INTEGERS
+from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import emit_module
 
 SMALL = sorted(SMALL_FLOATS | SMALL_INTEGERS)

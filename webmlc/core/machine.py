@@ -10,11 +10,15 @@ machines:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-MachineName = Literal["wasm", "webgpu"]
-WasmVariant = Literal["dot", "relaxed", "simd128"]
+Device = Literal["wasm", "webgpu"]
+"""What runs a kernel: the CPU, through WebAssembly, or the GPU, through WebGPU."""
+
+Features = Literal["dot", "relaxed", "simd128"]
+"""The feature sets of WebAssembly modules."""
 
 ADDRESSABLE_BYTES = 1 << 32
 """What a 32-bit WebAssembly memory can hold."""
@@ -57,7 +61,7 @@ class Machine:
     contractions through, 0 where registers alone are faster (software adapters).
     """
 
-    name: MachineName
+    device: Device
     features: frozenset[str]
     lanes: int
     vector_registers: int
@@ -71,7 +75,7 @@ class Machine:
 
 
 RELAXED = Machine(
-    name="wasm",
+    device="wasm",
     features=frozenset({"relaxed"}),
     lanes=4,
     vector_registers=15,
@@ -84,7 +88,7 @@ RELAXED = Machine(
 """WebAssembly with relaxed SIMD: one instruction multiplies and adds."""
 
 SIMD128 = Machine(
-    name="wasm",
+    device="wasm",
     features=frozenset(),
     lanes=4,
     vector_registers=15,
@@ -101,13 +105,13 @@ DOT = replace(RELAXED, features=RELAXED.features | {"dot"})
 eight bits, taken as unsigned (x86 with VNNI). The specification leaves that open: hosts try it out.
 """
 
-WASM_MACHINES: dict[WasmVariant, Machine] = {"dot": DOT, "relaxed": RELAXED, "simd128": SIMD128}
+WASM_MACHINES: Mapping[str, Machine] = {"dot": DOT, "relaxed": RELAXED, "simd128": SIMD128}
 """The modules of a package, by the feature name in their file names; `dot` where there is anything
 to gain.
 """
 
 WEBGPU = Machine(
-    name="webgpu",
+    device="webgpu",
     features=frozenset(),
     lanes=4,
     vector_registers=64,  # drivers keep what they can in registers: nothing is worth recomputing

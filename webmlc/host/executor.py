@@ -12,8 +12,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
+from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size
-from webmlc.package.manifest import Control, Device, Manifest, Program, Run
+from webmlc.package.manifest import Control, Manifest, Program, Run
 
 Array = NDArray[Any]
 Names = Sequence[str]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import AdapterError, InputError, PackageError, UserError, WebmlcError
+from webmlc.core.machine import Device, Features
 from webmlc.host.bind import (
     bind,
     bind_from_memory,
@@ -28,13 +29,12 @@ from webmlc.host.bind import (
 from webmlc.host.executor import Executor, Loaded
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
-from webmlc.package.manifest import MANIFEST, Bind, Device, Manifest, Port, Run
+from webmlc.package.manifest import MANIFEST, Bind, Manifest, Port, Run
 from webmlc.package.manifest_json import from_json
 from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights
 
 Array = NDArray[Any]
-Features = Literal["dot", "relaxed", "simd128"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from webmlc.core.machine import Device
 from webmlc.host.load import read_manifest
-from webmlc.package.manifest import Device, Manifest, Program
+from webmlc.package.manifest import Manifest, Program
 
 _RUNTIME = (".js", ".html", ".css")
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import count
 from operator import and_
-from typing import Literal
 
 import numpy as np
 
@@ -56,8 +55,7 @@ from webmlc.loops.ir import (
     stores,
     walk_statements,
 )
-
-Device = Literal["wasm", "webgpu"]
+from webmlc.loops.kernel_form import CPU_FORM, KernelForm
 
 _DEAR = 4
 """Scalar operators of this cost or more are not computed twice."""
@@ -74,7 +72,7 @@ class Lowered:
     inputs: tuple[str, ...]
 
 
-def from_graph(body: Function, name: str, device: Device = "wasm") -> Lowered:
+def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowered:
     """Lower one fused function.
 
     Parameters are `in0, in1, ...` (the inputs that are read at run time, in order) then `out0,
@@ -84,7 +82,7 @@ def from_graph(body: Function, name: str, device: Device = "wasm") -> Lowered:
     that several stages read are stored; a GPU dispatch cannot wait for all its threads between
     blocks, so there all are computed where they are read.
     """
-    return _Lowering(body, name, device).run()
+    return _Lowering(body, name, form).run()
 
 
 @dataclass(slots=True)
@@ -93,7 +91,7 @@ class _Lowering:
 
     body: Function
     name: str
-    device: Device
+    form: KernelForm
     tensors: dict[str, Tensor] = field(default_factory=dict)
     buffers: dict[Tensor, Buffer] = field(default_factory=dict)
     stage_names: dict[Tensor, str] = field(default_factory=dict)
@@ -146,7 +144,7 @@ class _Lowering:
         scope = Scope.of(self.body)
         for node in self.body.nodes:
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
-            output, in_parts = node.outputs[0], self.device == "wasm" or node.op == "Put"
+            output, in_parts = node.outputs[0], self.form.runs_blocks_in_order or node.op == "Put"
             parts = pieces_of_node(node, scope, inputs) if in_parts else None
             if parts is not None:
                 inside = pieces.get(node.inputs[0], ()) if node.op == "Put" else ()
@@ -204,7 +202,9 @@ class _Lowering:
         """
         if isinstance(tensor.body, Reduction | Scatter) or tensor.kept:
             return True
-        if tensor.body is None or self.device == "webgpu" or not _is_dear(tensor.body):
+        if not self.form.runs_blocks_in_order:
+            return False
+        if tensor.body is None or not _is_dear(tensor.body):
             return False
         users = readers.get(tensor, [])
         reductions = [u.body for u in users if isinstance(u.body, Reduction)]
@@ -260,7 +260,7 @@ class _Lowering:
         Its axes are reduce axes, for they run in order; a GPU runs those side by side of which only
         equal targets would tell the order.
         """
-        in_order = self.device == "wasm" or updates.is_ordered
+        in_order = self.form.runs_blocks_in_order or updates.is_ordered
         slices = updates.slices if in_order else (*updates.slices, *updates.axes)
         nest = _Nest(name, slices, updates.axes if in_order else ())
         self.buffers[updates.state] = buffer

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from webmlc.graph.ir import Attribute, Function, Node
-from webmlc.loops.from_graph import Device, Lowered, from_graph
-from webmlc.loops.gpu_form import gpu_obstacle
+from webmlc.loops.from_graph import Lowered, from_graph
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.kernel_form import KernelForm
 
 
 @dataclass(slots=True)
@@ -23,14 +23,14 @@ class Kernels:
     by_key: dict[tuple[LoopFunction, tuple[str, ...]], str] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
 
-    def call(self, node: Node, device: Device, reason: str | None = None) -> Node:
+    def call(self, node: Node, form: KernelForm, reason: str | None = None) -> Node:
         """The call of a fused node's kernel; `reason` says why it is not on the GPU."""
         body = node.attributes["body"]
         assert isinstance(body, Function)
-        lowered, place, obstacle = lower_body(body, device)
+        lowered, place, obstacle = lower_body(body, form)
         inputs = zip(lowered.function.params, lowered.inputs, strict=False)
         constants = tuple(buffer.name for buffer, value in inputs if value in self.constants)
-        key = (lowered.function.key(), constants if place == "webgpu" else ())
+        key = (lowered.function.key(), constants if place.binds_constants_apart else ())
         if key not in self.by_key:
             count = self.used.get(body.name, 0)
             self.used[body.name] = count + 1
@@ -39,7 +39,7 @@ class Kernels:
             self.by_key[key] = name
         attributes: dict[str, Attribute] = {
             "kernel": self.by_key[key],
-            "device": place,
+            "device": place.device,
             "constants": constants,
         }
         if (why := obstacle or reason) is not None:
@@ -47,10 +47,11 @@ class Kernels:
         return Node("call_kernel", lowered.inputs, node.outputs, attributes, "webmlc", node.origin)
 
 
-def lower_body(body: Function, device: Device) -> tuple[Lowered, Device, str | None]:
-    """The kernel, where it runs, and why it does not run on the GPU that was asked for."""
-    lowered = from_graph(body, body.name, device)
-    reason = gpu_obstacle(lowered.function) if device == "webgpu" else None
-    if reason is not None:
-        return from_graph(body, body.name, "wasm"), "wasm", reason
-    return lowered, device, None
+def lower_body(body: Function, form: KernelForm) -> tuple[Lowered, KernelForm, str | None]:
+    """The kernel, the form that it got, and why that is not the one that was asked for."""
+    lowered = from_graph(body, body.name, form)
+    reason = form.obstacle(lowered.function)
+    if reason is None:
+        return lowered, form, None
+    assert form.fallback is not None, reason
+    return from_graph(body, body.name, form.fallback), form.fallback, reason

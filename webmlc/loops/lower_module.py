@@ -1,10 +1,10 @@
 """Every `fused` node of a module becomes a kernel and a `call_kernel`.
 
-In: a fused module and a target device. Out: the module with `kernels` (naive loop functions, equal
-ones once) and functions of `call_kernel` nodes (attributes `kernel`, `device`, and `constants`,
-the parameters that hold constants: a GPU binds those read-only; destination passing: the outputs
-are arguments too), `View`s, `Join`s, `Bind`s and control flow. On webgpu, a kernel without a GPU
-form gets the device `wasm`: a CPU segment of the same package; its attribute `reason` says why.
+In: a fused module and the form of kernels. Out: the module with `kernels` (naive loop functions,
+equal ones once) and functions of `call_kernel` nodes, `View`s, `Join`s, `Bind`s and control flow.
+A `call_kernel` has the attributes `kernel`, `device` and `constants`: the parameters that hold
+constants, which a GPU binds read-only. Its outputs are arguments, too. A kernel without a GPU form
+gets the device `wasm`, a CPU segment of the same package; its attribute `reason` says why.
 
 Control flow keeps its functions, whose results go where the node's outputs are: a branch writes
 them at its end; a loop starts with copies of its initial values, and an iteration ends with putting
@@ -26,19 +26,19 @@ from webmlc.core.expr import Expr, const
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope
-from webmlc.loops.from_graph import Device
+from webmlc.loops.kernel_form import KernelForm
 from webmlc.loops.kernels import Kernels, lower_body
 
 
-def lower_module(module: Module, device: Device) -> Module:
-    """Lower `main`, and the functions that it runs, for a device; see the module's docstring.
+def lower_module(module: Module, form: KernelForm) -> Module:
+    """Lower `main`, and the functions that it runs, to kernels of a form.
 
     needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Join`, `Bind` or of
     `CONTROL`; what a node of `CONTROL` runs stays on one device.
     """
     constants = frozenset(c for f in module.functions.values() for c in f.constants)
     lowering = _Lowering(module, Kernels(constants))
-    lowering.function(module.main, device)
+    lowering.function(module.main, form)
     kernels = lowering.table.kernels
     return replace(module, functions=dict(reversed(lowering.functions.items())), kernels=kernels)
 
@@ -50,21 +50,25 @@ class _Lowering:
     functions: dict[str, Function] = field(default_factory=dict)
 
     def function(
-        self, function: Function, device: Device, end: End | None = None, reason: str | None = None
+        self,
+        function: Function,
+        form: KernelForm,
+        end: End | None = None,
+        reason: str | None = None,
     ) -> None:
         """Lower a function, and what ends it; `reason` says why it is not on the GPU."""
         nodes: list[Node] = []
         types = dict(function.types)
         for node in function.nodes:
             if (node.domain, node.op) in CONTROL:
-                nodes += self.control(node, function, types, device, reason)
+                nodes += self.control(node, function, types, form, reason)
             else:
-                call = self.table.call(node, device, reason) if node.op == "fused" else node
+                call = self.table.call(node, form, reason) if node.op == "fused" else node
                 nodes.append(call)
         last = () if end is None else end.nodes(function)
         names = {} if end is None else end.renamed(function)
         for node in last:
-            nodes.append(self.table.call(node, device, reason))
+            nodes.append(self.table.call(node, form, reason))
             types |= node.attributes["body"].types
         types |= {names[v]: t for v, t in function.types.items() if v in names}
         self.functions[function.name] = replace(
@@ -76,19 +80,19 @@ class _Lowering:
         node: Node,
         function: Function,
         types: dict[str, TensorType],
-        device: Device,
+        form: KernelForm,
         reason: str | None,
     ) -> Iterator[Node]:
         """The node, after what it starts with; its functions are lowered."""
         run = [self.module.functions[name] for name in node.attributes["functions"]]
-        if device == "webgpu":
-            reason = next(filter(None, map(self.obstacle, run)), None)
-        place: Device = device if reason is None else "wasm"
-        attributes = {**node.attributes, "device": place}
+        if form.fallback is not None:
+            reason = next(filter(None, (self.obstacle(function, form) for function in run)), None)
+            form = form if reason is None else form.fallback
+        attributes = {**node.attributes, "device": form.device}
         if node.op == "If":
             for branch in run:
                 results = tuple(zip(branch.outputs, node.outputs, strict=True))
-                self.function(branch, place, End(results), reason)
+                self.function(branch, form, End(results), reason)
             yield replace(node, attributes=attributes)
             return
         carried, asks = int(node.attributes["carried"]), int(node.attributes["asks"])
@@ -97,26 +101,28 @@ class _Lowering:
         for value, state in zip(node.inputs[1 - asks : carried + 1], states, strict=True):
             copy = _copy(value, state, function)
             types |= copy.attributes["body"].types
-            yield self.table.call(copy, place, reason)
+            yield self.table.call(copy, form, reason)
         (body,) = run
         results = tuple(zip(body.outputs, (*states, *node.outputs[carried:]), strict=True))
         own = dict(zip(states[asks:], body.inputs, strict=False))
         slices = _slices(node, states)
-        self.function(body, place, End(results, own, slices), reason)
+        self.function(body, form, End(results, own, slices), reason)
         yield replace(node, inputs=(condition, *node.inputs[1:]), attributes=attributes)
 
-    def obstacle(self, function: Function) -> str | None:
-        """Why a function, with those that it runs, cannot stay on the GPU; None where it can."""
+    def obstacle(self, function: Function, form: KernelForm) -> str | None:
+        """Why a function, with those that it runs, cannot have kernels of this form; None where it
+        can.
+        """
         for node in function.nodes:
             if (node.domain, node.op) in CONTROL:
                 run = (self.module.functions[name] for name in node.attributes["functions"])
-                found = next(filter(None, map(self.obstacle, run)), None)
+                reason = next(filter(None, (self.obstacle(f, form) for f in run)), None)
             elif node.op == "View":
-                found = None
+                reason = None
             else:
-                found = lower_body(node.attributes["body"], "webgpu")[2]
-            if found is not None:
-                return found
+                reason = lower_body(node.attributes["body"], form)[2]
+            if reason is not None:
+                return reason
         return None
 
 

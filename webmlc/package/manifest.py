@@ -18,6 +18,7 @@ from typing import Any, Literal
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError, PackageError
 from webmlc.core.expr import Call, Const, Expr, Var, as_int, call, const
+from webmlc.core.machine import Device
 from webmlc.core.rewrite import variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.sizes import SIZE_OPERATORS, is_size_operator
@@ -27,7 +28,6 @@ FORMAT = "webmlc"
 VERSION = 5
 MANIFEST = "manifest.json"
 
-Device = Literal["wasm", "webgpu"]
 BufferKind = Literal["input", "constant", "derived", "scratch"]
 Size = int | str | list[Any]
 """A dimension in JSON: an integer, a symbol's name, or `[operator, Size, ...]`."""

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
 from webmlc.core.expr import Const, Expr
+from webmlc.core.machine import Device
 from webmlc.graph.ir import Check, Requirement, Rule
 from webmlc.package.manifest import (
     FORMAT,
@@ -31,7 +32,6 @@ from webmlc.package.manifest import (
     Buffer,
     BufferKind,
     Control,
-    Device,
     File,
     Manifest,
     Port,

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from webmlc.core.errors import InputError
-from webmlc.core.machine import PAGE_BYTES
+from webmlc.core.machine import PAGE_BYTES, Device
 from webmlc.core.sizes import evaluate_size
-from webmlc.package.manifest import Bind, Buffer, Device, Manifest, Program
+from webmlc.package.manifest import Bind, Buffer, Manifest, Program
 from webmlc.package.transfers import Stage, stages
 
 SLOT_TABLE = 1024

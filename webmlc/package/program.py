@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Var
+from webmlc.core.machine import Device
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type, is_bind
 from webmlc.loops.lower_module import view_roots
-from webmlc.package.manifest import Bind, Buffer, BufferKind, Control, Device, Port, Step, Symbol
+from webmlc.package.manifest import Bind, Buffer, BufferKind, Control, Port, Step, Symbol
 from webmlc.package.write import ProgramParts
 from webmlc.target.wasm.emit_module import ModuleControl
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from webmlc.package.manifest import Device
+from webmlc.core.machine import Device
 from webmlc.package.write import Parts
 from webmlc.target.kernel_work import KernelWork, kernel_work
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from webmlc.package.manifest import Bind, Device, Program, Run, Segment, Step
+from webmlc.core.machine import Device
+from webmlc.package.manifest import Bind, Program, Run, Segment, Step
 
 
 @dataclass(frozen=True, slots=True)

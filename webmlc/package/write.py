@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import as_int
+from webmlc.core.machine import Device
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import is_size
 from webmlc.graph.ir import Check, Requirement
@@ -29,7 +30,6 @@ from webmlc.package.manifest import (
     MANIFEST,
     Bind,
     Buffer,
-    Device,
     File,
     Manifest,
     Port,

@@ -1,7 +1,7 @@
 """Targets: from a scheduled loop function to text. `lower` is shared; `wasm/` and `webgpu/`
 legalise and print.
 
-`lower.lower(function, machine)` returns the same loop IR in the **lowered form**, which every
+`targets.lower(function, machine)` returns the same loop IR in the **lowered form**, which every
 printer may rely on and `loops.interp` runs:
 
 - **No `Block`.** Bindings are substituted, a predicate is an `If` around the body, an `init` that

@@ -34,9 +34,9 @@ from webmlc.loops.ir import (
 Axes = frozenset[str]
 
 
-def check_scopes(function: LoopFunction) -> None:
-    """Raise `InternalError` where threads would update one shared element, or need another's local
-    one.
+def check_scopes(function: LoopFunction) -> LoopFunction:
+    """The function itself. Raises `InternalError` where threads would update one shared element, or
+    need another's local one.
     """
     places = list(_places(function.body, frozenset()))
     launch = frozenset[str]().union(*(axes for _, axes in places))
@@ -62,6 +62,7 @@ def check_scopes(function: LoopFunction) -> None:
                     f"lower: kernel {function.name}: every thread of {min(threads)} updates the "
                     f"same element of the shared buffer {buffer.name}; accumulate in a local buffer"
                 )
+    return function
 
 
 def _places(stmt: Stmt, axes: Axes) -> Iterator[tuple[Stmt, Axes]]:

@@ -40,11 +40,11 @@ from webmlc.target.small_types import (
 )
 
 
-def legalise_types(function: LoopFunction, own: frozenset[DType] = frozenset()) -> LoopFunction:
-    """Widen every operation of `function` on a small type, and store small types as bits. A target
-    widens and stores the types that are its `own` by itself.
+def legalise_types(function: LoopFunction, printed: frozenset[DType] = frozenset()) -> LoopFunction:
+    """Widen every operation of `function` on a small type, and store small types as bits. The
+    printer of a target widens and stores the types in `printed` itself.
     """
-    legaliser = _Legaliser(STORED - own, (SMALL_FLOATS | SMALL_INTEGERS) - own)
+    legaliser = _Legaliser(STORED - printed, (SMALL_FLOATS | SMALL_INTEGERS) - printed)
     return replace(
         function,
         params=tuple(map(legaliser.buffer, function.params)),

@@ -50,6 +50,7 @@ from webmlc.loops.ir import (
     map_statements,
     seq,
 )
+from webmlc.loops.kernel_form import CPU_FORM
 
 Size = int | Expr
 Arrays = dict[str, NDArray[Any]]
@@ -59,7 +60,7 @@ S = Var("s")
 def naive(inputs: list[Tensor], *results: Tensor) -> LoopFunction:
     """The function that computes `results` of `inputs`, one block a stage, as `from_graph` does."""
     body: Any = SimpleNamespace(outputs=tuple(f"y{p}" for p in range(len(results))))
-    lowering = _Lowering(body, "kernel", "wasm")
+    lowering = _Lowering(body, "kernel", CPU_FORM)
     for tensor in inputs:
         lowering.buffers[tensor] = Buffer(tensor.name, tensor.shape, tensor.dtype)
     lowering.tensors.update(zip(body.outputs, results, strict=True))

@@ -13,6 +13,7 @@ from tests.graph.graphs import module
 from webmlc.core.machine import RELAXED
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.schedule.analysis import operations
 from webmlc.schedule.rules import schedule_kernel
@@ -22,7 +23,7 @@ from webmlc.schedule.rules import schedule_kernel
 @pytest.mark.parametrize("axis", [0, -1])
 def test_a_softmax_runs_its_reductions_once(shape: str, axis: int) -> None:
     text = f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Softmax <axis: int = {axis}> (x) }}"
-    (kernel,) = lower_module(fuse(choose_layouts(module(text))), "wasm").kernels.values()
+    (kernel,) = lower_module(fuse(choose_layouts(module(text))), CPU_FORM).kernels.values()
     scheduled = schedule_kernel(kernel, RELAXED).function
     assert operations(scheduled) <= 3 * operations(kernel)
 

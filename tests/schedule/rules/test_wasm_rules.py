@@ -19,13 +19,14 @@ from webmlc.graph.algorithms.winograd.operators import Form
 from webmlc.graph.fuse.fuse import fuse
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.ir import For, LoopFunction, Seq, blocks, loads, stores, walk_statements
+from webmlc.loops.kernel_form import CPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.print_text import print_function
 from webmlc.loops.verify import verify
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules import choose_rule
 from webmlc.schedule.schedule import Schedule, replay
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import Step, emit_module
 
 S = k.S
@@ -203,7 +204,7 @@ def _extent(loop: For) -> str:
 
 def _scheduled(text: str) -> Schedule:
     """Of the one kernel of a graph: it computes what the kernel does."""
-    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
+    (kernel,) = lower_module(fuse(module(text)), CPU_FORM).kernels.values()
     schedule = choose_rule(kernel, RELAXED)[1]
     for got, want in zip(
         k.outputs_of(schedule.function, {}), k.outputs_of(kernel, {}), strict=True
@@ -341,7 +342,7 @@ def test_slabs_of_padding_are_no_work_for_two() -> None:
       y = Pad <mode = "constant"> (x, p)
     }
     """
-    (kernel,) = lower_module(fuse(module(text)), "wasm").kernels.values()
+    (kernel,) = lower_module(fuse(module(text)), CPU_FORM).kernels.values()
     body = choose_rule(kernel, RELAXED)[1].function.body
     assert isinstance(body, Seq)
     shared = ["parallel" in [n.kind for n in walk_statements(s) if isinstance(n, For)]
@@ -375,7 +376,7 @@ def test_neighbours_share_weights_and_their_sigmoid_is_a_vector() -> None:
       y = Sigmoid(a)
     }}
     """
-    kernels = lower_module(fuse(choose_layouts(module(text))), "wasm").kernels
+    kernels = lower_module(fuse(choose_layouts(module(text))), CPU_FORM).kernels
     kernel = next(f for name, f in kernels.items() if "conv" in name)
     chosen, schedule = choose_rule(kernel, RELAXED)
     assert chosen == "rows"

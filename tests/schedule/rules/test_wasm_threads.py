@@ -16,7 +16,7 @@ from webmlc.core.machine import RELAXED
 from webmlc.host.wasm import _Memory
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import Step, emit_module
 from webmlc.target.wasm.threads import RUNNING
 

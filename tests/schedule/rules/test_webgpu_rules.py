@@ -17,7 +17,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.loops.verify import verify
 from webmlc.schedule.rules import choose_rule
 from webmlc.schedule.schedule import replay
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 
 HERE = Path(__file__).parent

@@ -15,7 +15,7 @@ from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.text import parse_function
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.webgpu.emit_shaders import emit_shaders
 from webmlc.target.webgpu.names import wgsl_name
 

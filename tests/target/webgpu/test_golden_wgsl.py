@@ -17,7 +17,7 @@ from tests.schedule.rules import kernels as k
 from webmlc.core.machine import WEBGPU
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 from webmlc.target.webgpu.emit_shaders import Shaders, emit_shaders
 
 HERE = Path(__file__).parent

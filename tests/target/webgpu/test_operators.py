@@ -14,7 +14,7 @@ from webmlc.core.machine import WEBGPU
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Store
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 
 FLOATS = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5, -2.5, 3.7, -3.7, 0.1, -0.01, 1e-4]
 INTEGERS = [0, 1, -1, 2, -2, 3, -3, 7, -7, 8, -8, 100, -100, 12345, -12345, 2**30]

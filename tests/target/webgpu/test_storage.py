@@ -16,7 +16,7 @@ from webmlc.core.machine import WEBGPU
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Axis, Block, Buffer, For, LoopFunction, Store
 from webmlc.schedule.rules import schedule_kernel
-from webmlc.target.lower import lower
+from webmlc.target.targets import lower
 
 Array = np.ndarray[Any, Any]
 SMALL = [DType.int8, DType.uint8, DType.int16, DType.uint16]

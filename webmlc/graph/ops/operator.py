@@ -389,7 +389,7 @@ def bind(
     """The node that reads integers from memory during a run: the element of `source` at position
     `p` (row-major) becomes the symbol `symbols[p]`. `value` is the whole, those symbols in it.
 
-    Whatever uses these symbols, in a type or an attribute, comes after it: see `graph.symbols`.
+    Whatever uses these symbols, in a type or an attribute, comes after it.
     """
     domain, op = BIND
     attributes: dict[str, Attribute] = {

@@ -41,11 +41,11 @@ def _choice(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
             continue
         if schedule is not None:
             return rule.__name__, schedule
-    raise InternalError(f"no rule for {machine.name} schedules kernel {function.name!r}")
+    raise InternalError(f"no rule for {machine.device} schedules kernel {function.name!r}")
 
 
 def _rules(machine: Machine) -> tuple[wasm.Rule, ...]:
-    match machine.name:
+    match machine.device:
         case "wasm":
             return wasm.RULES
         case "webgpu":

@@ -39,8 +39,6 @@ from webmlc.target.wasm.share_constants import share_constants
 from webmlc.target.wasm.share_values import share_values
 from webmlc.target.wasm.threads import RUNNING, THREADS
 
-Features = Literal["dot", "relaxed", "simd128"]
-
 SLOTS = 1024
 """Where the slot table starts."""
 
@@ -80,7 +78,7 @@ class Module:
 
 
 def emit_module(
-    kernels: Mapping[str, LoopFunction], steps: Sequence[Step], features: Features
+    kernels: Mapping[str, LoopFunction], steps: Sequence[Step], features: str
 ) -> Module:
     """The module of `kernels`; no relaxed instructions where `features` is "simd128"."""
     functions: list[str] = []
@@ -106,7 +104,7 @@ def emit_module(
     return Module("\n".join(parts) + ")\n", scratch)
 
 
-def print_function(kernel: LoopFunction, name: str, features: Features, table: int = 0) -> Printed:
+def print_function(kernel: LoopFunction, name: str, features: str, table: int = 0) -> Printed:
     """One kernel's WAT, under its origin as comment; see `print_kernel`."""
     reduced = legalise_division(reduce_strength(kernel))
     reduced = replace(reduced, function=share_values(reduced.function))

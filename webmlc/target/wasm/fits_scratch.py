@@ -14,6 +14,7 @@ from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.analysis import updates_others
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.lower import lower
+from webmlc.target.wasm.lowering import lowering
 
 
 def fits_scratch(function: LoopFunction, machine: Machine) -> bool:
@@ -23,7 +24,7 @@ def fits_scratch(function: LoopFunction, machine: Machine) -> bool:
     if _has_known_sizes(function):
         return True
     named = name_dimensions(function).function
-    return _has_known_sizes(lower(schedule_kernel(named, machine).function, machine))
+    return _has_known_sizes(lower(schedule_kernel(named, machine).function, machine, lowering))
 
 
 def _has_known_sizes(function: LoopFunction) -> bool:

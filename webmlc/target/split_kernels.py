@@ -73,7 +73,7 @@ def split_kernels(module: Module, machine: Machine, passes: Test) -> Module:
         nodes: list[Node] = []
         types = dict(function.types)
         for node in function.nodes:
-            if node.op != "call_kernel" or node.attributes["device"] != machine.name:
+            if node.op != "call_kernel" or node.attributes["device"] != machine.device:
                 nodes.append(node)
                 continue
             nodes += splitter.calls(node, types, name)

@@ -14,10 +14,11 @@ from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.interp import run
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.kernel_form import GPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.verify import verify
-from webmlc.schedule.factor_reductions import factor_kernel, factor_reductions
-from webmlc.schedule.split_kernels import fits_dispatch, split_kernels
+from webmlc.target.factor_reductions import factor_kernel, factor_reductions
+from webmlc.target.split_kernels import fits_dispatch, split_kernels
 
 S: Expr = k.S
 
@@ -92,7 +93,7 @@ def test_each_part_is_a_dispatch_of_its_own() -> None:
         y = Sub(x, m)
     }"""
     fused = fuse(choose_layouts(module(text)), FusionLimits(buffers=8))
-    lowered = lower_module(fused, "webgpu")
+    lowered = lower_module(fused, GPU_FORM)
     cut = split_kernels(factor_reductions(lowered, WEBGPU), WEBGPU, fits_dispatch)
     names = [node.attributes["kernel"] for node in cut.main.nodes]
     assert len(names) == len(lowered.main.nodes) + 1

@@ -10,10 +10,11 @@ from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.loops.interp import run
+from webmlc.loops.kernel_form import GPU_FORM
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.verify import verify
 from webmlc.schedule.rules import choose_rule
-from webmlc.schedule.split_kernels import fits_dispatch, split_kernels
+from webmlc.target.split_kernels import fits_dispatch, split_kernels
 
 CENTRED = """g (float[3,4] x) => (float[3,4] y) {
     m = ReduceMean<axes = [0, 1], keepdims = 1>(x)
@@ -25,7 +26,7 @@ NORMALISED = """g (float[5,8] x, float[5,8] s, float[5,8] b) => (float[5,8] y) {
 
 
 def _lowered(text: str) -> Module:
-    return lower_module(fuse(choose_layouts(module(text)), FusionLimits(buffers=8)), "webgpu")
+    return lower_module(fuse(choose_layouts(module(text)), FusionLimits(buffers=8)), GPU_FORM)
 
 
 def _evaluate(made: Module, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

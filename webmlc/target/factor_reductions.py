@@ -42,7 +42,7 @@ def factor_reductions(module: Module, machine: Machine) -> Module:
         node.attributes["kernel"]
         for function in module.functions.values()
         for node in function.nodes
-        if node.op == "call_kernel" and node.attributes["device"] == machine.name
+        if node.op == "call_kernel" and node.attributes["device"] == machine.device
     }
     kernels = {n: factor_kernel(k, machine) if n in used else k for n, k in module.kernels.items()}
     return replace(module, kernels=kernels)

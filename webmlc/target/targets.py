@@ -1,0 +1,17 @@
+"""Every target, by its device."""
+
+from __future__ import annotations
+
+from webmlc.core.machine import Device, Machine
+from webmlc.loops.ir import LoopFunction
+from webmlc.target import lower as lowering
+from webmlc.target.target import Target
+from webmlc.target.wasm.target import WASM
+from webmlc.target.webgpu.target import WEBGPU
+
+TARGETS: dict[Device, Target] = {"wasm": WASM, "webgpu": WEBGPU}
+
+
+def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
+    """The lowered form of `function` for `machine`, by the passes of the machine's target."""
+    return lowering.lower(function, machine, TARGETS[machine.device].lowering)

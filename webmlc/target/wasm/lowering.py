@@ -1,0 +1,41 @@
+"""The lowering passes of WASM kernels."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+from webmlc.core.machine import Machine
+from webmlc.target.common_subexpressions import common_subexpressions
+from webmlc.target.compact_buffers import compact_buffers
+from webmlc.target.expand_vectors import expand_vectors
+from webmlc.target.flatten_buffers import flatten_buffers
+from webmlc.target.guard_division import guard_division
+from webmlc.target.hoist_invariants import hoist_invariants
+from webmlc.target.legalise_types import legalise_types
+from webmlc.target.lower import Pass
+from webmlc.target.lower_blocks import lower_blocks
+from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.unroll_loops import unroll_loops
+from webmlc.target.wasm.legalise import legalise
+
+
+def lowering(machine: Machine) -> tuple[Pass, ...]:
+    """The passes, in order."""
+    return _passes(machine.vector_registers, "dot" in machine.features)
+
+
+@lru_cache
+def _passes(vector_registers: int, has_dot: bool) -> tuple[Pass, ...]:
+    return (
+        lower_blocks,
+        compact_buffers,
+        flatten_buffers,
+        expand_vectors,
+        unroll_loops,
+        scalar_replacement,
+        legalise_types,
+        guard_division,
+        partial(legalise, has_dot=has_dot),
+        common_subexpressions,
+        partial(hoist_invariants, vector_registers=vector_registers),
+    )

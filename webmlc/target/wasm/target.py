@@ -1,0 +1,47 @@
+"""The target WebAssembly: kernels for the CPU."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from webmlc.core.machine import RELAXED, WASM_MACHINES
+from webmlc.graph.algorithms.attention.use_attention import use_attention
+from webmlc.graph.algorithms.strassen.use_strassen import use_strassen
+from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
+from webmlc.graph.fuse.concat_in_place import concat_in_place
+from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.split_operands import split_operands
+from webmlc.graph.ir import Module
+from webmlc.graph.quantise.use_byte_products import use_byte_products
+from webmlc.loops.kernel_form import CPU_FORM
+from webmlc.loops.lower_module import lower_module
+from webmlc.target.split_kernels import split_kernels
+from webmlc.target.target import Target
+from webmlc.target.wasm.fits_scratch import fits_scratch
+from webmlc.target.wasm.lowering import lowering
+
+LIMITS = FusionLimits(pads=True)
+
+
+def split_for_scratch(module: Module) -> Module:
+    """Split the CPU kernels whose intermediates have no fixed size: see `fits_scratch`."""
+    return split_kernels(module, RELAXED, fits_scratch)
+
+
+WASM = Target(
+    device="wasm",
+    variants=WASM_MACHINES,
+    limits=LIMITS,
+    passes=(
+        ("use winograd", use_winograd),
+        ("use attention", use_attention),
+        ("use byte products", use_byte_products),
+        ("use strassen", use_strassen),
+        ("split operands", partial(split_operands, limits=LIMITS)),
+        ("fuse", partial(fuse, limits=LIMITS)),
+        ("concat in place", concat_in_place),
+        ("lower", partial(lower_module, form=CPU_FORM)),
+        ("split for scratch", split_for_scratch),
+    ),
+    lowering=lowering,
+)

@@ -1,0 +1,49 @@
+"""The lowering passes of WebGPU kernels."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+from webmlc.core.dtypes import DType
+from webmlc.core.machine import Machine
+from webmlc.target.check_scopes import check_scopes
+from webmlc.target.common_subexpressions import common_subexpressions
+from webmlc.target.compact_buffers import compact_buffers
+from webmlc.target.expand_vectors import expand_vectors
+from webmlc.target.flatten_buffers import flatten_buffers
+from webmlc.target.guard_division import guard_division
+from webmlc.target.hoist_invariants import hoist_invariants
+from webmlc.target.insert_barriers import insert_barriers
+from webmlc.target.legalise_types import legalise_types
+from webmlc.target.lower import Pass
+from webmlc.target.lower_blocks import lower_blocks
+from webmlc.target.merge_guards import merge_guards
+from webmlc.target.scalar_replacement import scalar_replacement
+from webmlc.target.unroll_loops import unroll_loops
+
+SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
+"""Small types that the printer widens and stores itself: by one call each."""
+
+
+def lowering(machine: Machine) -> tuple[Pass, ...]:
+    """The passes, in order."""
+    return _passes(machine.vector_registers)
+
+
+@lru_cache
+def _passes(vector_registers: int) -> tuple[Pass, ...]:
+    return (
+        lower_blocks,
+        merge_guards,
+        compact_buffers,
+        flatten_buffers,
+        expand_vectors,
+        unroll_loops,
+        scalar_replacement,
+        partial(legalise_types, printed=SMALL_TYPES),
+        guard_division,
+        common_subexpressions,
+        partial(hoist_invariants, vector_registers=vector_registers),
+        check_scopes,
+        insert_barriers,
+    )

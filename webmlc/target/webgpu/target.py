@@ -1,0 +1,41 @@
+"""The target WebGPU: kernels for the GPU, and for the CPU what a GPU cannot run."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
+from webmlc.core.machine import WEBGPU as MACHINE
+from webmlc.graph.fuse.fuse import FusionLimits, fuse
+from webmlc.graph.fuse.split_large_constants import split_large_constants
+from webmlc.graph.fuse.split_operands import split_operands
+from webmlc.loops.kernel_form import GPU_FORM
+from webmlc.loops.lower_module import lower_module
+from webmlc.target.factor_reductions import factor_reductions
+from webmlc.target.split_kernels import fits_dispatch, split_kernels
+from webmlc.target.target import Target
+from webmlc.target.wasm.target import split_for_scratch
+from webmlc.target.webgpu.lowering import lowering
+
+
+def webgpu_target(limits: FusionLimits) -> Target:
+    """The target on devices of these limits."""
+    return Target(
+        device="webgpu",
+        variants={"webgpu": MACHINE},
+        limits=limits,
+        passes=(
+            ("split operands", partial(split_operands, limits=limits)),
+            ("fuse", partial(fuse, limits=limits)),
+            ("split large constants", partial(split_large_constants, limits=limits)),
+            ("lower", partial(lower_module, form=GPU_FORM)),
+            ("factor reductions", partial(factor_reductions, machine=MACHINE)),
+            ("split kernels", partial(split_kernels, machine=MACHINE, passes=fits_dispatch)),
+            ("split for scratch", split_for_scratch),
+        ),
+        lowering=lowering,
+    )
+
+
+WEBGPU = webgpu_target(FusionLimits(buffers=MAX_BINDINGS, binding_bytes=MAX_BINDING_BYTES))
+"""Any device: the default limits."""
