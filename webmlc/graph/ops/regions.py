@@ -5,8 +5,10 @@ Every output element gathers what belongs to it, so all are independent.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce as fold
 from itertools import product as combinations
 
 import numpy as np
@@ -15,7 +17,15 @@ from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.index import clamped
+from webmlc.graph.ops.operator import (
+    Builder,
+    Context,
+    IndexInput,
+    NotSupportedError,
+    Operator,
+    case,
+)
 from webmlc.graph.ops.shapes import (
     ZERO,
     accumulator,
@@ -25,6 +35,7 @@ from webmlc.graph.ops.shapes import (
     dimensions,
     given,
     product,
+    select_among,
 )
 from webmlc.graph.ops.windows import Windows
 
@@ -204,9 +215,44 @@ def _deform_type(context: Context) -> tuple[TensorType, ...]:
 
 def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels height width", "regions 4", "regions")
+    _samples(context)
     x, rois = context.type(0), context.type(1)
     pooled = [const(context.count(n, 1)) for n in ("output_height", "output_width")]
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
+
+
+def _samples(context: Context) -> list[Expr]:
+    """The samples along each axis that a kernel takes in a bin: `sampling_ratio`, or where that is
+    0 what a run counts (`RoiGrid`).
+    """
+    ratio = int(context.attribute("sampling_ratio", 0))
+    return [const(ratio)] * 2 if ratio else dimensions(context, 3, "the number of samples")
+
+
+def _with_grid(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """The node with a count of the samples that its largest region needs."""
+    if context.attribute("sampling_ratio", 0) or context.has(3):
+        return None
+    node = context.node
+    grid = build("RoiGrid", *node.inputs[:2], domain="webmlc", **node.attributes)
+    return (build("RoiAlign", *node.inputs, grid, **node.attributes),)
+
+
+def _pair_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.int64, (const(2),)),)
+
+
+def _roi_grid(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """[2]: the most samples that lie in the map of any bin of any region, along each axis."""
+    x, rois = given(inputs, 0), given(inputs, 1)
+    axes = _RoiAxis.both(context, rois, x)
+
+    def samples(axis: Expr, r: Expr) -> Expr:
+        counts = [minimum(a.samples(r), a.most) for a in axes]
+        return maximum(select_among(counts, axis), 1.0).astype(INDEX)
+
+    largest = reduce("samples", (const(2),), (rois.shape[0],), "max", samples)
+    return (compute("grid", (const(2),), lambda i: maximum(largest[i], 1).astype(DType.int64)),)
 
 
 class _RoiAxis:
@@ -220,10 +266,19 @@ class _RoiAxis:
         self.shifted = mode == "half_pixel"
         self.dtype = accumulator(rois.dtype)
 
+    @staticmethod
+    def both(context: Context, rois: Tensor, x: Tensor) -> list[_RoiAxis]:
+        """The axes of height and width."""
+        pooled = [context.count(n, 1) for n in ("output_height", "output_width")]
+        return [_RoiAxis(context, rois, x.shape[2 + d], pooled[d], 1 - d) for d in (0, 1)]
+
     @property
     def most(self) -> Expr:
-        """Samples a bin at most: an adaptive grid is that of a region as large as the map."""
-        return const(self.ratio) if self.ratio else canonical((self.size - 1) // self.pooled + 1)
+        """An upper limit of the samples of an adaptive grid that lie in the map. Neighbours are
+        more than (n - 1)/n apart where there are n: at most `size + 2` are within -1..size. The
+        first of them is found by a quotient that may be rounded: one sample more on either side.
+        """
+        return (self.size + 4).astype(self.dtype)
 
     def corner(self, roi: Expr, far: int) -> Expr:
         scale = float(self.context.attribute("spatial_scale", 1.0))
@@ -235,13 +290,21 @@ class _RoiAxis:
         return (length if self.shifted else maximum(length, 1.0)) / float(self.pooled)
 
     def samples(self, roi: Expr) -> Expr:
+        """How many samples a bin has, as a float: an adaptive grid may have any number."""
+        return Const(self.ratio, self.dtype) if self.ratio else call("ceil", self.bin(roi))
+
+    def first(self, roi: Expr, bin_: Expr) -> Expr:
+        """The first sample that may lie in the map, where a bin has more than the map can hold."""
         if self.ratio:
-            return const(self.ratio)
-        return minimum(call("ceil", self.bin(roi)).astype(INDEX), self.most)
+            return Const(0, self.dtype)
+        size, count = self.bin(roi), self.samples(roi)
+        start = self.corner(roi, 0) + bin_.astype(self.dtype) * size
+        before = call("floor", (-1.0 - start) * count / size - 0.5)
+        return select(count > self.most, minimum(maximum(before, 0.0), count), 0.0)
 
     def place(self, roi: Expr, bin_: Expr, sample: Expr) -> Expr:
-        size, count = self.bin(roi), maximum(self.samples(roi), 1).astype(self.dtype)
-        middle = (sample.astype(self.dtype) + 0.5) * size / count
+        size, count = self.bin(roi), maximum(self.samples(roi), 1.0)
+        middle = (sample + 0.5) * size / count
         return self.corner(roi, 0) + bin_.astype(self.dtype) * size + middle
 
     def taps(self, place: Expr) -> tuple[Expr, list[tuple[Expr, Expr]]]:
@@ -263,79 +326,122 @@ def _mark_unshifted(node: Node, opset: int) -> Node:
     return replace(node, attributes={**node.attributes, **mode})
 
 
-def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The mean (or largest) of samples on a grid in each bin, interpolated between pixels.
+def _image_indices(context: Context) -> tuple[IndexInput, ...]:
+    """Input 2 is the image of each region."""
+    return (IndexInput(context.node.inputs[2], (context.shape(0)[0],)),)
 
-    Regions larger than the map have as many samples as one that is as large.
+
+def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The mean (or largest) of samples on a grid in each bin, interpolated between pixels; those
+    outside the map are 0.
     """
     x, rois, batches = (given(inputs, i) for i in range(3))
     shape = context.outputs[0].shape
-    axes = [
-        _RoiAxis(context, rois, x.shape[2 + d], as_int(shape[2 + d]) or 1, 1 - d) for d in (0, 1)
-    ]
+    axes = _RoiAxis.both(context, rois, x)
     largest = context.attribute("mode", "avg") == "max"
     wide = axes[0].dtype
 
     def sample(r: Expr, c: Expr, h: Expr, w: Expr, i: Expr, j: Expr) -> Expr:
-        (in_y, ys), (in_x, xs) = (
-            axis.taps(axis.place(r, *at)) for axis, at in zip(axes, ((h, i), (w, j)), strict=True)
+        (place_y, used_y), (place_x, used_x) = (
+            (axis.place(r, bin_, number), call("lt", number, axis.samples(r)))
+            for axis, bin_, number in (
+                (axes[0], h, axes[0].first(r, h) + i.astype(wide)),
+                (axes[1], w, axes[1].first(r, w) + j.astype(wide)),
+            )
         )
-        image = batches[r].astype(INDEX)
+        (in_y, ys), (in_x, xs) = axes[0].taps(place_y), axes[1].taps(place_x)
+        image = clamped(batches[r], x.shape[0])
         terms = [x[image, c, y, z].astype(wide) * (wy * wx) for y, wy in ys for z, wx in xs]
         value = terms[0]
         for term in terms[1:]:
             value = maximum(value, term) if largest else value + term
         value = select(in_y & in_x, value, 0.0)
-        used = (i < axes[0].samples(r)) & (j < axes[1].samples(r))
-        return select(used, value, Const(-np.inf if largest else 0.0, wide))
+        return select(used_y & used_x, value, Const(-np.inf if largest else 0.0, wide))
 
-    extents = [axis.most for axis in axes]
+    extents = _samples(context)
     total = reduce("samples", shape, extents, "max" if largest else "add", sample)
 
     def element(*index: Expr) -> Expr:
-        value, r = total[index], index[0]
-        count = axes[0].samples(r) * axes[1].samples(r)
-        if largest:
-            return select(count > 0, value, 0.0).astype(x.dtype)
-        return (value / maximum(count, 1).astype(wide)).astype(x.dtype)
+        value, counts = total[index], [axis.samples(index[0]) for axis in axes]
+        if largest:  # samples that no kernel takes are outside the map
+            left = (call("gt", n, e.astype(wide)) for n, e in zip(counts, extents, strict=True))
+            value = select(fold(operator.or_, left), maximum(value, 0.0), value)
+            some = call("gt", minimum(*counts), 0.0)
+            return select(some, value, 0.0).astype(x.dtype)
+        return (value / maximum(counts[0] * counts[1], 1.0)).astype(x.dtype)
 
     return (compute("roi_align", shape, element),)
 
 
 def _max_roi_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels height width", "regions 5")
+    dimensions(context, 3, "the pixels of a bin")
     x, rois = context.type(0), context.type(1)
     pooled = [const(int(n)) for n in context.attribute("pooled_shape")]
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
 
 
+def _with_bins(context: Context, build: Builder) -> tuple[str, ...] | None:
+    """The node with the image of each region, and a count of the pixels of the largest bin."""
+    if context.has(3):
+        return None
+    node = context.node
+    column = build("Gather", node.inputs[1], build.constant(np.int64(0)), axis=1)
+    bins = build("RoiBins", *node.inputs, domain="webmlc", **node.attributes)
+    images = build("Cast", column, to=7)
+    return (build("MaxRoiPool", *node.inputs, images, bins, **node.attributes),)
+
+
+def _bin_limits(context: Context, rois: Tensor, x: Tensor, r: Expr, at: Expr, d: int) -> list[Expr]:
+    """Where a bin of a region starts and ends along an axis of the map."""
+    scale, wide = context.attribute("spatial_scale", 1.0), accumulator(rois.dtype)
+    pooled = float(context.attribute("pooled_shape")[d])
+
+    def corner(far: int) -> Expr:
+        value = rois[r, const(2 - d + 2 * far)].astype(wide) * scale
+        return call("floor", value + 0.5)  # halves go up, as in C's round of positives
+
+    size = maximum(corner(1) - corner(0) + 1.0, 1.0) / pooled
+    low = call("floor", at.astype(wide) * size) + corner(0)
+    high = call("ceil", (at + 1).astype(wide) * size) + corner(0)
+    return [minimum(maximum(v.astype(INDEX), 0), x.shape[2 + d]) for v in (low, high)]
+
+
+def _roi_bins(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """[2]: the most pixels that any bin of any region has in the map, along each axis."""
+    x, rois = given(inputs, 0), given(inputs, 1)
+    pooled = [int(n) for n in context.attribute("pooled_shape")]
+
+    def pixels(axis: Expr, r: Expr, bin_: Expr) -> Expr:
+        counts = []
+        for d in (0, 1):
+            low, high = _bin_limits(context, rois, x, r, minimum(bin_, pooled[d] - 1), d)
+            counts.append(high - low)
+        return select_among(counts, axis)
+
+    extents = (rois.shape[0], const(max(pooled)))
+    largest = reduce("pixels", (const(2),), extents, "max", pixels)
+    return (compute("bins", (const(2),), lambda i: maximum(largest[i], 1).astype(DType.int64)),)
+
+
 def _max_roi(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The largest pixel of each bin of each region, which lies in the map; 0 of an empty bin."""
-    x, rois = given(inputs, 0), given(inputs, 1)
-    shape, scale = context.outputs[0].shape, context.attribute("spatial_scale", 1.0)
-    wide = accumulator(rois.dtype)
+    x, rois, images = (given(inputs, i) for i in range(3))
+    shape = context.outputs[0].shape
 
-    def limits(r: Expr, at: Expr, d: int) -> tuple[Expr, Expr]:
-        def corner(far: int) -> Expr:
-            value = rois[r, const(2 - d + 2 * far)].astype(wide) * scale
-            return call("floor", value + 0.5)  # halves go up, as in C's round of positives
-
-        length = maximum(corner(1) - corner(0) + 1.0, 1.0)
-        size = length / shape[2 + d].astype(wide)
-        low = call("floor", at.astype(wide) * size) + corner(0)
-        high = call("ceil", (at + 1).astype(wide) * size) + corner(0)
-        return tuple(minimum(maximum(v.astype(INDEX), 0), x.shape[2 + d]) for v in (low, high))  # type: ignore[return-value]
+    def limits(r: Expr, at: Expr, d: int) -> list[Expr]:
+        return _bin_limits(context, rois, x, r, at, d)
 
     def pixel(r: Expr, c: Expr, h: Expr, w: Expr, i: Expr, j: Expr) -> Expr:
         (top, bottom), (left, right) = limits(r, h, 0), limits(r, w, 1)
         y, z = top + i, left + j
         inside = (y < bottom) & (z < right)
-        image = rois[r, ZERO].astype(INDEX)
+        image = clamped(images[r], x.shape[0])
         value = x[image, c, minimum(y, x.shape[2] - 1), minimum(z, x.shape[3] - 1)]
         return select(inside, value, Const(-np.inf, x.dtype))
 
-    extents = [minimum(x.shape[2 + d], x.shape[2 + d] // shape[2 + d] + 2) for d in (0, 1)]
-    best = reduce("bin", shape, [canonical(e) for e in extents], "max", pixel)
+    extents = dimensions(context, 3, "the pixels of a bin")
+    best = reduce("bin", shape, extents, "max", pixel)
 
     def element(*i: Expr) -> Expr:
         (top, bottom), (left, right) = limits(i[0], i[2], 0), limits(i[0], i[3], 1)
@@ -346,6 +452,7 @@ def _max_roi(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 MAP = "float32[1, 4, 5, 6]"
 ROIS = np.array([[0.5, 1, 4, 3.5], [1, 0, 5.5, 4.5]], np.float32)
+LARGE_ROIS = np.array([[-20, -30, 40, 30], [-1000, -10, 3000, 3]], np.float32)
 BATCHES = np.zeros(2, np.int64)
 
 OPS: tuple[Operator, ...] = (
@@ -357,13 +464,20 @@ OPS: tuple[Operator, ...] = (
         case(MAP, "float32[2, 4, 2, 2]", "float32[1, 8, 4, 5]"),
         case(MAP, "float32[4, 2, 2, 2]", "float32[1, 16, 4, 5]", "float32[4]",
              "float32[1, 8, 4, 5]", group=2, offset_group=2))),
-    Operator("RoiAlign", _roi_align_type, _roi_align, kind="reduction",
-             normalise=_mark_unshifted, cases=(
+    Operator("RoiGrid", _pair_type, _roi_grid, kind="reduction", domain="webmlc"),
+    Operator("RoiBins", _pair_type, _roi_bins, kind="reduction", domain="webmlc"),
+    Operator("RoiAlign", _roi_align_type, _roi_align, _with_grid, kind="reduction",
+             normalise=_mark_unshifted, indices=_image_indices, cases=(
         case(MAP, ROIS, BATCHES, output_height=2, output_width=3, sampling_ratio=2),
         case(MAP, ROIS, BATCHES, output_height=2, output_width=2, spatial_scale=0.5,
              coordinate_transformation_mode="output_half_pixel"),
-        case(MAP, ROIS, BATCHES, output_height=2, output_width=2, mode="max"))),
-    Operator("MaxRoiPool", _max_roi_type, _max_roi, kind="reduction", cases=(
+        case(MAP, ROIS, BATCHES, output_height=2, output_width=2, mode="max"),
+        case(MAP, LARGE_ROIS, BATCHES, output_height=2, output_width=2),
+        case(MAP, "float32[2, 4] in 0..9", BATCHES, output_height=2, output_width=2, mode="max"))),
+    Operator("MaxRoiPool", _max_roi_type, _max_roi, _with_bins, kind="reduction",
+             indices=_image_indices, cases=(
         case(MAP, np.array([[0, 0, 1, 4, 3], [0, 1, 0, 5, 4]], np.float32),
-             pooled_shape=(2, 3)),)),
+             pooled_shape=(2, 3)),
+        case(MAP, np.array([[0, -20, -30, 40, 30], [0, -3, -4, 60, 3]], np.float32),
+             pooled_shape=(2, 3)))),
 )  # fmt: skip
