@@ -9,7 +9,7 @@ unrolls the shortest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,11 +25,21 @@ DEFAULTS = {
     "GRU": ("Sigmoid", "Tanh"),
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
 }
+GATE_FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 2}
+"""The activations of a direction whose inputs `clip` limits: onnxruntime does not clip what the
+last one of an LSTM takes, the cell.
+"""
+
 ACTIVATIONS = frozenset(
     {"Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus",
      "Softsign", "Tanh", "ThresholdedRelu"}
 )  # fmt: skip
 """Operators all but Affine and ScaledTanh; models write them in any case."""
+WITH_ALPHA = ("Elu", "LeakyRelu", "ThresholdedRelu")
+WITH_BETA = ("Affine", "HardSigmoid", "ScaledTanh")
+"""Activations that take an alpha, and those that take an alpha and a beta. Others take none of the
+numbers that a node lists.
+"""
 Activation = Callable[[Builder, str], str]
 
 
@@ -68,26 +78,34 @@ def _add(build: Builder, value: str, term: str | None) -> str:
     return value if term is None else build("Add", value, term)
 
 
-def _activation(name: str, alpha: float | None, beta: float | None) -> Activation:
+def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
+    """The activation, whose parameters are the next ones of those that the node gives."""
     op = next((known for known in ACTIVATIONS if known.lower() == name.lower()), None)
     if op is None:
         raise NotSupportedError(f"the activation {name!r}")
+    alpha = next(alphas, None) if op in (*WITH_ALPHA, *WITH_BETA) else None
+    beta = next(betas, None) if op in WITH_BETA else None
+    if op in ("Affine", "ScaledTanh") and None in (alpha, beta):
+        raise NotSupportedError(
+            f"the activation {op} without an activation_alpha and an activation_beta of its own: "
+            "ONNX has no defaults for them"
+        )
     if op == "Affine":
         return lambda build, x: build(
             "Add",
-            build("Mul", x, build.constant(np.float32(alpha or 1))),
-            build.constant(np.float32(beta or 0)),
+            build("Mul", x, build.constant(np.float32(alpha))),
+            build.constant(np.float32(beta)),
         )
     if op == "ScaledTanh":
         return lambda build, x: build(
             "Mul",
-            build("Tanh", build("Mul", x, build.constant(np.float32(1 if beta is None else beta)))),
-            build.constant(np.float32(1 if alpha is None else alpha)),
+            build("Tanh", build("Mul", x, build.constant(np.float32(beta)))),
+            build.constant(np.float32(alpha)),
         )
     attributes: dict[str, Attribute] = {}
-    if op in ("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu") and alpha is not None:
+    if alpha is not None:
         attributes["alpha"] = alpha
-    if op == "HardSigmoid" and beta is not None:
+    if beta is not None:
         attributes["beta"] = beta
     return lambda build, x: build(op, x, **attributes)
 
@@ -106,14 +124,14 @@ def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
     names = context.attribute("activations") or defaults * 2
     if len(names) < (direction + 1) * count:
         raise NotSupportedError(f"{len(names)} activations; {count} a direction are expected")
-    alphas = list(context.attribute("activation_alpha", ()))
-    betas = list(context.attribute("activation_beta", ()))
-    made = []
-    for k in range(direction * count, (direction + 1) * count):
-        alpha = alphas[k] if k < len(alphas) else None
-        made.append(_activation(names[k], alpha, betas[k] if k < len(betas) else None))
+    alphas, betas = (iter(context.attribute(f"activation_{n}", ())) for n in ("alpha", "beta"))
+    functions = [_activation(name, alphas, betas) for name in names]
+    made = functions[direction * count : (direction + 1) * count]
     clip = context.attribute("clip")
-    return tuple(made) if clip is None else tuple(_clipped(f, clip) for f in made)
+    if clip is None:
+        return tuple(made)
+    clipped = made[: GATE_FUNCTIONS[context.node.op]]
+    return (*(_clipped(f, clip) for f in clipped), *made[len(clipped) :])
 
 
 def _expand(context: Context, build: Builder) -> tuple[str, ...]:
@@ -294,15 +312,28 @@ OPS: tuple[Operator, ...] = (
              activation_alpha=(1.7,), activation_beta=(0.6,)),
         case(X, *_cases(1), outputs=2, hidden_size=5),
         case(X, "float32[2, 5, 4]", "float32[2, 5, 5]", outputs=2, hidden_size=5,
-             direction="bidirectional"))),
+             direction="bidirectional"),
+        case(X, "float32[2, 5, 4]", "float32[2, 5, 5]", outputs=2, hidden_size=5,
+             direction="bidirectional", activations=("Tanh", "LeakyRelu"),
+             activation_alpha=(0.3,)))),
     Operator("GRU", _never, expand=_expand, cases=(
         case(X, *_cases(3), outputs=2, hidden_size=5),
         case(X, *_cases(3), None, "float32[1, 2, 5]", outputs=2, hidden_size=5,
              linear_before_reset=1),
-        case(X, *_cases(3), np.array([3, 1], np.int32), outputs=2, hidden_size=5))),
+        case(X, *_cases(3), np.array([3, 1], np.int32), outputs=2, hidden_size=5),
+        case(X, *_cases(3), outputs=2, hidden_size=5, clip=0.4,
+             activations=("HardSigmoid", "ScaledTanh"), activation_alpha=(0.3, 0.7),
+             activation_beta=(0.4, 0.6)),
+        case(X, *_cases(3), outputs=2, hidden_size=5, activations=("Sigmoid", "LeakyRelu"),
+             activation_alpha=(0.3,)))),
     Operator("LSTM", _never, expand=_expand, cases=(
         case(X, *_cases(4), outputs=3, hidden_size=5),
         case(X, *_cases(4), outputs=3, hidden_size=5, direction="reverse"),
         case(X, *_cases(4), None, "float32[1, 2, 5]", "float32[1, 2, 5]", "float32[1, 15]",
-             outputs=3, hidden_size=5))),
+             outputs=3, hidden_size=5),
+        case("float32[3, 2, 4] in -4..4", *_cases(4), None, None, None, "float32[1, 15]",
+             outputs=3, hidden_size=5, clip=0.4),
+        case(X, *_cases(4), outputs=3, hidden_size=5,
+             activations=("HardSigmoid", "Affine", "LeakyRelu"), activation_alpha=(0.3, 0.6, 0.1),
+             activation_beta=(0.4, 0.2)))),
 )  # fmt: skip
