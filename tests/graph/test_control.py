@@ -120,6 +120,28 @@ def test_a_short_loop_is_unrolled() -> None:
     assert [node.op for node in module.main.nodes].count("Mul") == 3
 
 
+@pytest.mark.parametrize("condition", ["d = Identity(c)", "d = Less(i, limit)"])
+@pytest.mark.parametrize("count", ["count", ""])
+def test_a_loop_that_never_starts_scans_nothing(condition: str, count: str) -> None:
+    """Also where nothing but the condition would end it."""
+    check(
+        """g (float[2] x) => (float[2] y, float[a, 2] z) {
+            count = Constant<value_int = 300>()
+            limit = Constant<value_int = 200>()
+            zero = Constant<value_int = 0>()
+            never = Cast<to = 9>(zero)
+            y, z = Loop(COUNT, never, x) <
+                body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w, float[2] s) {
+                    CONDITION
+                    w = Mul(v, x)
+                    s = Neg(w)
+                }
+            >
+        }""".replace("COUNT", count).replace("CONDITION", condition),
+        x=normal(2),
+    )
+
+
 def test_a_loop_carries_a_sequence() -> None:
     check(
         """g (float[2] x) => (float[a] y) {

@@ -131,12 +131,18 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
             deciding = 1 if context.has(1) and context.value(1) is None else 0
             what = "the length of a sequence from a loop"
             raise UnknownValueError(context.node.inputs[deciding], what)
+        if scanned and _never_starts(context):
+            return _without_condition(context, builder, builder.constant(np.int64(0)))
         if not scanned or not context.has(0) or COUNTED in context.node.attributes:
             return None
         if not goes_on(body):
             return _counted(context, builder)
         unknown = context.has(1) and context.value(1) is None
-        return _without_condition(context, builder) if unknown else None
+        if not unknown:
+            return None
+        count, condition, *_ = context.node.inputs
+        trips = builder("Where", condition, count, builder.constant(np.int64(0)))
+        return _without_condition(context, builder, trips)
     body = _copied(body, trips)
     slices: list[tuple[str, ...]] = []
     for trip in range(trips):
@@ -202,24 +208,29 @@ def _counted(context: Context, builder: Builder) -> tuple[str, ...]:
     return tuple(value for value, name in wanted if name)
 
 
-def _without_condition(context: Context, builder: Builder) -> tuple[str, ...]:
-    """The loop without its initial condition, all of whose iterations run, or none."""
-    count, condition, *carried = context.node.inputs
-    trips = builder("Where", condition, count, builder.constant(np.int64(0)))
+def _without_condition(context: Context, builder: Builder, trips: str) -> tuple[str, ...]:
+    """The loop without its initial condition, all of whose `trips` iterations run."""
+    carried = context.node.inputs[2:]
     outputs, attributes = len(context.node.outputs), dict(context.node.attributes)
     results = builder.many("Loop", trips, "", *carried, outputs=outputs, **attributes)
     return tuple(v for v, name in zip(results, context.node.outputs, strict=True) if name)
 
 
+def _never_starts(context: Context) -> bool:
+    """True where the initial condition is the constant false."""
+    condition = context.value(1)
+    return condition is not None and condition.reshape(-1)[0] is False
+
+
 def _trips(context: Context, body: Function) -> int | None:
     """The number of iterations, where it is known."""
-    condition = context.value(1)
-    if condition is not None and condition.reshape(-1)[0] is False:
+    if _never_starts(context):
         return 0
     count = context.value(0)
-    if count is None or not goes_on(body) or (context.has(1) and condition is None):
+    if count is None or not goes_on(body) or context.is_decided_by_run(1):
         return None
-    return as_int(as_expr(count.reshape(-1)[0]))
+    trips = as_int(as_expr(count.reshape(-1)[0]))
+    return None if trips is None else max(trips, 0)
 
 
 def goes_on(body: Function) -> bool:
