@@ -199,3 +199,31 @@ def test_text_operators_are_refused_with_a_reason() -> None:
     )
     with pytest.raises(UnsupportedError, match="it works on text, which webmlc does not compile"):
         normalise(read_model(model))
+
+
+@pytest.mark.parametrize("name", ["step", "going", "scores", "best", "taken", "i", "z/ArgMax"])
+def test_a_loop_of_an_expansion_reads_the_models_own_values(name: str) -> None:
+    """Whatever the model calls them."""
+    centres = np.arange(6, dtype=np.float32)[:, None] * 0.6
+    check(
+        """g (float[1, 6, 4] BOXES, float[1, 1, 6] x) => (int64[a, 3] z) {
+            count = Constant<value_int = 4>()
+            overlap = Constant<value_float = 0.2>()
+            z = NonMaxSuppression(BOXES, x, count, overlap)
+        }""".replace("BOXES", f'"{name}"'),
+        **{name: np.hstack([centres, centres, centres + 1, centres + 1])[None]},
+        x=RNG.random((1, 1, 6)).astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize("name", ["y/step", "y/condition", "y/body", "y/Gather", "y/body/step"])
+def test_the_body_of_a_scan_reads_the_models_own_values(name: str) -> None:
+    check(
+        """g (float[3, 2] SLICES, float[2] x) => (float[2] y) {
+            y = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] w) => (float[2] u) {
+                t = Mul(v, x)
+                u = Add(t, w)
+            }>(x, SLICES)
+        }""".replace("SLICES", f'"{name}"'),
+        **{name: normal(3, 2)}, x=normal(2),
+    )  # fmt: skip

@@ -49,7 +49,7 @@ from webmlc.graph.ir import (
     TensorType,
     producers,
 )
-from webmlc.graph.ops.control import closed, reads
+from webmlc.graph.ops.control import closed, names_in, reads
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     VALUE_LIMIT,
@@ -153,7 +153,7 @@ class _Inference:
         self.unsupported: list[Unsupported] = []
         self.unknown: list[tuple[str, ...]] = []
         self.partial: dict[str, Value] = {}  # None: an element that only a run knows
-        self.taken: set[str] = set()  # the names that expansions gave
+        self.taken = {*names_in(function), *around.types, *around.constants, *around.sequences}
         self.bound: dict[str, str] = {}
         shapes = (t.shape for t in function.types.values())
         self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
@@ -242,12 +242,19 @@ class _Inference:
         elements = object_array(
             [Var(names[i]) if i in names else e for i, e in enumerate(known)], shape
         )
-        self.bound[value] = f"{value}/bound"
+        self.bound[value] = self.fresh(f"{value}/bound")
         reader = bind(elements, names, type_.dtype, value, self.bound[value], node.name)
         self.types[self.bound[value]] = type_
         self.values[self.bound[value]] = elements
         self.nodes.append(reader)
         return True
+
+    def fresh(self, name: str) -> str:
+        """The name, or one like it where a value has it."""
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
 
     def symbol(self, text: str) -> str:
         """A name like `text` that no symbol has yet."""

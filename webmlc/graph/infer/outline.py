@@ -187,6 +187,7 @@ class Outline:
         draft = Function(name, inputs, outputs, nodes, types, builder.constants)
         inferred = self.infer(draft, self.scope)
         made = {*inputs, *(o for node in inferred.nodes for o in node.outputs)}
+        builder.taken |= made
         read = dict.fromkeys(i for node in inferred.nodes for i in node.inputs if i)
         constants: dict[str, Array] = {}
         symbolic: list[Node] = []

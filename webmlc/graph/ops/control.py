@@ -101,6 +101,15 @@ def reads(node: Node, value: str) -> bool:
     )
 
 
+def names_in(function: Function) -> Iterator[str]:
+    """The names of a function's values, and of those in its sub-graphs."""
+    yield from (*function.inputs, *function.constants, *function.outputs)
+    for node in function.nodes:
+        yield from (*node.inputs, *node.outputs)
+        for inner in _inner(node).values():
+            yield from names_in(inner)
+
+
 def _renamed(function: Function, names: Mapping[str, str]) -> Function:
     own = set(function.inputs) | set(function.constants)
     own |= {o for node in function.nodes for o in node.outputs}
@@ -141,8 +150,8 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
         if not unknown:
             return None
         count, condition, *_ = context.node.inputs
-        trips = builder("Where", condition, count, builder.constant(np.int64(0)))
-        return _without_condition(context, builder, trips)
+        chosen = builder("Where", condition, count, builder.constant(np.int64(0)))
+        return _without_condition(context, builder, chosen)
     body = _copied(body, trips)
     slices: list[tuple[str, ...]] = []
     for trip in range(trips):
@@ -188,7 +197,7 @@ def _counted(context: Context, builder: Builder) -> tuple[str, ...]:
     """
     body, node = context.attribute("body"), context.node
     states = len(node.inputs) - 2
-    inner = Builder(replace(node, outputs=(builder.fresh("counted"),)))
+    inner = builder.inner("counted")
     count = inner.fresh("count")
     more = inner("Add", count, inner.constant(np.int64(1)))
     counting = replace(
@@ -294,25 +303,19 @@ def _sliced(
     last: str,
 ) -> Function:
     """A Scan's body as a Loop's: it gathers its slices, and its condition is a constant."""
-    step, condition, going = (builder.fresh(what) for what in ("step", "condition", "going"))
-    first = len(body.inputs) - len(sequences)
-    nodes: list[Node] = []
-    constants = dict(body.constants) | {going: np.array(True)}
-    for k, sequence in enumerate(sequences):
-        place = step
-        if backward[k]:
-            place = builder.fresh("place")
-            nodes.append(Node("Sub", (last, step), (place,), origin=builder.source.origin))
-        gathered = (body.inputs[first + k],)
-        axis: dict[str, Attribute] = {"axis": axes[k]}
-        nodes.append(Node("Gather", (sequence, place), gathered, axis, "", builder.source.origin))
-    return replace(
-        body,
-        inputs=(step, condition, *body.inputs[:first]),
-        outputs=(going, *body.outputs),
-        nodes=(*nodes, *body.nodes),
-        constants=constants,
+    inner = builder.inner("body")
+    step, condition, *states = (
+        inner.fresh(what)
+        for what in ("step", "condition", *body.inputs[: len(body.inputs) - len(sequences)])
     )
+    slices = []
+    for sequence, axis, is_backward in zip(sequences, axes, backward, strict=True):
+        place = inner("Sub", last, step) if is_backward else step
+        slices.append(inner("Gather", sequence, place, axis=axis))
+    results = splice(body, inner, dict(zip(body.inputs, (*states, *slices), strict=True)))
+    going = inner.constant(np.bool_(True))
+    inputs, outputs = (step, condition, *states), (going, *results)
+    return Function(body.name, inputs, outputs, tuple(inner.nodes), {}, inner.constants)
 
 
 def _scan_batches(context: Context, builder: Builder) -> tuple[str, ...]:

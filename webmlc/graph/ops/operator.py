@@ -15,7 +15,7 @@ function itself carries them, and `Scope.of(function).context(node)` is all a la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal, cast
 
@@ -238,6 +238,12 @@ class Builder:
         name = self.fresh("constant")
         self.constants[name] = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
         return name
+
+    def inner(self, what: str) -> Builder:
+        """The builder of a function inside this one: it reads the values of this one, so none of
+        its own has a name that one of them has.
+        """
+        return Builder(replace(self.source, outputs=(self.fresh(what),)), taken=self.taken)
 
     def fresh(self, what: str) -> str:
         """A name that no other value has."""

@@ -10,7 +10,7 @@ unrolls the shortest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -189,8 +189,7 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
     initial = tuple(_initial(direction, x, index, batchwise) for index in indices)
     steps = build("Shape", x, start=0, end=1)
     last = build("Sub", steps, build.constant(np.array([1])))
-    name = f"{build.fresh('step')}"
-    inner = Builder(replace(build.source, outputs=(name,)))
+    inner = build.inner("step")
     place, going, *state = (inner.fresh(what) for what in ("place", "going", *map(str, indices)))
     inputs = (place, going, *state)
     if backward:
@@ -204,7 +203,7 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
         pairs = zip(fresh, state, strict=True)
         fresh = tuple(inner("Where", inside, new, old) for new, old in pairs)
     results = (going, *fresh, output)
-    body = Function(name, inputs, results, tuple(inner.nodes), {}, inner.constants)
+    body = Function("step", inputs, results, tuple(inner.nodes), {}, inner.constants)
     directions = (int(backward),)
     return build.many(
         "Loop",

@@ -12,7 +12,7 @@ import numpy as np
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute
-from webmlc.graph.ir import Function, Node, TensorType
+from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Builder, Context, Operator
 from webmlc.graph.ops.selection import flat, places_of
 from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, given
@@ -54,16 +54,17 @@ def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("suppress", scores.shape, element),)
 
 
-def _iteration(boxes: str, limit: str, none: str, removed: str, **form: int) -> Function:
+def _iteration(builder: Builder, boxes: str, limit: str, removed: str, **form: int) -> Function:
     """One iteration of the loop: the scores that remain, and which boxes it took (-1: none)."""
-    nodes = (
-        Node("ArgMax", ("scores",), ("best",), {"axis": 2}),
-        Node("GatherElements", ("scores", "best"), ("top",), {"axis": 2}),
-        Node("Greater", ("top", removed), ("is_box",)),
-        Node("Where", ("is_box", "best", none), ("taken",)),
-        Node("Suppress", ("scores", "best", boxes, limit), ("rest",), form, "webmlc"),
-    )
-    return Function("iteration", ("i", "go", "scores"), ("go", "rest", "taken"), nodes, {}, {})
+    build = builder.inner("iteration")
+    step, going, scores = (build.fresh(what) for what in ("step", "going", "scores"))
+    best = build("ArgMax", scores, axis=2)
+    top = build("GatherElements", scores, best, axis=2)
+    is_box = build("Greater", top, removed)
+    taken = build("Where", is_box, best, build.constant(np.int64(-1)))
+    left = build("Suppress", scores, best, boxes, limit, domain="webmlc", **form)
+    inputs, outputs = (step, going, scores), (going, left, taken)
+    return Function("iteration", inputs, outputs, tuple(build.nodes), {}, build.constants)
 
 
 def _never(context: Context) -> tuple[TensorType, ...]:
@@ -84,7 +85,7 @@ def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
     fewest = builder("Min", flat(builder, count), sizes)
     trips = builder("Sizes", builder("Squeeze", fewest), domain="webmlc")
     body = _iteration(
-        boxes, limit or builder.constant(np.float32(0)), builder.constant(np.int64(-1)), removed,
+        builder, boxes, limit or builder.constant(np.float32(0)), removed,
         center_point_box=context.attribute("center_point_box", 0),
     )  # fmt: skip
     _, taken = builder.many("Loop", trips, "", scores, outputs=2, body=body)

@@ -17,7 +17,7 @@ import numpy as np
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Expr, as_int, const, maximum, select
 from webmlc.graph.compute import Tensor, compute, reduce, scatter
-from webmlc.graph.ir import Function, Node, TensorType
+from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Builder, Context, Operator, case
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.selection import flat, places_of
@@ -121,8 +121,11 @@ def _sorted_rows(builder: Builder, rows: str, columns: Expr) -> str:
             )
         return order
     trips = builder("Sizes", builder("Squeeze", builder("Shape", rows, start=1)), domain="webmlc")
-    sort = Node("Order", (rows, "order", "i"), ("next",), {}, "webmlc")
-    body = Function("sort_by_column", ("i", "go", "order"), ("go", "next"), (sort,), {}, {})
+    inner = builder.inner("sort")
+    column, going, before = (inner.fresh(what) for what in ("column", "going", "order"))
+    outputs = (going, inner("Order", rows, before, column, domain="webmlc"))
+    inputs = (column, going, before)
+    body = Function("sort_by_column", inputs, outputs, tuple(inner.nodes), {}, {})
     return builder("Loop", trips, "", order, body=body)
 
 
