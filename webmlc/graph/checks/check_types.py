@@ -1,9 +1,9 @@
-"""Types of elements that an operator takes, as ONNX's schemas list them.
+"""Check the element types of a node's inputs against the types that ONNX's schema lists.
 
-In: a node and the types of its inputs. A model whose types do not fit is malformed; no row of the
-operator table has to ask for it. What a schema names by one variable (`T`) is of one type. Rows may
-take further types of a kind (float, integer, boolean); operators without a schema (our own,
-`com.microsoft`'s) take what their rows take.
+In: a node and the types of its inputs. A model whose types do not fit is malformed, so no row of
+the operator table has to check for it. Inputs that a schema describes by one variable (`T`) must
+have the same type. Rows may accept further types of a kind (float, integer, boolean). Operators
+without a schema (our own, `com.microsoft`'s) accept what their rows accept.
 
     check_types(node, types)    # raises: input 0 is int64; it takes bfloat16, float16, ...
 """
@@ -26,32 +26,32 @@ _NUMBERS: dict[str, int] = dict(TensorProto.DataType.items())
 
 @dataclass(frozen=True, slots=True)
 class _Formal:
-    """A line of a schema's inputs: the types it takes; the variable that is bound to one of them,
-    None where each input has its own.
+    """One entry of a schema's inputs: the types that it accepts, and the type variable that it
+    shares with other inputs (None if it shares none).
     """
 
-    taken: frozenset[DType]
+    types: frozenset[DType]
     variable: str | None
 
 
 def check_types(node: Node, types: Sequence[TensorType | None]) -> None:
-    """Raises `NotSupportedError` where an input's elements are of a kind that the operator does not
-    take, or of another type than those of an input that must be like it; an input without a type,
-    or that the schema has no line for, is not looked at.
+    """Raises `NotSupportedError` if an input's elements are of a kind that the operator does not
+    accept, or of another type than an input that shares its type variable. Inputs without a type,
+    and inputs that the schema has no entry for, are not checked.
     """
     bound: dict[str, int] = {}
-    for index, (known, formal) in enumerate(zip(types, _inputs(node, len(types)), strict=False)):
-        if known is None:
+    for index, (type_, formal) in enumerate(zip(types, _inputs(node, len(types)), strict=False)):
+        if type_ is None:
             continue
-        if formal.taken and _kind(known.dtype) not in map(_kind, formal.taken):
-            names = ", ".join(sorted(dtype.name for dtype in formal.taken))
-            raise NotSupportedError(f"input {index} is {known.dtype.name}; it takes {names}")
+        if formal.types and _kind(type_.dtype) not in map(_kind, formal.types):
+            names = ", ".join(sorted(dtype.name for dtype in formal.types))
+            raise NotSupportedError(f"input {index} is {type_.dtype.name}; it takes {names}")
         if formal.variable is not None:
             first = bound.setdefault(formal.variable, index)
             like = types[first]
-            if like is not None and like.dtype != known.dtype:
+            if like is not None and like.dtype != type_.dtype:
                 raise NotSupportedError(
-                    f"input {first} is {like.dtype.name}, input {index} is {known.dtype.name}; "
+                    f"input {first} is {like.dtype.name}, input {index} is {type_.dtype.name}; "
                     "they must be of one type: cast one of them"
                 )
 
@@ -61,14 +61,14 @@ def _kind(dtype: DType) -> tuple[bool, bool]:
 
 
 def _inputs(node: Node, count: int) -> tuple[_Formal, ...]:
-    """A line for each input, the last one of a variadic operator repeated."""
+    """An entry for each input; the last entry of a variadic operator is repeated."""
     formals, is_variadic = _schema(node.domain, node.op)
     return formals + formals[-1:] * (count - len(formals)) if is_variadic else formals
 
 
 @cache
 def _schema(domain: str, op: str) -> tuple[tuple[_Formal, ...], bool]:
-    """The formal inputs in the newest opset; whether the last may repeat."""
+    """The inputs in the newest opset, and whether the last one may repeat."""
     if not defs.has(op, domain):
         return (), False
     schema = defs.get_schema(op, domain)

@@ -1,4 +1,4 @@
-"""`Gradient` written out: reverse mode over the nodes that compute `y` from `xs`.
+"""Expand a `Gradient` node by reverse-mode differentiation of the nodes that compute `y` from `xs`.
 
 In: a Gradient node of ai.onnx.preview.training and the nodes before it, all typed. Out: the nodes
 that compute the derivative of the sum of `y`'s elements by each of `xs`.
@@ -10,8 +10,8 @@ that compute the derivative of the sum of `y`'s elements by each of `xs`.
                                                  %d = Add(%2, %3)
 
 Elementwise operators are differentiated by their own expression (`ops/derivative.py`), the others
-by `gradient_rules`; what these make has derivatives again. An operator without either on a path
-from `xs` to `y` is refused.
+by `gradient_rules`, which use operators that have derivatives themselves. An operator without a
+derivative on a path from `xs` to `y` is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def targets_first(nodes: Sequence[Node]) -> tuple[Node, ...]:
     try:
         return tuple(nodes[k] for k in sorter.static_order())
     except CycleError:
-        return tuple(nodes)  # a Gradient that its own y depends on finds no y
+        return tuple(nodes)  # the Gradient whose y depends on itself is refused later
 
 
 def derive_gradient(node: Node, nodes: Sequence[Node], scope: Scope, build: Builder) -> list[str]:
@@ -57,28 +57,28 @@ def derive_gradient(node: Node, nodes: Sequence[Node], scope: Scope, build: Buil
     for name in (*leaves, y):
         if scope.type_of(name) is None:
             raise NotSupportedError(f"{name!r} is no value that this graph computes before it")
-    given = dict(zip(leaves, node.inputs, strict=True))
+    values = dict(zip(leaves, node.inputs, strict=True))
     types = dict(scope.types)
     derivation = _Derivation(replace(scope, types=types), types, build)
     path = _path(nodes, xs, frozenset(leaves), y)
-    if any(name != value for name, value in given.items()):
+    if any(name != value for name, value in values.items()):
         needed = _path(nodes, leaves, frozenset(leaves), y)
-        names = derivation.copy(needed, given)
+        names = derivation.copy(needed, values)
         path = [_renamed(n, names) for n in path]
         y = names.get(y, y)
-    adjoints = derivation.backward(path, y, [given[x] for x in xs], frozenset(given.values()))
-    return [adjoints.get(given[x]) or derivation.filled(0, given[x]) for x in xs]
+    adjoints = derivation.backward(path, y, [values[x] for x in xs], frozenset(values.values()))
+    return [adjoints.get(values[x]) or derivation.filled(0, values[x]) for x in xs]
 
 
 def _path(
     nodes: Sequence[Node], sources: Sequence[str], leaves: frozenset[str], y: str
 ) -> list[Node]:
-    """The nodes between the sources and `y`; what makes a leaf is not looked into."""
+    """The nodes between the sources and `y`. The nodes that compute a leaf are not followed."""
     reached, forward = set(sources), []
     for node in nodes:
-        made = set(node.outputs) - leaves
-        if made and not reached.isdisjoint(node.inputs):
-            reached |= made
+        outputs = set(node.outputs) - leaves
+        if outputs and not reached.isdisjoint(node.inputs):
+            reached |= outputs
             forward.append(node)
     needed, path = {y}, []
     for node in reversed(forward):
@@ -95,25 +95,25 @@ def _renamed(node: Node, names: Mapping[str, str]) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class _Derivation:
-    """What is known of the values (`types` are the scope's, and grow), and the nodes made."""
+    """The types of the values (`types` belongs to the scope, and grows), and the nodes so far."""
 
     scope: Scope
     types: dict[str, TensorType]
     build: Builder
 
     def filled(self, number: int, name: str) -> str:
-        """A tensor like `name`, all of one number."""
-        found = self.scope.type_of(name)
-        assert found is not None
-        one = self.build.constant(number, found.dtype)
+        """A tensor of the type and shape of `name` that is filled with one number."""
+        like = self.scope.type_of(name)
+        assert like is not None
+        one = self.build.constant(number, like.dtype)
         return self.build("Expand", one, self.build("Shape", name))
 
-    def copy(self, nodes: Sequence[Node], given: Mapping[str, str]) -> dict[str, str]:
-        """The nodes once more, for other values than those of the leaves; the values' new names."""
-        for name, value in given.items():
+    def copy(self, nodes: Sequence[Node], values: Mapping[str, str]) -> dict[str, str]:
+        """Repeat the nodes for other values of the leaves; returns the new names of all values."""
+        for name, value in values.items():
             if self.scope.type_of(name) != self.scope.type_of(value):
                 raise NotSupportedError(f"{value!r} stands for {name!r}, but has another type")
-        names = dict(given)
+        names = dict(values)
         for node in nodes:
             for output in filter(None, node.outputs):
                 if output not in self.types:
@@ -147,9 +147,11 @@ class _Derivation:
                 kind = context.types[position] if name else None
                 if name not in active or kind is None or not kind.dtype.is_float:
                     continue
-                found = rule(node_backward, position)
+                derivative = rule(node_backward, position)
                 present = adjoints.get(name)
-                adjoints[name] = found if present is None else self.build("Add", present, found)
+                adjoints[name] = (
+                    derivative if present is None else self.build("Add", present, derivative)
+                )
         if unknown:
             raise UnsupportedError(tuple(unknown))
         return adjoints

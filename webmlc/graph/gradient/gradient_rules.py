@@ -1,7 +1,7 @@
-"""How each operator is differentiated: from the derivative by its output to that by an input.
+"""The rules that differentiate operators: from the derivative by an output to that by an input.
 
-In: a node with its types (`Backward`). Out: the name of the derivative by one of its inputs, made
-of operators that have derivatives themselves.
+In: a node with its types (`Backward`). Out: the name of the derivative by one of its inputs. A rule
+uses operators that have derivatives themselves.
 
     >>> rule_of("", "MatMul").__name__, rule_of("", "Exp").__name__
     ('_matmul', '_elementwise')
@@ -58,19 +58,19 @@ class Backward:
         return self.build("Reshape", value, self.build("Shape", name), allowzero=1)
 
     def summed(self, value: str, shape: Shape, position: int) -> str:
-        """`value`, of this shape, summed over what input `position` was stretched along."""
-        wanted = self.context.shape(position)
-        extra = len(shape) - len(wanted)
+        """Sum `value`, of this shape, over the axes that input `position` was stretched along."""
+        target = self.context.shape(position)
+        extra = len(shape) - len(target)
         stretched = [
-            d for d, n in enumerate(shape) if d < extra or (n != ONE and wanted[d - extra] == ONE)
+            d for d, n in enumerate(shape) if d < extra or (n != ONE and target[d - extra] == ONE)
         ]
         if stretched:
             value = self.build("ReduceSum", value, self.axes(*stretched), keepdims=1)
-        kept = tuple(ONE if d in stretched else n for d, n in enumerate(shape))
-        if not all(map(same, kept[extra:], wanted)):
+        summed = tuple(ONE if d in stretched else n for d, n in enumerate(shape))
+        if not all(map(same, summed[extra:], target)):
             raise NotSupportedError(
                 f"whether {self.context.node.name!r} stretches its input {position} of size "
-                f"{', '.join(map(str, wanted))} is known at run time only"
+                f"{', '.join(map(str, target))} is known at run time only"
             )
         return self.like(value, self.inputs[position]) if extra else value
 
@@ -97,8 +97,8 @@ def _swish(to: Backward, position: int) -> str:
     """s + alpha·x·s·(1 - s) with s = sigmoid(alpha·x)."""
     x = to.build("Mul", to.inputs[0], to.number(to.context.attribute("alpha", 1.0)))
     s = to.build("Sigmoid", x)
-    rest = to.build("Mul", x, to.build("Sub", to.number(1), s))
-    slope = to.build("Mul", s, to.build("Add", to.number(1), rest))
+    inner = to.build("Mul", x, to.build("Sub", to.number(1), s))
+    slope = to.build("Mul", s, to.build("Add", to.number(1), inner))
     return to.build("Mul", to.dy, slope)
 
 
@@ -175,9 +175,9 @@ def _expand(to: Backward, position: int) -> str:
 def _spread(to: Backward) -> str:
     """The derivative by a reduction's output, once for each element that it folds."""
     axes = axes_of(to.context)
-    kept = reduced_shape(to.context.shape(0), axes, keep=True)
+    reduced = reduced_shape(to.context.shape(0), axes, keep=True)
     dy = to.dy
-    if to.shape != kept and axes:
+    if to.shape != reduced and axes:
         dy = to.build("Unsqueeze", dy, to.axes(*axes))
     return to.build("Expand", dy, to.build("Shape", to.inputs[0]))
 

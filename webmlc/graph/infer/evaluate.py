@@ -1,7 +1,8 @@
-"""The numpy meaning of tensor expressions: the oracle of the rows' tests, the engine of folding.
+"""Evaluate tensor expressions with numpy, to test the operators' rows and to fold constants.
 
-In: output tensors of a `compute`, arrays for its placeholders, integers for its symbols. Out: their
-arrays. Every stage is evaluated at once over broadcast index arrays; large reductions in slices.
+In: output tensors of a `compute`, arrays for its placeholders, integers for its symbols. Out: the
+outputs' arrays. Each stage is evaluated at once over broadcast index arrays; a large reduction is
+evaluated in slices.
 
     >>> from webmlc.core.expr import const
     >>> x = placeholder("x", (const(3),), DType.float32)
@@ -9,7 +10,8 @@ arrays. Every stage is evaluated at once over broadcast index arrays; large redu
     >>> evaluate([y], {x: np.array([1, 2, 3], np.float32)})[0].tolist()
     [2.0, 4.0, 6.0]
 
-A read whose index is out of bounds takes the nearest element: a `select` around it discards it.
+A read whose index is out of bounds takes the nearest element; the expression contains a `select`
+that discards it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from webmlc.graph.ops.operator import Context, Operator
 __all__ = ["compute", "evaluate", "evaluate_node", "placeholder"]
 
 SLICE = 1 << 22
-"""Elements that a reduction evaluates at once."""
+"""The largest number of elements that a reduction evaluates at once. It bounds the memory of a
+build (chosen by hand).
+"""
 
 
 def evaluate(
@@ -42,17 +46,17 @@ def evaluate(
     symbols: Mapping[str, int] | None = None,
 ) -> list[Array]:
     """The arrays of `outputs`."""
-    known: dict[Tensor, Array] = dict(inputs)
+    arrays: dict[Tensor, Array] = dict(inputs)
     sizes: dict[str, int] = dict(symbols or {})
     with np.errstate(all="ignore"):
         for stage in stages(outputs):
-            if stage not in known:
-                known[stage] = _stage(stage, known, sizes)
-    return [known[output] for output in outputs]
+            if stage not in arrays:
+                arrays[stage] = _stage(stage, arrays, sizes)
+    return [arrays[output] for output in outputs]
 
 
 def stages(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Every tensor that `outputs` read, producers first, placeholders included."""
+    """Iterate over every tensor that `outputs` read, placeholders included, producers first."""
     done: set[Tensor] = set()
     stack = [(output, False) for output in outputs][::-1]
     while stack:
@@ -67,16 +71,16 @@ def stages(outputs: Iterable[Tensor]) -> Iterator[Tensor]:
         stack.extend((t, False) for t in tensor.sources if t not in done)
 
 
-def _stage(stage: Tensor, known: Mapping[Tensor, Array], symbols: Mapping[str, int]) -> Array:
+def _stage(stage: Tensor, arrays: Mapping[Tensor, Array], symbols: Mapping[str, int]) -> Array:
     shape = tuple(int(evaluate_expr(d, symbols)) for d in stage.shape)
     dtype = stage.dtype.numpy
     match stage.body:
         case Reduction() as reduction:
-            return _reduction(stage, reduction, shape, known, symbols)
+            return _reduction(stage, reduction, shape, arrays, symbols)
         case Scatter() as updates:
-            return _scatter(stage, updates, shape, known, symbols)
+            return _scatter(stage, updates, shape, arrays, symbols)
         case Expr() as body:
-            grid = _Grid(dict(zip(stage.axes, shape, strict=True)), known, symbols)
+            grid = _Grid(dict(zip(stage.axes, shape, strict=True)), arrays, symbols)
             return np.array(np.broadcast_to(grid.value(body), shape), dtype=dtype)
     raise KeyError(f"no array is given for {stage.name}")
 
@@ -85,10 +89,12 @@ def _reduction(
     stage: Tensor,
     reduction: Reduction,
     shape: tuple[int, ...],
-    known: Mapping[Tensor, Array],
+    arrays: Mapping[Tensor, Array],
     symbols: Mapping[str, int],
 ) -> Array:
-    """Fold over the reduce axes; the leading ones step by step where all would be too much."""
+    """Fold over the reduce axes. Where all elements would exceed `SLICE`, step through the leading
+    axes.
+    """
     extents = [int(evaluate_expr(axis.extent, symbols)) for axis in reduction.axes]
     fold: Any = SCALAR_OPERATORS[reduction.combine].meaning
     result = np.full(shape, reduction.init.value, stage.dtype.numpy)  # type: ignore[attr-defined]
@@ -100,7 +106,7 @@ def _reduction(
         axes = dict(zip(stage.axes, shape, strict=True))
         axes |= {a.var: e for a, e in zip(reduction.axes[serial:], extents[serial:], strict=True)}
         fixed = {a.var: i for a, i in zip(reduction.axes[:serial], step, strict=True)}
-        grid = _Grid(axes, known, symbols, fixed)
+        grid = _Grid(axes, arrays, symbols, fixed)
         value = np.broadcast_to(grid.value(reduction.value), tuple(axes.values()))
         value = value.astype(result.dtype, copy=False)
         if trailing and value.size:
@@ -114,15 +120,15 @@ def _scatter(
     stage: Tensor,
     updates: Scatter,
     shape: tuple[int, ...],
-    known: Mapping[Tensor, Array],
+    arrays: Mapping[Tensor, Array],
     symbols: Mapping[str, int],
 ) -> Array:
-    """All slices at once; all updates of a slice at once, too, unless one reads the result."""
+    """Apply all slices at once, and all updates of a slice at once unless one reads the result."""
     result = np.zeros(shape, stage.dtype.numpy)
     if updates.initial is not None:
-        grid = _Grid(dict(zip(stage.axes, shape, strict=True)), known, symbols)
+        grid = _Grid(dict(zip(stage.axes, shape, strict=True)), arrays, symbols)
         result[...] = grid.value(updates.initial)
-    arrays = {**known, updates.state: result}
+    with_result = {**arrays, updates.state: result}
     slices, axes = (
         {a.var: int(evaluate_expr(a.extent, symbols)) for a in group}
         for group in (updates.slices, updates.axes)
@@ -131,7 +137,7 @@ def _scatter(
     steps = np.ndindex(*axes.values()) if in_order else iter([()])
     for step in steps:
         fixed = dict(zip(axes, step, strict=True)) if in_order else {}
-        grid = _Grid(slices if in_order else slices | axes, arrays, symbols, fixed)
+        grid = _Grid(slices if in_order else slices | axes, with_result, symbols, fixed)
         *target, value = (
             np.broadcast_to(grid.value(e), tuple(grid.axes.values())).reshape(-1)
             for e in (*updates.target, updates.value)
@@ -156,17 +162,17 @@ def _in_order(root: Expr) -> tuple[Expr, ...]:
 
 
 class _Grid:
-    """Evaluates expressions over all combinations of the axes' values at once."""
+    """Evaluate expressions over all combinations of the axes' values at once."""
 
     def __init__(
         self,
         axes: Mapping[Var, int],
-        known: Mapping[Tensor, Array],
+        arrays: Mapping[Tensor, Array],
         symbols: Mapping[str, int],
         fixed: Mapping[Var, int] | None = None,
     ) -> None:
         self.axes = axes
-        self.known = known
+        self.arrays = arrays
         rank = len(axes)
         self.places = {axis: d for d, axis in enumerate(axes)}
         self.variables: dict[Var, Any] = dict(fixed or {})
@@ -183,12 +189,12 @@ class _Grid:
     def node(self, node: Expr, done: Mapping[Expr, Any]) -> Any:
         match node:
             case Const(value=value, dtype=dtype):
-                # index literals stay Python's: numpy then takes the other operand's type
+                # An index literal stays a Python number: numpy then takes the other operand's type.
                 return value if dtype == INDEX else dtype.numpy.type(value)
             case Var(name=name):
                 return self.variables[node] if node in self.variables else self.symbols[name]
             case Read(tensor=tensor, indices=indices):
-                return self.read(self.known[tensor], indices, done)
+                return self.read(self.arrays[tensor], indices, done)
             case Call(op="select", args=args, dtype=dtype):
                 return np.where(*(done[a] for a in args)).astype(_wide(dtype), copy=False)
             case Call(op=op, args=args):
@@ -203,13 +209,15 @@ class _Grid:
         view = self.view(array, indices)
         if view is not None:
             return view
-        if any(n == 0 for n in array.shape):  # only a guarded read can be meant
+        if any(n == 0 for n in array.shape):  # the read is guarded, so its value is discarded
             return np.zeros((), array.dtype)
         clipped = [np.clip(done[i], 0, n - 1) for i, n in zip(indices, array.shape, strict=True)]
         return array[tuple(clipped)] if clipped else array[()]
 
     def view(self, array: Array, indices: Sequence[Expr]) -> Array | None:
-        """The array, axes at the grid's places, where each index is a whole axis or 0 of 1."""
+        """The array with its axes where the grid has them. None unless each index is a whole axis,
+        or 0 of an axis of size 1.
+        """
         rank = len(self.axes)
         order: list[int] = []
         shape = [1] * rank
@@ -226,14 +234,16 @@ class _Grid:
 
 
 def _wide(dtype: DType) -> Any:
-    """Index arithmetic is exact: int64, until a stage's result is stored."""
+    """The type to compute in. Index arithmetic uses int64, so that it is exact until a stage's
+    result is stored.
+    """
     return np.dtype(np.int64) if dtype == INDEX else dtype.numpy
 
 
 def evaluate_node(
     row: Operator, context: Context, inputs: Sequence[Array | None], symbols: Mapping[str, int]
 ) -> list[Array]:
-    """The outputs of one node whose output types are known."""
+    """The outputs of one node whose output types are inferred."""
     assert row.compute is not None
     tensors = tuple(
         None if array is None else placeholder(f"x{i}", context.shape(i), context.dtype(i))

@@ -1,4 +1,4 @@
-"""The numpy meaning of a module: what its graph computes, node by node, control flow included.
+"""Run a module with numpy, node by node, control flow included.
 
 In: a module after `infer_shapes`, and an array for each input. Out: the outputs' arrays by name.
 
@@ -33,7 +33,7 @@ class _Evaluation:
     symbols: dict[str, int]
 
     def function(self, function: Function, inputs: Mapping[str, Array]) -> list[Array]:
-        """The function's outputs; a value is dropped after the last node that reads it."""
+        """The function's outputs. A value is dropped after the last node that reads it."""
         scope = Scope.of(function)
         values: dict[str, Array] = {**function.constants, **inputs}
         last = last_uses(function)
@@ -53,7 +53,7 @@ class _Evaluation:
         return [values[name] for name in function.outputs]
 
     def bind(self, node: Node, read: Array) -> None:
-        """Give symbols their values from a tensor."""
+        """Set symbols to elements of a tensor."""
         places = zip(node.attributes["symbols"], node.attributes["positions"], strict=True)
         self.symbols |= {symbol: int(read[place]) for symbol, place in places}
 
@@ -63,17 +63,17 @@ class _Evaluation:
         if node.op == "Loop":
             return self.loop(node, functions[0], arrays)
         then, other = functions
-        given = [a for a in arrays if a is not None]
+        operands = [a for a in arrays if a is not None]
         split = 1 + len(then.inputs)
-        if given[0].reshape(-1)[0]:
-            return self.function(then, dict(zip(then.inputs, given[1:split], strict=True)))
-        return self.function(other, dict(zip(other.inputs, given[split:], strict=True)))
+        if operands[0].reshape(-1)[0]:
+            return self.function(then, dict(zip(then.inputs, operands[1:split], strict=True)))
+        return self.function(other, dict(zip(other.inputs, operands[split:], strict=True)))
 
     def loop(self, node: Node, body: Function, arrays: Sequence[Array | None]) -> list[Array]:
-        """What the loop carries after its last iteration, then what it scanned."""
+        """The values that the loop carries at its end, then the values that it scanned."""
         asks, carried = int(node.attributes["asks"]), node.attributes["carried"]
-        given = [a for a in arrays[1:] if a is not None]
-        state, captured = given[:carried], given[carried:]
+        operands = [a for a in arrays[1:] if a is not None]
+        state, captured = operands[:carried], operands[carried:]
         going = arrays[0] is None or bool(arrays[0].reshape(-1)[0])
         trips, symbol = node.attributes["trips"], node.attributes["symbol"].name
         limit = None if trips is None else int(evaluate_expr(trips, self.symbols))
@@ -96,7 +96,7 @@ class _Evaluation:
 
 
 def last_uses(function: Function) -> dict[str, int]:
-    """The position of the last node that reads each value; past the end for function outputs."""
+    """The position of the last node that reads each value; for an output, the number of nodes."""
     last = {name: i for i, node in enumerate(function.nodes) for name in node.inputs}
     return last | {name: len(function.nodes) for name in function.outputs}
 

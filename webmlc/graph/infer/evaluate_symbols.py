@@ -1,7 +1,8 @@
-"""Tensor expressions over *values known at build time*: shapes and what is computed from them.
+"""Evaluate tensor expressions over values known at build time: shapes, and what is computed from
+them.
 
 In: output tensors of a `compute`, and for its placeholders arrays of numbers and of expressions
-over symbols. Out: such arrays; None stands for an element that cannot be told. `Shape → Gather →
+over symbols. Out: such arrays, in which None stands for an unknown element. `Shape → Gather →
 Concat` of a symbolic shape becomes a handful of expressions, by the operators' own definition:
 
     >>> from webmlc.core.expr import const
@@ -51,42 +52,42 @@ from webmlc.graph.ops.operator import VALUE_LIMIT, Value, object_array
 __all__ = ["compute", "evaluate_symbols", "placeholder"]
 
 MAX_SIZE = 1000
-"""Nodes of an expression that is followed, shared ones counted as often as they are used: sizes of
-real models have some dozens.
+"""The most nodes that a size expression may have, where a shared node counts once for each use.
+Sizes of real models have a few dozen; larger expressions are left to the run.
 """
 MAX_STEPS = 1 << 18
-"""Nodes evaluated for one value: a second of a build. A Concat of n sizes takes some n² of them."""
+"""The most expression nodes that are evaluated for one value: about a second of a build. A Concat
+of n sizes takes about n².
+"""
 MAX_DEGREE = 8
-"""Factors of a product that is followed: the number of elements of a tensor of rank 8."""
+"""The most factors that a product may have: the element count of a tensor of rank 8 has eight."""
 
 
 class _UnknownError(Exception):
-    """An element that cannot be told at build time."""
+    """An element whose value only a run can tell."""
 
 
 def evaluate_symbols(
     outputs: Sequence[Tensor], inputs: Mapping[Tensor, Value]
 ) -> list[Value] | None:
-    """The values of `outputs`, None for each element that is not known; None where all that can be
-    said is a type.
-    """
-    known = dict(inputs)
+    """The values of `outputs`, with None for each unknown element. None if no element is known."""
+    values = dict(inputs)
     try:
         for stage in stages(outputs):
-            if stage not in known and stage.body is not None:
-                known[stage] = _stage(stage, known)
-        return [known[output] for output in outputs]
+            if stage not in values and stage.body is not None:
+                values[stage] = _stage(stage, values)
+        return [values[output] for output in outputs]
     except (_UnknownError, KeyError):
         return None
 
 
-def _stage(stage: Tensor, known: Mapping[Tensor, Value]) -> Value:
+def _stage(stage: Tensor, values: Mapping[Tensor, Value]) -> Value:
     shape = [as_int(d) for d in stage.shape]
     sizes = [n for n in shape if n is not None]
     if len(sizes) < len(shape) or math.prod(sizes) > VALUE_LIMIT:
         raise _UnknownError
     if isinstance(stage.body, Scatter):
-        return _scatter(stage, stage.body, sizes, known)
+        return _scatter(stage, stage.body, sizes, values)
     body = stage.body.value if isinstance(stage.body, Reduction) else stage.body
     if body is None or math.prod(sizes) * sum(1 for _ in walk(body)) > MAX_STEPS:
         raise _UnknownError
@@ -94,13 +95,13 @@ def _stage(stage: Tensor, known: Mapping[Tensor, Value]) -> Value:
     for position in np.ndindex(*sizes):
         try:
             place = dict(zip(stage.axes, position, strict=True))
-            elements.append(_element(stage, place, known))
+            elements.append(_element(stage, place, values))
         except _UnknownError:
             elements.append(None)
     return object_array(elements, sizes)
 
 
-def _element(stage: Tensor, place: dict[Var, Any], known: Mapping[Tensor, Value]) -> Any:
+def _element(stage: Tensor, place: dict[Var, Any], values: Mapping[Tensor, Value]) -> Any:
     match stage.body:
         case Reduction() as reduction:
             extents = [as_int(axis.extent) for axis in reduction.axes]
@@ -110,46 +111,46 @@ def _element(stage: Tensor, place: dict[Var, Any], known: Mapping[Tensor, Value]
             total: Any = None  # `init` is neutral, and may be no index: the largest of integers
             for step in np.ndindex(*sizes):
                 inner = {a.var: i for a, i in zip(reduction.axes, step, strict=True)}
-                value = _value(reduction.value, place | inner, known)
+                value = _value(reduction.value, place | inner, values)
                 both = [total, value]
                 total = value if total is None else _apply(reduction.combine, both, stage.dtype)
             if total is None:
                 return _typed(reduction.init.value, stage.dtype)  # type: ignore[attr-defined]
             return total
         case Expr() as body:
-            return _value(body, place, known)
+            return _value(body, place, values)
     raise _UnknownError
 
 
 def _scatter(
-    stage: Tensor, updates: Scatter, shape: Sequence[int], known: Mapping[Tensor, Value]
+    stage: Tensor, updates: Scatter, shape: Sequence[int], values: Mapping[Tensor, Value]
 ) -> Value:
-    """The updates one by one: each of their targets has to be known."""
+    """Apply the updates one after the other. Each of their targets must be known."""
     result = object_array([None] * math.prod(shape), shape)
     if updates.initial is not None:
         for position in np.ndindex(*shape):
             place = dict(zip(stage.axes, position, strict=True))
-            result[position] = _value(updates.initial, place, known)
+            result[position] = _value(updates.initial, place, values)
     axes = (*updates.slices, *updates.axes)
     extents = [as_int(axis.extent) for axis in axes]
     sizes = [n for n in extents if n is not None]
     if len(sizes) < len(extents) or math.prod(sizes) > VALUE_LIMIT:
         raise _UnknownError
-    arrays = {**known, updates.state: result}
+    with_result = {**values, updates.state: result}
     for step in np.ndindex(*sizes):
         place = {axis.var: i for axis, i in zip(axes, step, strict=True)}
-        target = tuple(_value(index, place, arrays) for index in updates.target)
+        target = tuple(_value(index, place, with_result) for index in updates.target)
         if not all(isinstance(i, int) for i in target):
             raise _UnknownError
         if all(0 <= i < n for i, n in zip(target, shape, strict=True)):
-            value = _value(updates.value, place, arrays)
+            value = _value(updates.value, place, with_result)
             both = [result[target], value]
             combine = updates.combine
             result[target] = value if combine is None else _apply(combine, both, stage.dtype)
     return result
 
 
-def _value(root: Expr, place: Mapping[Var, Any], known: Mapping[Tensor, Value]) -> Any:
+def _value(root: Expr, place: Mapping[Var, Any], values: Mapping[Tensor, Value]) -> Any:
     done: dict[Expr, Any] = {}
 
     def rule(node: Expr) -> Expr | None:
@@ -159,7 +160,7 @@ def _value(root: Expr, place: Mapping[Var, Any], known: Mapping[Tensor, Value]) 
             case Var():
                 done[node] = place.get(node, node)
             case Read(tensor=tensor, indices=indices):
-                done[node] = _read(known, tensor, [done[i] for i in indices])
+                done[node] = _read(values, tensor, [done[i] for i in indices])
             case Call(op=op, args=args, dtype=dtype):
                 done[node] = _apply(op, [done[a] for a in args], dtype)
             case Cast(value=inner, dtype=dtype):
@@ -176,21 +177,21 @@ def _value(root: Expr, place: Mapping[Var, Any], known: Mapping[Tensor, Value]) 
 
 
 class _Undefined:
-    """What a read out of bounds, or of an unknown element, gives: fine as long as a select discards
-    it.
+    """The result of a read that is out of bounds, or reads an unknown element. It is no error as
+    long as a select discards it.
     """
 
 
 _UNDEFINED = _Undefined()
 
 
-def _read(known: Mapping[Tensor, Value], tensor: Tensor, indices: Sequence[Any]) -> Any:
-    value = known.get(tensor)
+def _read(values: Mapping[Tensor, Value], tensor: Tensor, indices: Sequence[Any]) -> Any:
+    value = values.get(tensor)
     if value is None or not all(isinstance(i, int) for i in indices):
         return _UNDEFINED
     if all(0 <= i < n for i, n in zip(indices, value.shape, strict=True)):
-        found = value[tuple(indices)]
-        return _UNDEFINED if found is None else found
+        element = value[tuple(indices)]
+        return _UNDEFINED if element is None else element
     return _UNDEFINED
 
 
@@ -199,7 +200,7 @@ def _typed(value: Any, dtype: DType) -> Any:
 
 
 def _apply(op: str, args: list[Any], dtype: DType) -> Any:
-    """One scalar operator over numbers and expressions."""
+    """Apply a scalar operator to numbers and expressions."""
     if op == "select":
         condition, then, otherwise = args
         if isinstance(condition, bool | np.bool_):
@@ -221,8 +222,8 @@ def _apply(op: str, args: list[Any], dtype: DType) -> Any:
 
 
 def _apply_integer(op: str, args: list[Any], dtype: DType) -> Any:
-    """An operator of integers or booleans, at least one of them symbolic: what a size may hold.
-    Anything else is left to the run.
+    """Apply an operator to integers or booleans, at least one of which is symbolic. Operators that
+    a size expression may not hold are left to the run.
     """
     match op, args:
         case "select", [condition, then, otherwise]:
@@ -239,13 +240,15 @@ def _apply_integer(op: str, args: list[Any], dtype: DType) -> Any:
 
 
 def _is_size(value: Any) -> bool:
-    """True where a value is never negative, as symbols are not."""
+    """True if a value is never negative, as a symbol is."""
     expr = as_expr(value)
     return bounds(expr, dict.fromkeys(variables(expr), SYMBOL)).low >= 0
 
 
 def _apply_float(op: str, args: list[Any]) -> Any:
-    """Integers in float clothes: products, quotients and roundings that stay whole or rational."""
+    """Apply an operator to integers that were cast to float: products, quotients and roundings
+    whose results are integers or quotients of integers.
+    """
     match op, args:
         case "mul", [Cast() as x, factor] | [factor, Cast() as x] if not isinstance(factor, Expr):
             if float(factor).is_integer():
@@ -304,8 +307,8 @@ def _cast(value: Any, source: DType, target: DType) -> Any:
 
 
 def _simplified(expr: Expr) -> Any:
-    """Canonical; a number where it is one. What is no plausible size is not known at build time:
-    a run computes it as the integers that it is made of.
+    """The canonical form of an expression; a number if it is constant. Raises `_UnknownError` for
+    an expression that is no plausible size, which the run then computes from its integers.
     """
     result = simplify(expr, dict.fromkeys(variables(expr), SYMBOL))
     if isinstance(result, Const):
@@ -316,8 +319,8 @@ def _simplified(expr: Expr) -> Any:
 
 
 def _is_index(expr: Expr) -> bool:
-    """True where every number in an expression fits the index type, and no product is of more
-    factors than tensors have dimensions.
+    """True if every number in an expression fits the index type, and no product has more factors
+    than a tensor has dimensions.
     """
     low, high = INDEX.limits
     numbers = (node.value for node in walk(expr) if isinstance(node, Const))

@@ -1,10 +1,11 @@
-"""Every node in its newest opset's form; what has no row is reported, all of it at once.
+"""Rewrite every node to the form of its newest opset, and report all operators without a row.
 
 needs: a module as read. guarantees: each node has a row in `OPS`. before → after, opset 11:
 
     %y = Softmax(%x)   →   %y = Softmax(%x) {axis=1, coerced=1}
 
-Axes and other parameters that moved from attributes to inputs stay where they are: rows read both.
+A parameter that later opsets moved from an attribute to an input (axes, for example) stays where it
+is: rows read both.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ REFUSED: dict[str, str] = {
     "ai.onnx.ml.DictVectorizer": _MAP,
     "ImageDecoder": "image files are decoded by the platform: give the model the pixels",
 }
-"""Operators that are none of webmlc's business, and what to do instead."""
+"""Operators that webmlc will not compile, and what to do instead."""
 
 
 def normalise(module: Module) -> Module:
