@@ -34,7 +34,7 @@ ROOMS = (
     "webmlc.graph.quantise",
     "webmlc.graph.layout",
     "webmlc.graph.algorithms",
-    "webmlc.graph.fuse.fuse",
+    "webmlc.graph.fuse",
 )
 STAGES = (
     "webmlc.version",  # one constant, of no stage
@@ -152,7 +152,7 @@ def test_init_imports_nothing(package: str) -> None:
         ("webmlc.graph.ir", "from webmlc.loops.ir import LoopFunction"),
         ("webmlc.graph.ir", "if TYPE_CHECKING:\n    from webmlc.loops.text import parse"),
         (
-            "webmlc.graph.fuse.fuse",
+            "webmlc.graph.fuse",
             "if TYPE_CHECKING:\n    from webmlc.loops.ir import LoopFunction",
         ),
     ],
@@ -165,7 +165,7 @@ def test_an_import_to_the_right_is_found(module: str, line: str) -> None:
     ("module", "line"),
     [
         ("webmlc.frontend.read", "from webmlc.graph.ir import Graph"),
-        ("webmlc.graph.fuse.fuse", "from .ir import Graph"),
+        ("webmlc.graph.fuse", "from .ir import Graph"),
         ("webmlc.target.wasm.printer", "from ..flatten import flatten"),
         ("webmlc.graph.ir", "if TYPE_CHECKING:\n    from webmlc.loops.ir import LoopFunction"),
         ("webmlc.cli", "from webmlc import build"),
