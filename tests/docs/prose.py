@@ -14,10 +14,9 @@ def prose_of(markdown: str) -> str:
     return re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
 
 
-def code_of(markdown: str) -> str:
-    """The code blocks of a document, without the language they are marked with."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL)
-    return "\n".join(blocks)
+def code_blocks(markdown: str) -> list[tuple[str, str]]:
+    """The code blocks of a document, each with the language it is marked with ("": none)."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", markdown, flags=re.MULTILINE | re.DOTALL)
 
 
 def code_spans(markdown: str) -> Iterator[str]:
@@ -26,7 +25,7 @@ def code_spans(markdown: str) -> Iterator[str]:
 
 
 def is_path(span: str) -> bool:
-    """Does a code span look like the path of a file of this repository?"""
+    """Whether a code span looks like the path of a file or folder of this repository."""
     return (
         re.fullmatch(r"[\w.-]+(/[\w.-]+)*\.(py|js|md|toml)|[\w.-]+(/[\w.-]+)*/", span) is not None
     )

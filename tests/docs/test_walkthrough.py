@@ -22,7 +22,7 @@ from docs.walkthrough import (
     fill,
     walkthrough_model,
 )
-from tests.docs.prose import ROOT, code_of, code_spans, is_path, named_paths
+from tests.docs.prose import ROOT, code_blocks, code_spans, is_path, named_paths
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_every_code_span_exists(compilation: Compilation) -> None:
     paths = named_paths(document)
     assert [path for path in paths if not (ROOT / path).exists()] == []
     sources = [ROOT / path for path in {*paths, "README.md", "CONTRIBUTING.md"}]
-    texts = [code_of(document), *compilation.texts.values()]
+    texts = [*(text for _, text in code_blocks(document)), *compilation.texts.values()]
     texts += [path.read_text("utf-8") for path in sources if path.is_file()]
     spans = [span for span in code_spans(document) if not is_path(span)]
     assert [span for span in spans if not any(span in text for text in texts)] == []
