@@ -12,7 +12,7 @@ module.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -199,4 +199,7 @@ def _print_attribute(value: Attribute) -> str:
             return str(value)
         case tuple():
             return f"({', '.join(map(_print_attribute, value))})"
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            members = ((f.name, _print_attribute(getattr(value, f.name))) for f in fields(value))
+            return f"{type(value).__name__}({', '.join(f'{n}={text}' for n, text in members)})"
     return repr(value)

@@ -1,0 +1,93 @@
+"""README and CONTRIBUTING are true of the present tree."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.prose import ROOT, code_blocks, is_path, named_paths, prose_of
+from tests.test_layering import ROOMS, STAGES
+
+README = (ROOT / "README.md").read_text("utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+READING_LIST = README.partition("| read | for |\n|---|---|\n")[2].partition("\n\n")[0]
+FILES = re.findall(r"^\| `(.+?)` \|", READING_LIST, re.MULTILINE)
+LONGEST_FILE = 400
+"""Lines that README promises a file to read stays under."""
+MOST_FILES = 12
+
+
+def layers(line: str) -> list[str]:
+    """`a/b.py < c` -> the modules of a line of the README's layering."""
+    return [name.strip().removesuffix(".py").replace("/", ".") for name in line.split("<")]
+
+
+def test_the_reading_list_has_a_dozen_files() -> None:
+    assert len(FILES) == len(READING_LIST.splitlines()) == len(set(FILES))
+    assert 10 <= len(FILES) <= MOST_FILES
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_to_read_is_short(file: str) -> None:
+    count = len((ROOT / file).read_text("utf-8").splitlines())
+    advice = f"{file} has {count} lines: split it, or name another file in README's reading list"
+    assert count < LONGEST_FILE, advice
+
+
+def test_the_stages_are_in_the_order_of_the_layering_test() -> None:
+    (line,) = (line for line in README.splitlines() if line.startswith("core < "))
+    stages = [f"webmlc.{name}" for name in layers(line)]
+    tops = [s for s in STAGES if s not in ROOMS and s.count(".") and s != "webmlc.__main__"]
+    tops.remove("webmlc.version")
+    tops.insert(tops.index("webmlc.frontend") + 1, "webmlc.graph")
+    assert stages == tops
+
+
+def test_the_rooms_of_the_graph_are_in_the_order_of_the_layering_test() -> None:
+    (line,) = (line for line in README.splitlines() if line.startswith("graph: "))
+    rooms = [f"webmlc.graph.{name}" for name in layers(line.removeprefix("graph:"))]
+    assert rooms[0] == "webmlc.graph.compute"
+    assert rooms[1:] == [room for room in ROOMS[1:] if not room.endswith(".operators")]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_paths_exist(name: str) -> None:
+    document = (ROOT / name).read_text("utf-8")
+    paths = [path for path in named_paths(document) if "/" in path.rstrip("/")]
+    assert paths
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    assert [path for path in missing if not path.startswith("build/")] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_newcomers_are_sent_to_the_walkthrough_and_the_glossary(name: str) -> None:
+    paths = named_paths((ROOT / name).read_text("utf-8"))
+    assert {"docs/walkthrough.md", "docs/glossary.md"} <= set(paths)
+
+
+def test_the_rows_that_the_guide_shows_are_in_the_source() -> None:
+    section = CONTRIBUTING.partition("\n## Add an operator\n")[2].partition("\n## ")[0]
+    rows = "\n".join(text for language, text in code_blocks(section) if not language)
+    lines = [re.sub(r"\s+# .*", "", line).strip() for line in rows.splitlines()]
+    source = "\n".join(
+        path.read_text("utf-8") for path in sorted((ROOT / "webmlc/graph/ops").rglob("*.py"))
+    )
+    assert len(lines) > 10
+    assert [line for line in lines if line not in source] == []
+
+
+def test_commands_of_the_guide_are_modules() -> None:
+    modules = re.findall(r"python -m ((?:tests|docs)[\w.]*)", CONTRIBUTING)
+    assert len(modules) >= 4
+    for module in modules:
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file(), module
+
+
+def test_code_blocks_and_paths_are_told_apart() -> None:
+    assert is_path("webmlc/compile.py") and is_path("webmlc/graph/ops/")
+    assert not is_path("make test") and not is_path("T.block")
+    text = "a\n```sh\nmake\n```\nb\n```\nc\n```\n"
+    assert code_blocks(text) == [("sh", "make\n"), ("", "c\n")]
+    assert prose_of(text) == "a\n\nb\n\n"
