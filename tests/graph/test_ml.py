@@ -136,6 +136,36 @@ def test_binary_tree_classifier(transform: str, voted: int, low: float) -> None:
               post_transform=transform, **trees), x)  # fmt: skip
 
 
+@pytest.mark.parametrize("op", ["TreeEnsembleRegressor", "TreeEnsembleClassifier"])
+def test_interior_nodes_have_no_votes(op: str) -> None:
+    rng = np.random.default_rng(14)
+    votes = "target" if op == "TreeEnsembleRegressor" else "class"
+    trees = forest(rng, votes, [0, 1, 2])
+    for name, value in (("treeids", 1), ("nodeids", 0), ("ids", 1), ("weights", 5.0)):
+        trees[f"{votes}_{name}"].insert(0, value)
+    attributes: dict[str, Any] = {"n_targets": 3}
+    outputs = FLOAT
+    if votes == "class":
+        attributes, outputs = {"classlabels_int64s": [0, 1, 2]}, LABELLED
+    check(model(op, data(rng), outputs, **attributes, **trees), data(rng))
+
+
+@pytest.mark.parametrize(("op", "attributes", "reason"), [
+    ("LinearRegressor", {"coefficients": [1.0] * 10}, "10 coefficients for 1 targets of 5"),
+    ("LinearRegressor", {"coefficients": [1.0] * 5, "intercepts": [1.0, 2.0]}, "2 intercepts"),
+    ("FeatureVectorizer", {"inputdimensions": [3]}, "input 0 has 3 features; it has 5"),
+    ("FeatureVectorizer", {"inputdimensions": [5, 5]}, "2 inputdimensions of 1 inputs"),
+    ("TreeEnsembleRegressor", {"aggregate_function": "MEDIAN"}, "aggregate_function 'MEDIAN'"),
+    ("TreeEnsembleRegressor", {"post_transform": "TANH"}, "post_transform 'TANH'"),
+])  # fmt: skip
+def test_contradictions_are_refused(op: str, attributes: dict[str, Any], reason: str) -> None:
+    rng = np.random.default_rng(15)
+    trees = forest(rng, "target", [0]) if op == "TreeEnsembleRegressor" else {}
+    proto = model(op, data(rng), FLOAT, **trees, **attributes)
+    with pytest.raises(UnsupportedError, match=reason):
+        infer_shapes(normalise(read_model(proto)))
+
+
 def test_string_labels_are_refused() -> None:
     rng = np.random.default_rng(4)
     trees = forest(rng, "class", [0, 1, 2])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from webmlc.core.expr import as_int
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
@@ -19,6 +20,7 @@ from webmlc.graph.ops.ml_scores import (
     number_labels,
 )
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.shapes import product
 
 
 def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
@@ -62,7 +64,11 @@ def _binarizer(context: Context, build: Builder) -> tuple[str, ...]:
 
 def _feature_vectorizer(context: Context, build: Builder) -> tuple[str, ...]:
     """All inputs side by side, each [rows][its features]."""
-    parts = []
+    parts, sizes = [], context.attribute("inputdimensions", ())
+    if sizes and len(sizes) != len(context.node.inputs):
+        raise NotSupportedError(
+            f"{len(sizes)} inputdimensions of {len(context.node.inputs)} inputs"
+        )
     for k, value in enumerate(context.node.inputs):
         part = build("Cast", value, to=FLOAT)
         rank = context.rank(k)
@@ -70,6 +76,11 @@ def _feature_vectorizer(context: Context, build: Builder) -> tuple[str, ...]:
             shape = build.constant(np.array([1, -1])) if rank < 2 else None
             part = build("Reshape", part, shape) if shape else build("Flatten", part, axis=1)
         parts.append(part)
+        width = as_int(product(context.shape(k)[rank > 1 :]))
+        if sizes and width is not None and width != sizes[k]:
+            raise NotSupportedError(
+                f"inputdimensions says that input {k} has {sizes[k]} features; it has {width}"
+            )
     return (build("Concat", *parts, axis=1),)
 
 

@@ -45,13 +45,20 @@ def _rows(context: Context, build: Builder) -> tuple[str, int]:
 
 def _affine(build: Builder, x: str, weights: Array, bias: Array) -> str:
     """x · weightsᵀ + bias."""
+    if bias.size not in (0, len(weights)):
+        raise NotSupportedError(f"{bias.size} intercepts of {len(weights)} scores")
     y = build("MatMul", x, build.constant(np.ascontiguousarray(weights.T)))
     return build("Add", y, build.constant(bias)) if bias.any() else y
 
 
 def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
     x, features = _rows(context, build)
-    weights = _floats(context, "coefficients").reshape(-1, features)
+    targets, numbers = context.count("targets", 1), _floats(context, "coefficients")
+    if numbers.size != targets * features:
+        raise NotSupportedError(
+            f"{numbers.size} coefficients for {targets} targets of {features} features"
+        )
+    weights = numbers.reshape(targets, features)
     scores = _affine(build, x, weights, _floats(context, "intercepts"))
     return (transform(build, scores, context.attribute("post_transform", "NONE")),)
 

@@ -43,7 +43,8 @@ def as_float(context: Context, build: Builder, index: int = 0) -> tuple[str, DTy
 
 def transform(build: Builder, scores: str, kind: str | int) -> str:
     """Scores [rows][classes] through a `post_transform`."""
-    match kind if isinstance(kind, str) else TRANSFORMS[kind]:
+    is_number = isinstance(kind, int) and 0 <= kind < len(TRANSFORMS)
+    match TRANSFORMS[int(kind)] if is_number else kind:
         case "NONE":
             return scores
         case "SOFTMAX":

@@ -68,6 +68,15 @@ def _numbers(context: Context, name: str, dtype: Any = np.int32) -> Array:
     return np.asarray(value, dtype).reshape(-1)
 
 
+def _aggregate(context: Context, default: int | str) -> str:
+    """How the votes of trees are folded: a name, or its number in opset 5."""
+    said = context.attribute("aggregate_function", default)
+    name = AGGREGATES[said] if said in range(len(AGGREGATES)) else str(said)
+    if name not in AGGREGATES:
+        raise NotSupportedError(f"aggregate_function {said!r}")
+    return name
+
+
 def _neutral(aggregate: str) -> float:
     return {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
 
@@ -89,7 +98,10 @@ def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> F
     votes_of = zip(*(_numbers(context, f"{votes}_{n}") for n in ("treeids", "nodeids", "ids")),
                    _numbers(context, f"{votes}_weights", np.float64), strict=True)  # fmt: skip
     for tree, node, target, weight in votes_of:
-        row = weights[place[int(tree), int(node)] - interior]
+        leaf = place[int(tree), int(node)] - interior
+        if leaf < 0:
+            continue  # no row ends at an interior node: it has no vote
+        row = weights[leaf]
         row[target] = weight if np.isinf(row[target]) else row[target] + weight
     missing = _numbers(context, "nodes_missing_value_tracks_true", bool)
     pointed = set(children[: 2 * interior].tolist())
@@ -230,7 +242,7 @@ def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
     x, dtype = as_float(context, build)
-    aggregate = AGGREGATES[int(context.attribute("aggregate_function", 1))]
+    aggregate = _aggregate(context, 1)
     forest = read_ensemble(context, int(context.attribute("n_targets", 1)), aggregate)
     scores = walk_forest(context, build, x, dtype, forest, aggregate)
     return (transform(build, scores, int(context.attribute("post_transform", 0))),)
@@ -238,7 +250,7 @@ def _ensemble(context: Context, build: Builder) -> tuple[str, ...]:
 
 def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
     x, dtype = as_float(context, build)
-    aggregate = context.attribute("aggregate_function", "SUM")
+    aggregate = _aggregate(context, "SUM")
     targets = int(context.attribute("n_targets", 1))
     forest = read_forest(context, "target", targets, aggregate)
     scores = walk_forest(context, build, x, dtype, forest, aggregate)

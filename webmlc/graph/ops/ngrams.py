@@ -25,15 +25,17 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, given
 
+MODES = ("TF", "IDF", "TFIDF")
 Inputs = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Grams:
-    """The pool's n-grams of one length, [grams][length], and the output place of each."""
+    """The pool's n-grams of one length, [grams][length]; of each, its output place and weight."""
 
     items: Array
     places: Array
+    weights: Array
 
 
 def _pool(context: Context) -> list[Grams]:
@@ -43,40 +45,63 @@ def _pool(context: Context) -> list[Grams]:
     pool = np.array(context.attribute("pool_int64s", ()), np.int64)
     starts = [int(n) for n in context.attribute("ngram_counts")]
     places = np.array(context.attribute("ngram_indexes"), np.int64)
-    wanted = range(int(context.attribute("min_gram_length")),
-                   int(context.attribute("max_gram_length")) + 1)  # fmt: skip
+    weights = _weights(context, len(places))
+    least, most = (int(context.attribute(f"{name}_gram_length")) for name in ("min", "max"))
+    if not 1 <= least <= most <= len(starts):
+        raise NotSupportedError(
+            f"n-grams of {least} to {most} items from a pool of n-grams of 1 to {len(starts)}"
+        )
+    if sorted(starts) != starts or not 0 <= starts[0] <= starts[-1] <= len(pool):
+        raise NotSupportedError(f"ngram_counts {starts} for a pool of {len(pool)} items")
+    wanted = range(least, most + 1)
     found, before = [], 0
     for length, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
         items = pool[start:end].reshape(-1, length)
         if length in wanted and len(items):
-            found.append(Grams(items, places[before : before + len(items)]))
+            here = slice(before, before + len(items))
+            found.append(Grams(items, places[here], weights[here]))
         before += len(items)
     return found
+
+
+def _weights(context: Context, count: int) -> Array:
+    """What each n-gram of the pool counts: 1 where nothing else is said."""
+    weights, mode = context.attribute("weights"), context.attribute("mode")
+    if mode not in MODES:
+        raise NotSupportedError(f"mode {mode!r}: it is one of {', '.join(MODES)}")
+    if mode == "TF" or not weights:
+        return np.ones(count, np.float32)
+    if len(weights) != count:
+        raise NotSupportedError(f"{len(weights)} weights of {count} n-grams")
+    return np.array(weights, np.float32)
 
 
 def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
     x, rank = context.node.inputs[0], context.rank(0)
     check_shapes(context, "elements" if rank < 2 else "rows elements")
-    size = max(int(i) for i in context.attribute("ngram_indexes")) + 1
+    indexes = [int(i) for i in context.attribute("ngram_indexes")]
+    size = max(indexes) + 1
+    is_one = context.attribute("mode") == "IDF"  # whether an n-gram occurs, not how often
+    if is_one and len(set(indexes)) < len(indexes):
+        raise NotSupportedError("n-grams that share an output, of mode IDF")
     if rank < 2:
         x = build("Reshape", x, build.constant(np.array([1, -1])))
-    total = ""
+    total, skipped = "", int(context.attribute("max_skip_count"))
+    if skipped < 0:
+        raise NotSupportedError(f"max_skip_count {skipped}")
     for grams in _pool(context):
         length = grams.items.shape[1]
-        skips = int(context.attribute("max_skip_count")) if length > 1 else 0
+        skips = skipped if length > 1 else 0
         count = build("CountGrams", x, build.constant(grams.items, context.dtype(0)),
                       domain="webmlc", skips=skips)  # fmt: skip
         spread = np.zeros((len(grams.items), size), np.float32)
-        spread[np.arange(len(grams.items)), grams.places] = 1
+        spread[np.arange(len(grams.items)), grams.places] = grams.weights
+        if is_one:
+            count = build("Min", count, build.constant(np.float32(1)))
         placed = build("MatMul", count, build.constant(spread))
         total = build("Add", total, placed) if total else placed
     if not total:
         raise NotSupportedError("a pool without n-grams of the wanted lengths")
-    weights, mode = context.attribute("weights"), context.attribute("mode")
-    if mode == "IDF":
-        total = build("Min", total, build.constant(np.float32(1)))
-    if mode != "TF" and weights:
-        total = build("Mul", total, build.constant(np.array(weights, np.float32)[:size]))
     return (total if rank == 2 else build("Reshape", total, build.constant(np.array([size]))),)
 
 
@@ -104,7 +129,6 @@ def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 POOL: dict[str, Any] = {
     "ngram_counts": (0, 4),
-    "ngram_indexes": (0, 1, 2, 3, 4, 5, 6),
     "pool_int64s": (2, 3, 5, 4, 5, 6, 7, 8, 6, 7),
     "weights": (0.5, 1, 2, 3, 4, 5, 6),
 }
@@ -113,6 +137,10 @@ X = "int64[2, 12] in 2..8"
 OPS: tuple[Operator, ...] = (
     Operator("CountGrams", _count_type, _count, kind="reduction", domain="webmlc"),
     Operator("TfIdfVectorizer", always_expands, expand=_vectorise, cases=tuple(
-        case(x, mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=skips, **POOL)
-        for x, mode, skips in ((X, "TF", 0), (X, "IDF", 2), ("int32[20] in 2..8", "TFIDF", 1)))),
+        case(x, mode=mode, min_gram_length=1, max_gram_length=2, max_skip_count=skips,
+             ngram_indexes=tuple(places), **POOL)
+        for x, mode, skips, places in (
+            (X, "TF", 0, range(7)), (X, "IDF", 2, range(7)),
+            ("int32[20] in 2..8", "TFIDF", 1, range(7)),
+            (X, "IDF", 1, (6, 4, 5, 2, 3, 9, 0)), (X, "TFIDF", 1, (6, 4, 5, 2, 3, 9, 0))))),
 )  # fmt: skip
