@@ -40,12 +40,11 @@ def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[E
     """The scale or zero point that belongs to an element of `x`."""
     if all(n == ONE for n in parameters.shape):
         return parameters[(ZERO,) * parameters.rank]
-    axis = context.axis(1)
-    if parameters.rank == 1:
+    axis, block = context.axis(1), int(context.attribute("block_size", 0))
+    if parameters.rank == 1 and not block:
         return parameters[aligned((index[axis],), parameters.shape, (x.shape[axis],))]
     if parameters.rank != x.rank:
         raise NotSupportedError(f"parameters of rank {parameters.rank} for a tensor of {x.rank}")
-    block = int(context.attribute("block_size", 0))
     count, size = as_int(parameters.shape[axis]), as_int(x.shape[axis])
     if not block:
         if count is None or size is None:
@@ -65,11 +64,12 @@ def saturated(x: Expr, dtype: DType) -> Expr:
 
 
 def _quantize_type(context: Context) -> tuple[TensorType, ...]:
-    dtype = DType.uint8
-    if context.has(2):
-        dtype = context.dtype(2)
-    elif context.attribute("output_dtype", 0):
-        dtype = named_type(context, "output_dtype")
+    dtype = context.dtype(2) if context.has(2) else DType.uint8
+    if context.attribute("output_dtype", 0):
+        named = named_type(context, "output_dtype")
+        if context.has(2) and named is not dtype:
+            raise NotSupportedError(f"output_dtype {named} with a zero point of {dtype}")
+        dtype = named
     if dtype.bits > 16 or dtype in (DType.bool, DType.float16, DType.bfloat16):
         raise NotSupportedError(f"quantisation to {dtype}")
     return (TensorType(dtype, context.shape(0)),)

@@ -136,6 +136,14 @@ def _check_modes(context: Context) -> None:
         mode = context.attribute(attribute, modes[0])
         if mode not in modes:
             raise NotSupportedError(f"{attribute} {mode!r}")
+    if (
+        context.attribute("exclude_outside", 0)
+        and context.attribute("mode", "nearest") == "nearest"
+    ):
+        raise NotSupportedError("exclude_outside of mode nearest, which reads one element")
+    crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
+    if crops and context.attribute(_POLICY, "stretch") != "stretch" and _is_given(context, SIZES):
+        raise NotSupportedError(f"{_POLICY} of a region (tf_crop_and_resize): give its sizes")
 
 
 def _check_count(axes: Sequence[int], values: Sequence[Any], what: str) -> None:

@@ -22,10 +22,9 @@ from webmlc.core.expr import (
 from webmlc.core.rewrite import rewrite, variables
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.cast import cast_to
+from webmlc.graph.ops.cast import cast_to, named_type
 from webmlc.graph.ops.operator import (
     BIND,
-    ELEMENT_TYPES,
     SYMBOLIC_CONSTANT,
     Builder,
     Context,
@@ -149,7 +148,8 @@ def _range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _eye_like_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "rows columns")
-    dtype = ELEMENT_TYPES.get(context.attribute("dtype", -1), context.dtype(0))
+    is_named = "dtype" in context.node.attributes
+    dtype = named_type(context, "dtype") if is_named else context.dtype(0)
     return (TensorType(dtype, context.shape(0)),)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
     number,
@@ -23,7 +24,7 @@ from webmlc.graph.ops.microsoft.rows import (
     wanted,
 )
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shapes
+from webmlc.graph.ops.shapes import check_shapes, same
 
 LOWEST = float(np.finfo(np.float32).min)
 """What a causal mask writes: below every padding mask."""
@@ -53,23 +54,15 @@ class _Attention:
     def number(self, value: float) -> str:
         return number(self.build, value, self.dtype)
 
-    def positions(self, q: str, k: str) -> tuple[str, str]:
-        """The position of each query, [S, 1], and of each key, [T], among all tokens."""
-        build, one = self.build, self.build.constant(np.int64(1))
-        total, new = size_of(build, k, 2), size_of(build, q, 2)
-        keys = build("Range", build.constant(np.int64(0)), total, one)
-        queries = build("Range", build("Sub", total, new), total, one)
-        return build("Unsqueeze", queries, axes=(1,)), keys
-
-    def causal(self, scores: str, q: str, k: str, window: int = -1) -> str:
-        """No query sees a later key, nor one that is `window` or more before it."""
+    def causal(self, scores: str, q: str, k: str, past: str | None, axis: int = 2) -> str:
+        """No query sees a later key. The first query stands behind the `past` tokens."""
         build = self.build
-        queries, keys = self.positions(q, k)
-        seen = build("LessOrEqual", keys, queries)
-        if window > 0:
-            first = build("Sub", queries, build.constant(np.int64(window)))
-            seen = build("And", seen, build("Greater", keys, first))
-        return build("Where", seen, scores, self.number(LOWEST))
+        zero, one = build.constant(np.int64(0)), build.constant(np.int64(1))
+        start = zero if past is None else size_of(build, past, axis)
+        end = build("Add", start, size_of(build, q, 2))
+        queries = build("Unsqueeze", build("Range", start, end, one), axes=(1,))
+        keys = build("Range", zero, size_of(build, k, 2), one)
+        return build("Where", build("LessOrEqual", keys, queries), scores, self.number(LOWEST))
 
     def masked(self, scores: str, mask: str, rank: int, k: str, fill: float) -> str:
         """The scores with `fill` added where the mask says padding.
@@ -95,9 +88,19 @@ class _Attention:
         bias = build("Where", kept, self.number(0.0), self.number(fill))
         return build("Add", scores, bias)
 
-    def output(self, scores: str, v: str) -> str:
-        """softmax(scores) V, heads merged."""
-        return self.merged(self.build("MatMul", self.build("Softmax", scores, axis=-1), v))
+    def output(self, scores: str, v: str, sink: str | None = None) -> str:
+        """softmax(scores) V, heads merged. A `sink` [N] or [1] is one more score of every row, of
+        a key without a value.
+        """
+        build = self.build
+        if sink is None:
+            return self.merged(build("MatMul", build("Softmax", scores, axis=-1), v))
+        one, minus = build.constant([1]), build.constant([-1])
+        column = build("Concat", build("Shape", scores, start=0, end=3), one, axis=0)
+        column = build("Expand", reshape(build, sink, (1, -1, 1, 1)), column)
+        shares = build("Softmax", build("Concat", scores, column, axis=3), axis=-1)
+        zero, axis = build.constant([0]), build.constant([3])
+        return self.merged(build("MatMul", build("Slice", shares, zero, minus, axis), v))
 
     def appended(self, past: str | None, new: str) -> str:
         """The past's tokens, then the new ones, along axis 2."""
@@ -133,7 +136,7 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     if added is not None:
         scores = build("Add", scores, added)
     if context.attribute("unidirectional", 0):
-        scores = attention.causal(scores, q, k)
+        scores = attention.causal(scores, q, k, past, axis=3)
     stacked = (build("Unsqueeze", part, axes=(0,)) for part in (k, v))
     return wanted(context, attention.output(scores, v), build("Concat", *stacked, axis=0))
 
@@ -180,8 +183,22 @@ def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
     if (added := optional(context, 5)) is not None:
         scores = build("Add", scores, added)
     if context.attribute("unidirectional", 0):
-        scores = attention.causal(scores, q, k)
+        _check_lengths(context)
+        scores = attention.causal(scores, q, k, optional(context, 6))
     return wanted(context, attention.output(scores, v), k, v, scores)
+
+
+def _check_lengths(context: Context) -> None:
+    """Refuse a causal mask where there are more new keys than queries: which of them the last query
+    sees, onnxruntime does not define.
+    """
+    if not context.has(1):
+        return
+    queries, keys = context.shape(0)[1], context.shape(1)[2 if context.rank(1) == 4 else 1]
+    new, seen = as_int(queries), as_int(keys)
+    if same(queries, keys) or (new is not None and seen is not None and new >= seen):
+        return
+    raise NotSupportedError(f"unidirectional attention of {queries} queries to {keys} keys")
 
 
 def _hidden_size(context: Context, heads: int) -> int:
@@ -201,6 +218,8 @@ class _Rows:
     past: str
     places: str
     total: str
+    steps: str
+    is_first: str
 
     @staticmethod
     def of(context: Context, build: Builder, queries: str, past_k: str | None) -> _Rows:
@@ -217,10 +236,22 @@ class _Rows:
         stored = zero if past_k is None else size_of(build, past_k, 2)
         whole = build("Squeeze", longest)
         past = build("Sub", build("Add", last, one), new)
-        past = build("Where", build("Equal", new, whole), zero, past)  # a first prompt has none
+        is_first = build("Equal", new, whole)
+        past = build("Where", is_first, zero, past)  # a first prompt has none
         steps = build("Range", zero, new, one)
         places = build("Add", build("Unsqueeze", past, axes=(1,)), steps)
-        return _Rows(build, past, places, build("Max", stored, whole))
+        return _Rows(build, past, places, build("Max", stored, whole), steps, is_first)
+
+    def rotated(self, given: str | None) -> str:
+        """The places that new tokens are turned by: their own, or those that are `given`, [B, S].
+        Of a first prompt onnxruntime reads one place, at which all rows start.
+        """
+        if given is None:
+            return self.places
+        build = self.build
+        flat, zero = reshape(build, given, (-1,)), build.constant(np.int64(0))
+        all_rows = build("Add", build("Gather", flat, zero, axis=0), self.steps)
+        return build("Where", self.is_first, all_rows, given)
 
     def appended(self, past: str | None, new: str, groups: int, size: int, zero: str) -> str:
         """[B, groups, T, H]: the past's tokens, and the new ones where each row ends."""
@@ -261,8 +292,8 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     """Fewer heads of K and V than of Q; every row of the batch has a length of its own."""
     attention = _Attention(context, build, context.dtype(0))
     attribute = context.attribute
-    if any(context.has(i) for i in (11, 12, 13, 14, 15)) or attribute("sliding_window_cache", 0):
-        raise NotSupportedError("sinks, quantised or windowed caches inside GroupQueryAttention")
+    if any(context.has(i) for i in (12, 13, 14, 15)) or attribute("sliding_window_cache", 0):
+        raise NotSupportedError("quantised or windowed caches inside GroupQueryAttention")
     heads, groups = int(attribute("num_heads")), int(attribute("kv_num_heads"))
     own = heads if context.has(1) else heads + 2 * groups
     other = "batch length groups*size"
@@ -279,7 +310,7 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     past_k, past_v = optional(context, 3), optional(context, 4)
     rows = _Rows.of(context, build, queries, past_k)
     if attribute("do_rotary", 0):
-        places = optional(context, 9) or rows.places
+        places = rows.rotated(optional(context, 9))
         queries, keys = (_turned(context, build, x, places) for x in (queries, keys))
     keys = rows.appended(past_k, keys, groups, size, attention.number(0))
     values = rows.appended(past_v, values, groups, size, attention.number(0))
@@ -292,8 +323,13 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     if (added := optional(context, 10)) is not None:
         scores = build("Add", scores, added)
     window = int(attribute("local_window_size", -1))
+    if window == 0:
+        raise NotSupportedError("a local_window_size of 0: no token sees any")
     scores = rows.seen(scores, bool(attribute("causal", 1)), window, attention.number(LOWEST))
-    return wanted(context, attention.output(scores, shared_v), keys, values, None)
+    sink = optional(context, 11)
+    if sink is None and int(attribute("smooth_softmax", 0)) > 0:
+        sink = attention.number(0)
+    return wanted(context, attention.output(scores, shared_v, sink), keys, values, None)
 
 
 def _repeated(build: Builder, x: str, heads: int, groups: int, size: int) -> str:
@@ -393,14 +429,25 @@ OPS: tuple[Operator, ...] = (
         case(X, "float32[2, 2, 5, 4]", "float32[2, 2, 5, 4]", num_heads=2),
         case(X, X, X, None, None, "float32[2, 2, 3, 7]", "float32[2, 2, 4, 4]",
              "float32[2, 2, 4, 4]", num_heads=2, outputs=3),
-        case(X, X, X, num_heads=2, unidirectional=1)),
+        case(X, X, X, num_heads=2, unidirectional=1),
+        case(X, "float32[2, 2, 8]", "float32[2, 2, 8]", num_heads=2, unidirectional=1)),
     row("GroupQueryAttention", _group_query,
         case("float32[2, 3, 32]", "float32[2, 3, 16]", "float32[2, 3, 16]", None, None,
              np.array([2, 2], np.int32), np.int32(3), num_heads=4, kv_num_heads=2, outputs=3),
         case("float32[2, 1, 64]", "float32[2, 1, 32]", "float32[2, 1, 32]", KEYS, KEYS, LAST, TOTAL,
              "float32[9, 8]", "float32[9, 8]", num_heads=4, kv_num_heads=2, do_rotary=1, outputs=3),
         case("float32[2, 1, 128]", None, None, KEYS, KEYS, LAST, TOTAL, num_heads=4, kv_num_heads=2,
-             local_window_size=2, softcap=3.0, outputs=3)),
+             local_window_size=2, softcap=3.0, outputs=3),
+        case("float32[1, 3, 64]", None, None, *("float32[1, 2, 2, 8]",) * 2,
+             np.array([4], np.int32), TOTAL, None, None, None, "float32[1, 4, 3, 5]", "float32[4]", num_heads=4,
+             kv_num_heads=2, outputs=3),
+        case("float32[2, 3, 64]", None, None, None, None, np.array([2, 2], np.int32), np.int32(3),
+             num_heads=4, kv_num_heads=2, smooth_softmax=1, outputs=3),
+        case("float32[2, 3, 128]", None, None, None, None, np.array([2, 2], np.int32), np.int32(3),
+             *("float32[9, 8]",) * 2, np.array([[4, 9, 6], [2, 8, 4]]), num_heads=4,
+             kv_num_heads=2, do_rotary=1, outputs=3),
+        case("float32[2, 1, 128]", None, None, KEYS, KEYS, LAST, TOTAL, *("float32[9, 8]",) * 2,
+             np.array([[7], [5]]), num_heads=4, kv_num_heads=2, do_rotary=1, outputs=3)),
     row("RotaryEmbedding", _rotary,
         case("float32[2, 2, 3, 8]", np.array([[0, 1, 2], [4, 5, 6]]), CACHE, CACHE),
         case("float32[2, 3, 16]", np.array([2]), CACHE, CACHE, interleaved=1)),

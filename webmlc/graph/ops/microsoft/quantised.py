@@ -163,6 +163,8 @@ def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
     weights = context.constant(1)
     if weights is None or context.has(4):
         raise NotSupportedError("weights that are not constant, or are grouped by an index")
+    if context.attribute("weight_prepacked", 0):
+        raise NotSupportedError("weights that are packed for a GPU (weight_prepacked)")
     blocks = -(-depth // block)
     check_shapes(context, "... depth", depth=depth)
     if weights.size * 8 != columns * blocks * block * bits:

@@ -1,0 +1,73 @@
+"""Forms of operators that no kernel computes: refused with a reason, not computed as another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.graph.test_wrong_shapes import reason
+
+X, ROI = "float32[1, 1, 4, 6]", np.array([0, 0, 0.1, 0.2, 1, 1, 0.8, 0.9], np.float32)
+SIZES = np.array([1, 1, 5, 9])
+TOKENS, MORE = "float32[2, 3, 8]", "float32[2, 5, 8]"
+LAYER = ("float32[3, 2, 4]", "float32[1, 5, 4]", "float32[1, 5, 5]")
+GRAMS: dict[str, Any] = {
+    "ngram_counts": (0, 2), "ngram_indexes": (0, 1, 2), "pool_int64s": (2, 3, 5, 4),
+    "mode": "TF", "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 0,
+}  # fmt: skip
+BITS = (
+    "float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16), np.ones(4, np.float32),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes", "message"),
+    [
+        ("EyeLike", ("float32[3, 4]",), {"dtype": 14}, "element type 14 is not supported"),
+        ("QuantizeLinear", ("float32[4]", np.float32(1), np.uint8(3)), {"output_dtype": 3},
+         "output_dtype int8 with a zero point of uint8"),
+        ("QuantizeLinear", ("float32[2, 4]", np.ones(4, np.float32), np.zeros(4, np.uint8)),
+         {"block_size": 2}, "parameters of rank 1 for a tensor of 2"),
+        ("Resize", (X, None, None, SIZES), {"exclude_outside": 1},
+         "exclude_outside of mode nearest, which reads one element"),
+        ("Resize", (X, ROI, None, SIZES),
+         {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear",
+          "keep_aspect_ratio_policy": "not_larger"},
+         "keep_aspect_ratio_policy of a region (tf_crop_and_resize): give its sizes"),
+        ("TfIdfVectorizer", ("int64[9] in 2..8",), {**GRAMS, "max_gram_length": 3},
+         "n-grams of 1 to 3 items from a pool of n-grams of 1 to 2"),
+        ("TfIdfVectorizer", ("int64[9] in 2..8",), {**GRAMS, "ngram_counts": (2, 0)},
+         "ngram_counts [2, 0] for a pool of 4 items"),
+        ("TfIdfVectorizer", ("int64[9] in 2..8",), {**GRAMS, "max_skip_count": -1},
+         "max_skip_count -1"),
+        ("RNN", LAYER, {"hidden_size": 5, "activations": ("ScaledTanh",)},
+         "the activation ScaledTanh without an activation_alpha and an activation_beta of its own: "
+         "ONNX has no defaults for them"),
+    ],
+)  # fmt: skip
+def test_a_form_is_refused(
+    operator: str, inputs: tuple[Any, ...], attributes: dict[str, Any], message: str
+) -> None:
+    assert reason(operator, *inputs, **attributes) == message
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes", "message"),
+    [
+        ("MultiHeadAttention", (TOKENS, MORE, MORE), {"num_heads": 2, "unidirectional": 1},
+         "unidirectional attention of 3 queries to 5 keys"),
+        ("MatMulNBits", BITS, {"K": 32, "N": 4, "block_size": 32, "weight_prepacked": 1},
+         "weights that are packed for a GPU (weight_prepacked)"),
+        ("GroupQueryAttention",
+         ("float32[2, 1, 128]", None, None, *("float32[2, 2, 4, 16]",) * 2,
+          np.array([4, 4], np.int32), np.int32(5)),
+         {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 0},
+         "a local_window_size of 0: no token sees any"),
+    ],
+)  # fmt: skip
+def test_a_form_of_onnxruntimes_own_is_refused(
+    operator: str, inputs: tuple[Any, ...], attributes: dict[str, Any], message: str
+) -> None:
+    assert reason(operator, *inputs, domain="com.microsoft", **attributes) == message
