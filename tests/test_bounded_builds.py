@@ -47,8 +47,8 @@ REFUSALS = {
         "from node 'y', a call of 'f39'. Export the model without nested functions, or split it"
     ),
     ("loops", 32): (
-        "large: its sub-graphs stand in each other more than 31 deep, and protobuf reads no "
-        "deeper. Export the model with fewer nested loops and branches"
+        "large: its sub-graphs nest more than 31 levels deep, which protobuf cannot read. Export "
+        "the model with fewer nested loops and branches"
     ),
     ("resize", 1_000_000): (
         "1 node of this model cannot be compiled:\n"
@@ -57,8 +57,8 @@ REFUSALS = {
         "`webmlc ops` lists what is supported; CONTRIBUTING.md shows how to add an operator."
     ),
     ("sparse", 1 << 36): (
-        "sparse tensor 'w' has shape [68719476736]: written out, it is larger than 32-bit memory. "
-        "Make it smaller"
+        "sparse tensor 'w' has shape [68719476736]: as a dense tensor, it is larger than 32-bit "
+        "memory. Make it smaller"
     ),
 }
 

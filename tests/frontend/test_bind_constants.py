@@ -103,7 +103,7 @@ def test_a_constant_tells_the_sizes_of_other_inputs() -> None:
         ({"b": 2}, "constant 'b': bool cannot hold 2 exactly"),
         ({"i": [2**63]}, "constant 'i': int64 cannot hold [9223372036854775808] exactly"),
         ({"h": [1e6]}, "constant 'h': float16 cannot hold [1000000.] exactly"),
-        ({"f": "one"}, "constant 'f': 'one' holds something else than numbers"),
+        ({"f": "one"}, "constant 'f': 'one' does not consist of numbers"),
         ({"square": np.ones((2, 3))},
          "constant 'square' has shape [2, 3], expected [k, k] with k = 2"),
         ({"i": [1, 2, 3], "square": np.ones((2, 2))},
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused(constants: dict[str, Any], message: str) -
 
 
 def test_rows_of_different_lengths_are_refused() -> None:
-    with pytest.raises(InputError, match=r"constant 'i': \[\[1\], \[2, 3\]\] is no array"):
+    with pytest.raises(InputError, match=r"constant 'i': \[\[1\], \[2, 3\]\] is not an array"):
         bound(i=[[1], [2, 3]])
 
 
@@ -136,10 +136,10 @@ def test_texts_are_numbers_lists_and_files(tmp_path: Path) -> None:
          "--constant axes=[1,2]"),
         ("=3", "--constant '=3': write NAME=VALUE or NAME=FILE.npy, for instance "
          "--constant axes=[1,2]"),
-        ("a=[1,", "--constant 'a=[1,': '[1,' is no number and no list of numbers, as 16000, "
-         "[1, 2] or [[0.5], [1]]; or name a .npy file"),
-        ("a=[[1],[2,3]]", "--constant 'a=[[1],[2,3]]': '[[1],[2,3]]' is no number and no list of "
-         "numbers, as 16000, [1, 2] or [[0.5], [1]]; or name a .npy file"),
+        ("a=[1,", "--constant 'a=[1,': '[1,' is neither a number nor a list of numbers. "
+         "Write for instance 16000, [1, 2] or [[0.5], [1]], or name a .npy file"),
+        ("a=[[1],[2,3]]", "--constant 'a=[[1],[2,3]]': '[[1],[2,3]]' is neither a number nor a "
+         "list of numbers. Write for instance 16000, [1, 2] or [[0.5], [1]], or name a .npy file"),
         ("a=gone.npy", "--constant a: gone.npy cannot be read: no such file"),
     ],
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Index expressions as sums of products with integer coefficients: what strides and pointers are
-read from.
+"""Decompose index expressions into sums of products with integer coefficients.
 
-In: an index expression. Out: its terms, `{(): constant, (i,): 8, (i, n): 4}`, where an atom is a
-variable, a load or any operation that is not `+`, `-` or `*`.
+In: an index expression. Out: its terms, `{(): constant, (i,): 8, (i, n): 4}`. An atom is a
+variable, a load or any operation that is not `+`, `-` or `*`. Later stages read strides and pointer
+increments from the terms.
 
     >>> terms(Var("i") * 8 + 3)
     {(Var(name='i', dtype=<DType.int32: 'int32'>),): 8, (): 3}
@@ -20,13 +20,15 @@ Term = tuple[Expr, ...]
 Terms = Mapping[Term, int]
 
 MAX_TERMS = 256
-"""A product of sums that has more terms than this stays a product: n factors of two terms each have
-2ⁿ. Sizes of real models have a handful.
+"""Multiply out a product of sums only if the result has at most this many terms.
+
+Unit: terms. A product of n sums of two terms each has 2ⁿ terms; a larger product stays one atom.
+Chosen by hand: sizes of real models have fewer than ten terms.
 """
 
 
 def _summands(node: Expr) -> tuple[Expr, ...]:
-    """What the terms of a node are made of."""
+    """The operands whose terms make up the terms of a node."""
     match node:
         case Call(op="add" | "sub" | "neg" | "mul", args=args):
             return args
@@ -71,7 +73,7 @@ def _product(a: Terms, b: Terms) -> Terms:
 
 
 def from_terms(parts: Terms) -> Expr:
-    """The expression of these terms, in their order, the constant last."""
+    """Build the expression of these terms, in their order, with the constant last."""
     result: Expr | None = None
     for term, factor in parts.items():
         if not term:
@@ -95,8 +97,9 @@ def from_terms(parts: Terms) -> Expr:
 
 @lru_cache(maxsize=65536)
 def canonical(expr: Expr) -> Expr:
-    """The same index with its terms in `simplify`'s order: what only needs sums folded, without
-    ranges.
+    """Fold the sums of an index expression and sort its terms as `simplify` does.
+
+    It needs no ranges, and is cheaper than `simplify`.
     """
     parts = terms(expr)
     order = sorted((t for t in parts if t), key=lambda t: (parts[t] < 0, -len(t), _text(t)))
@@ -109,39 +112,40 @@ def _text(term: Term) -> str:
 
 
 def stride(expr: Expr, var: Var) -> Expr | None:
-    """The derivative of `expr` by `var`; `None` where `expr` is not affine in it."""
+    """The derivative of `expr` by `var`, or `None` if `expr` is not affine in `var`."""
     split = split_linear(expr, var)
     return None if split is None else split[1]
 
 
 def split_linear(expr: Expr, var: Var) -> tuple[Expr, Expr] | None:
-    """`(rest, stride)` with `expr == rest + stride * var` and neither containing `var`; `None`
-    where impossible.
+    """Split `expr` into `(offset, stride)` with `expr == offset + stride * var`.
+
+    Neither part contains `var`. The result is `None` if `expr` is not affine in `var`.
     """
-    rest: dict[Term, int] = {}
-    slope: dict[Term, int] = {}
+    offset: dict[Term, int] = {}
+    stride: dict[Term, int] = {}
     for term, factor in terms(expr).items():
-        others = tuple(atom for atom in term if atom != var)
-        if any(depends(atom, var) for atom in others) or len(term) - len(others) > 1:
+        factors = tuple(atom for atom in term if atom != var)
+        if any(depends(atom, var) for atom in factors) or len(term) - len(factors) > 1:
             return None
-        target = rest if len(others) == len(term) else slope
-        target[others] = target.get(others, 0) + factor
-    return from_terms(rest), from_terms(slope)
+        target = offset if len(factors) == len(term) else stride
+        target[factors] = target.get(factors, 0) + factor
+    return from_terms(offset), from_terms(stride)
 
 
 @lru_cache(maxsize=65536)
 def atoms(expr: Expr) -> frozenset[Expr]:
-    """Every node of `expr`: for asking what it depends on."""
+    """The set of all nodes of `expr`."""
     return frozenset(walk(expr))
 
 
 def depends(expr: Expr, var: Expr) -> bool:
-    """True where `var` occurs in `expr`."""
+    """True if `var` occurs in `expr`."""
     return expr == var or (bool(expr.children()) and var in atoms(expr))
 
 
 def constant_part(expr: Expr) -> tuple[Expr, int]:
-    """`(variable part, constant)` of an index expression."""
+    """Split an index expression into `(variable part, constant)`."""
     parts = terms(expr)
     constant = parts.get((), 0)
     if not constant:

@@ -1,4 +1,4 @@
-"""Interval bounds of index expressions.
+"""Compute interval bounds of index expressions.
 
 In: an index expression and the interval of each variable. Out: an interval that contains every
 value.
@@ -23,9 +23,9 @@ Bound = int | float  # an int, or an infinity
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """All values from `low` to `high`, both included; an infinite end is unbounded.
+    """All values from `low` to `high`, both included. An infinite end is unbounded.
 
-    `below` is a symbolic end, excluded: a loop of `n` iterations stays below `n`.
+    `below` is a symbolic end, excluded: the variable of a loop of `n` iterations stays below `n`.
     """
 
     low: Bound
@@ -34,42 +34,42 @@ class Interval:
 
     @property
     def is_point(self) -> bool:
-        """True where only one value is possible."""
+        """True if only one value is possible."""
         return self.low == self.high
 
     def within(self, low: Bound, high: Bound) -> bool:
-        """True where every value lies in [low, high]."""
+        """True if every value lies in [low, high]."""
         return low <= self.low and self.high <= high
 
 
 EVERYTHING = Interval(-math.inf, math.inf)
 SYMBOL = Interval(0, math.inf)
-"""What is known of a symbolic dimension: it is not negative."""
+"""The interval of a symbolic dimension: it is not negative."""
 
 Ranges = Mapping[Var, Interval]
 
 
 def iterations(extent: Expr, ranges: Ranges) -> Interval:
-    """The values of a loop variable of this extent (in a loop that runs at all)."""
+    """The interval of a loop variable with this extent, if the loop runs at least once."""
     high = max(0, bounds(extent, ranges).high - 1)
     return Interval(0, high, None if isinstance(extent, Const) else extent)
 
 
 def bounds(expr: Expr, ranges: Ranges) -> Interval:
-    """The interval of `expr`. A variable without a range is unbounded; so is what memory holds."""
+    """The interval of `expr`. Variables without a range and loaded values are unbounded."""
     match expr:
         case Const(value=int() as value):
             return Interval(value, value)
         case Var():
             return ranges.get(expr, EVERYTHING)
     results: dict[Expr, Interval] = {}
-    for node in postorder(expr, _deciding, results):
+    for node in postorder(expr, _interval_operands, results):
         results[node] = _bounds(node, ranges, results)
     return results[expr]
 
 
-def _deciding(node: Expr) -> tuple[Expr, ...]:
-    """The operands that the interval of a node depends on."""
+def _interval_operands(node: Expr) -> tuple[Expr, ...]:
+    """The operands that determine the interval of a node."""
     match node:
         case Cast(value=inner) if node.dtype.is_integer and inner.dtype.is_integer:
             return (inner,)
@@ -81,7 +81,7 @@ def _deciding(node: Expr) -> tuple[Expr, ...]:
 
 
 def _bounds(expr: Expr, ranges: Ranges, operands: Mapping[Expr, Interval]) -> Interval:
-    """The interval of `expr` from those of its operands."""
+    """Compute the interval of `expr` from the intervals of its operands."""
     match expr:
         case Const(value=int() as value):
             return Interval(value, value)
@@ -112,9 +112,9 @@ def _binary(op: str, a: Interval, b: Interval) -> Interval:
             products = [_times(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(products), max(products))
         case "floordiv" | "floormod" if b.low == 0 < b.high:
-            # Nothing is divided by zero, or gives zero, or the dividend.
-            found = _binary(op, a, Interval(1, b.high))
-            return Interval(min(0, found.low), max(0, found.high))
+            # The divisor may be 0, which gives 0: only positive divisors bound the other results.
+            nonzero = _binary(op, a, Interval(1, b.high))
+            return Interval(min(0, nonzero.low), max(0, nonzero.high))
         case "floordiv" if b.low > 0:
             quotients = [_over(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(quotients), max(quotients))

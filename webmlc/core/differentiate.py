@@ -1,8 +1,9 @@
-"""Derivatives of scalar expressions, symbolically: forward mode, one rule a scalar operator.
+"""Differentiate scalar expressions symbolically: forward mode, with one rule per scalar operator.
 
-In: an expression, and which of its leaves is the variable. Out: the derivative, or None where the
-expression does not depend on it. A kink has the derivative of one side: of `max`, `min` and `abs`
-that of the last operand, 0 and the negative side (so Relu's is 0 at 0).
+In: an expression, and a predicate that identifies the variable among its leaves. Out: the
+derivative, or `None` if the expression does not depend on the variable. At a kink, the derivative
+is that of one side. Where the operands of `max` or `min` are equal, the last operand decides; `abs`
+has derivative -1 at 0. The derivative of Relu at 0 is therefore 0.
 
     >>> from webmlc.core.dtypes import DType
     >>> from webmlc.core.expr import Var
@@ -20,7 +21,7 @@ from webmlc.core.expr import Call, Cast, Const, Expr, call, select
 from webmlc.core.rewrite import rewrite
 
 Partials = Callable[..., tuple["Expr | float", ...]]
-"""From the value of a call and its operands to the derivative by each operand."""
+"""A function of a call and its operands that returns the derivative by each operand."""
 
 PARTIALS: dict[str, Partials] = {
     "add": lambda y, a, b: (1.0, 1.0),
@@ -51,24 +52,26 @@ PARTIALS: dict[str, Partials] = {
     "acosh": lambda y, a: (1.0 / call("sqrt", a * a - 1.0),),
     "atanh": lambda y, a: (1.0 / (1.0 - a * a),),
 }  # fmt: skip
-"""The smooth operators. `min`, `max` and `select` choose between derivatives instead (a product
-with 0 would make NaN of an infinity); of all others the derivative is 0 wherever there is one.
+"""The derivatives of the smooth operators.
+
+`min`, `max` and `select` choose between derivatives instead: a product with 0 would turn an
+infinity into NaN. For all other operators the derivative is 0 wherever it exists.
 """
 
 
 def differentiate(root: Expr, is_variable: Callable[[Expr], bool]) -> Expr | None:
-    """The derivative of `root` by the leaves for which `is_variable` holds."""
-    found: dict[Expr, Expr | None] = {}
+    """Differentiate `root` by the leaves for which `is_variable` holds."""
+    derivatives: dict[Expr, Expr | None] = {}
 
     def rule(node: Expr) -> None:
-        found[node] = _derivative(node, found, is_variable)
+        derivatives[node] = _derivative(node, derivatives, is_variable)
 
     rewrite(root, rule)
-    return found[root]
+    return derivatives[root]
 
 
 def _derivative(
-    node: Expr, found: dict[Expr, Expr | None], is_variable: Callable[[Expr], bool]
+    node: Expr, derivatives: dict[Expr, Expr | None], is_variable: Callable[[Expr], bool]
 ) -> Expr | None:
     if is_variable(node):
         return Const(1.0, node.dtype)
@@ -76,36 +79,36 @@ def _derivative(
         return None
     match node:
         case Cast(value=value, dtype=dtype):
-            inner = found[value]
+            inner = derivatives[value]
             return None if inner is None else inner.astype(dtype)
         case Call(op="select", args=(condition, then, otherwise)):
-            return _choice(condition, found[then], found[otherwise])
+            return _choice(condition, derivatives[then], derivatives[otherwise])
         case Call(op="max", args=(a, b)):
-            return _choice(a > b, found[a], found[b])
+            return _choice(a > b, derivatives[a], derivatives[b])
         case Call(op="min", args=(a, b)):
-            return _choice(a < b, found[a], found[b])
+            return _choice(a < b, derivatives[a], derivatives[b])
         case Call(op=op, args=args) if op in PARTIALS:
             terms = [
-                _product(found[argument], partial)
+                _product(derivatives[argument], partial)
                 for argument, partial in zip(args, PARTIALS[op](node, *args), strict=True)
-                if found[argument] is not None
+                if derivatives[argument] is not None
             ]
             return sum(terms[1:], terms[0]) if terms else None
     return None
 
 
 def _choice(condition: Expr, then: Expr | None, otherwise: Expr | None) -> Expr | None:
-    some = otherwise if then is None else then
-    if some is None:
+    dependent = otherwise if then is None else then
+    if dependent is None:
         return None
-    zero = Const(0.0, some.dtype)
+    zero = Const(0.0, dependent.dtype)
     return select(
         condition, zero if then is None else then, zero if otherwise is None else otherwise
     )
 
 
 def _product(inner: Expr | None, partial: Expr | float) -> Expr:
-    """The chain rule; a factor of 1 is left out."""
+    """Apply the chain rule, and omit factors of 1."""
     assert inner is not None
     if inner == Const(1.0, inner.dtype):
         return partial if isinstance(partial, Expr) else Const(partial, inner.dtype)

@@ -1,11 +1,11 @@
-"""Element types: one table shared by the graph, the loops, the targets and the manifest.
+"""Element types: one table that the graph, the loops, the targets and the manifest share.
 
-A `DType` is a string (`"float32"`), so it prints, hashes and serialises as itself:
+A `DType` is a string (`"float32"`). It therefore prints, hashes and serialises as that string:
 
     >>> DType.float32.bytes, DType.int64.is_integer, DType("bool") is DType.bool
     (4, True, True)
 
-Numbers of fewer than 8 bits take a byte each in memory, their bits the lowest, as in `ml_dtypes`:
+A number of fewer than 8 bits occupies the lowest bits of one byte in memory, as in `ml_dtypes`:
 
     >>> DType.int4.bits, DType.int4.bytes, DType.int4.limits
     (4, 1, (-8, 7))
@@ -60,22 +60,22 @@ class DType(StrEnum):
 
     @property
     def is_numpy_own(self) -> builtins.bool:
-        """True for numpy's own types; the others come from `ml_dtypes`."""
+        """True if numpy itself defines the type; `ml_dtypes` defines the others."""
         return not hasattr(ml_dtypes, self)
 
     @property
     def bits(self) -> int:
-        """Bits of one number; a bool has a byte."""
+        """The bits of one number; a bool occupies 8."""
         return 8 if self is DType.bool else _bits(self)
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element in memory."""
+        """The bytes of one element in memory."""
         return max(1, self.bits // 8)
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The lowest and the highest finite number; of integers, ints."""
+        """The lowest and the highest finite number; both are `int` for integer types."""
         info: Any = ml_dtypes.iinfo if self.is_integer else ml_dtypes.finfo
         number = int if self.is_integer else float
         return number(info(self.numpy).min), number(info(self.numpy).max)
@@ -97,7 +97,7 @@ class DType(StrEnum):
 
     @classmethod
     def of(cls, dtype: DTypeLike) -> DType:
-        """The `DType` of a numpy dtype; raises `ValueError` where there is none."""
+        """The `DType` of a numpy dtype. Raises `ValueError` if there is none."""
         return cls(np.dtype(dtype).name)
 
 
@@ -114,8 +114,7 @@ def _bits(dtype: DType) -> int:
 
 
 LANE_TYPES = frozenset(d for d in DType if d.bits < 64)
-"""What a vector of 32-bit lanes holds: small types are widened by the load, narrowed by the store.
-"""
+"""The types that a vector of 32-bit lanes can hold. Loads widen small types; stores narrow them."""
 
 
 INDEX = DType.int32

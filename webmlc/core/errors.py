@@ -1,7 +1,7 @@
-"""Errors: what the user did wrong, and what we did wrong, never look alike.
+"""The errors that webmlc raises. A user's mistake and a bug of the compiler never look alike.
 
-A `UserError` is one clear message and a non-zero exit; an `InternalError` is a bug of ours and says
-where its dump is.
+A `UserError` is one clear message and a non-zero exit code. An `InternalError` is a bug of the
+compiler, and says where its dump is.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ class WebmlcError(Exception):
 
 
 class UserError(WebmlcError):
-    """The model, the inputs or the environment cannot be used as they are; the message says what to
-    do.
-    """
+    """The model, the inputs or the environment cannot be used; the message says what to do."""
 
 
 class ModelError(UserError):
@@ -24,7 +22,7 @@ class ModelError(UserError):
 
 
 class ModelWarning(UserWarning):
-    """The model can be compiled, and is probably not what its author meant to export."""
+    """The model can be compiled, but is probably not the one its author meant to export."""
 
 
 class InputError(UserError):
@@ -32,20 +30,20 @@ class InputError(UserError):
 
 
 class PackageError(UserError):
-    """A package file is missing, malformed or corrupted (its hash differs)."""
+    """A package file is missing, malformed or corrupted: its hash differs."""
 
 
 class AdapterError(UserError):
-    """No usable GPU adapter, or it lacks a required limit or feature."""
+    """There is no usable GPU adapter, or the adapter lacks a required limit or feature."""
 
 
 class DeviceLostError(UserError):
-    """The GPU device was lost (a reset, a new driver, power saving): restore the model."""
+    """The GPU device was lost (a reset, a new driver, power saving). Restore the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """One node that cannot be compiled: which one, why, and what to do."""
+    """A node that cannot be compiled, with the reason and a remedy."""
 
     node: str
     operator: str
@@ -56,12 +54,11 @@ class Unsupported:
 
 
 ADVICE = "`webmlc ops` lists what is supported; CONTRIBUTING.md shows how to add an operator."
+"""The last line of an `UnsupportedError`, if the caller has no better advice."""
 
 
 class UnsupportedError(UserError):
-    """The model uses what webmlc does not support; lists every such node at once, and then what to
-    do.
-    """
+    """The model has unsupported nodes. The message lists all of them, then says what to do."""
 
     def __init__(self, nodes: tuple[Unsupported, ...], advice: str = ADVICE) -> None:
         self.nodes = nodes
@@ -71,4 +68,4 @@ class UnsupportedError(UserError):
 
 
 class InternalError(WebmlcError):
-    """An invariant of the compiler does not hold: a bug of ours, with stage and place."""
+    """An invariant of the compiler does not hold: a bug. The message names the stage and place."""

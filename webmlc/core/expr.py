@@ -1,9 +1,9 @@
 """Expressions: one small language for dimensions, indices and scalar arithmetic.
 
-A dimension is an expression from day one (`3`, `n`, `2*n + 1`): a static shape is just the constant
-case. The nodes are `Const`, `Var`, `Call` (a row of `SCALAR_OPERATORS`), `Cast`, `Bitcast`, and for
-vectors `Ramp` and `Broadcast`; later stages add leaves that read memory (`graph.compute.Read`,
-`loops.ir.Load`). Nodes are immutable, equal by structure, and hash once.
+Every dimension is an expression (`3`, `n`, `2*n + 1`); a static shape consists of constants. The
+nodes are `Const`, `Var`, `Call` (a row of `SCALAR_OPERATORS`), `Cast`, `Bitcast`, and for vectors
+`Ramp` and `Broadcast`. Later stages add leaves that read memory (`graph.compute.Read`,
+`loops.ir.Load`). Nodes are immutable, compare by structure, and compute their hash once.
 
     >>> n = Var("n")
     >>> str((n * 2 + 1) // 4)
@@ -21,9 +21,7 @@ Number = int | float | bool
 
 
 class Expr:
-    """Base of all expressions. `dtype` is the element type, `lanes` the vector width (1 for a
-    scalar).
-    """
+    """The base of all expressions. `dtype` is the element type, `lanes` the vector width."""
 
     __slots__ = ("_lanes", "_twin")
     dtype: DType
@@ -33,14 +31,14 @@ class Expr:
 
     @property
     def lanes(self) -> int:
-        """Elements in the value: 1 for a scalar."""
+        """The number of elements in the value: 1 for a scalar."""
         try:
             return self._lanes
-        except AttributeError:  # asked for the first time
+        except AttributeError:  # not computed yet
             stack: list[Expr] = [self]
             while stack:
                 node = stack[-1]
-                waiting = [child for child in node.children() if child._is_unasked]
+                waiting = [child for child in node.children() if child._lacks_lanes]
                 if waiting:
                     stack.extend(waiting)
                     continue
@@ -50,25 +48,25 @@ class Expr:
             return self._lanes
 
     @property
-    def _is_unasked(self) -> bool:
-        """True where `lanes` has to look at the children, for the first time."""
+    def _lacks_lanes(self) -> bool:
+        """True if `lanes` depends on the children and is not computed yet."""
         return type(self).lanes is Expr.lanes and not hasattr(self, "_lanes")
 
     def children(self) -> tuple[Expr, ...]:
-        """Sub-expressions, in order."""
+        """The sub-expressions, in order."""
         return ()
 
     def rebuild(self, children: tuple[Expr, ...]) -> Expr:
-        """This node over other children (as many, in the same order)."""
+        """Copy this node with other children: as many, in the same order."""
         assert not children
         return self
 
     def _key(self) -> tuple[object, ...]:
-        """What makes this node equal to another of its class."""
+        """The fields that decide whether this node equals another of its class."""
         return tuple(getattr(self, f.name) for f in fields(self) if f.compare)  # type: ignore[arg-type]
 
     def _seal(self) -> None:
-        """Compute the hash once, from the children's own."""
+        """Compute the hash once, from the hashes of the children."""
         object.__setattr__(self, "_hash", hash((type(self).__name__, *self._key())))
 
     def __hash__(self) -> int:
@@ -148,7 +146,7 @@ class Expr:
         return call("eq", self, other)
 
     def astype(self, dtype: DType) -> Expr:
-        """This value converted, as numpy's `astype`."""
+        """Convert the value, as numpy's `astype` does."""
         return self if dtype == self.dtype else Cast(self, dtype)
 
     def __bool__(self) -> bool:
@@ -163,12 +161,13 @@ class Expr:
 
 
 def _same(a: Expr, b: Expr) -> bool:
-    """Structural equality, each pair of nodes compared once: shared sub-expressions are many.
+    """Compare two expressions by structure.
 
-    What proves equal to `a` remembers it, so that the next comparison of the two is one of names.
+    Each pair of nodes is compared once, because many sub-expressions are shared. Nodes that prove
+    equal get a common twin, so that their next comparison is one of identity.
     """
     pending: list[tuple[object, object]] = [(a, b)]
-    seen: dict[tuple[int, int], tuple[Expr, Expr]] = {}
+    compared: dict[tuple[int, int], tuple[Expr, Expr]] = {}
     while pending:
         x, y = pending.pop()
         if x is y:
@@ -177,8 +176,8 @@ def _same(a: Expr, b: Expr) -> bool:
             case Expr(), Expr():
                 if type(x) is not type(y) or x._hash != y._hash:
                     return False
-                if _twin(x) is not _twin(y) and (id(x), id(y)) not in seen:
-                    seen[id(x), id(y)] = x, y
+                if _twin(x) is not _twin(y) and (id(x), id(y)) not in compared:
+                    compared[id(x), id(y)] = x, y
                     pending.append((x._key(), y._key()))
             case tuple(), tuple():
                 if len(x) != len(y):
@@ -187,21 +186,21 @@ def _same(a: Expr, b: Expr) -> bool:
             case _:
                 if x != y:
                     return False
-    for x, y in seen.values():
+    for x, y in compared.values():
         object.__setattr__(_twin(y), "_twin", _twin(x))
     return True
 
 
 def _twin(expr: Expr) -> Expr:
-    """The first expression that `expr` is known to equal; the way there is shortened."""
-    first = expr
-    while (twin := getattr(first, "_twin", first)) is not first:
-        first = twin
-    while expr is not first:
+    """Find the representative of the expressions known to equal `expr`, and compress the path."""
+    representative = expr
+    while (twin := getattr(representative, "_twin", representative)) is not representative:
+        representative = twin
+    while expr is not representative:
         following = expr._twin
-        object.__setattr__(expr, "_twin", first)
+        object.__setattr__(expr, "_twin", representative)
         expr = following
-    return first
+    return representative
 
 
 Operand = Expr | int | float | bool
@@ -209,9 +208,7 @@ Operand = Expr | int | float | bool
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
-    """A literal of a dtype. Floats keep their Python value, rounded to the dtype where it is
-    used.
-    """
+    """A literal of a dtype. A float keeps its Python value; its uses round it to the dtype."""
 
     value: Number
     dtype: DType = INDEX
@@ -232,8 +229,9 @@ class Const(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Var(Expr):
-    """A variable: a loop index, a block axis, a symbolic dimension or a let. Names are unique in a
-    function.
+    """A variable: a loop index, a block axis, a symbolic dimension or a let.
+
+    Names are unique in a function.
     """
 
     name: str
@@ -249,7 +247,7 @@ class Var(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Expr):
-    """A scalar operator applied to arguments; made by `call`, which checks them."""
+    """A scalar operator applied to arguments. Build it with `call`, which checks them."""
 
     op: str
     args: tuple[Expr, ...]
@@ -271,7 +269,7 @@ class Call(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast(Expr):
-    """Numeric conversion, as numpy's `astype`."""
+    """A numeric conversion, as numpy's `astype`."""
 
     value: Expr
     dtype: DType
@@ -371,26 +369,26 @@ class Broadcast(Expr):
 
 
 def const(value: Number, dtype: DType = INDEX) -> Const:
-    """A literal of `dtype` (an index by default)."""
+    """Build a literal of `dtype`, which is the index type by default."""
     return Const(value, dtype)
 
 
 def literal(value: Number, like: Expr, dtype: DType | None = None) -> Expr:
-    """A literal as wide as `like`, and of its dtype where none is given."""
-    one = Const(value, dtype or like.dtype)
-    return one if like.lanes == 1 else Broadcast(one, like.lanes)
+    """Build a literal as wide as `like`, and of its dtype unless `dtype` is given."""
+    scalar = Const(value, dtype or like.dtype)
+    return scalar if like.lanes == 1 else Broadcast(scalar, like.lanes)
 
 
 def as_expr(value: Operand, like: DType = INDEX) -> Expr:
-    """`value` as an expression; a Python number becomes a literal of dtype `like`."""
+    """Convert `value` to an expression; a Python number becomes a literal of dtype `like`."""
     return value if isinstance(value, Expr) else Const(value, like)
 
 
 def call(op: str, *operands: Operand) -> Expr:
     """Apply the scalar operator `op`; Python numbers take the dtype of the last expression operand.
 
-    Folds constants and the cheapest identities, so that index arithmetic stays readable. Raises
-    `TypeError` where the operands' dtypes differ.
+    Constants and the simplest identities fold, so that index arithmetic stays readable. Raises
+    `TypeError` if the operands' dtypes differ.
     """
     row = SCALAR_OPERATORS[op]
     args = _as_expressions(operands)
@@ -413,21 +411,21 @@ def call(op: str, *operands: Operand) -> Expr:
 
 
 def _as_expressions(operands: tuple[Operand, ...]) -> tuple[Expr, ...]:
-    """Operands as expressions; Python numbers take the dtype of the last expression among them."""
+    """Convert operands to expressions; numbers take the dtype of the last expression operand."""
     like: DType | None = None
-    numbers = False
+    has_numbers = False
     for operand in operands:
         if isinstance(operand, Expr):
             like = operand.dtype
         else:
-            numbers = True
-    if not numbers:
+            has_numbers = True
+    if not has_numbers:
         return operands  # type: ignore[return-value]
     return tuple(as_expr(o, INDEX if like is None else like) for o in operands)
 
 
 def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
-    """Fold `a op b` of index type where both are literals or one is a neutral element."""
+    """Fold `a op b` of index type if both are literals or one is a neutral element."""
     if not isinstance(b, Const) and not isinstance(a, Const):
         return None
     match op, a, b:
@@ -451,24 +449,25 @@ def _index_identity(op: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def minimum(a: Operand, b: Operand) -> Expr:
-    """The smaller of two values; as `numpy.minimum`."""
+    """The smaller of two values, as `numpy.minimum`."""
     return call("min", a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Expr:
-    """The larger of two values; as `numpy.maximum`."""
+    """The larger of two values, as `numpy.maximum`."""
     return call("max", a, b)
 
 
 def select(condition: Expr, then: Operand, otherwise: Operand) -> Expr:
-    """`then` where `condition`, else `otherwise`. Both sides may be evaluated: loads must be in
-    bounds or guarded.
+    """`then` where `condition` holds, else `otherwise`.
+
+    Both sides may be evaluated, so their loads must be in bounds or guarded.
     """
     return call("select", condition, then, otherwise)
 
 
 def as_int(expr: Operand) -> int | None:
-    """The value of a literal integer, else `None`."""
+    """The value of a literal integer, or `None` for any other expression."""
     match expr:
         case Const(value=int() as value):
             return int(value)

@@ -1,8 +1,8 @@
-"""Expressions as Python text: what `str(expr)`, the IR dumps and the golden tests show.
+"""Print expressions as Python text, for `str(expr)`, the IR dumps and the golden tests.
 
-Infix where Python has the operator, `T.<name>(...)` elsewhere; index literals are bare numbers,
-other literals carry their dtype (`T.float32(0.5)`), so that the text parses back (`loops.text`).
-Leaves of later stages print themselves through `text(print_child)`.
+Operators that Python has are infix; all others are `T.<name>(...)`. Index literals are bare
+numbers, and other literals carry their dtype (`T.float32(0.5)`), so that `loops.text` can parse the
+text back. Leaves of later stages print themselves through `text(children_texts)`.
 
     >>> from webmlc.core.expr import Var, maximum
     >>> str(maximum(Var("i") * 4 + 1, 0))
@@ -26,7 +26,7 @@ _ATOM = 9
 
 
 def print_expr(root: Expr) -> str:
-    """The Python text of an expression; an explicit stack, so depth does not matter."""
+    """Print an expression as Python text. An explicit stack permits any depth."""
     done: dict[int, tuple[str, int]] = {}
     stack: list[tuple[Expr, bool]] = [(root, False)]
     while stack:
@@ -43,7 +43,7 @@ def print_expr(root: Expr) -> str:
 
 
 def _print_node(node: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
-    """Text and precedence of one node over its children's."""
+    """The text and precedence of one node, from those of its children."""
     texts = [text for text, _ in parts]
     match node:
         case Const(value=value, dtype=dtype):
@@ -72,8 +72,9 @@ def _print_node(node: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:
 
 
 def print_literal(value: int | float | bool, dtype: DType) -> str:
-    """A literal: bare for the index type, `T.<dtype>(value)` otherwise; infinities and NaN as
-    strings.
+    """Print a literal: bare for the index type, otherwise `T.<dtype>(value)`.
+
+    Infinities and NaN are strings.
     """
     if dtype == INDEX:
         return str(value)

@@ -1,7 +1,6 @@
-"""Machines: what a schedule rule and a lowering may assume of the hardware and of the engine that
-runs the code.
+"""Machines: the numbers that rules and lowerings may assume of the hardware and its engine.
 
-A `Machine` is plain numbers, so that the same rules make different schedules for different
+A `Machine` holds plain numbers, so that the same rules build different schedules for different
 machines:
 
     >>> RELAXED.tile, SIMD128.tile
@@ -15,28 +14,37 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Device = Literal["wasm", "webgpu"]
-"""What runs a kernel: the CPU, through WebAssembly, or the GPU, through WebGPU."""
+"""The device that runs a kernel: the CPU through WebAssembly, or the GPU through WebGPU."""
 
 Features = Literal["dot", "relaxed", "simd128"]
-"""The feature sets of WebAssembly modules."""
+"""The feature sets of WebAssembly variants."""
 
 ADDRESSABLE_BYTES = 1 << 32
-"""What a 32-bit WebAssembly memory can hold."""
+"""The bytes that a 32-bit WebAssembly memory can hold: 2³², from the specification."""
 
 PAGE_BYTES = 4096
-"""Bytes of a page of memory, to the end of which processors fetch ahead."""
+"""The bytes of a page of memory. Hardware prefetchers stop at the end of a page.
+
+Derived from the page size of x86 and most ARM systems.
+"""
 
 MAX_BINDINGS = 8
-"""The storage buffers that a kernel can bind on every WebGPU device: the default limit
-`maxStorageBuffersPerShaderStage`."""
+"""The number of storage buffers that a kernel can bind on every WebGPU device.
+
+From the specification: the default limit `maxStorageBuffersPerShaderStage`.
+"""
 
 MAX_BINDING_BYTES = 128 << 20
-"""The bytes of one binding on every WebGPU device: the default limit
-`maxStorageBufferBindingSize`."""
+"""The largest binding on every WebGPU device, in bytes.
+
+From the specification: the default limit `maxStorageBufferBindingSize`.
+"""
 
 MAX_INVOCATIONS = 256
-"""The invocations of one workgroup on every WebGPU device: the default limit
-`maxComputeInvocationsPerWorkgroup`."""
+"""The largest number of invocations of one workgroup on every WebGPU device.
+
+From the specification: the default limit `maxComputeInvocationsPerWorkgroup`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +57,19 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the compiler assumes of one target.
+    """The numbers that the compiler assumes of one variant of a device.
 
-    `features` says which instructions may be emitted ("relaxed": FMA; "dot": a relaxed dot
-    product of unsigned and signed bytes that is exact);
-    `lanes` is the width of a vector of 32-bit elements; `vector_registers` how many of them the
-    engine allocates without spilling; `tile` the register tile of contractions, `narrow_tile` that
-    of one or two rows; `l1_bytes` and `l2_bytes` the caches to block for; `parallel_operations` the
-    scalar operations below which waking threads costs more than it saves. Of a GPU also:
-    `workgroup_size` invocations of a workgroup, and `shared_bytes` of workgroup memory to tile
-    contractions through, 0 where registers alone are faster (software adapters).
+    - `features`: the instructions that may be emitted. "relaxed" permits FMA; "dot" permits an
+      exact relaxed dot product of unsigned and signed bytes.
+    - `lanes`: the width of a vector, in 32-bit elements.
+    - `vector_registers`: the number of vectors that the engine allocates without spilling.
+    - `tile`: the register tile of contractions; `narrow_tile`: that of one or two rows.
+    - `l1_bytes`, `l2_bytes`: the sizes of the caches to block for.
+    - `parallel_operations`: a kernel of fewer scalar operations runs on one thread, because waking
+      the helper threads would cost more than it saves.
+    - `workgroup_size` (GPU): the number of invocations of a workgroup.
+    - `shared_bytes` (GPU): the workgroup memory to tile contractions through, in bytes. It is 0 if
+      registers alone are faster, as on software adapters.
     """
 
     device: Device
@@ -85,14 +96,18 @@ RELAXED = Machine(
     l2_bytes=512 << 10,
     parallel_operations=100_000,
 )
-"""WebAssembly with relaxed SIMD: one instruction multiplies and adds."""
+"""WebAssembly with relaxed SIMD, where one instruction multiplies and adds.
+
+The registers are those of x86-64 less one that the engine reserves. The caches and
+`parallel_operations` are chosen by hand, for a desktop core.
+"""
 
 SIMD128 = Machine(
     device="wasm",
     features=frozenset(),
     lanes=4,
     vector_registers=15,
-    tile=Tile(4, 8),  # the product needs a register of its own
+    tile=Tile(4, 8),  # smaller than 6 x 8: each product needs an additional register
     narrow_tile=Tile(1, 32),
     l1_bytes=32 << 10,
     l2_bytes=512 << 10,
@@ -101,20 +116,23 @@ SIMD128 = Machine(
 """WebAssembly with baseline SIMD, for engines that reject relaxed opcodes."""
 
 DOT = replace(RELAXED, features=RELAXED.features | {"dot"})
-"""Relaxed SIMD where `i32x4.relaxed_dot_i8x16_i7x16_add_s` is exact for a second operand of all
-eight bits, taken as unsigned (x86 with VNNI). The specification leaves that open: hosts try it out.
+"""Relaxed SIMD with an exact dot product of bytes, as on x86 with VNNI.
+
+`i32x4.relaxed_dot_i8x16_i7x16_add_s` is exact there even if its second operand uses all eight bits,
+as unsigned bytes. The specification leaves that open, so hosts try it out.
 """
 
 WASM_MACHINES: Mapping[str, Machine] = {"dot": DOT, "relaxed": RELAXED, "simd128": SIMD128}
-"""The modules of a package, by the feature name in their file names; `dot` where there is anything
-to gain.
+"""The variants of a package's module, by the feature name in their file names.
+
+A package has the variant `dot` only if some kernel has dot products of bytes.
 """
 
 WEBGPU = Machine(
     device="webgpu",
     features=frozenset(),
     lanes=4,
-    vector_registers=64,  # drivers keep what they can in registers: nothing is worth recomputing
+    vector_registers=64,  # drivers allocate registers themselves: recomputing never pays
     tile=Tile(8, 8),  # per thread; 8 rows halve the loads of 4, 16 spill on software adapters
     narrow_tile=Tile(1, 8),
     l1_bytes=16 << 10,
@@ -122,4 +140,7 @@ WEBGPU = Machine(
     parallel_operations=0,
     workgroup_size=64,
 )
-"""Any WebGPU adapter, on the default limits: register tiles without workgroup memory."""
+"""Any WebGPU adapter, on the default limits: register tiles without workgroup memory.
+
+The numbers are chosen by hand.
+"""

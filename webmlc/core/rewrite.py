@@ -1,7 +1,8 @@
-"""Walking and rewriting expressions: every traversal is one of these six functions.
+"""Walk and rewrite expressions: every traversal in webmlc uses one of these functions.
 
-An explicit stack everywhere, since deep expressions would break Python's recursion; every distinct
-sub-expression once, since shared ones would make trees explode.
+All of them use an explicit stack, because deep expressions would exceed Python's recursion limit.
+All of them visit a shared sub-expression once, because the tree may be exponentially larger than
+the graph.
 
     >>> from webmlc.core.expr import Var
     >>> n = Var("n")
@@ -29,7 +30,11 @@ from webmlc.core.scalar_operators import SCALAR_OPERATORS
 T = TypeVar("T")
 
 CACHED = 1 << 16
-"""Results that a cache keeps before it starts anew: a large model has about as many expressions."""
+"""The number of results after which a `bottom_up` cache is cleared.
+
+A larger number costs memory, a smaller one repeats work. Chosen by hand: a large model has about as
+many distinct expressions.
+"""
 
 
 def bottom_up(
@@ -37,15 +42,15 @@ def bottom_up(
 ) -> Callable[[Callable[[Expr], T]], Callable[[Expr], T]]:
     """Cache a function of expressions that calls itself for the `operands` of its argument.
 
-    These are computed first, so its recursion is one deep however deep the expression is, and what
-    is shared is computed once. It must not call itself for other expressions.
+    The operands are computed first. The recursion is therefore one level deep for any expression,
+    and shared operands are computed once. The function must not call itself for other expressions.
     """
 
     def cached(function: Callable[[Expr], T]) -> Callable[[Expr], T]:
         results: dict[Expr, T] = {}
 
         @wraps(function)
-        def of(root: Expr) -> T:
+        def lookup(root: Expr) -> T:
             if root not in results:
                 if len(results) > CACHED:
                     results.clear()
@@ -53,7 +58,7 @@ def bottom_up(
                     results[node] = function(node)
             return results[root]
 
-        return of
+        return lookup
 
     return cached
 
@@ -61,7 +66,7 @@ def bottom_up(
 def postorder(
     root: Expr, operands: Callable[[Expr], tuple[Expr, ...]], done: Mapping[Expr, object]
 ) -> Iterator[Expr]:
-    """Operands before what they are operands of; nothing that is `done` by then."""
+    """Yield the nodes of `root`, operands first, except those in `done` when their turn comes."""
     stack = [root]
     while stack:
         node = stack[-1]
@@ -76,21 +81,21 @@ def postorder(
 
 @bottom_up()
 def written_out(root: Expr) -> int:
-    """How many nodes an expression has when nothing is shared."""
+    """Count the nodes of an expression as a tree, where each use of a shared node counts."""
     return 1 + sum(map(written_out, root.children()))
 
 
 def walk(root: Expr, into: Callable[[Expr], bool] = lambda _: True) -> Iterator[Expr]:
-    """Every node of `root`, parents before children; one that is shared once, not once a path.
+    """Yield every node of `root` once, parents before children.
 
-    The children of a node are left out where `into` of it is false.
+    The children of a node are skipped if `into(node)` is false.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [root]
     while stack:
         node = stack.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
+        if id(node) not in visited:
+            visited.add(id(node))
             yield node
             if into(node):
                 stack.extend(node.children()[::-1])
@@ -103,11 +108,9 @@ def variables(root: Expr) -> frozenset[Var]:
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
-    """Rewrite bottom-up: `rule` sees each node over its rewritten children and returns a
-    replacement or `None`.
+    """Rewrite an expression bottom-up.
 
-    An explicit stack: deep expressions would break Python's recursion. Shared sub-expressions are
-    rewritten once.
+    `rule` receives each node with its rewritten children, and returns a replacement or `None`.
     """
     done: dict[int, Expr] = {}  # by identity: hashing every node would cost more than it saves
     stack = [root]
@@ -142,9 +145,9 @@ def unfold(
 ) -> Expr:
     """Rewrite bottom-up, as `rewrite` does, and replace nodes by their definitions.
 
-    Where `definition` of a node over its rewritten children is an expression, that expression is
-    unfolded in its turn, and what `finish` makes of it takes the node's place. `rule` sees the
-    other nodes. Equal nodes are unfolded once, and definitions nest to any depth.
+    `definition` receives each node with its rewritten children. If it returns an expression, that
+    expression is unfolded too, and `finish` of the result replaces the node. `rule` rewrites the
+    other nodes. Equal nodes are unfolded once, and definitions may nest to any depth.
     """
     done: dict[int, Expr] = {}
     definitions: dict[Expr, Expr] = {}
@@ -181,9 +184,9 @@ def unfold(
 
 
 def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """Replace variables by expressions; index arithmetic that becomes constant folds.
+    """Replace variables by expressions, and fold index arithmetic that becomes constant.
 
-    What holds none of the variables stays the very same object.
+    A sub-expression without any of the variables stays the same object.
     """
     if isinstance(root, Var):
         return mapping.get(root, root)
@@ -217,8 +220,9 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
 
 
 def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:
-    """The numpy value of `root` with variables bound by name; exact for integers. Raises `KeyError`
-    if one is unbound.
+    """Evaluate `root` on numpy, with variables bound by name. Integers are exact.
+
+    Raises `KeyError` if a variable is unbound.
     """
     done: dict[Expr, Any] = {}
 

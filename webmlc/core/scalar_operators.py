@@ -1,8 +1,8 @@
-"""The scalar operators: ONE table. Arity, type rule, numpy meaning, identity element.
+"""The one table of scalar operators: arity, type rule, numpy meaning and identity element.
 
-Everything that computes on scalars or vectors is a `Call` of one of these rows; the targets' own
-tables only spell them. Integer `floordiv`/`floormod` round towards minus infinity (Python's `//`,
-`%`); `truncdiv`/`truncmod` towards zero (C's).
+Every computation on scalars or vectors is a `Call` of one of these rows. The tables of the targets
+only spell them. Integer `floordiv` and `floormod` round towards minus infinity, as Python's `//`
+and `%` do. `truncdiv` and `truncmod` round towards zero, as C does.
 
     >>> SCALAR_OPERATORS["add"].arity, SCALAR_OPERATORS["lt"].result
     (2, 'bool')
@@ -24,10 +24,12 @@ Result = Literal["same", "bool"]
 class ScalarOperator:
     """One scalar operator.
 
-    `result` is `"same"` (the dtype of the last argument) or `"bool"`; `meaning` works on numpy
-    scalars and arrays; `symbol` is the infix spelling in the Python text of the IR, if any;
-    `identity` the neutral element of a reduction;
-    `cost` is in additions, roughly, on a machine without an instruction for it.
+    - `meaning`: the operator on numpy scalars and arrays.
+    - `result`: `"same"` (the dtype of the last argument) or `"bool"`.
+    - `symbol`: the infix spelling in the Python text of the IR, if there is one.
+    - `identity`: the neutral element of a reduction.
+    - `cost`: the approximate number of additions that take as long on a machine without an
+      instruction for the operator. The costs are chosen by hand.
     """
 
     name: str
@@ -41,7 +43,7 @@ class ScalarOperator:
 
 
 def _truncdiv(a: Any, b: Any) -> Any:
-    """0 where b is 0, as numpy's other divisions."""
+    """Divide, rounding towards zero; dividing by 0 gives 0, as in numpy's other divisions."""
     quotient = np.floor_divide(a, b)
     inexact = (np.mod(a, b) != 0) & ((np.asarray(a) < 0) != (np.asarray(b) < 0))
     return np.asarray(quotient + inexact).astype(np.asarray(a).dtype)[()]
@@ -57,7 +59,7 @@ def _shift_right(a: Any, b: Any) -> Any:
 
 
 def _pow(a: Any, b: Any) -> Any:
-    """Integers wrap; a negative power of one is that of its inverse, cut to an integer."""
+    """Raise `a` to the power `b`. Integers wrap; a negative power is 0 unless `a` is 1 or -1."""
     base, exponent = np.asarray(a), np.asarray(b)
     if base.dtype.kind not in "iu" or not (exponent < 0).any():
         return np.power(a, b)
@@ -152,12 +154,19 @@ _ROWS = (
 )
 
 SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
-"""Every scalar operator by name. `select(condition, then, otherwise)`; `fma(a, b, c)` is a·b + c,
-rounded once or twice; `relaxed_max` is `max` of floats, but either of a number and a NaN, whichever
-is one instruction; booleans combine with `bit_and`, `bit_or`, `bit_xor`, `bit_not`.
+"""Every scalar operator by name.
 
-Five work on int32 words of small integers, the first in the lowest bits: `dot_u8_i8(a, b)` is the
-sum of the products of four unsigned bytes of `a` and signed ones of `b`, `dot_i16(a, b)` that of
-two signed halves; `word_u8(a, b, c, d)` is made of the lowest byte of each; `even_i8` and `odd_i8`
-are bytes 0 and 2, or 1 and 3, as signed halves.
+- `select(condition, then, otherwise)` chooses a value.
+- `fma(a, b, c)` is a·b + c, rounded once or twice.
+- `relaxed_max` is `max` of floats. Of a number and a NaN it may return either, so that one
+  instruction suffices.
+- `bit_and`, `bit_or`, `bit_xor` and `bit_not` also combine booleans.
+
+Five operators use int32 words that pack small integers, the first in the lowest bits:
+
+- `dot_u8_i8(a, b)` multiplies four unsigned bytes of `a` by four signed bytes of `b`, and adds the
+  products.
+- `dot_i16(a, b)` does the same for two pairs of signed 16-bit halves.
+- `word_u8(a, b, c, d)` packs the lowest byte of each operand into one word.
+- `even_i8` and `odd_i8` extend bytes 0 and 2, or 1 and 3, to signed 16-bit halves.
 """

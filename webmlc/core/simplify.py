@@ -1,12 +1,11 @@
-"""Simplification of index expressions by a canonical form: sums of products with integer
-coefficients.
+"""Simplify index expressions through a canonical form: sums of products with integer coefficients.
 
-In: an expression and the intervals of its variables. Out: an equal expression, usually shorter; two
-expressions that differ by polynomial arithmetic become the same one, so equality of dimensions can
-be proved (`prove_equal`).
+In: an expression and the intervals of its variables. Out: an equal expression, usually shorter. Two
+expressions that differ only by polynomial arithmetic become the same one, which proves dimensions
+equal (`prove_equal`).
 
-`a % c` is `a - c·(a // c)` inside the form, so quotients and remainders made by splitting and
-fusing loops cancel:
+Inside the form, `a % c` is `a - c·(a // c)`. The quotients and remainders that result from
+splitting and fusing loops therefore cancel:
 
     >>> from webmlc.core.expr import Var
     >>> f = Var("f")
@@ -28,20 +27,21 @@ from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call
 from webmlc.core.rewrite import variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 
-Monomial = tuple[Expr, ...]  # atoms in the order of their text; () is the constant term
+Monomial = tuple[Expr, ...]  # atoms sorted by their text; () is the constant term
 Polynomial = dict[Monomial, int]
 
 _NO_RANGES: dict[Var, Interval] = {}
 
 
 def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
-    """An equal, simpler expression. Index arithmetic becomes canonical; other scalars fold where
-    exact.
+    """Return an equal, simpler expression.
+
+    Index arithmetic becomes canonical. Other scalar operators fold if the result is exact.
     """
     if isinstance(expr, Const):
         return expr
-    known = ranges or _NO_RANGES
-    relevant = tuple((var, known[var]) for var in variables(expr) if var in known)
+    intervals = ranges or _NO_RANGES
+    relevant = tuple((var, intervals[var]) for var in variables(expr) if var in intervals)
     return _simplify(expr, relevant)
 
 
@@ -51,31 +51,29 @@ def _simplify(expr: Expr, ranges: tuple[tuple[Var, Interval], ...]) -> Expr:
 
 
 def prove_equal(a: Expr, b: Expr, ranges: Ranges | None = None) -> bool:
-    """True where `a == b` is certain for all values of the variables."""
+    """True if `a == b` certainly holds for all values of the variables."""
     return a == b or simplify(a - b, ranges) == Const(0)
 
 
 def prove(condition: Expr, ranges: Ranges | None = None) -> bool:
-    """True where a boolean expression is certain to hold."""
+    """True if a boolean expression certainly holds."""
     return simplify(condition, ranges) == Const(True, DType.bool)
 
 
 def divides(factor: int, expr: Expr, ranges: Ranges | None = None) -> bool:
-    """True where `expr` is certainly a multiple of `factor`."""
+    """True if `expr` is certainly a multiple of `factor`."""
     return simplify(expr % factor, ranges) == Const(0)
 
 
 class _Simplifier:
-    """The rules over one set of ranges. One class because every rule needs the ranges and the
-    memo.
-    """
+    """The rules for one set of ranges. They share the ranges and the memo, hence the class."""
 
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
         self.polynomials: dict[Expr, Polynomial] = {}
 
     def simplify(self, expr: Expr) -> Expr:
-        """Bottom-up; but a whole tree of index arithmetic is one polynomial. An explicit stack."""
+        """Simplify bottom-up, but treat a whole tree of index arithmetic as one polynomial."""
         done: dict[Expr, Expr] = {}
         stack: list[tuple[Expr, bool]] = [(expr, False)]
         while stack:
@@ -99,8 +97,8 @@ class _Simplifier:
 
     def rule(self, node: Expr) -> Expr | None:
         match node:
-            case Var() if (known := self.ranges.get(node)) is not None and known.is_point:
-                return Const(int(known.low), node.dtype)
+            case Var() if (interval := self.ranges.get(node)) is not None and interval.is_point:
+                return Const(int(interval.low), node.dtype)
             case Call(op="select", args=(Const(value=value), then, otherwise)):
                 return then if value else otherwise
             case Call(op="select", args=(_, then, otherwise)) if then == otherwise:
@@ -132,9 +130,7 @@ class _Simplifier:
         return None
 
     def compare(self, op: str, a: Expr, b: Expr) -> Expr | None:
-        """Decide a comparison of indices from the bounds of the difference; else put it in
-        canonical form.
-        """
+        """Decide a comparison of indices from the bounds of their difference, if possible."""
         interval = self.extremes(self.polynomial(call("sub", a, b)))
         decided: bool | None = None
         match op:
@@ -154,7 +150,7 @@ class _Simplifier:
         return None if decided is None else Const(decided, DType.bool)
 
     def extremes(self, polynomial: Polynomial) -> Interval:
-        """Bounds that also know the symbolic ends of variables: `i - n` is negative for `i < n`."""
+        """Bound a polynomial, also by symbolic ends: `i - n` is negative because `i < n`."""
         numeric = bounds(self.to_expr(polynomial), self.ranges)
         high, low = numeric.high, numeric.low
         if math.isinf(high):
@@ -164,8 +160,10 @@ class _Simplifier:
         return Interval(low, high)
 
     def at_end(self, polynomial: Polynomial, sign: int) -> Polynomial:
-        """`polynomial` with variables of symbolic range at the end that makes it largest (`sign` 1)
-        or least (-1); inner variables first, since their ends may depend on outer ones.
+        """Replace variables of symbolic range by the end that makes `polynomial` extreme.
+
+        It becomes largest if `sign` is 1, and smallest if it is -1. Ends may depend on other
+        variables, so the replacement repeats.
         """
         for _ in range(4):
             result: Polynomial = {}
@@ -181,19 +179,19 @@ class _Simplifier:
             interval = self.ranges.get(atom) if isinstance(atom, Var) else None
             if interval is None or interval.below is None or math.isinf(interval.low):
                 continue
-            rest = term[:position] + term[position + 1 :]
-            if any(bounds(other, self.ranges).low < 0 for other in rest):
+            factors = term[:position] + term[position + 1 :]
+            if any(bounds(other, self.ranges).low < 0 for other in factors):
                 continue
             upper = self.polynomial(call("sub", interval.below, 1))
             lower: Polynomial = {(): int(interval.low)}
             end = upper if factor * sign > 0 else lower
-            return _multiply({rest: factor}, end)
+            return _multiply({factors: factor}, end)
         return {term: factor}
 
     # -- polynomials -------------------------------------------------------------------
 
     def polynomial(self, root: Expr) -> Polynomial:
-        """The canonical form of an index expression; an explicit stack."""
+        """Compute the canonical form of an index expression with an explicit stack."""
         memo = self.polynomials
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
@@ -239,7 +237,7 @@ class _Simplifier:
         return self.extremum(node.op, parts[0], parts[1])
 
     def extremum(self, op: str, a: Polynomial, b: Polynomial) -> Polynomial:
-        """min or max: decided by the bounds of the difference where possible."""
+        """Decide `min` or `max` from the bounds of the difference, if possible."""
         interval = bounds(self.to_expr(_add(a, b, -1)), self.ranges)
         if interval.high <= 0:
             return a if op == "min" else b
@@ -248,8 +246,10 @@ class _Simplifier:
         return {(call(op, self.to_expr(a), self.to_expr(b)),): 1}
 
     def floordiv(self, a: Polynomial, b: Polynomial) -> Polynomial:
-        """a // b: the terms of `a` that `b` divides leave the quotient; the rest may prove to be
-        zero.
+        """Divide `a` by `b`.
+
+        The terms of `a` that `b` divides become terms of the quotient. The quotient of the other
+        terms may prove to be zero.
         """
         if not a:
             return {}
@@ -261,15 +261,15 @@ class _Simplifier:
             return {(call("floordiv", self.to_expr(a), self.to_expr(b)),): 1}
         ((monomial, coefficient),) = b.items()
         whole: Polynomial = {}
-        rest: Polynomial = {}
+        undivided: Polynomial = {}
         for term, factor in a.items():
             remaining = _without(term, monomial)
             if remaining is not None and factor % coefficient == 0:
                 whole[remaining] = factor // coefficient
             else:
-                rest[term] = factor
-        if rest:
-            divisor, remainder = self.to_expr(b), self.to_expr(rest)
+                undivided[term] = factor
+        if undivided:
+            divisor, remainder = self.to_expr(b), self.to_expr(undivided)
             if self.is_below(remainder, divisor):
                 return whole
             match remainder:
@@ -280,7 +280,7 @@ class _Simplifier:
         return whole
 
     def is_below(self, a: Expr, b: Expr) -> bool:
-        """True where 0 <= a < b is certain, for a symbolic b."""
+        """True if 0 <= a < b certainly holds, for a symbolic b."""
         if bounds(a, self.ranges).low < 0:
             return False
         match a:
@@ -290,42 +290,43 @@ class _Simplifier:
 
     def floordiv_constant(self, a: Polynomial, divisor: int) -> Polynomial:
         whole: Polynomial = {}
-        rest: Polynomial = {}
+        undivided: Polynomial = {}
         for term, factor in a.items():
             if factor % divisor == 0:
                 whole[term] = factor // divisor
             elif term == ():
                 quotient, remainder = divmod(factor, divisor)
                 _accumulate(whole, (), quotient)
-                _accumulate(rest, (), remainder)
+                _accumulate(undivided, (), remainder)
             else:
-                rest[term] = factor
-        if not rest:
+                undivided[term] = factor
+        if not undivided:
             return whole
-        common = math.gcd(divisor, *(f for t, f in rest.items() if t != ()))
+        common = math.gcd(divisor, *(f for t, f in undivided.items() if t != ()))
         if common > 1:  # (g·x + r) // (g·d) == (x + r // g) // d
-            rest = {t: f // common for t, f in rest.items() if f // common}
+            undivided = {t: f // common for t, f in undivided.items() if f // common}
             divisor //= common
-        interval = bounds(self.to_expr(rest), self.ranges)
+        interval = bounds(self.to_expr(undivided), self.ranges)
         if not math.isinf(interval.low) and interval.low // divisor == interval.high // divisor:
             return _add(whole, {(): int(interval.low) // divisor}, 1)
         if divisor == 1:
-            return _add(whole, rest, 1)
-        step = self.common_step(rest, divisor)
+            return _add(whole, undivided, 1)
+        step = self.common_step(undivided, divisor)
         if step > 1:  # (g·x + y) // (g·d) == x // d where 0 <= y < g
-            coarse = {t: f // step for t, f in rest.items() if f % step == 0}
+            coarse = {t: f // step for t, f in undivided.items() if f % step == 0}
             return _add(whole, self.floordiv_constant(coarse, divisor // step), 1)
-        if len(rest) == 1:
-            ((term, factor),) = rest.items()
+        if len(undivided) == 1:
+            ((term, factor),) = undivided.items()
             match term:
                 case (Call(op="floordiv", args=(inner, first)),) if factor == 1:
                     product = _scale(self.polynomial(first), divisor)
                     return _add(whole, self.floordiv(self.polynomial(inner), product), 1)
-        return _add(whole, {(call("floordiv", self.to_expr(rest), divisor),): 1}, 1)
+        return _add(whole, {(call("floordiv", self.to_expr(undivided), divisor),): 1}, 1)
 
     def common_step(self, terms: Polynomial, divisor: int) -> int:
-        """The largest g > 1 that divides `divisor` and some terms, the others adding up to less
-        than g; else 1.
+        """The largest g > 1 that divides `divisor` and some terms, or 1 if there is none.
+
+        The sum of the other terms must lie in [0, g).
         """
         for step in sorted({math.gcd(divisor, factor) for factor in terms.values()}, reverse=True):
             fine = {t: f for t, f in terms.items() if f % step}
@@ -340,8 +341,9 @@ class _Simplifier:
     # -- back to expressions -----------------------------------------------------------
 
     def to_expr(self, polynomial: Polynomial) -> Expr:
-        """The expression of a canonical form: remainders restored, positive terms first, the
-        constant last.
+        """Build the expression of a canonical form.
+
+        Remainders are restored. Positive terms come first, and the constant comes last.
         """
         terms = _restore_remainders({t: f for t, f in polynomial.items() if f}, self)
         positive = sorted((t for t, f in terms.items() if f > 0 and t), key=_order)
@@ -384,15 +386,15 @@ def _restore_remainders(terms: Polynomial, simplifier: _Simplifier) -> Polynomia
                     continue
             if result.get(term) != factor:
                 break
-            others = term[:position] + term[position + 1 :]
-            bottom = simplifier.polynomial(divisor)
-            if len(bottom) != 1:
+            factors = term[:position] + term[position + 1 :]
+            divisor_terms = simplifier.polynomial(divisor)
+            if len(divisor_terms) != 1:
                 break
-            ((bottom_term, bottom_factor),) = bottom.items()
-            outer = _without(others, bottom_term)
-            if outer is None or factor % bottom_factor:
+            ((divisor_monomial, divisor_factor),) = divisor_terms.items()
+            outer = _without(factors, divisor_monomial)
+            if outer is None or factor % divisor_factor:
                 break
-            scale = -(factor // bottom_factor)
+            scale = -(factor // divisor_factor)
             subtrahend = {
                 _join(outer, t): scale * f for t, f in simplifier.polynomial(inner).items()
             }
@@ -407,11 +409,12 @@ def _restore_remainders(terms: Polynomial, simplifier: _Simplifier) -> Polynomia
     return {t: f for t, f in result.items() if f}
 
 
-def _covers(have: int, want: int) -> bool:
-    """True where taking `want` out of `have` does not change sign or grow: the term really contains
-    it.
+def _covers(factor: int, part: int) -> bool:
+    """True if subtracting `part` from `factor` neither changes the sign nor adds magnitude.
+
+    The term with this factor then contains the part.
     """
-    return have == want or (have * want > 0 and abs(have) >= abs(want))
+    return factor == part or (factor * part > 0 and abs(factor) >= abs(part))
 
 
 def _order(term: Monomial) -> tuple[int, str]:
@@ -464,7 +467,7 @@ def _join(left: Monomial, right: Monomial) -> Monomial:
 
 
 def _without(term: Monomial, part: Monomial) -> Monomial | None:
-    """`term` divided by the product `part`, or `None` where it does not divide."""
+    """Divide `term` by the product `part`; `None` if `part` does not divide it."""
     remaining = list(term)
     for atom in part:
         if atom not in remaining:
@@ -475,15 +478,15 @@ def _without(term: Monomial, part: Monomial) -> Monomial | None:
 
 def _boolean(op: str, a: Expr, b: Expr) -> Expr | None:
     neutral = op == "bit_and"
-    for one, other in ((a, b), (b, a)):
-        match one:
+    for operand, other in ((a, b), (b, a)):
+        match operand:
             case Const(value=value):
-                return other if bool(value) == neutral else one
+                return other if bool(value) == neutral else operand
     return a if a == b else None
 
 
 def _fold(op: str, args: tuple[Expr, ...], dtype: DType) -> Expr | None:
-    """Fold an operator of literals where numpy computes it exactly as every target does."""
+    """Fold an operator of literals if numpy and every target compute the same result."""
     row = SCALAR_OPERATORS[op]
     values = [a.dtype.numpy.type(a.value) for a in args if isinstance(a, Const)]
     exact = (

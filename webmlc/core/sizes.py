@@ -1,14 +1,15 @@
-"""Sizes: integer expressions that hosts evaluate at run time, by ONE list of operators.
+"""Evaluate sizes: integer expressions that hosts compute at run time, from one list of operators.
 
-In: an expression of symbols, and their values. Out: its value, an exact integer. The twin is
-`runtime_js/sizes.js`: a test compares both lists, and both values of random expressions.
+In: an expression of symbols, and their values. Out: its value, an exact integer. The twin of this
+module is `runtime_js/sizes.js`. A test compares the two lists, and the values of random
+expressions.
 
     >>> from webmlc.core.expr import Var, call
     >>> evaluate_size(call("truncdiv", Var("height") - 1, 8) + 1, {"height": 17})
     3
 
-Integers are exact up to `LARGEST_SIZE`; a result beyond it is an error, inside an expression, too.
-What is divided by zero is 0, as in kernels; so is the remainder. Booleans are 0 and 1.
+Integers are exact up to `LARGEST_SIZE`. A larger result is an error, even inside an expression. A
+quotient or remainder by zero is 0, as in kernels. Booleans are 0 and 1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from webmlc.core.expr import Call, Const, Expr, Var
 from webmlc.core.rewrite import rewrite, walk
 
 LARGEST_SIZE = 2**53 - 1
-"""The largest integer up to which a JavaScript number holds every integer."""
+"""The largest magnitude of a size: a JavaScript number represents every integer up to it."""
 
 
 def _truncdiv(a: int, b: int) -> int:
@@ -55,18 +56,18 @@ SIZE_OPERATORS: Mapping[str, Callable[..., int]] = {
     "bit_not": operator.not_,
     "select": lambda condition, then, otherwise: then if condition else otherwise,
 }
-"""The operators of sizes and what they compute; those named `bit_` take booleans."""
+"""The operators of sizes and their meanings; those named `bit_` take booleans."""
 
 
 def is_size_operator(op: str, operands: tuple[Expr, ...]) -> bool:
-    """True where a size may apply `op` to these operands: integers, or booleans."""
+    """True if a size may apply `op` to these operands: integers, or booleans."""
     if op.startswith("bit_") and any(operand.dtype != "bool" for operand in operands):
         return False
     return op in SIZE_OPERATORS and not any(operand.dtype.is_float for operand in operands)
 
 
 def is_size(expr: Expr) -> bool:
-    """True of an expression that hosts can evaluate."""
+    """True if hosts can evaluate the expression."""
     return all(
         is_size_operator(node.op, node.args)
         if isinstance(node, Call)
@@ -76,9 +77,10 @@ def is_size(expr: Expr) -> bool:
 
 
 def evaluate_size(size: Expr, symbols: Mapping[str, int]) -> int:
-    """The value of a size.
+    """Evaluate a size.
 
-    Raises `InputError` where it is beyond `LARGEST_SIZE`, `KeyError` where a symbol is unbound.
+    Raises `InputError` if its magnitude exceeds `LARGEST_SIZE`, and `KeyError` if a symbol is
+    unbound.
     """
     values: dict[Expr, int] = {}
 

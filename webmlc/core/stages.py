@@ -1,7 +1,7 @@
-"""Stages: what the pipeline shows while it runs.
+"""Stages: the intermediate results that the pipeline shows while it runs.
 
-A `Stage` is one step's result, printed only if somebody looks: `webmlc inspect` looks at all of
-them, `WEBMLC_DUMP=dir` writes them as numbered files, the progress bar counts them.
+A `Stage` is the result of one step, which prints only on demand. `webmlc inspect` shows all stages,
+`WEBMLC_DUMP=dir` writes them as numbered files, and the progress bar counts them.
 
     watcher(Stage("fuse", lambda: print_function(function)))
 """
@@ -19,9 +19,7 @@ from webmlc.core.flags import dump_folder
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step's result: `text()` prints it; `kernel` says which kernel it is of, where it is of
-    one.
-    """
+    """The result of one step: `text()` prints it; `kernel` names its kernel, if it has one."""
 
     title: str
     text: Callable[[], str]
@@ -32,7 +30,7 @@ Watcher = Callable[[Stage], None]
 
 
 def ignore(stage: Stage) -> None:
-    """A watcher that does not look."""
+    """A watcher that ignores all stages."""
 
 
 @dataclass(slots=True)
@@ -52,7 +50,7 @@ class Dump:
 
 @dataclass(slots=True)
 class Listing:
-    """A watcher that keeps the stages, to print those that changed something."""
+    """A watcher that collects the stages, to print those that changed something."""
 
     stages: list[Stage] = field(default_factory=list)
 
@@ -61,22 +59,22 @@ class Listing:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The kernels that stages are of."""
+        """The names of the kernels that stages belong to."""
         return tuple(dict.fromkeys(stage.kernel for stage in self.stages if stage.kernel))
 
     def lines(self, titles: Sequence[str] = (), kernel: str | None = None) -> Iterator[str]:
-        """A numbered list of the stages, then the text of each that differs from the one before it
-        (of the same kernel, on the same device).
+        """List the stages by number, then print each one that differs from its predecessor.
 
-        Only stages whose title contains one of `titles`, and of `kernel`, where these are given.
-        Raises `UserError` where there are none.
+        The predecessor is the last stage of the same kernel on the same device. If `titles` are
+        given, only stages whose title contains one of them are printed. If `kernel` is given, only
+        its stages are. Raises `UserError` if there are none.
         """
         numbers: dict[str, int] = {}
         for stage in self.stages:
             numbers.setdefault(stage.title, len(numbers) + 1)
         kernels = self.kernels
         for title in titles:
-            if not any(title in known for known in numbers):
+            if not any(title in stage_title for stage_title in numbers):
                 raise UserError(f"no stage is named {title!r}; there are: {', '.join(numbers)}")
         if kernel is not None and kernel not in kernels:
             raise UserError(f"no kernel is named {kernel!r}; there are: {', '.join(kernels)}")
@@ -90,7 +88,7 @@ class Listing:
                 yield text
 
     def _changes(self) -> Iterator[tuple[Stage, str]]:
-        """The stages with their texts, without those that changed nothing."""
+        """Yield the stages that changed something, with their texts."""
         previous: dict[tuple[str, str | None], str] = {}
         for stage in self.stages:
             device = stage.title.partition(": ")[0] if ": " in stage.title else ""
@@ -102,12 +100,12 @@ class Listing:
 
 
 def watcher(also: Watcher | None = None) -> Watcher:
-    """`also`, and the dump that `WEBMLC_DUMP` asks for."""
+    """Combine the watcher `also` with the dump that `WEBMLC_DUMP` asks for."""
     folder = dump_folder()
     watchers = [w for w in (also, Dump(folder) if folder else None) if w is not None]
 
     def watch(stage: Stage) -> None:
-        for one in watchers:
-            one(stage)
+        for receive in watchers:
+            receive(stage)
 
     return watch if watchers else ignore

@@ -1,12 +1,13 @@
-"""Inputs that become constants: axes, scales or a sampling rate that never changes.
+"""Turn inputs into constants, such as axes, scales or a sampling rate that never changes.
 
 In: a graph, and arrays by input name. Out: arrays of the inputs' types, and the sizes of the
-symbolic dimensions that the arrays tell. `read_constants` reads both from a command line's text:
+symbolic dimensions that the arrays determine. `read_constants` reads arrays from the text of a
+command line:
 
     >>> read_constants(["sr=16000", "axes=[1, 2]"])["axes"].tolist()
     [1, 2]
 
-A number takes the input's type. Integers and booleans must be exact; floats are rounded.
+A number takes the type of the input. Integers and booleans must be exact; floats are rounded.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from webmlc.frontend.element_types import dtype_of
 from webmlc.graph.ir import Array
 
 Constants = Mapping[str, ArrayLike]
-"""Arrays, or what numpy makes arrays of, by the names of inputs."""
+"""Arrays, or values that numpy converts to arrays, by the names of inputs."""
 
 
 def bind_constants(
     graph: GraphProto, constants: Constants
 ) -> tuple[dict[str, Array], dict[str, int]]:
-    """The arrays by input name, and sizes by the text of a symbolic dimension (`dim_param`).
+    """Return arrays by input name, and sizes by the text of a symbolic dimension (`dim_param`).
 
-    Raises `InputError` where no input has a name, or its type does not admit the value.
+    Raises `InputError` if no input has a name, or if the type of the input does not admit the
+    value.
     """
     defaults = {tensor.name for tensor in graph.initializer}
     inputs = {info.name: info for info in graph.input if info.name not in defaults}
@@ -50,21 +52,21 @@ def bind_constants(
 
 
 def _typed(info: ValueInfoProto, value: ArrayLike) -> Array:
-    """The value as an array of the input's element type."""
-    what = f"constant {info.name!r}"
+    """Convert the value to an array of the input's element type."""
+    subject = f"constant {info.name!r}"
     dtype = dtype_of(info.type.tensor_type.elem_type)
     if not info.type.HasField("tensor_type") or dtype is None:
-        raise InputError(f"{what}: the input is no tensor of numbers")
+        raise InputError(f"{subject}: the input is not a tensor of numbers")
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError) as error:
-        raise InputError(f"{what}: {value!r} is no array ({error})") from None
+        raise InputError(f"{subject}: {value!r} is not an array ({error})") from None
     if not array.size:
         return np.zeros(array.shape, dtype.numpy)
     if not _is_number(array):
-        raise InputError(f"{what}: {value!r} holds something else than numbers")
+        raise InputError(f"{subject}: {value!r} does not consist of numbers")
     if not _fits(array, dtype):
-        raise InputError(f"{what}: {dtype} cannot hold {_text(array)} exactly")
+        raise InputError(f"{subject}: {dtype} cannot hold {_text(array)} exactly")
     return np.asarray(array.astype(dtype.numpy))
 
 
@@ -73,7 +75,7 @@ def _is_number(array: Array) -> bool:
 
 
 def _fits(array: Array, dtype: DType) -> bool:
-    """True where the type holds every integer exactly, and every float if rounded."""
+    """True if the type can hold every integer exactly, and every float after rounding."""
     if dtype.is_float:
         with np.errstate(over="ignore"):
             rounded = array.astype(dtype.numpy)
@@ -88,7 +90,7 @@ def _fits(array: Array, dtype: DType) -> bool:
 
 
 def _bind_sizes(info: ValueInfoProto, array: Array, sizes: dict[str, int]) -> None:
-    """Check the array's shape against the declared one, and add what its symbols are to `sizes`."""
+    """Check the array's shape against the declared one, and add its symbols to `sizes`."""
     if not info.type.tensor_type.HasField("shape"):
         return
     shape: list[int | str] = [
@@ -102,10 +104,10 @@ def _bind_sizes(info: ValueInfoProto, array: Array, sizes: dict[str, int]) -> No
         fits &= declared in ("?", size)
     if not fits:
         names = {name: sizes[name] for name in shape if isinstance(name, str) and name in sizes}
-        where = ", ".join(f"{name} = {size}" for name, size in names.items())
+        bindings = ", ".join(f"{name} = {size}" for name, size in names.items())
         raise InputError(
             f"constant {info.name!r} has shape {list(array.shape)}, expected "
-            f"[{', '.join(map(str, shape))}]" + (f" with {where}" if where else "")
+            f"[{', '.join(map(str, shape))}]" + (f" with {bindings}" if bindings else "")
         )
 
 
@@ -114,9 +116,10 @@ def _text(array: Array) -> str:
 
 
 def read_constants(texts: Sequence[str]) -> dict[str, Array]:
-    """The arrays of `NAME=VALUE` and `NAME=FILE.npy`; a value is a number, or a list as in JSON.
+    """Read arrays from texts of the form `NAME=VALUE` or `NAME=FILE.npy`.
 
-    Raises `InputError` where a text is neither, or a file cannot be read.
+    A value is a number, or a list as in JSON. Raises `InputError` if a text has neither form, or if
+    a file cannot be read.
     """
     return dict(map(_read_constant, texts))
 
@@ -134,8 +137,8 @@ def _read_constant(text: str) -> tuple[str, Array]:
         return name, np.asarray(json.loads(value))
     except ValueError:
         raise InputError(
-            f"--constant {text!r}: {value!r} is no number and no list of numbers, as 16000, "
-            "[1, 2] or [[0.5], [1]]; or name a .npy file"
+            f"--constant {text!r}: {value!r} is neither a number nor a list of numbers. Write "
+            "for instance 16000, [1, 2] or [[0.5], [1]], or name a .npy file"
         ) from None
 
 

@@ -1,8 +1,8 @@
-"""Refuse a model that is small as a file and huge when it is written out.
+"""Refuse a model that is small as a file and huge when it is expanded.
 
-In: a model as it was parsed. Out: nothing, or a `ModelError` that names what grows. Local functions
-that call each other twice, forty levels deep, are 2⁴⁰ nodes; a sparse tensor of one value may have
-a shape that no memory holds. Both are counted before anything is expanded.
+In: a parsed model. Out: nothing, or a `ModelError` that names the part that grows. Local functions
+that call each other twice, forty levels deep, expand to 2⁴⁰ nodes. A sparse tensor of one value may
+have a shape that no memory can hold. Both are counted before anything is expanded.
 """
 
 from __future__ import annotations
@@ -16,23 +16,27 @@ from webmlc.core.errors import ModelError
 from webmlc.core.machine import ADDRESSABLE_BYTES
 
 MAX_NODES = 200_000
-"""Nodes of a model whose local functions are written out. A build takes some tenths of a
-millisecond a node; the largest models that exporters write have some tens of thousands.
+"""The largest number of nodes of a model after its local functions are inlined.
+
+A larger model is refused. Chosen by hand: a build takes some tenths of a millisecond per node, and
+the largest models that exporters write have some tens of thousands of nodes.
 """
 
 MAX_DEPTH = 31
-"""Levels of sub-graphs that protobuf parses: 100 messages deep, three of them a level."""
+"""The largest number of nested sub-graphs.
+
+Derived from protobuf, which parses messages that nest up to 100 deep: a sub-graph takes three.
+"""
 
 Key = tuple[str, str, str]
-"""Domain, name and overload: what a function is called by."""
+"""The domain, name and overload by which nodes call a function."""
 
 
 def check_expansion(model: ModelProto) -> None:
-    """Raise `ModelError` where writing out the local functions makes too many nodes, or never ends,
-    and where sub-graphs nest too deep.
+    """Raise `ModelError` if the model becomes too large, or if its sub-graphs nest too deep.
 
-    Every function is counted once, whatever calls it; an explicit stack, since calls may nest to
-    any depth.
+    Inlining the local functions must end, and must give at most `MAX_NODES` nodes. The nodes of
+    each function are counted once. An explicit stack permits calls of any depth.
     """
     if any(
         _depth(nodes) > MAX_DEPTH
@@ -68,20 +72,20 @@ def check_expansion(model: ModelProto) -> None:
 
 
 def check_dense(sparse: SparseTensorProto) -> None:
-    """Raise `ModelError` where a sparse tensor is too large to be written out."""
+    """Raise `ModelError` if a sparse tensor is too large as a dense one."""
     itemsize = helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize
     if prod(sparse.dims) * itemsize > ADDRESSABLE_BYTES:
         raise ModelError(
-            f"sparse tensor {sparse.values.name!r} has shape {list(sparse.dims)}: written out, it "
-            "is larger than 32-bit memory. Make it smaller"
+            f"sparse tensor {sparse.values.name!r} has shape {list(sparse.dims)}: as a dense "
+            "tensor, it is larger than 32-bit memory. Make it smaller"
         )
 
 
 def nesting_error(name: str) -> ModelError:
-    """What to say of a model whose sub-graphs nest deeper than `MAX_DEPTH`."""
+    """The error about a model whose sub-graphs nest deeper than `MAX_DEPTH`."""
     return ModelError(
-        f"{name}: its sub-graphs stand in each other more than {MAX_DEPTH} deep, and protobuf "
-        "reads no deeper. Export the model with fewer nested loops and branches"
+        f"{name}: its sub-graphs nest more than {MAX_DEPTH} levels deep, which protobuf cannot "
+        "read. Export the model with fewer nested loops and branches"
     )
 
 
@@ -90,17 +94,17 @@ def _key(node: NodeProto) -> Key:
 
 
 def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and those of their sub-graphs."""
+    """Yield the nodes, then those of their sub-graphs."""
     return (node for level in _levels(nodes) for node in level)
 
 
 def _depth(nodes: Iterable[NodeProto]) -> int:
-    """How many sub-graphs stand in each other."""
+    """The number of sub-graphs that are nested in each other."""
     return sum(1 for _ in _levels(nodes)) - 1
 
 
 def _levels(nodes: Iterable[NodeProto]) -> Iterator[list[NodeProto]]:
-    """Nodes, then all those of their sub-graphs, and so on."""
+    """Yield the nodes, then all nodes of their sub-graphs, and so on."""
     level = list(nodes)
     while level:
         yield level

@@ -1,4 +1,4 @@
-"""ONNX's numbers of element types, as ours."""
+"""Convert ONNX's numbers of element types to `DType`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from webmlc.core.dtypes import DType
 
 
 def dtype_of(element_type: int) -> DType | None:
-    """Of ONNX's number of an element type; None for one that we do not have."""
+    """The `DType` of ONNX's number of an element type, or `None` if webmlc lacks the type."""
     try:
         return DType.of(helper.tensor_dtype_to_np_dtype(element_type))
     except (ValueError, TypeError, KeyError):

@@ -1,8 +1,9 @@
-"""Operators that ONNX itself defines by other operators are replaced by that definition.
+"""Replace operators that ONNX itself defines by other operators with their definitions.
 
-In: a model. Out: the model without the operators of `FUNCTIONS`: each such node calls a function of
-its own, made from the schema for its input types and attributes, and all are inlined. What a row of
-`graph/ops` says better or faster (LayerNormalization, Softmax, Gelu, ...) is not in that list.
+In: a model. Out: the model without the operators of `FUNCTIONS`. Each such node calls a separate
+function, which the schema defines for its input types and attributes. All these functions are then
+inlined. An operator that a row of `graph/ops` computes better (LayerNormalization, Softmax, Gelu,
+...) is not in `FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -40,16 +41,21 @@ FUNCTIONS: dict[str, frozenset[str]] = {
     }),
     "ai.onnx.preview": frozenset({"FlexAttention"}),
 }  # fmt: skip
-"""Names by domain; no row of the operator table has one of them."""
+"""The names of the operators to replace, by domain. The operator table has none of them."""
 
 DOMAIN = "webmlc.functions"
-DEPTH = 8
-"""How deep definitions may nest."""
+"""The domain of the functions between their creation and their inlining."""
+
+MAX_DEFINITION_DEPTH = 8
+"""Expand definitions within definitions at most this many levels deep.
+
+Chosen by hand: ONNX's own definitions nest two or three levels.
+"""
 
 
 def expand_functions(model: ModelProto) -> ModelProto:
-    """Replace the operators of `FUNCTIONS` by ONNX's own function bodies, bodies in bodies too."""
-    for _ in range(DEPTH):
+    """Replace the operators of `FUNCTIONS` by ONNX's function bodies, also within such bodies."""
+    for _ in range(MAX_DEFINITION_DEPTH):
         if not any(_is_function(node) for node in _nodes(model.graph)):
             break
         model = _expand(model)
@@ -73,14 +79,14 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def _expand(model: ModelProto) -> ModelProto:
-    """One level: every function node becomes a call of a local function, then all are inlined."""
+    """Expand one level: turn every function node into a call of a local function, and inline it."""
     typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
     types = _types(typed.graph)
     versions = {_domain(o.domain): o.version for o in model.opset_import}
     result = ModelProto()
     result.CopyFrom(model)
     named = {v.name for v in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
-    result.graph.value_info.extend(  # the inliner does not look among initialisers
+    result.graph.value_info.extend(  # the inliner ignores the types of initialisers
         onnx.helper.make_value_info(t.name, types[t.name])
         for t in model.graph.initializer
         if t.name not in named
@@ -96,14 +102,14 @@ def _expand(model: ModelProto) -> ModelProto:
         node.domain, node.op_type = body.domain, body.name
     result.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     inlined = inliner.inline_local_functions(result, convert_version=True)
-    kept = [o for o in inlined.opset_import if o.domain != DOMAIN]
+    opsets = [o for o in inlined.opset_import if o.domain != DOMAIN]
     del inlined.opset_import[:]
-    inlined.opset_import.extend(kept)
+    inlined.opset_import.extend(opsets)
     return inlined
 
 
 def _types(graph: GraphProto) -> dict[str, TypeProto]:
-    """The types of all values that are known, sub-graphs' too."""
+    """The known types of values, including those in sub-graphs."""
     types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
     for tensor in graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -117,12 +123,12 @@ def _types(graph: GraphProto) -> dict[str, TypeProto]:
 def _body(
     node: NodeProto, types: list[TypeProto], versions: Mapping[str, int]
 ) -> FunctionProto | None:
-    """The schema's definition for this node; attributes that are not set get their defaults."""
+    """Return the schema's definition for this node, and give it the default attributes."""
     domain = _domain(node.domain)
     schema: Any = defs.get_schema(node.op_type, versions[domain], domain)
-    given = {a.name for a in node.attribute}
+    attribute_names = {a.name for a in node.attribute}
     for name, attribute in schema.attributes.items():
-        if name not in given and attribute.default_value.type != AttributeProto.UNDEFINED:
+        if name not in attribute_names and attribute.default_value.type != AttributeProto.UNDEFINED:
             node.attribute.append(attribute.default_value)
     body = FunctionProto()
     if schema.has_function:

@@ -1,7 +1,7 @@
-"""Weights beside the model file: load them, and never from outside the model's folder.
+"""Load weights that are stored beside the model file, and never from outside its folder.
 
-In: a model whose tensors may point to files. Out: the model with every tensor's bytes inside. A
-location that is absolute, climbs out of the folder or leads out through a link is a `ModelError`.
+In: a model whose tensors may refer to files. Out: the model with the bytes of every tensor. A
+location that is absolute, or that leaves the folder by `..` or through a link, is a `ModelError`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from webmlc.core.errors import ModelError
 
 
 def load_external_data(model: ModelProto, folder: Path | None) -> ModelProto:
-    """The model with external tensors filled in, in place; needs the folder it was read from."""
+    """Fill in the external tensors of the model in place. `folder` is where it was read from."""
     for tensor in _tensors(model.graph):
         if uses_external_data(tensor):
             _load(tensor, folder)
@@ -25,19 +25,21 @@ def load_external_data(model: ModelProto, folder: Path | None) -> ModelProto:
 
 def _load(tensor: TensorProto, folder: Path | None) -> None:
     info = ExternalDataInfo(tensor)
-    what = f"tensor {tensor.name!r} keeps its data in {info.location!r}"
+    subject = f"tensor {tensor.name!r} keeps its data in {info.location!r}"
     if folder is None:
-        raise ModelError(f"{what}: give the model's path instead of the model, so it can be found")
+        raise ModelError(f"{subject}: pass the path of the model file, so that it can be found")
     root = folder.resolve()
     path = (root / info.location).resolve()
     if Path(info.location).is_absolute() or not path.is_relative_to(root):
-        raise ModelError(f"{what}, outside the model's folder: refused")
+        raise ModelError(f"{subject}, outside the model's folder: refused")
     if not path.is_file():
-        raise ModelError(f"{what}, which does not exist")
+        raise ModelError(f"{subject}, which does not exist")
     size, offset = path.stat().st_size, info.offset or 0
     length = size - offset if info.length is None else info.length
     if offset < 0 or length < 0 or offset + length > size:
-        raise ModelError(f"{what}, at bytes {offset} to {offset + length}, but it has only {size}")
+        raise ModelError(
+            f"{subject}, at bytes {offset} to {offset + length}, but it has only {size}"
+        )
     with path.open("rb") as file:
         file.seek(offset)
         tensor.raw_data = file.read(length)
@@ -46,7 +48,7 @@ def _load(tensor: TensorProto, folder: Path | None) -> None:
 
 
 def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Every tensor of a graph and of its sub-graphs, those in attributes too."""
+    """Yield every tensor of a graph and of its sub-graphs, including those in attributes."""
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)

@@ -1,13 +1,13 @@
-"""An ONNX model becomes a graph module: the only stage that knows `onnx`.
+"""Read an ONNX model as a graph module. Only this stage imports `onnx`.
 
-In: a path or an `onnx.ModelProto`, opset 1 to 28. Out: a `Module` whose `main` has the model's
-nodes in topological order, with initialisers and `Constant` nodes as constants, model-local
-functions inlined and sub-graphs as attributes that are `Function`s.
+In: a path or an `onnx.ModelProto`, of opset 1 to 28. Out: a `Module`. Its function `main` has the
+nodes of the model in topological order. Initialisers and `Constant` nodes become constants,
+model-local functions are inlined, and sub-graphs become attributes of type `Function`.
 
     >>> read_model("squeezenet.onnx").main.inputs        # doctest: +SKIP
     ('data',)
 
-Everything that is wrong with the file is a `ModelError` of one clear sentence.
+Every defect of the file raises a `ModelError` of one clear sentence.
 """
 
 from __future__ import annotations
@@ -48,17 +48,20 @@ from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
 NUMPY_BROADCASTING = 7
-"""The opset since which operators broadcast as numpy does: older models are converted to it."""
+"""The first opset whose operators broadcast as numpy does. Older models are converted to it.
+
+From ONNX's change log.
+"""
 
 
 Source = str | Path | ModelProto
-"""Where a model comes from: a file, or a model in memory."""
+"""The path of a model file, or a model in memory."""
 
 
 def read_model(source: Source, constants: Constants | None = None) -> Module:
-    """Read, check and convert a model; the inputs in `constants` become constants.
+    """Read, check and convert a model. The inputs in `constants` become constants.
 
-    Raises `ModelError` where the file cannot be used, `InputError` where a constant cannot.
+    Raises `ModelError` if the file cannot be used, and `InputError` if a constant cannot.
     """
     if isinstance(source, ModelProto):
         model, folder, stem = source, None, source.graph.name or "model"
@@ -97,12 +100,12 @@ def _parse(path: Path) -> ModelProto:
 
 
 def _versions(model: ModelProto) -> list[int]:
-    """The versions of ONNX's own operators that a model imports."""
+    """The versions of ONNX's default domain that a model imports."""
     return [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
 
 
 def _modernise(model: ModelProto) -> ModelProto:
-    """Models of before numpy's broadcasting in the form that ONNX's converter gives them."""
+    """Convert a model older than numpy's broadcasting, with ONNX's converter."""
     if all(version >= NUMPY_BROADCASTING for version in _versions(model)):
         return model
     try:
@@ -115,26 +118,28 @@ def _modernise(model: ModelProto) -> ModelProto:
 
 
 def _align_slopes(model: ModelProto) -> ModelProto:
-    """The model, or a copy in which slopes of PRelu, one a channel, stand along the second axis:
-    the converter leaves them to numpy's broadcasting, which takes them along the last.
+    """Align the slopes of every PRelu that has one slope per channel with the second axis.
+
+    ONNX's converter leaves the slopes to numpy's broadcasting, which would align them with the last
+    axis. The result is the model itself if it has no PRelu, else a copy.
     """
     if all(node.op_type != "PRelu" for node in model.graph.node):
         return model
     aligned = ModelProto()
     aligned.CopyFrom(model)
     inferred = shape_inference.infer_shapes(model).graph
-    known = (*inferred.input, *inferred.value_info, *inferred.output)
-    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in known}
+    values = (*inferred.input, *inferred.value_info, *inferred.output)
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in values}
     ranks |= {tensor.name: len(tensor.dims) for tensor in inferred.initializer}
     nodes = aligned.graph.node
-    for place, node in reversed(list(enumerate(nodes))):
+    for position, node in reversed(list(enumerate(nodes))):
         if node.op_type == "PRelu" and not node.domain:
             data, slope = node.input
             axes = range(1, ranks.get(data, 0) - 1)
             if ranks.get(slope) == 1 and axes:
                 node.input[1] = f"{node.output[0]}.slope"
                 nodes.insert(
-                    place, helper.make_node("Unsqueeze", [slope], [node.input[1]], axes=axes)
+                    position, helper.make_node("Unsqueeze", [slope], [node.input[1]], axes=axes)
                 )
     return aligned
 
@@ -148,11 +153,11 @@ def _check_opsets(model: ModelProto) -> None:
                 "convert it with onnx.version_converter"
             )
     if not versions and any(n.domain in ("", "ai.onnx") for n in model.graph.node):
-        raise ModelError("the model uses ONNX operators but does not say of which opset")
+        raise ModelError("the model uses ONNX operators but does not declare their opset")
 
 
 def _check(model: ModelProto) -> None:
-    """ONNX's own checker. Operators it does not know are left to `normalise`, which lists them."""
+    """Run ONNX's checker. `normalise` later lists the operators that the checker does not know."""
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
@@ -165,7 +170,7 @@ def _check(model: ModelProto) -> None:
 
 
 def _check_inputs(graph: GraphProto) -> None:
-    """Raises `UnsupportedError` for inputs that are no tensors of numbers, all of them at once."""
+    """Raise one `UnsupportedError` for all inputs that are not tensors of numbers."""
     reasons = {
         "sequence_type": "a sequence of a length that is known at run time only; give the model its"
         " tensors as inputs, and join them by SequenceConstruct",
@@ -174,19 +179,19 @@ def _check_inputs(graph: GraphProto) -> None:
         "map_type": "a map; give the model tensors",
         "sparse_tensor_type": "a sparse tensor; give the model a dense one",
     }
-    found = []
+    unsupported = []
     for info in graph.input:
         reason = reasons.get(info.type.WhichOneof("value") or "")
         if info.type.tensor_type.elem_type == TensorProto.STRING:
             reason = "text; encode it as numbers before the model"
         if reason is not None:
-            found.append(Unsupported(info.name, "input", f"it is {reason}"))
-    if found:
-        raise UnsupportedError(tuple(found))
+            unsupported.append(Unsupported(info.name, "input", f"it is {reason}"))
+    if unsupported:
+        raise UnsupportedError(tuple(unsupported))
 
 
 class _Reader:
-    """Converts graphs that share one set of symbols."""
+    """A converter of graphs that share one set of symbols."""
 
     def __init__(self, symbols: Symbols) -> None:
         self.symbols = symbols
@@ -194,7 +199,7 @@ class _Reader:
     def function(
         self, graph: GraphProto, name: str, bound: Mapping[str, Array] | None = None
     ) -> Function:
-        """The function of a graph; the inputs in `bound` are these constants."""
+        """Convert a graph to a function. The inputs in `bound` become constants."""
         constants = {**dict(self.initializers(graph)), **(bound or {})}
         nodes: list[Node] = []
         for proto in graph.node:
@@ -259,7 +264,7 @@ class _Reader:
         return value
 
     def type(self, info: ValueInfoProto) -> TensorType | None:
-        """The declared type; `None` for sequences, strings and tensors of unknown rank."""
+        """The declared type, or `None` for sequences, strings and tensors of unknown rank."""
         tensor = info.type.tensor_type
         if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
             return None
@@ -282,7 +287,7 @@ def _array(tensor: TensorProto) -> Array:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> Array:
-    """A sparse tensor written out."""
+    """Convert a sparse tensor to a dense one."""
     check_dense(sparse)
     values, indices = _array(sparse.values), _array(sparse.indices)
     shape: Sequence[int] = tuple(sparse.dims)

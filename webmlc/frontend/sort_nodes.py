@@ -1,9 +1,9 @@
-"""Sort the nodes of a model: each one after the nodes whose values it reads.
+"""Sort the nodes of a model, so that each node follows the nodes whose values it reads.
 
-In: a model as some optimisers write it, its nodes in any order. Out: the model in topological
-order, which ONNX's checker demands. The sort is stable: nodes that already stand in order stay
-where they are. Subgraphs and model-local functions are sorted, too; a node with a subgraph also
-reads the outer values that its subgraph reads.
+In: a model with its nodes in any order, as some optimisers write it. Out: the model in topological
+order, which ONNX's checker demands. The sort is stable: nodes that are already in order keep their
+positions. Sub-graphs and model-local functions are sorted too. A node with a sub-graph also reads
+the outer values that its sub-graph reads.
 
     y = Relu(a)                  a = Add(x, x)
     a = Add(x, x)        →       y = Relu(a)
@@ -24,9 +24,9 @@ Body = GraphProto | FunctionProto
 
 
 def sort_nodes(model: ModelProto) -> ModelProto:
-    """The model itself if its nodes are in order, else a sorted copy.
+    """Return the model itself if its nodes are in order, else a sorted copy.
 
-    Raises `ModelError` if nodes form a cycle; the message names them one by one.
+    Raises `ModelError` if nodes form a cycle. The message names each of them.
     """
     if all(_is_sorted(body) for body in _bodies(model)):
         return model
@@ -41,7 +41,7 @@ def sort_nodes(model: ModelProto) -> ModelProto:
 
 
 def _bodies(model: ModelProto) -> Iterator[Body]:
-    """Every list of nodes in a model, outer ones first."""
+    """Yield every list of nodes in a model, outer lists first."""
     pending: list[Body] = [model.graph, *model.functions]
     while pending:
         body = pending.pop()
@@ -57,7 +57,7 @@ def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def _reads(node: NodeProto) -> Iterator[str]:
-    """The values that a node needs: its inputs, and what its subgraphs read from outside."""
+    """Yield the values that a node needs: its inputs, and the outer values its sub-graphs read."""
     yield from filter(None, node.input)
     for graph in _subgraphs(node):
         inner = {value.name for value in graph.input} | {t.name for t in graph.initializer}
@@ -87,7 +87,7 @@ def _is_sorted(body: Body) -> bool:
 
 
 def _sorted(body: Body) -> list[NodeProto]:
-    """The nodes in order. Of those that are ready, the first of the given order is next."""
+    """Return the nodes in topological order. Of the ready nodes, the first of the body is next."""
     producers = _producers(body)
     needs = [
         {name: producers[name] for name in _reads(node) if name in producers} for node in body.node
@@ -117,7 +117,7 @@ def _sorted(body: Body) -> list[NodeProto]:
 
 
 def _cycle(nodes: Sequence[NodeProto], needs: Sequence[dict[str, int]], start: int) -> str:
-    """The message about the cycle that leads from `start` to producers, and back."""
+    """Describe the cycle that leads from `start` to its producers, and back."""
     needed = [next(iter(values.items()), ("", start)) for values in needs]
     path: dict[int, None] = {}
     position = start
@@ -136,5 +136,5 @@ def _cycle(nodes: Sequence[NodeProto], needs: Sequence[dict[str, int]], start: i
 
 
 def _name(node: NodeProto) -> str:
-    """A node's name, or its first output where it has none; as in all our messages."""
+    """The name of a node in messages: its own, or that of its first output if it has none."""
     return repr(node.name or next(filter(None, node.output), node.op_type))

@@ -1,4 +1,4 @@
-"""Names of symbolic dimensions: ONNX's `dim_param` text becomes a unique identifier.
+"""Name symbolic dimensions: turn ONNX's `dim_param` text into a unique identifier.
 
 >>> symbols = Symbols()
 >>> str(symbols.named("p2o.DynamicDimension.0")), str(symbols.named("unk__7"))
@@ -17,16 +17,18 @@ from webmlc.core.expr import Const, Expr, Var
 
 
 class Symbols:
-    """One table per model: equal text is the same symbol, different text never is. A text in
-    `sizes` is a number.
+    """The symbols of one model.
+
+    Equal texts are the same symbol, and different texts are different symbols. A text in `sizes` is
+    a number instead.
     """
 
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
         self._by_text: dict[str, Expr] = {t: Const(size) for t, size in (sizes or {}).items()}
-        self._taken: set[str] = set()
+        self._names: set[str] = set()
 
     def dimension(self, dim: onnx.TensorShapeProto.Dimension, value: str, axis: int) -> Expr:
-        """A dimension of `value`: a number, a named symbol, or a fresh one named by its place."""
+        """A dimension of `value`: a number, a named symbol, or a new symbol named by its axis."""
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return Const(dim.dim_value)
         if dim.dim_param not in ("", "?"):
@@ -34,7 +36,7 @@ class Symbols:
         return self._new(f"{value}_{axis}")
 
     def named(self, text: str) -> Expr:
-        """The symbol of a `dim_param`, or its size where that is given."""
+        """The symbol of a `dim_param`, or its size if `sizes` has one."""
         if text not in self._by_text:
             self._by_text[text] = self._new(text)
         return self._by_text[text]
@@ -44,7 +46,7 @@ class Symbols:
         if not name or name[0].isdigit() or keyword.iskeyword(name):
             name = f"dim_{name}"
         unique, count = name, 2
-        while unique in self._taken:
+        while unique in self._names:
             unique, count = f"{name}_{count}", count + 1
-        self._taken.add(unique)
+        self._names.add(unique)
         return Var(unique)

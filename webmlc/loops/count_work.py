@@ -1,8 +1,8 @@
-"""What a loop function does: operations on data, and bytes read and written in each buffer.
+"""Count the work of a loop function: operations on data, and bytes read and written per buffer.
 
-In: a `LoopFunction` in any form (blocks, or lowered) and the value of each symbol. Out: `Work`, by
-counting: loops run their extents, conditions over loops are counted where they hold, those over
-data are taken to hold always.
+In: a `LoopFunction` in any form (blocks, or lowered) and the value of each symbol. Out: its `Work`.
+A loop counts as often as its extent says. A condition over loop variables counts for the iterations
+in which it holds. A condition over data counts as if it always held.
 
     >>> count_work(matmul, {}).flops  # doctest: +SKIP
     2147483648
@@ -37,13 +37,18 @@ from webmlc.loops.ir import (
 
 _MOVES = frozenset({"select", "bit_and", "bit_or", "bit_xor", "bit_not", "shift_left",
                     "shift_right"})  # fmt: skip
-_CHUNK = 1 << 20  # points of a domain that are looked at together
+_CHUNK = 1 << 20
+"""Evaluate conditions for this many points of a domain at once.
+
+It bounds the memory of the numpy arrays, at 8 bytes a point for each loop. Chosen by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations on data (`fma` is two, comparisons and selects none), and the bytes that are read
-    and written in each buffer, registers included.
+    """The operations on data, and the bytes read and written in each buffer, including registers.
+
+    An `fma` counts as two operations. Comparisons and selects count as none.
     """
 
     flops: int
@@ -51,12 +56,12 @@ class Work:
     written: Mapping[Buffer, int]
 
     def moved(self, buffer: Buffer) -> int:
-        """Bytes read and written in a buffer."""
+        """The bytes read and written in a buffer."""
         return self.read.get(buffer, 0) + self.written.get(buffer, 0)
 
 
 def count_work(function: LoopFunction, sizes: Mapping[str, int]) -> Work:
-    """The work of one run with these values of the symbols; a symbol without one is 1."""
+    """Count the work of one run with these values of the symbols; a symbol without one is 1."""
     values = {symbol.name: sizes.get(symbol.name, 1) for symbol in function.symbols}
     counting = _Counting(values)
     counting.statement(function.body, _Domain())
@@ -65,8 +70,9 @@ def count_work(function: LoopFunction, sizes: Mapping[str, int]) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class _Domain:
-    """The loops around a statement, the conditions on them, and how often it runs; `values` are
-    those of lets and of block axes, over loops.
+    """The loops around a statement, the conditions on them, and how often the statement runs.
+
+    `values` defines lets and block axes by loop variables. `data` are lets that depend on loads.
     """
 
     extents: Mapping[Var, int] = field(default_factory=dict)
@@ -103,14 +109,14 @@ class _Counting:
                 if otherwise is not None:
                     self.statement(otherwise, self.where(domain, ~condition))
             case Let(var=var, value=value, body=body):
-                known = {**domain.values, var: substitute(value, domain.values)}
+                values = {**domain.values, var: substitute(value, domain.values)}
                 data = domain.data | {var} if _reads(value, domain.data) else domain.data
-                self.statement(body, replace(domain, values=known, data=data))
+                self.statement(body, replace(domain, values=values, data=data))
             case Block():
                 self.block(stmt, domain)
 
     def block(self, block: Block, domain: _Domain) -> None:
-        """Its axes are what they are bound to; `init` runs where all reduce axes are zero."""
+        """Count a block: its axes equal their bindings; `init` runs if all reduce axes are zero."""
         bound = [substitute(binding, domain.values) for binding in block.bindings]
         values = dict(zip((axis.var for axis in block.axes), bound, strict=True))
         if block.predicate is not None:
@@ -130,30 +136,30 @@ class _Counting:
                 self.read[node.buffer] += domain.times * lanes * node.dtype.bytes
 
     def inside(self, loop: For, domain: _Domain) -> _Domain:
-        """The domain of a loop's body; where the extent depends on loops, it is a condition."""
+        """The domain of a loop's body. An extent that depends on other loops adds a condition."""
         extent = substitute(loop.extent, domain.values)
         ranges = {v: Interval(0, max(0, n - 1)) for v, n in domain.extents.items()}
         ranges |= {v: Interval(n, n) for v in variables(extent) if (n := self.value(v)) is not None}
-        most = max(0, int(bounds(extent, ranges).high))
-        times = domain.times * most
-        domain = replace(domain, extents={**domain.extents, loop.var: most}, times=times)
+        iterations = max(0, int(bounds(extent, ranges).high))
+        times = domain.times * iterations
+        domain = replace(domain, extents={**domain.extents, loop.var: iterations}, times=times)
         if variables(extent).isdisjoint(domain.extents):
             return domain
         return self.where(domain, call("lt", loop.var, extent))
 
     def value(self, symbol: Var) -> int | None:
-        """The value of a symbol; None of another variable."""
+        """The value of a symbol, or `None` for any other variable."""
         return self.symbols.get(symbol.name)
 
     def where(self, domain: _Domain, *conditions: Expr) -> _Domain:
-        """The part of a domain where all conditions hold."""
+        """Restrict a domain to the points where all conditions hold."""
         new = [substitute(c, domain.values) for c in chain(*map(_conjuncts, conditions))]
-        known = [c for c in new if not any(isinstance(node, Load) for node in walk(c))]
-        domain = replace(domain, conditions=(*domain.conditions, *known))
-        return replace(domain, times=self.points(domain)) if known else domain
+        decidable = [c for c in new if not any(isinstance(node, Load) for node in walk(c))]
+        domain = replace(domain, conditions=(*domain.conditions, *decidable))
+        return replace(domain, times=self.points(domain)) if decidable else domain
 
     def points(self, domain: _Domain) -> int:
-        """How many points of the loops fulfil the conditions: those that share loops together."""
+        """Count the points of the loops that fulfil the conditions, group by group."""
         count = 1
         free = dict(domain.extents)
         for group in _connected(domain.conditions, frozenset(domain.extents)):
@@ -164,7 +170,7 @@ class _Counting:
         return count
 
     def fulfilled(self, conditions: list[Expr], extents: Mapping[Var, int]) -> int:
-        """The points of a box of loops where all conditions hold."""
+        """Count the points of a box of loops where all conditions hold."""
         shape = tuple(extents.values())
         size = int(np.prod(shape, dtype=np.int64))
         count = 0
@@ -181,17 +187,17 @@ class _Counting:
 
 
 def _connected(conditions: tuple[Expr, ...], loops: frozenset[Var]) -> list[list[Expr]]:
-    """Conditions in groups that share no loop."""
+    """Partition conditions into groups that share no loop."""
     groups: list[tuple[frozenset[Var], list[Expr]]] = []
     for condition in conditions:
         used, group = variables(condition) & loops, [condition]
-        apart = []
-        for others, members in groups:
-            if used & others:
-                used, group = used | others, members + group
+        disjoint = []
+        for group_loops, members in groups:
+            if used & group_loops:
+                used, group = used | group_loops, members + group
             else:
-                apart.append((others, members))
-        groups = [*apart, (used, group)]
+                disjoint.append((group_loops, members))
+        groups = [*disjoint, (used, group)]
     return [group for _, group in groups]
 
 
@@ -207,7 +213,7 @@ def _reads(root: Expr, data: frozenset[Var]) -> bool:
 
 
 def _operations(root: Expr, data: frozenset[Var]) -> int:
-    """The operations on loaded values, `data` among them; what an index is made of is none."""
+    """Count the operations on loaded values, which include `data`; index arithmetic is free."""
     total = 0
     reads: dict[int, bool] = {}
     stack = [root]
@@ -221,8 +227,8 @@ def _operations(root: Expr, data: frozenset[Var]) -> int:
         stack.pop()
         if id(node) in reads:
             continue
-        own = isinstance(node, Load) or node in data
-        reads[id(node)] = own or any(reads[id(child)] for child in children)
+        is_data = isinstance(node, Load) or node in data
+        reads[id(node)] = is_data or any(reads[id(child)] for child in children)
         match node:
             case Call(op=op) if reads[id(node)] and op not in _MOVES:
                 if SCALAR_OPERATORS[op].result == "same":

@@ -1,10 +1,10 @@
-"""Graph -> loops: a fused graph function becomes one naive loop function.
+"""Lower a fused graph function to one naive loop function.
 
-In: the body of a `fused` node (a graph `Function` whose types are inferred). Out: a `LoopFunction`
-with a block for each stage that has to exist (reductions, outputs, values too dear to compute
-twice), for a scatter one that writes what it starts as and one that updates that; every other
-pointwise stage is inlined into its readers. No schedule: loops are serial, in the order of the
-axes.
+In: the body of a `fused` node, a graph `Function` with inferred types. Out: a `LoopFunction`. It
+has a block for each stage that needs a buffer: reductions, outputs, and values too expensive to
+compute twice. A scatter has two blocks: one writes its initial value, the other updates it. Every
+other pointwise stage is inlined into its readers. There is no schedule: loops are serial, in the
+order of the axes.
 
     %y = Relu(Conv(%x, %w))  ->  block "conv" (reduction into a temporary), block "relu" (writes %y)
 """
@@ -57,16 +57,22 @@ from webmlc.loops.ir import (
 )
 from webmlc.loops.kernel_form import CPU_FORM, KernelForm
 
-_DEAR = 4
-"""Scalar operators of this cost or more are not computed twice."""
+_EXPENSIVE = 4
+"""Store a value with several readers, if one of its scalar operators has at least this cost.
+
+Unit: additions (`ScalarOperator.cost`). Chosen by hand: the cost of a division or a square root.
+"""
 _HALVES = (DType.float16, DType.bfloat16)
-_FEW = 8
-"""Pieces up to which what maps a value's elements is written for each piece."""
+_MAX_PIECES = 8
+"""Write the elementwise consumer of a value by pieces only if the value has at most this many.
+
+Each piece adds a block, but removes a test from the innermost loop. Chosen by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A loop function, and which of the body's inputs its input parameters are, in order."""
+    """A loop function, and the inputs of the body that its input parameters stand for, in order."""
 
     function: LoopFunction
     inputs: tuple[str, ...]
@@ -75,19 +81,21 @@ class Lowered:
 def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowered:
     """Lower one fused function.
 
-    Parameters are `in0, in1, ...` (the inputs that are read at run time, in order) then `out0,
-    ...`: names do not depend on the model, so equal kernels are equal functions; what only shapes
-    the code (axes, pads) is no parameter. On the CPU, operators that put parts together (Concat,
-    Pad) write each part by a block of its own, as does what maps their results, and dear values
-    that several stages read are stored; a GPU dispatch cannot wait for all its threads between
-    blocks, so there all are computed where they are read.
+    The parameters are `in0, in1, ...` (the inputs that are read at run time, in order), then
+    `out0, ...`. Their names do not depend on the model, so equal kernels are equal functions. An
+    input that only shapes the code (axes, pads) is not a parameter.
+
+    On the CPU, operators that join parts (Concat, Pad) write each part in a separate block. So do
+    elementwise consumers of their results. Expensive values that several stages read are stored. A
+    GPU dispatch cannot wait for all its threads between blocks, so there each value is computed
+    where it is read.
     """
     return _Lowering(body, name, form).run()
 
 
 @dataclass(slots=True)
 class _Lowering:
-    """State of one lowering: which tensor is which value, and which tensors have buffers."""
+    """The state of one lowering: the tensor of each value, and the buffers of tensors."""
 
     body: Function
     name: str
@@ -99,15 +107,15 @@ class _Lowering:
 
     def run(self) -> Lowered:
         for value in self.body.inputs:
-            known = self.body.type(value)
-            tensor = placeholder(value, known.shape, known.dtype)
+            tensor_type = self.body.type(value)
+            tensor = placeholder(value, tensor_type.shape, tensor_type.dtype)
             self.tensors[value] = tensor
         for value, array in self.body.constants.items():
             if array.size == 1:
                 self.tensors[value] = _scalar_constant(value, array)
         placeholders = dict(self.tensors)
         if all(self.body.type(v).is_empty for v in self.body.outputs):
-            self.tensors |= {v: _nothing(self.body.type(v)) for v in self.body.outputs}
+            self.tensors |= {v: _empty(self.body.type(v)) for v in self.body.outputs}
             pieces: dict[str, tuple[Piece, ...]] = {}
         else:
             pieces = self.compute_nodes()
@@ -137,8 +145,9 @@ class _Lowering:
         return Lowered(replace(function, symbols=_symbols(function)), tuple(read))
 
     def compute_nodes(self) -> dict[str, tuple[Piece, ...]]:
-        """Tensors of every node's outputs; for outputs of the function that come in pieces, those
-        pieces.
+        """Compute the tensors of every node's outputs.
+
+        Returns the pieces of those outputs of the function that are written by pieces.
         """
         pieces: dict[str, tuple[Piece, ...]] = {}
         scope = Scope.of(self.body)
@@ -161,8 +170,8 @@ class _Lowering:
         return {value: parts for value, parts in pieces.items() if value in self.body.outputs}
 
     def is_map_of(self, node: Node, value: str, pieces: Mapping[str, tuple[Piece, ...]]) -> bool:
-        """True where the node maps, element by element, a value that has a few pieces."""
-        if kind_of(node) not in MAPS or not 0 < len(pieces.get(value, ())) <= _FEW:
+        """True if the node maps `value` element by element, and it has at most `_MAX_PIECES`."""
+        if kind_of(node) not in MAPS or not 0 < len(pieces.get(value, ())) <= _MAX_PIECES:
             return False
         return self.body.type(value).shape == self.body.type(node.outputs[0]).shape
 
@@ -172,9 +181,7 @@ class _Lowering:
         outputs: tuple[Buffer, ...],
         pieces: Mapping[str, tuple[Piece, ...]],
     ) -> list[Stmt]:
-        """Blocks for every stage with a buffer, producers first, then for the outputs that come in
-        pieces.
-        """
+        """Emit blocks for stages with a buffer, producers first, then for outputs in pieces."""
         for value, buffer in zip(self.body.outputs, outputs, strict=True):
             if value not in pieces:
                 self.buffers.setdefault(self.tensors[value], buffer)
@@ -197,31 +204,33 @@ class _Lowering:
         return statements
 
     def must_exist(self, tensor: Tensor, readers: Mapping[Tensor, list[Tensor]]) -> bool:
-        """True for a stage that gets a buffer: a reduction, a scatter, what an operator keeps, or a
-        dear value that would be computed again and again.
+        """True if a stage needs a buffer.
+
+        It does if it is a reduction or a scatter, if its operator asks for it (`kept`), or if it is
+        expensive and would be computed repeatedly.
         """
         if isinstance(tensor.body, Reduction | Scatter) or tensor.kept:
             return True
         if not self.form.runs_blocks_in_order:
             return False
-        if tensor.body is None or not _is_dear(tensor.body):
+        if tensor.body is None or not _is_expensive(tensor.body):
             return False
         users = readers.get(tensor, [])
         reductions = [u.body for u in users if isinstance(u.body, Reduction)]
         return bool(reductions) and len(users) > 1
 
     def stage_name(self, tensor: Tensor) -> str:
-        """The name of a tensor's block (and buffer): its own, made unique in this function."""
+        """The name of a tensor's block and buffer: the tensor's name, unique in this function."""
         if tensor not in self.stage_names:
-            taken = set(self.stage_names.values())
+            names = set(self.stage_names.values())
             candidates = (f"{tensor.name}{n}" if n > 1 else tensor.name for n in count(1))
-            self.stage_names[tensor] = next(name for name in candidates if name not in taken)
+            self.stage_names[tensor] = next(name for name in candidates if name not in names)
         return self.stage_names[tensor]
 
     def emit_tensor(
         self, tensor: Tensor, buffer: Buffer, offsets: tuple[Expr, ...] | None = None
     ) -> list[Stmt]:
-        """The loop nests that write `tensor` into `buffer` (at `offsets`, for a piece of it)."""
+        """Emit the loop nests that write `tensor` into `buffer`, at `offsets` if it is a piece."""
         spatial = tuple(map(ReduceAxis, tensor.axes, tensor.shape))
         name = self.stage_name(tensor)
         match tensor.body:
@@ -255,10 +264,10 @@ class _Lowering:
         ]
 
     def emit_updates(self, name: str, updates: Scatter, buffer: Buffer) -> Stmt:
-        """The loop nest of a scatter's updates, each guarded by a predicate: its target is inside.
+        """Emit the loop nest of a scatter's updates; a predicate guards targets outside the buffer.
 
-        Its axes are reduce axes, for they run in order; a GPU runs those side by side of which only
-        equal targets would tell the order.
+        The axes of the updates are reduce axes, because the updates run in order. A GPU runs them
+        in parallel if their order matters only for equal targets.
         """
         in_order = self.form.runs_blocks_in_order or updates.is_ordered
         slices = updates.slices if in_order else (*updates.slices, *updates.axes)
@@ -278,8 +287,9 @@ class _Lowering:
         )
 
     def lower(self, value: Expr, renamed: Mapping[Var, Expr]) -> Expr:
-        """`value` over block axes: reads of stored stages become loads, reads of others their
-        bodies.
+        """Rewrite `value` over block axes.
+
+        A read of a stage with a buffer becomes a load. A read of any other stage becomes its body.
         """
 
         def rule(node: Expr) -> Expr | None:
@@ -291,7 +301,7 @@ class _Lowering:
                 case Cast(value=Cast(value=inner, dtype=small), dtype=DType.float32) if (
                     small in _HALVES and inner.dtype is DType.float32
                 ):
-                    return inner  # what stays in a kernel is not rounded to half precision
+                    return inner  # values inside a kernel are not rounded to half precision
             return None
 
         def definition(node: Expr) -> Expr | None:
@@ -305,8 +315,10 @@ class _Lowering:
 
 
 class _Nest:
-    """The loops and the block of a stage: `slices` are its spatial axes, `folded` its reduce axes;
-    `renamed` are the block's variables by the stage's.
+    """The loops and the block of a stage.
+
+    `slices` are its spatial axes, `folded` its reduce axes. `renamed` maps the variables of the
+    stage to those of the block.
     """
 
     def __init__(
@@ -328,7 +340,7 @@ class _Nest:
                 self.renamed[axis.var] = self.axes[-1].var
 
     def around(self, body: Stmt, init: Stmt | None = None, predicate: Expr | None = None) -> Stmt:
-        """The serial loops around a block of this body; `predicate` is over the block's axes."""
+        """Build the serial loops around a block of this body. `predicate` uses the block's axes."""
         bindings = tuple(var for var, _ in self.loops)
         if predicate is not None:
             values = zip((axis.var for axis in self.axes), bindings, strict=True)
@@ -340,25 +352,26 @@ class _Nest:
 def _needed(
     statements: Sequence[Stmt], outputs: Sequence[Buffer]
 ) -> tuple[list[Stmt], set[Buffer]]:
-    """The blocks whose results are read, and what they read and write: simpler expressions than a
-    stage's own (x ≥ x is true) may have no use for others.
+    """Remove the blocks whose results nothing reads. Returns the others, and their buffers.
+
+    Simplification removes reads (x ≥ x is true), after which a block may have no reader.
     """
-    buffers, kept = set(outputs), list[Stmt]()
+    buffers, used = set(outputs), list[Stmt]()
     for stmt in reversed(statements):
         if any(store.buffer in buffers for store in stores(stmt)):
             buffers.update(load.buffer for load in loads(stmt))
-            kept.append(stmt)
-    return kept[::-1], buffers
+            used.append(stmt)
+    return used[::-1], buffers
 
 
-def _nothing(known: TensorType) -> Tensor:
-    """A result without elements, whatever it would be made of."""
-    zero = Const(known.dtype.numpy.type(0).item(), known.dtype)
-    return compute("nothing", known.shape, lambda *_: zero)
+def _empty(tensor_type: TensorType) -> Tensor:
+    """A tensor without elements, which needs no computation."""
+    zero = Const(tensor_type.dtype.numpy.type(0).item(), tensor_type.dtype)
+    return compute("nothing", tensor_type.shape, lambda *_: zero)
 
 
 def _scalar_constant(value: str, array: np.ndarray) -> Tensor:
-    """A one-element constant as a pointwise tensor: it ends up as a literal in the code."""
+    """Convert a one-element constant to a pointwise tensor, which becomes a literal in the code."""
     dtype = DType.of(array.dtype)
     axes = tuple(Var(f"constant_{d}") for d in range(array.ndim))
     return Tensor(
@@ -367,7 +380,7 @@ def _scalar_constant(value: str, array: np.ndarray) -> Tensor:
 
 
 def _part(tensor: Tensor, piece: Piece) -> Piece:
-    """What is in a tensor where `piece` goes."""
+    """The part of a tensor at the place of `piece`."""
 
     def element(*axes: Expr) -> Expr:
         return tensor[tuple(v + o for v, o in zip(axes, piece.offsets, strict=True))]
@@ -376,16 +389,16 @@ def _part(tensor: Tensor, piece: Piece) -> Piece:
 
 
 def _moved(pieces: Sequence[Piece], offsets: tuple[Expr, ...]) -> tuple[Piece, ...]:
-    """The pieces of a value that is itself a piece, at `offsets`."""
+    """Move the pieces of a value that is itself a piece, at `offsets`."""
 
-    def sums(own: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(simplify(a + b) for a, b in zip(own, offsets, strict=True))
+    def sums(piece_offsets: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(simplify(a + b) for a, b in zip(piece_offsets, offsets, strict=True))
 
     return tuple(replace(piece, offsets=sums(piece.offsets)) for piece in pieces)
 
 
 def _ranges(axes: Sequence[Axis]) -> dict[Var, Interval]:
-    """The interval of every axis, of as many values as are known."""
+    """The interval of every axis whose extent is a number."""
     sizes = ((axis.var, as_int(axis.extent)) for axis in axes)
     return {var: Interval(0, size - 1) for var, size in sizes if size}
 
@@ -396,7 +409,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _stages(roots: tuple[Tensor, ...]) -> list[Tensor]:
-    """All tensors that `roots` need, producers before readers; an explicit stack."""
+    """All tensors that `roots` need, producers before readers."""
     order: dict[Tensor, None] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -419,14 +432,15 @@ def _count_readers(order: list[Tensor]) -> dict[Tensor, list[Tensor]]:
     return readers
 
 
-def _is_dear(value: Expr) -> bool:
+def _is_expensive(value: Expr) -> bool:
     return any(
-        isinstance(node, Call) and SCALAR_OPERATORS[node.op].cost >= _DEAR for node in walk(value)
+        isinstance(node, Call) and SCALAR_OPERATORS[node.op].cost >= _EXPENSIVE
+        for node in walk(value)
     )
 
 
 def _symbols(function: LoopFunction) -> tuple[Var, ...]:
-    """The free variables of the function's shapes: its symbolic dimensions, by name."""
+    """The symbolic dimensions of the function, by name: the free variables of its shapes."""
     shapes = [d for b in (*function.params, *function.allocations) for d in b.shape]
     free = {v for d in shapes for v in variables(d)}
     bound: set[Var] = set()

@@ -1,7 +1,7 @@
-"""Which kernels have a form that a GPU runs.
+"""Decide which kernels a GPU can run.
 
-In: a loop function, in any form. Out: why no shader computes it, or `None`. What has an obstacle
-runs on the CPU of the same package, and `webmlc build` prints why.
+In: a loop function, in any form. Out: the reason why no shader can compute it, or `None`. A kernel
+with an obstacle runs on the CPU of the same package, and `webmlc build` prints the reason.
 
     >>> gpu_obstacle(kernel)           # of float64 buffers
     'a shader has no values of float64'
@@ -18,12 +18,15 @@ from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.core.rewrite import variables, walk
 from webmlc.loops.ir import Block, Buffer, LoopFunction, blocks, expressions, walk_statements
 
-MOST_IN_ORDER = 1024
-"""Updates that one thread does in order: more would keep a GPU waiting for it."""
+MAX_UPDATES_IN_ORDER = 1024
+"""The largest number of updates that one GPU thread may execute in order.
+
+A kernel with more runs on the CPU: the GPU would wait for that one thread. Chosen by hand.
+"""
 
 
 def gpu_obstacle(function: LoopFunction) -> str | None:
-    """Why a kernel cannot run on the GPU; `None` where it can."""
+    """The reason why a kernel cannot run on the GPU, or `None` if it can."""
     if len(function.params) > MAX_BINDINGS:
         return f"{len(function.params)} buffers, of which a kernel can bind {MAX_BINDINGS}"
     largest = max((static_bytes(buffer) for buffer in function.params), default=0)
@@ -40,16 +43,17 @@ def gpu_obstacle(function: LoopFunction) -> str | None:
 
 
 def _has_long_order(block: Block) -> bool:
-    """True for a block of updates of which a thread would do many, or an unknown number, in order:
-    its reduce axes are no reduction's, so that nothing can divide them.
+    """True if one thread would execute too many, or an unknown number of, updates in order.
+
+    The reduce axes of updates are not those of a reduction, so threads cannot share them.
     """
     if block.init is not None:
         return False
     extents = [axis.extent for axis in block.axes if axis.kind == "reduce"]
-    most = (bounds(n, dict.fromkeys(variables(n), SYMBOL)).high for n in extents)
-    return math.prod(most) > MOST_IN_ORDER
+    largest = (bounds(n, dict.fromkeys(variables(n), SYMBOL)).high for n in extents)
+    return math.prod(largest) > MAX_UPDATES_IN_ORDER
 
 
 def static_bytes(buffer: Buffer) -> int:
-    """The bytes of a buffer; 0 where its size is symbolic."""
+    """The bytes of a buffer, or 0 if its size is symbolic."""
     return buffer.dtype.bytes * math.prod(as_int(size) or 0 for size in buffer.shape)

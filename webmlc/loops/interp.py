@@ -1,15 +1,15 @@
-"""The interpreter: the living definition of the loop IR, on numpy arrays.
+"""Interpret loop functions on numpy arrays: the executable definition of the loop IR.
 
 In: a `LoopFunction` in any form (blocks, or lowered: flat buffers, vectors, thread loops and
-barriers), an array for every parameter, a value for every symbol. Out: nothing; the arrays of the
-outputs are written. Every access is bounds-checked, arithmetic is that of the dtypes (float32 stays
-float32, integers wrap), and memory that nothing wrote holds NaN or a pattern, never zero.
+barriers), an array for every parameter, and a value for every symbol. Out: nothing; the arrays of
+the outputs are written. Every access is bounds-checked. Arithmetic follows the dtypes: float32
+stays float32, and integers wrap. Memory that was never written holds NaN or a pattern, never zero.
 
     run(relu, {"A": a, "B": b}, {"n": 3})
 
-Kernels of thread loops and barriers run the threads of each workgroup in lock-step between
-barriers: `shared` buffers are one per workgroup, `local` ones one per thread, and a barrier that
-only some threads reach is an error.
+A kernel with thread loops and barriers runs the threads of each workgroup in lock-step between
+barriers. Each workgroup has its `shared` buffers, and each thread its `local` buffers. A barrier
+that only some threads reach is an error.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def run(
 ) -> None:
     """Run `function` on `arrays` (by parameter name) in place.
 
-    An array may have another shape than its parameter if it is contiguous and has as many elements
-    (lowered kernels see flat buffers). Raises `InternalError` for a missing or mismatched array, an
-    access out of bounds, an axis outside its domain, or a barrier in divergent control flow.
+    An array may have another shape than its parameter if it is contiguous and has as many elements,
+    because lowered kernels have flat buffers. Raises `InternalError` for a missing or mismatched
+    array, an access out of bounds, an axis outside its domain, or a barrier in divergent control
+    flow.
     """
     values = {name: int(value) for name, value in (symbols or {}).items()}
     if missing := [s.name for s in function.symbols if s.name not in values]:
@@ -88,8 +89,9 @@ def _shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _poisoned(buffer: Buffer, symbols: Mapping[str, int]) -> Array:
-    """Fresh memory that shows when it is read before it is written: NaN, or bytes 0xCD (bool:
-    true).
+    """Allocate memory whose content reveals a read before the first write.
+
+    Floats are NaN, booleans are true, and the bytes of integers are 0xCD.
     """
     shape = _shape(buffer, symbols)
     if buffer.dtype.is_float:
@@ -129,7 +131,7 @@ def _launch(
                 break
 
 
-# -- what the printed Python calls ----------------------------------------------------
+# -- functions that the printed Python calls ------------------------------------------
 
 
 def _at(index: int, extent: int, where: str) -> int:
@@ -152,7 +154,7 @@ def _check_all(array: Array, indices: tuple[Any, ...], name: str) -> None:
 
 
 def _gather(array: Array, indices: tuple[Any, ...], mask: Array | None, name: str) -> Array:
-    """Elements at vector indices; lanes outside `mask` load nothing (they hold element 0)."""
+    """Load the elements at vector indices. Lanes outside `mask` hold element 0."""
     if mask is not None:
         indices = tuple(np.where(mask, index, 0) for index in indices)
     _check_all(array, indices, name)

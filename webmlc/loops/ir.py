@@ -1,10 +1,10 @@
-"""The loop IR: TensorIR's loop nests, buffers and blocks, in about twenty node kinds.
+"""The loop IR: loop nests, buffers and blocks as in TensorIR, in about twenty node kinds.
 
-A `LoopFunction` takes buffers (destination passing: the caller allocates) and symbolic dimensions,
-and holds one statement. Buffers and variables are equal by name; names are unique in a function
-(`verify` checks it). The `Block` is the unit that schedule primitives move: its axes are bound to
-expressions of the loops around it, and its body sees only the axes. It reads and parses as Python
-(`loops.text`), and `loops.interp` is its living definition:
+A `LoopFunction` takes buffers and symbolic dimensions, and holds one statement. The caller
+allocates all buffers (destination passing). Buffers and variables are equal by name, and names are
+unique in a function, as `verify` checks. The `Block` is the unit that schedule primitives move: its
+axes are bound to expressions of the loops around it, and its body sees only the axes. The IR prints
+and parses as Python (`loops.text`), and `loops.interp` defines its meaning:
 
     @T.kernel
     def relu(A: T.Buffer((n, 8), "float32"), B: T.Buffer((n, 8), "float32"), n: T.symbol):
@@ -36,13 +36,15 @@ THREAD_AXES = (
     "threadIdx.y",
     "threadIdx.z",
 )
-"""What a `thread_binding` loop may be bound to."""
+"""The axes that a `thread_binding` loop may be bound to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense row-major array. `global` is memory, `shared` one workgroup's, `local` one thread's
-    (registers).
+    """A dense row-major array.
+
+    A `global` buffer is in memory, a `shared` one belongs to one workgroup, and a `local` one
+    belongs to one thread, in its registers.
     """
 
     name: str
@@ -57,7 +59,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load(Expr):
-    """The element (or, over vector indices, the elements) of a buffer."""
+    """An element of a buffer, or several elements if the indices are vectors."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -95,8 +97,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Seq:
-    """Statements in order; never nested, never of length one (`seq` makes it so). Empty: does
-    nothing.
+    """Statements in order; an empty sequence does nothing.
+
+    A sequence is never nested and never has length one, as `seq` ensures.
     """
 
     statements: tuple[Stmt, ...]
@@ -104,8 +107,9 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """`for var in range(extent)`, run as `kind` says; `thread` names the GPU axis of a
-    `thread_binding` loop.
+    """`for var in range(extent)`, executed as `kind` says.
+
+    `thread` names the GPU axis of a `thread_binding` loop.
     """
 
     var: Var
@@ -140,8 +144,10 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A block axis of `extent` values. `spatial` axes write different elements; `reduce` axes meet
-    in one, or update elements in order.
+    """A block axis of `extent` values.
+
+    The values of a `spatial` axis write different elements. Those of a `reduce` axis accumulate
+    into one element, or update elements in order.
     """
 
     var: Var
@@ -151,12 +157,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The unit of scheduling: `body` over `axes`, run for the axis values `bindings` of the loops
-    around it.
+    """The unit of scheduling: `body` over `axes`, which are bound to expressions of outer loops.
 
-    `predicate` (over loop variables) guards instances outside the domain; `init` (over axes) runs
-    before the first instance of the reduction, that is where all reduce axes are zero. `intrinsic`
-    names what a tensorized body is.
+    `predicate` (over loop variables) guards instances outside the domain. `init` (over axes) runs
+    before the first instance of the reduction, that is, when all reduce axes are zero. `intrinsic`
+    names the intrinsic of a tensorized body.
     """
 
     name: str
@@ -173,11 +178,10 @@ Stmt = Store | Seq | For | If | Let | Barrier | Block
 
 @dataclass(frozen=True, slots=True)
 class LoopFunction:
-    """One kernel: parameters (inputs, then outputs: `outputs` says how many of the last), symbols,
-    buffers, body.
+    """One kernel: parameters, symbols, allocated buffers and a body.
 
-    `origin` names the ONNX nodes it came from and is not part of equality; neither is `name` part
-    of `key()`.
+    The last `outputs` parameters are outputs, the others inputs. `origin` names the ONNX nodes that
+    the kernel computes. It does not take part in equality; `key()` ignores `name` too.
     """
 
     name: str
@@ -189,12 +193,12 @@ class LoopFunction:
     origin: tuple[str, ...] = field(default=(), compare=False)
 
     def key(self) -> LoopFunction:
-        """This function under a fixed name: equal keys are the same kernel."""
+        """This function under a fixed name: functions with equal keys are the same kernel."""
         return replace(self, name="kernel", origin=())
 
 
 def seq(*statements: Stmt) -> Stmt:
-    """Statements in order: flattens nested sequences; one statement stays itself."""
+    """Join statements in order. Nested sequences are flattened; a single statement stays itself."""
     flat: list[Stmt] = []
     for statement in statements:
         flat.extend(statement.statements if isinstance(statement, Seq) else (statement,))
@@ -216,8 +220,9 @@ def child_statements(stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def walk_statements(root: Stmt) -> Iterator[Stmt]:
-    """Every statement of `root`, parents first, in program order (a block's init before its
-    body).
+    """Yield every statement of `root` in program order, parents first.
+
+    The init of a block comes before its body.
     """
     stack = [root]
     while stack:
@@ -227,7 +232,7 @@ def walk_statements(root: Stmt) -> Iterator[Stmt]:
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
-    """The expressions directly in `stmt` (not in its child statements)."""
+    """The expressions directly in `stmt`, without those of its child statements."""
     match stmt:
         case Store(indices=indices, value=value):
             return (*indices, value)
@@ -244,8 +249,10 @@ def expressions(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
-    """Rewrite statements bottom-up: `rule` sees each over its rewritten children; `None` keeps it.
-    Sequences flatten.
+    """Rewrite statements bottom-up.
+
+    `rule` receives each statement with its rewritten children. It returns a replacement, or `None`
+    to keep the statement. Sequences are flattened.
     """
     match root:
         case Seq(statements=statements):
@@ -266,8 +273,9 @@ def map_statements(root: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
 
 
 def map_expressions(root: Stmt, transform: Callable[[Expr], Expr]) -> Stmt:
-    """Apply `transform` to every whole expression of `root`: indices, values, extents, bindings,
-    conditions.
+    """Apply `transform` to every whole expression of `root`.
+
+    These are the indices, values, extents, bindings and conditions.
     """
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -298,7 +306,7 @@ def substitute_statement(root: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
 
 
 def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
-    """Use other buffers of the same rank in every load and store."""
+    """Replace buffers by others of the same rank in every load and store."""
 
     def load(node: Expr) -> Expr | None:
         match node:
@@ -316,24 +324,24 @@ def replace_buffers(root: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
 
 
 def loads(root: Stmt) -> Iterator[Load]:
-    """Every load in `root`, in no particular order; equal loads of one expression come once."""
+    """Yield every load in `root` in any order; equal loads of one expression come once."""
     for stmt in walk_statements(root):
         for expr in expressions(stmt):
             yield from (node for node in walk(expr) if isinstance(node, Load))
 
 
 def stores(root: Stmt) -> Iterator[Store]:
-    """Every store in `root`, in program order."""
+    """Yield every store in `root`, in program order."""
     return (s for s in walk_statements(root) if isinstance(s, Store))
 
 
 def blocks(root: Stmt) -> Iterator[Block]:
-    """Every block in `root`, in program order."""
+    """Yield every block in `root`, in program order."""
     return (s for s in walk_statements(root) if isinstance(s, Block))
 
 
 def grid(loops: tuple[tuple[Var, Expr], ...], body: Stmt) -> Stmt:
-    """Nested serial loops, outermost first, around `body`."""
+    """Wrap `body` in nested serial loops, given outermost first."""
     for var, extent in reversed(loops):
         body = For(var, extent, body)
     return body

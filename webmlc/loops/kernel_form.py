@@ -1,4 +1,4 @@
-"""What the kernels of a device may look like before they are scheduled."""
+"""The forms that the kernels of a device may have before they are scheduled."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ def _no_obstacle(function: LoopFunction) -> str | None:
 class KernelForm:
     """The form of a device's kernels.
 
-    `runs_blocks_in_order`: a block starts when all threads have finished the block before it, and
-    the updates of a scatter run in order. `binds_constants_apart`: a kernel that reads a constant
-    is another kernel than one that reads an activation. `obstacle` says why a kernel cannot run on
-    the device, or None; `fallback` is then the form that it gets.
+    - `runs_blocks_in_order`: a block starts when all threads have finished the block before it, and
+      the updates of a scatter run in order.
+    - `binds_constants_apart`: a kernel that reads a constant differs from one that reads an
+      activation.
+    - `obstacle`: the reason why a kernel cannot run on the device, or `None`.
+    - `fallback`: the form of the kernels that have an obstacle.
     """
 
     device: Device

@@ -1,7 +1,8 @@
-"""The kernels of a module: each `fused` node's, equal ones once.
+"""Collect the kernels of a module's `fused` nodes; equal kernels are stored once.
 
-In: a `fused` node and a device. Out: its `call_kernel`; the kernel is in the table. On webgpu, a
-kernel without a GPU form gets the device `wasm`: a CPU segment of the same package, and a reason.
+In: a `fused` node and a device. Out: its `call_kernel` node; the kernel is in the table. On webgpu,
+a kernel that no shader can compute gets the device `wasm` and a reason: it runs in a CPU segment of
+the same package.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from webmlc.loops.kernel_form import KernelForm
 
 @dataclass(slots=True)
 class Kernels:
-    """The kernels made so far: by name, and by what they compute on which kinds of memory."""
+    """The kernels so far, by name, and by their computation and the kinds of memory they read.
+
+    `used` counts the kernels that want the same name.
+    """
 
     constants: frozenset[str]
     kernels: dict[str, LoopFunction] = field(default_factory=dict)
@@ -24,7 +28,7 @@ class Kernels:
     used: dict[str, int] = field(default_factory=dict)
 
     def call(self, node: Node, form: KernelForm, reason: str | None = None) -> Node:
-        """The call of a fused node's kernel; `reason` says why it is not on the GPU."""
+        """Build the call of a fused node's kernel. `reason` says why it does not run on the GPU."""
         body = node.attributes["body"]
         assert isinstance(body, Function)
         lowered, place, obstacle = lower_body(body, form)
@@ -48,7 +52,10 @@ class Kernels:
 
 
 def lower_body(body: Function, form: KernelForm) -> tuple[Lowered, KernelForm, str | None]:
-    """The kernel, the form that it got, and why that is not the one that was asked for."""
+    """Lower a body in the requested form, or in the fallback form if there is an obstacle.
+
+    Returns the kernel, its form, and the obstacle.
+    """
     lowered = from_graph(body, body.name, form)
     reason = form.obstacle(lowered.function)
     if reason is None:

@@ -1,14 +1,15 @@
-"""Every `fused` node of a module becomes a kernel and a `call_kernel`.
+"""Lower every `fused` node of a module to a kernel and a `call_kernel` node.
 
 In: a fused module and the form of kernels. Out: the module with `kernels` (naive loop functions,
-equal ones once) and functions of `call_kernel` nodes, `View`s, `Join`s, `Bind`s and control flow.
-A `call_kernel` has the attributes `kernel`, `device` and `constants`: the parameters that hold
-constants, which a GPU binds read-only. Its outputs are arguments, too. A kernel without a GPU form
-gets the device `wasm`, a CPU segment of the same package; its attribute `reason` says why.
+without duplicates), and functions of `call_kernel`, `View`, `Join` and `Bind` nodes and control
+flow. A `call_kernel` has the attributes `kernel`, `device` and `constants`. The last names the
+parameters that hold constants, which a GPU binds read-only. Outputs are arguments too. A kernel
+that no shader can compute gets the device `wasm`, a CPU segment of the same package, and an
+attribute `reason`.
 
-Control flow keeps its functions, whose results go where the node's outputs are: a branch writes
-them at its end; a loop starts with copies of its initial values, and an iteration ends with putting
-its slices into what is scanned, then its values into what is carried:
+Control flow keeps its functions, whose results are written to the node's outputs. A branch writes
+them at its end. A loop starts with copies of its initial values. Each iteration ends by writing its
+slices into the scanned outputs, then its values into the carried ones:
 
     %y, %z = webmlc.Loop(, %x) {functions=(body)}   →   %y = copy(%x); webmlc.Loop {body}
                                                         body: ...; %z = put_slice(%s); %y = copy(%o)
@@ -34,7 +35,7 @@ def lower_module(module: Module, form: KernelForm) -> Module:
     """Lower `main`, and the functions that it runs, to kernels of a form.
 
     needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Join`, `Bind` or of
-    `CONTROL`; what a node of `CONTROL` runs stays on one device.
+    `CONTROL`; all functions of a node of `CONTROL` run on one device.
     """
     constants = frozenset(c for f in module.functions.values() for c in f.constants)
     lowering = _Lowering(module, Kernels(constants))
@@ -56,7 +57,7 @@ class _Lowering:
         end: End | None = None,
         reason: str | None = None,
     ) -> None:
-        """Lower a function, and what ends it; `reason` says why it is not on the GPU."""
+        """Lower a function and the nodes of its end. `reason` says why it is not on the GPU."""
         nodes: list[Node] = []
         types = dict(function.types)
         for node in function.nodes:
@@ -65,9 +66,9 @@ class _Lowering:
             else:
                 call = self.table.call(node, form, reason) if node.op == "fused" else node
                 nodes.append(call)
-        last = () if end is None else end.nodes(function)
+        end_nodes = () if end is None else end.nodes(function)
         names = {} if end is None else end.renamed(function)
-        for node in last:
+        for node in end_nodes:
             nodes.append(self.table.call(node, form, reason))
             types |= node.attributes["body"].types
         types |= {names[v]: t for v, t in function.types.items() if v in names}
@@ -83,14 +84,15 @@ class _Lowering:
         form: KernelForm,
         reason: str | None,
     ) -> Iterator[Node]:
-        """The node, after what it starts with; its functions are lowered."""
-        run = [self.module.functions[name] for name in node.attributes["functions"]]
+        """Lower the functions of a control node; yield its initial copies, then the node."""
+        functions = [self.module.functions[name] for name in node.attributes["functions"]]
         if form.fallback is not None:
-            reason = next(filter(None, (self.obstacle(function, form) for function in run)), None)
+            obstacles = (self.obstacle(function, form) for function in functions)
+            reason = next(filter(None, obstacles), None)
             form = form if reason is None else form.fallback
         attributes = {**node.attributes, "device": form.device}
         if node.op == "If":
-            for branch in run:
+            for branch in functions:
                 results = tuple(zip(branch.outputs, node.outputs, strict=True))
                 self.function(branch, form, End(results), reason)
             yield replace(node, attributes=attributes)
@@ -102,21 +104,22 @@ class _Lowering:
             copy = _copy(value, state, function)
             types |= copy.attributes["body"].types
             yield self.table.call(copy, form, reason)
-        (body,) = run
+        (body,) = functions
         results = tuple(zip(body.outputs, (*states, *node.outputs[carried:]), strict=True))
-        own = dict(zip(states[asks:], body.inputs, strict=False))
+        state_inputs = dict(zip(states[asks:], body.inputs, strict=False))
         slices = _slices(node, states)
-        self.function(body, form, End(results, own, slices), reason)
+        self.function(body, form, End(results, state_inputs, slices), reason)
         yield replace(node, inputs=(condition, *node.inputs[1:]), attributes=attributes)
 
     def obstacle(self, function: Function, form: KernelForm) -> str | None:
-        """Why a function, with those that it runs, cannot have kernels of this form; None where it
-        can.
+        """The reason why a function, or one that it runs, cannot have kernels of this form.
+
+        The result is `None` if all of them can.
         """
         for node in function.nodes:
             if (node.domain, node.op) in CONTROL:
-                run = (self.module.functions[name] for name in node.attributes["functions"])
-                reason = next(filter(None, (self.obstacle(f, form) for f in run)), None)
+                inner = (self.module.functions[name] for name in node.attributes["functions"])
+                reason = next(filter(None, (self.obstacle(f, form) for f in inner)), None)
             elif node.op == "View":
                 reason = None
             else:
@@ -128,7 +131,7 @@ class _Lowering:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Where an iteration's slice goes: at `position` of `axis` of a tensor."""
+    """The place of an iteration's slice: `position` on `axis` of a tensor."""
 
     type: TensorType
     axis: int
@@ -137,35 +140,39 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a branch or an iteration ends with: `results` are (a value in it, a value around it).
+    """The end of a branch or an iteration: `results` are (inner value, outer value).
 
-    `own` names the input that holds a state before the iteration; `slices` are the results that are
-    parts of what they go to.
+    `state_inputs` names the input that holds a state before the iteration. `slices` are the places
+    of the results that are parts of their outer value.
     """
 
     results: tuple[tuple[str, str], ...]
-    own: Mapping[str, str] = field(default_factory=dict)
+    state_inputs: Mapping[str, str] = field(default_factory=dict)
     slices: Mapping[str, Slice] = field(default_factory=dict)
 
     def nodes(self, function: Function) -> tuple[Node, ...]:
-        """Slices are put in their places, then states copied: first those that are other states."""
+        """Build the nodes that write slices to their places, then copy the new states.
+
+        A new state that is the old value of another state is first copied aside.
+        """
         renamed = self.renamed(function)
-        puts, kept, copies = [], [], []
+        puts, copies_aside, copies = [], [], []
         for value, target in self.results:
             if target in self.slices:
                 puts.append(_put_slice(value, target, self.slices[target], function))
             elif value in renamed and renamed[value] == target:
                 continue
-            elif self.source(value, function) not in self.own.values():
+            elif self.source(value, function) not in self.state_inputs.values():
                 copies.append(_copy(value, target, function))
-            elif self.source(value, function) != self.own[target]:
-                kept.append(_copy(value, f"{target}.next", function))
+            elif self.source(value, function) != self.state_inputs[target]:
+                copies_aside.append(_copy(value, f"{target}.next", function))
                 copies.append(_copy(f"{target}.next", target, function, value))
-        return (*puts, *kept, *copies)
+        return (*puts, *copies_aside, *copies)
 
     def renamed(self, function: Function) -> dict[str, str]:
-        """The values that their kernel writes where they go, because nothing reads what is there
-        any more.
+        """The values that their kernel can write directly to their target.
+
+        Nothing reads the previous content of the target any more when the kernel runs.
         """
         places = {o: p for p, n in enumerate(function.nodes) for o in n.outputs if n.op == "fused"}
         roots = view_roots(function)
@@ -175,19 +182,19 @@ class End:
         reads |= {self.source(v, function): len(function.nodes) for v, _ in self.results}
         names: dict[str, str] = {}
         for value, target in self.results:
-            last_read = reads.get(self.own.get(target, ""), -1)
+            last_read = reads.get(self.state_inputs.get(target, ""), -1)
             whole = value not in names and target not in self.slices
             if whole and last_read < places.get(value, -1):
                 names[value] = target
         return names
 
     def source(self, value: str, function: Function) -> str:
-        """The value whose bytes a value is."""
+        """The value that owns the bytes of `value`: the source of a view, or the value itself."""
         return view_roots(function).get(value, value)
 
 
 def view_roots(function: Function) -> dict[str, str]:
-    """The value whose bytes each view is."""
+    """The value that owns the bytes of each view."""
     roots: dict[str, str] = {}
     for node in function.nodes:
         if node.op == "View":
@@ -196,43 +203,49 @@ def view_roots(function: Function) -> dict[str, str]:
 
 
 def _slices(node: Node, states: tuple[str, ...]) -> dict[str, Slice]:
-    """Of a loop's outputs, those that it scans."""
+    """The scanned outputs of a loop, with the places of their slices."""
     places = node.attributes["places"]
     scanned = len(node.outputs) - len(places)
     slices = {}
     for k, (axis, backward) in enumerate(places, scanned):
-        known: TensorType = node.attributes["types"][k]
+        slice_type: TensorType = node.attributes["types"][k]
         position: Expr = node.attributes["symbol"]
         if backward:
             position = node.attributes["trips"] - 1 - position
-        at = axis + known.rank if axis < 0 else axis
-        slices[node.outputs[k]] = Slice(known, at, position)
+        position_axis = axis + slice_type.rank if axis < 0 else axis
+        slices[node.outputs[k]] = Slice(slice_type, position_axis, position)
     return slices
 
 
 def _copy(value: str, target: str, function: Function, like: str = "") -> Node:
-    """A kernel that copies a value; `like` has its type, "" its own. No value is true."""
+    """Build a kernel that copies a value to `target`.
+
+    `like` names a value of the same type, by default the value itself. Without a value, the kernel
+    writes `true`.
+    """
     if not value:
         value = f"{target}.start"
-        known, constants = TensorType(DType.bool, ()), {value: np.array(True)}
+        copied_type, constants = TensorType(DType.bool, ()), {value: np.array(True)}
     else:
-        known = value_type(function, like or value)
+        copied_type = value_type(function, like or value)
         constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
     inner = Node("Identity", (value,), (target,))
-    return _kernel("copy", (inner,), value, {value: known, target: known}, constants)
+    return _kernel("copy", (inner,), value, {value: copied_type, target: copied_type}, constants)
 
 
-def _put_slice(value: str, target: str, where: Slice, function: Function) -> Node:
-    """A kernel that writes a value into its place in a larger one."""
+def _put_slice(value: str, target: str, place: Slice, function: Function) -> Node:
+    """Build a kernel that writes a value to its place in a larger one."""
     constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
-    known, whole = value_type(function, value), where.type
-    shape = (*known.shape[: where.axis], const(1), *known.shape[where.axis :])
-    offsets = tuple(where.position if d == where.axis else const(0) for d in range(whole.rank))
+    part_type, target_type = value_type(function, value), place.type
+    shape = (*part_type.shape[: place.axis], const(1), *part_type.shape[place.axis :])
+    offsets = tuple(
+        place.position if d == place.axis else const(0) for d in range(target_type.rank)
+    )
     part = f"{value}.slice"
-    unsqueeze = Node("Unsqueeze", (value,), (part,), {"axes": (where.axis,)})
-    attributes: dict[str, Attribute] = {"types": (whole,), "offsets": offsets}
+    unsqueeze = Node("Unsqueeze", (value,), (part,), {"axes": (place.axis,)})
+    attributes: dict[str, Attribute] = {"types": (target_type,), "offsets": offsets}
     put = Node("Put", (part,), (target,), attributes, "webmlc")
-    types = {value: known, part: TensorType(known.dtype, shape), target: whole}
+    types = {value: part_type, part: TensorType(part_type.dtype, shape), target: target_type}
     return _kernel("put_slice", (unsqueeze, put), value, types, constants)
 
 
@@ -243,7 +256,7 @@ def _kernel(
     types: dict[str, TensorType],
     constants: dict[str, Array],
 ) -> Node:
-    """A fused node of nodes that read one value."""
+    """Build a fused node of nodes that read one value."""
     inputs = () if constants else (value,)
     outputs = nodes[-1].outputs
     body = Function(name, inputs, outputs, nodes, types, constants)
@@ -252,9 +265,9 @@ def _kernel(
 
 def value_type(function: Function, value: str) -> TensorType:
     """The type of a value, which may be a constant."""
-    known = Scope(function.types, function.constants, {}).type_of(value)
-    assert known is not None, value
-    return known
+    tensor_type = Scope(function.types, function.constants, {}).type_of(value)
+    assert tensor_type is not None, value
+    return tensor_type
 
 
 def _rename(node: Node, names: Mapping[str, str]) -> Node:

@@ -1,16 +1,15 @@
-"""Sizes get names of their own, so that every dimension of a kernel is a number or a product of
-symbols.
+"""Name computed sizes, so that every dimension of a kernel is a number or a product of symbols.
 
 needs: a naive function. guarantees: no dimension, extent or divisor holds a sum, a quotient, a
-remainder, a minimum or a maximum of symbols: such a size is a symbol of the function, and `values`
-says what it stands for. before → after:
+remainder, a minimum or a maximum of symbols. Such a size becomes a symbol of the function, and
+`values` defines it. before → after:
 
     conv: T.Buffer((batch, (height + 1) // 2, 8))    →    conv: T.Buffer((batch, size_0, 8))
     for i in range((height + 1) // 2)                →    for i in range(size_0)
 
-A schedule splits and fuses loops over sizes; of `size // 4 * 4 <= size` there is a short proof, of
-`(height + 1) // 8 * 4 <= (height + 1) // 2` there is none. `bind_dimensions` gives the values back
-when the kernel is lowered.
+A schedule splits and fuses loops over sizes. `size // 4 * 4 <= size` has a short proof, but
+`(height + 1) // 8 * 4 <= (height + 1) // 2` has none. `bind_dimensions` restores the values when
+the kernel is lowered.
 """
 
 from __future__ import annotations
@@ -41,11 +40,12 @@ from webmlc.loops.ir import (
 )
 
 NAMED = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "min", "max", "abs", "select"})
+"""The operators whose results get a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedDimensions:
-    """A function, and what its additional symbols stand for: each over symbols before it."""
+    """A function, and the values of its additional symbols, each in terms of earlier symbols."""
 
     function: LoopFunction
     values: tuple[tuple[Var, Expr], ...]
@@ -53,7 +53,7 @@ class NamedDimensions:
 
 @lru_cache(maxsize=1024)
 def name_dimensions(function: LoopFunction) -> NamedDimensions:
-    """Name the sizes of `function` that are no polynomials of its symbols."""
+    """Name the sizes of `function` that are not products of its symbols."""
     if not function.symbols:
         return NamedDimensions(function, ())
     naming = _Naming(function, set(function.symbols), frozenset(_sizes(function)))
@@ -74,23 +74,23 @@ def name_dimensions(function: LoopFunction) -> NamedDimensions:
 
 
 def _used_values(named: LoopFunction, naming: _Naming) -> tuple[tuple[Var, Expr], ...]:
-    """The values of the names that the function uses; those that only made others are gone."""
+    """The values of the names that the function uses; names used only in values are inlined."""
     used = {v for size in _sizes(named) for v in variables(size)}
     for stmt in walk_statements(named.body):
         used |= {v for e in expressions(stmt) for v in variables(e)}
-    gone: dict[Var, Expr] = {}
-    kept: list[tuple[Var, Expr]] = []
+    inlined: dict[Var, Expr] = {}
+    used_values: list[tuple[Var, Expr]] = []
     for value, var in naming.values.items():
-        whole = substitute(value, gone)
+        full_value = substitute(value, inlined)
         if var in used:
-            kept.append((var, whole))
+            used_values.append((var, full_value))
         else:
-            gone[var] = whole
-    return tuple(kept)
+            inlined[var] = full_value
+    return tuple(used_values)
 
 
 def _sizes(function: LoopFunction) -> Iterator[Expr]:
-    """Whole dimensions and extents: none of them is ever negative."""
+    """Yield all dimensions and extents, none of which is ever negative."""
     for buffer in (*function.params, *function.allocations):
         yield from buffer.shape
     for stmt in walk_statements(function.body):
@@ -103,27 +103,27 @@ def _sizes(function: LoopFunction) -> Iterator[Expr]:
 
 @dataclass(slots=True)
 class _Naming:
-    """The names given so far, by value."""
+    """The names so far, by value. `all_names` are the names of the whole function."""
 
     function: LoopFunction
     symbols: set[Var]
     sizes: frozenset[Expr]
     values: dict[Expr, Var] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
+    all_names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         function = self.function
-        self.taken = {b.name for b in (*function.params, *function.allocations)}
-        self.taken |= {symbol.name for symbol in function.symbols}
+        self.all_names = {b.name for b in (*function.params, *function.allocations)}
+        self.all_names |= {symbol.name for symbol in function.symbols}
         for stmt in walk_statements(function.body):
             match stmt:
                 case For(var=var) | Let(var=var):
-                    self.taken.add(var.name)
+                    self.all_names.add(var.name)
                 case Block(axes=axes):
-                    self.taken |= {axis.var.name for axis in axes}
+                    self.all_names |= {axis.var.name for axis in axes}
 
     def statements(self, root: Stmt) -> Stmt:
-        """The statements over names."""
+        """Rewrite statements to use names."""
 
         def extents(stmt: Stmt) -> Stmt | None:
             match stmt:
@@ -137,15 +137,15 @@ class _Naming:
         return map_statements(map_expressions(root, self.expression), extents)
 
     def expression(self, root: Expr) -> Expr:
-        """The expression over names."""
+        """Rewrite an expression to use names."""
         return rewrite(root, self.rule)
 
     def buffer(self, buffer: Buffer) -> Buffer:
-        """The buffer with a shape over names."""
+        """Rewrite the shape of a buffer to use names."""
         return replace(buffer, shape=tuple(map(self.size, buffer.shape)))
 
     def size(self, root: Expr) -> Expr:
-        """A whole size over names: a sum is the common factor of its terms times a name."""
+        """Rewrite a size to use names. A sum is the common factor of its terms times a name."""
         size = self.expression(root)
         parts = terms(size)
         if len(parts) < 2 or not variables(size) <= self.symbols:
@@ -154,11 +154,11 @@ class _Naming:
         for term in parts:
             common &= Counter(term)
         factor = math.gcd(*parts.values())
-        rest = {
+        quotients = {
             tuple((Counter(term) - common).elements()): number // factor
             for term, number in parts.items()
         }
-        result: Expr = self.name(canonical(from_terms(rest)))
+        result: Expr = self.name(canonical(from_terms(quotients)))
         for atom in common.elements():
             result = call("mul", atom, result)
         return result if factor == 1 else call("mul", result, Const(factor))
@@ -177,16 +177,16 @@ class _Naming:
         return None
 
     def is_size(self, node: Expr) -> bool:
-        """True where the value is never negative, as symbols are not."""
+        """True if the value is never negative, as a symbol must be."""
         ranges = dict.fromkeys(variables(node), SYMBOL)
         return node in self.sizes or bounds(node, ranges).low >= 0
 
     def name(self, node: Expr) -> Var:
         if node not in self.values:
             number = len(self.values)
-            while f"size_{number}" in self.taken:
+            while f"size_{number}" in self.all_names:
                 number += 1
-            self.taken.add(f"size_{number}")
+            self.all_names.add(f"size_{number}")
             var = Var(f"size_{number}")
             self.values[node] = var
             self.symbols.add(var)

@@ -1,8 +1,8 @@
-"""Expressions of the loop text, from Python's `ast`: one node at a time, over its parsed operands.
+"""Build the expressions of the loop text from Python's `ast`, one node at a time.
 
-In: an `ast` node, its operands, the variables and buffers in scope. Out: an `Expr`, exactly as the
-text spells it (nothing folds, so printing gives the text back), or a bare Python number, which
-takes its dtype from the operation around it.
+In: an `ast` node, its parsed operands, and the variables and buffers in scope. Out: an `Expr`
+exactly as the text spells it: nothing folds, so printing reproduces the text. A bare Python number
+stays a number, and takes its dtype from the operation around it.
 
     T.max(Y[vi, vj] * 2, T.float32(0.0))
 """
@@ -43,7 +43,7 @@ _BY_SYMBOL = {row.symbol: row.name for row in SCALAR_OPERATORS.values() if row.s
 
 
 def dotted(node: ast.expr | None) -> str:
-    """A name or a chain of attributes as text; empty for anything else."""
+    """The text of a name or a chain of attributes; empty for any other node."""
     match node:
         case ast.Name(id=name):
             return name
@@ -53,12 +53,12 @@ def dotted(node: ast.expr | None) -> str:
 
 
 def is_call(node: ast.expr, name: str) -> bool:
-    """True for a call of the (dotted) `name`."""
+    """True if the node is a call of the (dotted) `name`."""
     return isinstance(node, ast.Call) and dotted(node.func) == name
 
 
 def literal_text(node: ast.expr) -> str | None:
-    """The value of a string literal, else `None`."""
+    """The value of a string literal, or `None` for any other node."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
@@ -87,8 +87,9 @@ def build_expr(
     buffers: Mapping[str, Buffer],
     error: Error,
 ) -> Part:
-    """One node over its operands; `error(node, message)` makes the report of what is not an
-    expression.
+    """Build one node from its operands.
+
+    `error(node, message)` builds the exception for a node that is not an expression.
     """
     match node:
         case ast.Constant(value=bool() as value):
@@ -100,8 +101,8 @@ def build_expr(
         case ast.Name(id=name):
             if name in variables:
                 return variables[name]
-            known = "is a buffer: index it" if name in buffers else "is not bound here"
-            raise error(node, f"{name} {known}")
+            reason = "is a buffer: index it" if name in buffers else "is not bound here"
+            raise error(node, f"{name} {reason}")
         case ast.Subscript(value=ast.Name(id=name)):
             if name not in buffers:
                 raise error(node, f"{name} is not a buffer")
@@ -121,7 +122,7 @@ def build_expr(
 
 
 def operation(node: ast.expr, name: str, parts: Sequence[Part], error: Error) -> Expr:
-    """A scalar operator. Bare numbers take the dtype of the last operand that has one."""
+    """Build a scalar operator. Bare numbers take the dtype of the last operand that has one."""
     row = SCALAR_OPERATORS[name]
     if len(parts) != row.arity:
         raise error(node, f"T.{name} takes {row.arity} operands, not {len(parts)}")
@@ -137,7 +138,7 @@ def operation(node: ast.expr, name: str, parts: Sequence[Part], error: Error) ->
 
 
 def typed_literal(node: ast.AST, value: float, dtype: DType, error: Error) -> Const:
-    """A number as a literal of `dtype`."""
+    """Convert a number to a literal of `dtype`."""
     if not dtype.is_float and int(value) != value:
         raise error(node, f"{value} is not a {dtype}")
     return Const(value, dtype)
@@ -151,8 +152,8 @@ def _call(node: ast.Call, name: str, parts: Sequence[Part], error: Error) -> Exp
     texts = [text for a in node.args if (text := literal_text(a)) is not None]
     match name, parts, texts:
         case (("cast" | "bitcast"), [value], [dtype]) if dtype in DType.__members__:
-            made = Cast if name == "cast" else Bitcast
-            return made(_as_expr(node, value, INDEX, error), DType(dtype))
+            conversion = Cast if name == "cast" else Bitcast
+            return conversion(_as_expr(node, value, INDEX, error), DType(dtype))
         case "ramp", [base, stride, int() as width], []:
             start = _as_expr(node, base, INDEX, error)
             return Ramp(start, _as_expr(node, stride, INDEX, error), width)

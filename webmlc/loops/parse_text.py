@@ -1,9 +1,9 @@
-"""Loop functions from Python text: the inverse of `print_text`, through Python's own `ast`.
+"""Parse loop functions from Python text: the inverse of `print_text`, through Python's `ast`.
 
-In: text as `print_function` writes it, or as a person would. Out: a `LoopFunction`. The text is
-never executed. A person may also leave out `T.Output` (the trailing parameters that the body writes
-are the outputs), reuse a name in a later nest (it gets a suffix), and write plain numbers where the
-other operand gives the dtype:
+In: text as `print_function` prints it, or as a person writes it. Out: a `LoopFunction`. The text is
+never executed. A person has three liberties. Without `T.Output`, the trailing parameters that the
+body writes are the outputs. A name that is reused in a later nest gets a suffix. A plain number
+takes the dtype of the other operand:
 
     @T.kernel
     def relu(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
@@ -59,11 +59,11 @@ _AXIS_KINDS: Mapping[str, AxisKind] = {"S": "spatial", "R": "reduce"}
 
 
 class LoopTextError(UserError):
-    """Text that is not a loop function: says the line, and points at the place."""
+    """The text is not a loop function. The message gives the line and points at the place."""
 
 
 def parse_function(text: str) -> LoopFunction:
-    """The loop function that `text` describes. Raises `LoopTextError` with the line and a caret."""
+    """Parse the loop function in `text`. Raises `LoopTextError` with the line and a caret."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -81,7 +81,7 @@ def _point(text: str, line: int, column: int, message: str) -> str:
 
 @dataclass(slots=True)
 class _Scope:
-    """What a suite sees: variables by their name in the text, and the extents of its loops."""
+    """The variables visible in a suite, by their name in the text, and the extents of its loops."""
 
     variables: dict[str, Var] = field(default_factory=dict)
     extents: dict[Var, Expr] = field(default_factory=dict)
@@ -91,15 +91,13 @@ class _Scope:
 
 
 class _Parser:
-    """One text being parsed. A class because every rule needs the buffers and the names taken so
-    far.
-    """
+    """The parser of one text. All its rules share the buffers and the names declared so far."""
 
     def __init__(self, text: str, tree: ast.Module) -> None:
         self.text = text
         self.tree = tree
         self.buffers: dict[str, Buffer] = {}
-        self.taken: set[str] = set()
+        self.names: set[str] = set()
         self.mentioned = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
     def error(self, node: ast.AST, message: str) -> LoopTextError:
@@ -127,8 +125,8 @@ class _Parser:
                 outputs += is_output
                 if outputs and not is_output:
                     raise self.error(argument, "inputs come before outputs")
-        allocations, rest = self.allocations(definition.body, scope)
-        body = self.suite(rest, scope)
+        allocations, statements = self.allocations(definition.body, scope)
+        body = self.suite(statements, scope)
         if not outputs:
             outputs = _trailing_writes(params, body)
         origin = self.origin(definition)
@@ -153,7 +151,7 @@ class _Parser:
     def allocations(
         self, statements: Sequence[ast.stmt], scope: _Scope
     ) -> tuple[tuple[Buffer, ...], Sequence[ast.stmt]]:
-        """The buffers allocated at the top of the function, and the statements after them."""
+        """Parse the allocations at the top of the function; return the statements after them."""
         buffers: list[Buffer] = []
         for index, statement in enumerate(statements):
             match statement:
@@ -181,7 +179,7 @@ class _Parser:
     # -- statements --------------------------------------------
 
     def suite(self, statements: Sequence[ast.stmt], scope: _Scope) -> Stmt:
-        """Statements in order. A `name = value` holds for the rest of the suite."""
+        """Parse statements in order. A `name = value` is visible until the end of the suite."""
         scope = scope.inner()
         parsed: list[Stmt] = []
         for index, statement in enumerate(statements):
@@ -267,8 +265,9 @@ class _Parser:
         return body
 
     def block(self, call: ast.Call, statements: Sequence[ast.stmt], scope: _Scope) -> Block:
-        """A block: axes first (seen by init and body only), then where, intrinsic and init, then
-        the body.
+        """Parse a block: the axes, then `where`, `intrinsic` and `init`, then the body.
+
+        Only the init and the body see the axes.
         """
         if len(call.args) != 1:
             raise self.error(call, 'expected T.block("name")')
@@ -313,7 +312,7 @@ class _Parser:
     def axes(
         self, target: ast.expr, call: ast.Call, outer: _Scope, inner: _Scope
     ) -> list[tuple[Axis, Expr]]:
-        """`vi = T.axis.spatial(extent, binding)`, or `vi, vk = T.axis.remap("SR", [i, k])`."""
+        """Parse `vi = T.axis.spatial(extent, binding)` or `vi, vk = T.axis.remap("SR", [i, k])`."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         kind = dotted(call.func).removeprefix("T.axis.")
         pairs: list[tuple[AxisKind, Expr, Expr]] = []
@@ -346,13 +345,13 @@ class _Parser:
     # -- names and expressions ---------------------------------
 
     def declare(self, node: ast.AST, name: str, dtype: DType, scope: _Scope) -> Var:
-        """A new variable. A name used before, in a nest that has ended, gets a suffix."""
+        """Declare a new variable. A name that an earlier nest used gets a suffix."""
         if not name.isidentifier():
             raise self.error(node, f"{name} is not a name")
         if name in scope.variables:
             raise self.error(node, f"{name} is bound already")
         unique, count = name, 0
-        while unique in self.taken or (count and unique in self.mentioned):
+        while unique in self.names or (count and unique in self.mentioned):
             count += 1
             unique = f"{name}_{count}"
         self.claim(node, unique)
@@ -360,9 +359,9 @@ class _Parser:
         return scope.variables[name]
 
     def claim(self, node: ast.AST, name: str) -> None:
-        if name in self.taken:
+        if name in self.names:
             raise self.error(node, f"{name} is bound already")
-        self.taken.add(name)
+        self.names.add(name)
 
     def string(self, node: ast.expr) -> str:
         text = literal_text(node)
@@ -377,8 +376,9 @@ class _Parser:
         return DType(name)
 
     def expr(self, root: ast.expr, scope: _Scope, like: DType = INDEX) -> Expr:
-        """An expression; an explicit stack, so depth does not matter. A bare number takes dtype
-        `like`.
+        """Parse an expression of any depth, with an explicit stack.
+
+        A bare number takes the dtype `like`.
         """
         done: dict[ast.expr, Expr | float] = {}
         stack: list[tuple[ast.expr, bool]] = [(root, False)]
@@ -398,7 +398,7 @@ class _Parser:
 
 
 def _trailing_writes(params: Sequence[Buffer], body: Stmt) -> int:
-    """How many of the last parameters the body writes."""
+    """The number of trailing parameters that the body writes."""
     written = {store.buffer for store in stores(body)}
     count = 0
     while count < len(params) and params[len(params) - 1 - count] in written:

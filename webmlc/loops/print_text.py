@@ -1,6 +1,6 @@
-"""Loop functions as Python text, and errors drawn into that text.
+"""Print loop functions as Python text, and draw errors into that text.
 
-In: a `LoopFunction`. Out: its text, which `parse_text` reads back to an equal function.
+In: a `LoopFunction`. Out: its text, which `parse_text` parses to an equal function.
 
     >>> print(print_function(relu))
     @T.kernel
@@ -10,9 +10,9 @@ In: a `LoopFunction`. Out: its text, which `parse_text` reads back to an equal f
                 vi, vj = T.axis.remap("SS", [i, j])
                 B[vi, vj] = T.max(A[vi, vj], T.float32(0.0))
 
-Serial loops that do not depend on each other share one `T.grid`; axes that are just loops share one
-`T.axis.remap`. A let holds for the rest of its suite (`v = value`), or for its own (`with T.let(v,
-value):`) where statements follow it.
+Serial loops whose extents do not depend on each other share one `T.grid`. Axes that are bound to
+plain loop variables share one `T.axis.remap`. A let prints as `v = value` if it extends to the end
+of its suite. If other statements follow, it prints as `with T.let(v, value):`.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ from webmlc.loops.ir import (
 )
 
 _WIDTH = 100
-_CONTEXT = 3  # lines shown around a drawn culprit
-_SHORT = 24  # lines of a text that is shown whole
+"""Print a function's head on one line if it has at most this many characters."""
+_CONTEXT = 3
+"""The number of lines shown on each side of the culprit. Chosen by hand."""
+_SHORT = 24
+"""Show a text of at most this many lines completely. Chosen by hand."""
 
 Culprit = Stmt | Buffer | Var
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of text and the parts of the function that it shows the head of."""
+    """One line of text, and the parts of the function whose head it shows."""
 
     indent: int
     text: str
@@ -56,17 +59,17 @@ class Line:
 
 
 def print_function(function: LoopFunction) -> str:
-    """The Python text of `function`, without a newline at the end."""
+    """Print `function` as Python text, without a newline at the end."""
     return "\n".join(map(str, print_lines(function)))
 
 
 def print_statement(stmt: Stmt) -> str:
-    """The Python text of one statement, for messages."""
+    """Print one statement as Python text, for messages."""
     return "\n".join(map(str, _suite(stmt, 0, {})))
 
 
 def print_lines(function: LoopFunction) -> list[Line]:
-    """The text of `function`, line by line."""
+    """Print `function` line by line."""
     return [
         *_header(function),
         *(
@@ -78,10 +81,10 @@ def print_lines(function: LoopFunction) -> list[Line]:
 
 
 def draw(function: LoopFunction, culprit: Culprit | None, part: str = "") -> str:
-    """The text of `function` around `culprit` (found by identity, else by equality), underlined.
+    """Print `function` around `culprit`, and underline the culprit.
 
-    Only `part` of its line is underlined, where the line contains it. Lines far from the culprit
-    that do not enclose it are left out.
+    The culprit is located by identity, else by equality. If its line contains `part`, only that
+    part is underlined. Distant lines that do not enclose the culprit are omitted.
     """
     lines = print_lines(function)
     at = _find(lines, culprit)
@@ -110,7 +113,7 @@ def _find(lines: Sequence[Line], culprit: Culprit | None) -> int | None:
 
 
 def _around(lines: Sequence[Line], at: int) -> list[int]:
-    """Lines near `at`, and the heads of all suites around it; a short text whole."""
+    """The lines near `at`, and the heads of all suites around it; all lines of a short text."""
     if len(lines) <= _SHORT:
         return list(range(len(lines)))
     keep = set(range(max(0, at - _CONTEXT), min(len(lines), at + _CONTEXT + 1)))
@@ -124,8 +127,8 @@ def _around(lines: Sequence[Line], at: int) -> list[int]:
 
 
 def _underline(line: str, part: str) -> str:
-    found = re.search(rf"(?<!\w){re.escape(part)}(?!\w)", line) if part else None
-    start, end = found.span() if found else (len(line) - len(line.lstrip()), len(line))
+    match = re.search(rf"(?<!\w){re.escape(part)}(?!\w)", line) if part else None
+    start, end = match.span() if match else (len(line) - len(line.lstrip()), len(line))
     return " " * start + "^" * (end - start)
 
 
@@ -168,8 +171,9 @@ Extents = Mapping[Var, Expr]
 
 
 def _suite(stmt: Stmt, indent: int, extents: Extents) -> list[Line]:
-    """The statements of a suite; `extents` are those of the loops around it. A let that ends it is
-    flat.
+    """Print the statements of a suite. `extents` are those of the loops around it.
+
+    The body of a let that ends the suite is not indented.
     """
     lines: list[Line] = []
     statements = list(stmt.statements) if isinstance(stmt, Seq) else [stmt]
@@ -208,7 +212,7 @@ def _statement(stmt: Stmt, indent: int, extents: Extents) -> list[Line]:
 
 
 def _loops(loop: For, indent: int, extents: Extents) -> list[Line]:
-    """A loop, or a grid of serial loops whose extents do not depend on each other."""
+    """Print a loop, or a grid of serial loops whose extents do not depend on each other."""
     group, body = [loop], loop.body
     if _is_serial(loop):
         bound = {loop.var}

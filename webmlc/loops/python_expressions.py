@@ -1,8 +1,8 @@
-"""Expressions as Python over numpy: the part of `to_python` that prints values.
+"""Print expressions as Python over numpy, for the statements that `to_python` prints.
 
-In: an expression, and the `Value` of each variable in scope. Out: a `Value`: its Python text, its
-vector width, and for int32 scalars the interval it lies in, which decides where an index is checked
-and where arithmetic wraps.
+In: an expression, and the `Value` of each variable in scope. Out: a `Value`, which holds the Python
+text and the vector width. For int32 scalars it also holds an interval, which decides whether an
+index is checked and whether arithmetic wraps.
 
     A[i + 1] * 2.0    →    (b_A[at((v_i + (1)), 8, 'A, axis 0')] * float32(2.0))
 """
@@ -22,8 +22,16 @@ from webmlc.loops.ir import Load
 
 INT32 = Interval(-(2**31), 2**31 - 1)
 
-_MAX_DEPTH = 25  # of parentheses in one Python expression
-_MAX_LENGTH = 600  # of one Python expression, so that shared sub-expressions do not multiply
+_MAX_DEPTH = 25
+"""Store an expression in a temporary if its parentheses nest deeper than this.
+
+Chosen by hand, below the limits of CPython's parser.
+"""
+_MAX_LENGTH = 600
+"""Store an expression in a temporary if its text has more characters than this.
+
+Otherwise, the text of shared sub-expressions would be repeated. Chosen by hand.
+"""
 
 _PYTHON_INT = {
     "abs": "abs({0})",
@@ -42,8 +50,9 @@ _BOOL_SCALAR = {"bit_not": "(not {0})", "min": "({0} & {1})", "max": "({0} | {1}
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Python text of an expression: vector width, nesting depth, and (for int32 scalars) the
-    interval it lies in.
+    """The Python text of an expression, with its vector width and nesting depth.
+
+    `interval` contains the value of an int32 scalar.
     """
 
     text: str
@@ -54,8 +63,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """Where an expression is evaluated: under a vector condition (`masked`), or only sometimes (not
-    `hoistable`).
+    """The context in which an expression is evaluated.
+
+    `masked`: under a vector condition. `hoistable`: evaluated unconditionally, so that a statement
+    before it may compute it.
     """
 
     masked: bool = False
@@ -63,9 +74,7 @@ class _Context:
 
 
 class ExpressionPrinter:
-    """Prints expressions of one kernel; temporaries go to `lines`. A class because every rule needs
-    the variables in scope.
-    """
+    """The printer of one kernel's expressions. Temporaries become statements in `lines`."""
 
     def __init__(self, name: str, symbols: Mapping[Var, int]) -> None:
         self.name = name
@@ -79,24 +88,25 @@ class ExpressionPrinter:
         self.counter = 0
 
     def emit(self, line: str) -> None:
-        """One line at the present indentation."""
+        """Append one line at the current indentation."""
         self.lines.append("    " * self.indent + line)
 
     def fresh(self) -> str:
-        """A new name."""
+        """Create a new name."""
         self.counter += 1
         return f"t{self.counter}"
 
     def size(self, extent: Expr) -> int:
-        """The value of a buffer dimension; symbols are known."""
+        """The value of a buffer dimension, for the given symbols."""
         interval = bounds(extent, self.symbols)
         if not interval.is_point:
             raise InternalError(f"interp: kernel {self.name}: dimension {extent} is not fixed")
         return int(interval.low)
 
     def expr(self, root: Expr) -> Value:
-        """The text of an expression; an explicit stack. Sub-expressions that grow too large become
-        temporaries.
+        """Print an expression of any depth, with an explicit stack.
+
+        Sub-expressions that become too large are stored in temporaries.
         """
         done: dict[tuple[Expr, _Context], Value] = {}
         stack: list[tuple[Expr, _Context, bool]] = [(root, _Context(), False)]
@@ -155,8 +165,9 @@ class ExpressionPrinter:
         raise InternalError(f"interp: no meaning for {type(node).__name__}")
 
     def element(self, load: Load, indices: list[Value]) -> str | None:
-        """`b_A[i, j]` with bounds checks where needed; `None` where the indices are not a plain
-        element or slice.
+        """Print `b_A[i, j]` with the necessary bounds checks.
+
+        The result is `None` if the indices are not a plain element or slice.
         """
         name, parts = load.buffer.name, []
         if len(indices) != len(load.buffer.shape):
@@ -212,8 +223,9 @@ class ExpressionPrinter:
         return Value(_generic(node.op, texts))
 
     def integer(self, node: Call, parts: list[Value]) -> Value:
-        """An int32 scalar operation on Python integers: wraps unless the interval shows that it
-        cannot overflow.
+        """Print an int32 scalar operation on Python integers.
+
+        The result wraps, unless its interval proves that it cannot overflow.
         """
         texts = [p.text for p in parts]
         if node.op in _PYTHON_INT:
@@ -232,7 +244,7 @@ class ExpressionPrinter:
         return Value(f"wrap({text})")
 
     def select(self, node: Call, parts: list[Value], context: _Context) -> Value:
-        """Only the chosen side is evaluated; of vectors, only the chosen lanes load."""
+        """Print a select that evaluates only the chosen side; chosen lanes only, for vectors."""
         condition, then, otherwise = parts
         lanes = max(p.lanes for p in parts)
         interval = Interval(

@@ -1,10 +1,10 @@
-"""A loop function as Python source over numpy arrays: what `loops.interp` executes.
+"""Print a loop function as Python source over numpy arrays, for `loops.interp` to execute.
 
 In: a `LoopFunction` and the value of each symbol. Out: the source of `kernel(buffers, ids)`, which
-reads and writes the arrays in `buffers` by name. Symbols are literals in it, so intervals decide at
-compile time which indices need a bounds check and which int32 results need wrapping. An index or
-int32 scalar is a Python `int`, a bool a truth value, any other scalar a numpy scalar of its dtype,
-a vector a numpy array.
+reads and writes the arrays in `buffers` by name. Symbols are literals in the source. Intervals
+therefore decide at compile time which indices need a bounds check and which int32 results must
+wrap. An index or int32 scalar is a Python `int`, and a bool is a Python `bool`. Any other scalar is
+a numpy scalar of its dtype. A vector is a numpy array.
 
     for i in T.grid(8): B[i] = T.exp(A[i])    →    for v_i in range(8): b_B[v_i] = op_exp(b_A[v_i])
 """
@@ -32,15 +32,18 @@ from webmlc.loops.ir import (
 )
 from webmlc.loops.python_expressions import ExpressionPrinter, Value
 
-_MAX_NESTED_LOOPS = 15  # CPython compiles at most 20 statically nested loops
+_MAX_NESTED_LOOPS = 15
+"""Put a loop into a separate function at this nesting depth.
+
+CPython compiles at most 20 statically nested blocks; the margin of 5 is for conditions.
+"""
 
 
 def is_lockstep(function: LoopFunction) -> bool:
-    """True where the threads of a workgroup run together: lowered kernels with thread loops, or any
-    with a barrier.
+    """True if the threads of a workgroup run in lock-step.
 
-    Before lowering, a `thread_binding` loop is still a loop: schedules are judged by what their
-    loop nests mean.
+    They do in a kernel with a barrier, and in a lowered kernel with thread loops. Before lowering,
+    a `thread_binding` loop runs as an ordinary loop, which is its meaning in a schedule.
     """
     kinds = [s for s in walk_statements(function.body) if isinstance(s, For | Barrier | Block)]
     if any(isinstance(s, Barrier) for s in kinds):
@@ -50,8 +53,9 @@ def is_lockstep(function: LoopFunction) -> bool:
 
 
 def launch_extents(function: LoopFunction, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """Extents of the launch along `THREAD_AXES`: the largest loop bound to each axis, 1 where there
-    is none.
+    """The extents of the launch along `THREAD_AXES`.
+
+    Each is the extent of the largest loop bound to the axis, or 1 if there is none.
     """
     ranges = {v: Interval(symbols[v.name], symbols[v.name]) for v in function.symbols}
     extents = dict.fromkeys(THREAD_AXES, 1)
@@ -68,14 +72,15 @@ def launch_extents(function: LoopFunction, symbols: Mapping[str, int]) -> tuple[
 
 
 def print_python(function: LoopFunction, symbols: Mapping[str, int]) -> str:
-    """Python source that defines `kernel(buffers, ids)`; raises `InternalError` for what has no
-    meaning.
+    """Print Python source that defines `kernel(buffers, ids)`.
+
+    Raises `InternalError` for IR that has no meaning.
     """
     return _Printer(function, symbols).source()
 
 
 class _Printer(ExpressionPrinter):
-    """Prints the statements of one function."""
+    """The printer of one function's statements."""
 
     def __init__(self, function: LoopFunction, symbols: Mapping[str, int]) -> None:
         super().__init__(function.name, {v: symbols[v.name] for v in function.symbols})
@@ -151,8 +156,9 @@ class _Printer(ExpressionPrinter):
         self.nested -= 1
 
     def inner_function(self, loop: For, name: str, extent: str) -> None:
-        """The loop in a function of its own: it sees every variable around it, and nesting starts
-        again at zero.
+        """Print a loop as a nested function, where the nesting depth starts again at zero.
+
+        The function sees all variables around it.
         """
         inner, outer_nested, self.nested = self.fresh(), self.nested, 0
         with self.nest(f"def {inner}():"):
@@ -164,8 +170,10 @@ class _Printer(ExpressionPrinter):
         self.nested = outer_nested
 
     def block(self, block: Block) -> None:
-        """Bind the axes (each must stay in its domain), test the predicate, run init where all
-        reduce axes are zero.
+        """Print a block.
+
+        It tests the predicate, binds the axes (each must stay in its domain), and runs the init if
+        all reduce axes are zero.
         """
         bound = [self.expr(b) for b in block.bindings]
         guarded = block.predicate is not None

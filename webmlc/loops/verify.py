@@ -1,7 +1,7 @@
-"""The invariants of the loop IR, checked; every pass takes and returns functions that hold them.
+"""Check the invariants of the loop IR. Every pass takes and returns functions that fulfil them.
 
-In: a `LoopFunction`. Out: nothing, or an `InternalError` that shows the function's text with the
-culprit underlined:
+In: a `LoopFunction`. Out: nothing, or an `InternalError` that shows the text of the function with
+the culprit underlined:
 
     verify: kernel relu: vk is not bound here
         @T.kernel
@@ -12,9 +12,13 @@ culprit underlined:
                     B[vi] = T.max(A[vk], T.float32(0.0))
                                     ^^
 
-Checked: names (identifiers, unique), scopes (a block's body sees only its axes, symbols, and what
-it binds itself), ranks, dtypes and vector widths, that inputs are not written, and that no loop
-runs in parallel over a reduction.
+The invariants:
+
+- Names are identifiers, and unique.
+- A block's body sees only its axes, the symbols, and the variables that it binds itself.
+- Ranks, dtypes and vector widths agree.
+- Inputs are not written.
+- No loop runs in parallel over a reduction.
 """
 
 from __future__ import annotations
@@ -50,14 +54,12 @@ Scope = frozenset[Var]
 
 
 def verify(function: LoopFunction) -> None:
-    """Raise `InternalError` unless `function` holds every invariant of the loop IR."""
+    """Raise `InternalError` unless `function` fulfils every invariant of the loop IR."""
     _Verifier(function).verify()
 
 
 class _Verifier:
-    """One function being checked. A class because every rule needs the names and buffers declared
-    so far.
-    """
+    """The verifier of one function. All its rules share the names and buffers declared so far."""
 
     def __init__(self, function: LoopFunction) -> None:
         self.function = function
@@ -66,7 +68,7 @@ class _Verifier:
         self.buffers: dict[str, Buffer] = {}
         inputs = function.params[: len(function.params) - function.outputs]
         self.inputs = {buffer.name for buffer in inputs}
-        self.side_by_side: set[Var] = set()  # variables of loops that do not run in order
+        self.unordered: set[Var] = set()  # variables of loops that do not run in order
 
     def fail(self, culprit: Culprit | None, message: str, part: str = "") -> NoReturn:
         drawn = draw(self.function, culprit, part)
@@ -140,7 +142,7 @@ class _Verifier:
         if (loop.kind == "thread_binding") != (loop.thread in THREAD_AXES):
             self.fail(loop, f"a {loop.kind} loop on thread axis {loop.thread}")
         if loop.kind in ("parallel", "vectorized", "thread_binding"):
-            self.side_by_side.add(loop.var)
+            self.unordered.add(loop.var)
         self.statement(loop.body, scope | {loop.var})
 
     def store(self, store: Store, scope: Scope) -> None:
@@ -168,7 +170,7 @@ class _Verifier:
         for axis, binding in zip(block.axes, block.bindings, strict=True):
             self.index(axis.extent, scope, axis.var)
             self.index(binding, scope, axis.var)
-            if axis.kind == "reduce" and (shared := variables(binding) & self.side_by_side):
+            if axis.kind == "reduce" and (shared := variables(binding) & self.unordered):
                 names = ", ".join(sorted(v.name for v in shared))
                 self.fail(
                     axis.var, f"{names} does not run in order, and {axis.var.name} reduces", names

@@ -1,8 +1,8 @@
 """Refuse a program whose run does not fit into 32-bit memory.
 
 In: the bytes that a run needs, and the program's buffers. Out: nothing, or a `UserError` that names
-the largest buffer, its size and its ONNX nodes. (Shape inference refuses a single value that is too
-large; the hosts refuse sizes that only a run knows.)
+the largest buffer, its size and its ONNX nodes. Shape inference refuses a single value that is too
+large, and the hosts refuse sizes that are known only at run time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from webmlc.package.manifest import Buffer, Step
 
 
 def check_total(total: int, buffers: Iterable[Buffer], steps: Iterable[Step]) -> None:
-    """Raise `UserError` where a run needs `total` bytes, and memory cannot hold them."""
+    """Raise `UserError` if a run needs `total` bytes and memory cannot hold them."""
     if total <= ADDRESSABLE_BYTES:
         return
     largest = max(buffers, key=_bytes, default=None)
@@ -28,7 +28,7 @@ def check_total(total: int, buffers: Iterable[Buffer], steps: Iterable[Step]) ->
 
 
 def _bytes(buffer: Buffer) -> int:
-    """The bytes of a buffer; 0 where they depend on a symbol."""
+    """The bytes of a buffer, or 0 if they depend on a symbol."""
     return as_int(buffer.bytes) or 0
 
 

@@ -1,8 +1,8 @@
 """The manifest: the only contract between the compiler and the runtimes.
 
-In: what a model is made of (signature, symbols, programs) as records. Out: `manifest.json`
-(`to_json`), and the records back from it (`from_json`). `runtime_js/manifest.js` reads the same
-file.
+The records describe a model: its signature, symbols and programs. `to_json` converts them to
+`manifest.json`, and `from_json` converts that file to records. `runtime_js/manifest.js` reads the
+same file.
 
     >>> from webmlc.core.expr import Var
     >>> to_size(Var("n") * 2 + 1)
@@ -25,8 +25,11 @@ from webmlc.core.sizes import SIZE_OPERATORS, is_size_operator
 from webmlc.graph.ir import Check, Requirement
 
 FORMAT = "webmlc"
+"""The value of the manifest's key `format`, which marks a folder as a package of webmlc."""
 VERSION = 5
+"""The version of the package format. It increases with every incompatible change."""
 MANIFEST = "manifest.json"
+"""The name of the manifest file in a package."""
 
 BufferKind = Literal["input", "constant", "derived", "scratch"]
 Size = int | str | list[Any]
@@ -35,7 +38,7 @@ Size = int | str | list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbolic dimension, bound at run time from one axis of one input."""
+    """A symbolic dimension, which a run binds from one axis of one input."""
 
     name: str
     input: str
@@ -44,9 +47,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A graph input or output: its public name and type, and the buffer of each program that holds
-    it.
-    """
+    """An input or output of the model: its public name, its type, and the buffer that holds it."""
 
     name: str
     dtype: DType
@@ -56,8 +57,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer of a program. `tensor` is a constant's name in the weights; `bytes` its exact size.
-    `derived` buffers hold what is made of constants, once, at load.
+    """A buffer of a program.
+
+    `tensor` is the name of a constant in the weights, and `bytes` the exact size. A buffer of kind
+    `derived` holds values that are computed from constants once, at load.
     """
 
     name: str
@@ -68,17 +71,17 @@ class Buffer:
 
     @property
     def is_resident(self) -> bool:
-        """True where it holds the same bytes in every run."""
+        """True if the buffer holds the same bytes in every run."""
         return self.kind in ("constant", "derived")
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The symbols that its size depends on."""
+        """The symbols on which the size depends."""
         return frozenset(v.name for d in self.shape for v in variables(d))
 
     @property
     def bytes(self) -> Expr:
-        """Size in bytes, perhaps symbolic."""
+        """The size in bytes, which may be symbolic."""
         size: Expr = const(self.dtype.bytes)
         for dimension in self.shape:
             size = dimension * size
@@ -87,12 +90,14 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What a step that calls no kernel does instead; its argument, where it has one, is a boolean.
+    """The action of a control step, which calls no kernel. Its optional argument is a boolean.
 
-    `if`: goes on at step `target` unless the argument is true. `else`: goes on at `target`.
-    `loop`: `symbol` is 0. `next`: `symbol` is one more. A `loop` goes on at `target`, past its
-    `next`, unless another iteration follows: `symbol` is below `trips`, and the argument is true;
-    a `next` goes back to `target`, past its `loop`, if one follows.
+    - `if`: jump to step `target` unless the argument is true.
+    - `else`: jump to `target`.
+    - `loop`: set `symbol` to 0. Jump to `target`, past the `next`, unless an iteration follows.
+    - `next`: increment `symbol`. Jump back to `target`, past the `loop`, if an iteration follows.
+
+    An iteration follows if `symbol` is below `trips` and the argument, if there is one, is true.
     """
 
     kind: Literal["if", "else", "loop", "next"]
@@ -103,13 +108,15 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel call: buffers in the kernel's parameter order (the last `outputs` are written),
-    then symbols (of a webgpu step: a wasm module has its steps' own). With `control`, no kernel but
-    what decides which step is next.
+    """One kernel call, or with `control` a step that decides which step is next.
 
-    `workgroups` is the dispatch of a webgpu step; `origin` the ONNX nodes it computes; `reason`
-    why a step of a webgpu program runs on the CPU; `displacements` the bytes from a buffer's start
-    to each argument of a wasm step, () where all are 0 (its module adds them: no file holds them).
+    - `arguments`: buffers in the order of the kernel's parameters. The last `outputs` are written.
+    - `symbols`: the symbols of a webgpu step. A wasm module contains those of its steps.
+    - `workgroups`: the dispatch of a webgpu step.
+    - `origin`: the ONNX nodes that the step computes.
+    - `reason`: why a step of a webgpu program runs on the CPU.
+    - `displacements`: the bytes from a buffer's start to each argument of a wasm step, or () if
+      all are 0. The module adds them, so the manifest does not hold them.
     """
 
     device: Device
@@ -125,14 +132,16 @@ class Step:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The buffers this step writes."""
+        """The buffers that this step writes."""
         return self.arguments[len(self.arguments) - self.outputs :]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive steps `first..last-1` on one device. `module_first..module_last-1` are the wasm
-    module's own numbers. A run that is done `once` belongs to loading: it makes derived buffers.
+    """Consecutive steps `first..last-1` on one device.
+
+    The wasm module numbers them `module_first..module_last-1`. A run with `once` is executed at
+    load, where it computes derived buffers.
     """
 
     device: Device
@@ -145,11 +154,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Symbols that only a run knows: `symbols[i]` is element `elements[i]` of `buffer`, which holds
-    integers that earlier steps (or the caller) wrote.
+    """Symbols known only at run time: `symbols[i]` is element `elements[i]` of `buffer`.
 
-    The host reads it, and then plans memory for the buffers whose sizes it now knows. `origin` are
-    the ONNX nodes that need the symbols.
+    Earlier steps, or the caller, wrote the integers in `buffer`. The host reads them, then plans
+    memory for the buffers whose sizes are now known. `origin` names the ONNX nodes that need the
+    symbols.
     """
 
     buffer: str
@@ -159,15 +168,16 @@ class Bind:
 
 
 Segment = Run | Bind
-"""What a host does next. JSON tells the kinds apart by a key of their own: `device`, `bind`."""
+"""The unit of a host's execution. In JSON, the key `device` marks a `Run`, and `bind` a `Bind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a run takes, exactly, in bytes; the hosts assert it. `None` where it depends on symbols.
+    """The exact resources of a run, in bytes, which the hosts assert.
 
-    `arena` is the activations' memory per device; `memory` the whole WebAssembly memory with one
-    thread; `largest_binding` the largest buffer a GPU binds.
+    A resource that depends on symbols is `None`. `arena` is the memory of the activations per
+    device, `memory` the whole WebAssembly memory with one thread, and `largest_binding` the largest
+    buffer that a GPU binds.
     """
 
     weights: int
@@ -180,7 +190,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How one target runs the model: buffers, steps, and the files that hold their code.
+    """The program that runs the model on one target: buffers, steps and code files.
 
     The segments cover the steps in order.
     """
@@ -194,12 +204,12 @@ class Program:
 
     @property
     def loops(self) -> tuple[Control, ...]:
-        """The loops, in order: each has a symbol that its steps count up."""
+        """The loops, in order. The symbol of each counts its iterations."""
         controls = [step.control for step in self.steps if step.control is not None]
         return tuple(control for control in controls if control.kind == "loop")
 
     def buffer(self, name: str) -> Buffer:
-        """The buffer of this name; raises `KeyError` where there is none."""
+        """The buffer of this name. There must be one."""
         return next(b for b in self.buffers if b.name == name)
 
     @property
@@ -209,13 +219,13 @@ class Program:
 
     @property
     def bound(self) -> tuple[str, ...]:
-        """The symbols that segments bind, in order: their slots follow those of the inputs'."""
+        """The symbols that segments bind, in order. Their slots follow those of the inputs."""
         return tuple(name for s in self.segments if isinstance(s, Bind) for name in s.symbols)
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Size and hash of one file."""
+    """The size and hash of one file."""
 
     bytes: int
     sha256: str
@@ -223,8 +233,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """One safetensors file: where each tensor's bytes are (`[begin, end)` from the file's start),
-    and hashes of its consecutive chunks, so that a stream is verified while it arrives."""
+    """One safetensors file.
+
+    `tensors` gives the bytes `[begin, end)` of each tensor, from the start of the file. `chunks`
+    are the hashes of consecutive chunks, with which a host verifies a stream while it arrives.
+    """
 
     path: str
     bytes: int
@@ -236,11 +249,11 @@ class WeightFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything a host needs to know about a package.
+    """All information about a package that a host needs.
 
-    `sequences` says which outputs together are an output of the model that is a sequence; None
-    where that is an optional, and empty. `requirements` are what a run's symbols must fulfil;
-    `checks` are buffers that count indices out of range.
+    `sequences` maps each output of the model that is a sequence to the outputs that are its
+    elements. `None` stands for an empty optional. `requirements` are conditions on the symbols of a
+    run. `checks` are buffers that count indices out of range.
     """
 
     name: str
@@ -257,12 +270,12 @@ class Manifest:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The buffers that hosts read after a run: those of outputs and of checks."""
+        """The buffers that hosts read after a run: those of the outputs and of the checks."""
         return (*(o.buffer for o in self.outputs), *(check.value for check in self.checks))
 
 
 def to_size(expr: Expr) -> Size:
-    """A dimension as JSON. Raises `InternalError` on an operator that sizes may not use."""
+    """Convert a dimension to JSON. Raises `InternalError` if sizes may not use its operator."""
     match expr:
         case Const(value=value):
             return int(value)
@@ -276,8 +289,9 @@ def to_size(expr: Expr) -> Size:
 
 
 def from_size(size: Any, named: Mapping[str, Any] | None = None) -> Expr:
-    """The expression of a JSON size, which may be the name of one. Raises `PackageError` where it
-    is malformed.
+    """Convert a JSON size, or the name of a size in `named`, to an expression.
+
+    Raises `PackageError` if the size is malformed.
     """
     if named and isinstance(size, str):
         size = named.get(size, size)
@@ -294,5 +308,5 @@ def from_size(size: Any, named: Mapping[str, Any] | None = None) -> Expr:
 
 
 def is_static(program: Program) -> bool:
-    """True where no buffer's size depends on a symbol."""
+    """True if no buffer's size depends on a symbol."""
     return all(as_int(d) is not None for b in program.buffers for d in b.shape)

@@ -1,13 +1,18 @@
-"""Manifest records to JSON and back.
+"""Convert manifest records to JSON and back.
 
-In: a `Manifest`. Out: the text of `manifest.json`: one buffer, step or file a line, keys in a fixed
-order, so that equal manifests are equal bytes. What can be derived is left out
-(`runtime_js/manifest.js` fills it in): where a tensor begins, for after the first, at a weights
-file's `start`, each is at the next multiple of 256 bytes; a buffer's kind where it is `constant`
-and the weights hold its name, or `scratch` and they do not; its tensor where it is its name; a
-step's device where it is the program's, its outputs where it has one, its origin where it has none.
-A step's arguments are the positions of its buffers, and a program's `sizes` are the symbolic ones
-that several of its dimensions are. Reading checks every field and names the culprit:
+In: a `Manifest`. Out: the text of `manifest.json`, with one buffer, step or file per line. The keys
+have a fixed order, so that equal manifests are equal bytes. Fields that can be derived are omitted,
+and `runtime_js/manifest.js` restores them:
+
+- where a tensor begins: the first one at the `start` of its weights file, each other one at the
+  next multiple of 256 bytes;
+- the kind of a buffer: `constant` if the weights hold its name, else `scratch`;
+- the tensor of a buffer, if it equals the buffer's name; its dtype, if it is float32;
+- the device of a step, if it is that of the program; its outputs, if there is one; its origin, if
+  it has none.
+
+The arguments of a step are the positions of its buffers. The `sizes` of a program name the symbolic
+sizes of several dimensions. Reading checks every field and names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
 """
@@ -49,11 +54,12 @@ from webmlc.package.memory_plan import align
 from webmlc.package.weights import ALIGNMENT
 
 T = TypeVar("T")
-LINE = 160  # containers whose text is no longer than this stay on one line
+LINE = 160
+"""Keep a container on one line if its text has at most this many characters. Chosen by hand."""
 
 
 def to_json(manifest: Manifest) -> str:
-    """The text of `manifest.json`."""
+    """Convert a manifest to the text of `manifest.json`."""
     data = {
         "format": FORMAT,
         "version": VERSION,
@@ -84,7 +90,7 @@ def to_json(manifest: Manifest) -> str:
 
 
 def _text(value: Any) -> str:
-    """Compact JSON, broken into lines where it is long."""
+    """Print compact JSON, and break long containers into lines."""
     compact = json.dumps(value, separators=(",", ":"))
     if len(compact) <= LINE:
         return compact
@@ -126,14 +132,14 @@ def _tensors(weights: Sequence[WeightFile]) -> frozenset[str]:
     return frozenset(name for file in weights for name in file.tensors)
 
 
-def _program(own: Device, program: Program, tensors: AbstractSet[str]) -> dict[str, Any]:
+def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dict[str, Any]:
     resources = program.resources
-    positions = {buffer.name: place for place, buffer in enumerate(program.buffers)}
+    positions = {buffer.name: position for position, buffer in enumerate(program.buffers)}
     names = _name_sizes(program.buffers)
     data: dict[str, Any] = {
         **({"sizes": {name: to_size(size) for size, name in names.items()}} if names else {}),
         "buffers": [_buffer(b, names, tensors) for b in program.buffers],
-        "steps": [_step(own, s, positions) for s in program.steps],
+        "steps": [_step(device, s, positions) for s in program.steps],
         "segments": [_segment(s) for s in program.segments],
         "resources": {
             "weights": resources.weights,
@@ -152,9 +158,9 @@ def _program(own: Device, program: Program, tensors: AbstractSet[str]) -> dict[s
 
 
 def _name_sizes(buffers: Sequence[Buffer]) -> dict[Expr, str]:
-    """Names, which no symbol has, for the symbolic sizes that several dimensions are."""
-    found = Counter(d for b in buffers for d in b.shape if not isinstance(d, Const))
-    return {size: f"#{i}" for i, size in enumerate(d for d, count in found.items() if count > 1)}
+    """Name the symbolic sizes that several dimensions share. No symbol has such a name."""
+    counts = Counter(d for b in buffers for d in b.shape if not isinstance(d, Const))
+    return {size: f"#{i}" for i, size in enumerate(d for d, count in counts.items() if count > 1)}
 
 
 def _usual_kind(name: str, tensors: AbstractSet[str]) -> BufferKind:
@@ -173,8 +179,8 @@ def _buffer(buffer: Buffer, sizes: Mapping[Expr, str], tensors: AbstractSet[str]
     return data
 
 
-def _step(own: Device, step: Step, positions: Mapping[str, int]) -> dict[str, Any]:
-    data: dict[str, Any] = {} if step.device == own else {"device": step.device}
+def _step(program_device: Device, step: Step, positions: Mapping[str, int]) -> dict[str, Any]:
+    data: dict[str, Any] = {} if step.device == program_device else {"device": step.device}
     data |= {"kernel": step.kernel, "arguments": [positions[a] for a in step.arguments]}
     if step.outputs != 1:
         data["outputs"] = step.outputs
@@ -200,8 +206,8 @@ def _segment(segment: Segment) -> dict[str, Any]:
     match segment:
         case Run("wasm", first, last, module_first, module_last, once):
             module = {"module_first": module_first, "module_last": module_last}
-            early = {"once": True} if once else {}
-            return {"device": "wasm", "first": first, "last": last, **module, **early}
+            at_load = {"once": True} if once else {}
+            return {"device": "wasm", "first": first, "last": last, **module, **at_load}
         case Run(device, first, last):
             return {"device": device, "first": first, "last": last}
         case Bind(buffer, symbols, elements, origin):
@@ -210,7 +216,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
 
 
 class _Object:
-    """A JSON object being read: knows where it is, so that errors can say so."""
+    """A JSON object, with its path in the manifest for error messages."""
 
     def __init__(self, data: Any, where: str) -> None:
         if not isinstance(data, dict):
@@ -267,8 +273,9 @@ class _Object:
 
 
 def from_json(text: str) -> Manifest:
-    """The records of a `manifest.json`. Raises `PackageError` where it is not one, or another
-    version's.
+    """Parse the records of a `manifest.json`.
+
+    Raises `PackageError` if it is malformed or of another version.
     """
     try:
         data = json.loads(text)
@@ -284,16 +291,16 @@ def from_json(text: str) -> Manifest:
         )
     weights = _Object(root.get("weights", dict), "weights")
     files = root.mapping("files", lambda o: File(o.get("bytes", int), o.get("sha256", str)))
-    read = weights.objects("files", lambda o: _read_weight_file(o, files))
+    weight_files = weights.objects("files", lambda o: _read_weight_file(o, files))
     manifest = Manifest(
         name=root.get("name", str),
         compiler=root.get("compiler", str),
         symbols=root.objects("symbols", _read_symbol),
         inputs=root.objects("inputs", _read_port),
         outputs=root.objects("outputs", _read_port),
-        weights=read,
+        weights=weight_files,
         files=files,
-        programs=_read_programs(root, _tensors(read)),
+        programs=_read_programs(root, _tensors(weight_files)),
         sequences=_read_sequences(root),
         requirements=_read_requirements(root),
         checks=_read_checks(root),
@@ -348,13 +355,13 @@ def _read_port(o: _Object) -> Port:
 def _read_weight_file(o: _Object, files: Mapping[str, File]) -> WeightFile:
     tensors: dict[str, tuple[int, int]] = {}
     end = o.get("start", int)
-    for place, item in enumerate(o.get("tensors", list)):
+    for index, item in enumerate(o.get("tensors", list)):
         match item:
             case [str(name), int(length)]:
                 begin = align(end, ALIGNMENT)
                 tensors[name] = begin, (end := begin + length)
             case _:
-                path = f"{o.path('tensors')}[{place}]"
+                path = f"{o.path('tensors')}[{index}]"
                 raise PackageError(f"manifest.json: {path} is no [name, length]")
     path = o.get("path", str)
     if path not in files:
@@ -371,23 +378,23 @@ def _read_weight_file(o: _Object, files: Mapping[str, File]) -> WeightFile:
 
 def _read_programs(root: _Object, tensors: AbstractSet[str]) -> Mapping[Device, Program]:
     devices: tuple[Device, ...] = ("wasm", "webgpu")
-    given = root.get("programs", dict)
-    for name in given.keys() - set(devices):
+    programs = root.get("programs", dict)
+    for name in programs.keys() - set(devices):
         raise PackageError(f"manifest.json: programs.{name} is of no known device")
     return {
-        device: _read_program(_Object(given[device], f"programs.{device}"), device, tensors)
+        device: _read_program(_Object(programs[device], f"programs.{device}"), device, tensors)
         for device in devices
-        if device in given
+        if device in programs
     }
 
 
-def _read_program(o: _Object, own: Device, tensors: AbstractSet[str]) -> Program:
+def _read_program(o: _Object, device: Device, tensors: AbstractSet[str]) -> Program:
     resources = _Object(o.get("resources", dict), o.path("resources"))
     sizes = o.get("sizes", dict) if "sizes" in o.data else {}
     buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes, tensors))
     return Program(
         buffers=buffers,
-        steps=o.objects("steps", lambda s: _read_step(s, own, buffers)),
+        steps=o.objects("steps", lambda s: _read_step(s, device, buffers)),
         segments=o.objects("segments", _read_segment),
         resources=Resources(
             weights=resources.get("weights", int),
@@ -418,17 +425,17 @@ def _read_device(o: _Object) -> Device:
     return cast("Device", o.one_of("device", ("wasm", "webgpu")))
 
 
-def _read_step(o: _Object, own: Device, buffers: Sequence[Buffer]) -> Step:
-    places = o.integers("arguments")
-    if not all(0 <= place < len(buffers) for place in places):
+def _read_step(o: _Object, program_device: Device, buffers: Sequence[Buffer]) -> Step:
+    positions = o.integers("arguments")
+    if not all(0 <= position < len(buffers) for position in positions):
         raise PackageError(f"manifest.json: {o.path('arguments')} are not all buffers")
     workgroups = o.shape("workgroups") if "workgroups" in o.data else None
     if workgroups is not None and len(workgroups) != 3:
         raise PackageError(f"manifest.json: {o.path('workgroups')} has not three sizes")
     return Step(
-        device=_read_device(o) if "device" in o.data else own,
+        device=_read_device(o) if "device" in o.data else program_device,
         kernel=o.get("kernel", str),
-        arguments=tuple(buffers[place].name for place in places),
+        arguments=tuple(buffers[position].name for position in positions),
         outputs=o.get("outputs", int) if "outputs" in o.data else 1,
         symbols=o.strings("symbols") if "symbols" in o.data else (),
         workgroups=workgroups,
@@ -467,9 +474,7 @@ def _read_segment(o: _Object) -> Segment:
 
 
 def _check(manifest: Manifest) -> None:
-    """Names that are used exist. What the compiler wrote always passes; an edited manifest may
-    not.
-    """
+    """Check that all names in use exist, for a manifest may have been edited."""
     tensors = {name for file in manifest.weights for name in file.tensors}
     inputs = {port.name: port for port in manifest.inputs}
     outputs = {port.name for port in manifest.outputs}
@@ -480,10 +485,10 @@ def _check(manifest: Manifest) -> None:
         if symbol.input not in inputs or symbol.axis >= len(inputs[symbol.input].shape):
             raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")
     for name, program in manifest.programs.items():
-        known = {b.name for b in program.buffers}
+        buffers = {b.name for b in program.buffers}
         used = {*(port.buffer for port in manifest.inputs), *manifest.results}
         used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
-        if unknown := sorted(used - known):
+        if unknown := sorted(used - buffers):
             raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")
         for buffer in program.buffers:
             if buffer.tensor is not None and buffer.tensor not in tensors:

@@ -1,8 +1,8 @@
-"""A lowered module becomes a program: buffers with slots, steps in order.
+"""Convert a lowered module to a program: buffers with slots, and steps in order.
 
 In: a `main` of `call_kernel`, `View`, `Join` and `Bind` nodes. Out: `ProgramParts` for the
-manifest. A view has no buffer of its own: it is its source's bytes under another shape. Nor have
-the parts of a join: each is the joined value's bytes from some displacement on.
+manifest. A view has no buffer: it consists of the bytes of its source under another shape. A part
+of a join has no buffer either: its bytes begin at a displacement in the buffer of the joined value.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from webmlc.target.wasm.emit_module import ModuleControl
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the outside sees: inputs, outputs, and the symbols that the inputs' shapes bind. Those
-    that `Bind` nodes bind are a program's own affair.
+    """The public interface of a model: inputs, outputs, and the symbols of the inputs' shapes.
+
+    The symbols of `Bind` nodes are internal to a program.
     """
 
     inputs: tuple[Port, ...]
@@ -36,8 +37,9 @@ class Signature:
 
 
 def signature(module: Module) -> Signature:
-    """The model's signature; raises `UserError` where a symbol is no input's dimension and no value
-    of the model's.
+    """The signature of a model.
+
+    Raises `UserError` if a symbol is neither a dimension of an input nor bound by a `Bind`.
     """
     function = module.main
     roots = view_roots(function)
@@ -66,8 +68,12 @@ def signature(module: Module) -> Signature:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """A step of the wasm module: the kernel under its name there, where it comes from, the slots of
-    its arguments, and the bytes from what a slot holds to the argument, if there are any.
+    """A step of the wasm module.
+
+    - `kernel`: the name of the kernel in the module.
+    - `program`, `source`: the program of the step, and the name of the kernel there.
+    - `slots`: the slots of the arguments.
+    - `displacements`: the bytes from the address in a slot to the argument, or () if all are 0.
     """
 
     kernel: str
@@ -81,11 +87,11 @@ class ModuleCall:
 def module_calls(
     programs: Mapping[Device, ProgramParts], described: Signature
 ) -> tuple[ModuleCall, ...]:
-    """The steps of the one wasm module: the wasm program's, then the CPU steps of the webgpu
-    program.
+    """The steps of the one wasm module.
 
-    A slot is a buffer's position in its own program, then the symbols' (those of the inputs, then
-    those bound on the way), then two for each loop: its symbol, and its number of iterations.
+    The steps of the wasm program come first, then the CPU steps of the webgpu program. Each buffer
+    of a program has a slot, in order. The slots of the symbols follow: those of the inputs, then
+    those of `Bind`s. Finally, each loop has two slots: its symbol and its number of iterations.
     """
     calls: list[ModuleCall] = []
     for device, program in programs.items():
@@ -96,7 +102,7 @@ def module_calls(
         loops = [s.control.symbol for s in program.steps if s.control and s.control.kind == "loop"]
         first = len(slots) + len(symbols)
         symbols |= {symbol: first + 2 * i for i, symbol in enumerate(loops)}
-        numbers = [len(calls)]  # of each step, were it in the module
+        numbers = [len(calls)]  # for each step, the number of the next call in the module
         for step in program.steps:
             numbers.append(numbers[-1] + (step.device == "wasm"))
         for step in program.steps:
@@ -114,55 +120,60 @@ def module_calls(
 
 
 def program_parts(module: Module) -> ProgramParts:
-    """The program of a lowered module: the steps of `main`, and of what it runs in its place. What
-    the CPU makes of constants alone comes first: it is done once, at load.
+    """Convert a lowered module to a program: the steps of `main` and of the functions that it runs.
+
+    Steps on the CPU that depend on constants only come first: they run once, at load.
     """
     steps = _Steps(module)
-    early = _made_of_constants(module)
-    derived = {v for node in early for v in node.outputs}
-    later = (node for node in module.main.nodes if derived.isdisjoint(node.outputs))
-    main = replace(module.main, nodes=(*early, *later))
+    load_nodes = _constant_nodes(module)
+    derived = {v for node in load_nodes for v in node.outputs}
+    run_nodes = (node for node in module.main.nodes if derived.isdisjoint(node.outputs))
+    main = replace(module.main, nodes=(*load_nodes, *run_nodes))
     steps.function(main)
     used = dict.fromkeys(main.inputs)
     used |= dict.fromkeys(a for step in steps.steps for a in step.arguments)
     used |= dict.fromkeys(bind.buffer for bind, _ in steps.binds)
     used |= dict.fromkeys(steps.root(v) for v in main.outputs)
     buffers = [_buffer(module, v, v in derived) for v in used]
-    once = sum(1 for node in early if node.op == "call_kernel")
+    once = sum(1 for node in load_nodes if node.op == "call_kernel")
     return ProgramParts(buffers, steps.body(), once=once)
 
 
-def _made_of_constants(module: Module) -> list[Node]:
-    """The kernel calls (and views) of a CPU program that depend on constants and on each other
-    only, not on symbols either. What a loop starts from is no such value: every iteration writes it
-    again; nor is what several kernels write, a copy that a scatter updates; nor is a part of a
-    join, most of which a run makes.
+def _constant_nodes(module: Module) -> list[Node]:
+    """The kernel calls and views of a CPU program that depend only on constants and on each other.
+
+    They do not depend on symbols either. Three kinds of values are excluded, because a run writes
+    their buffers again: the states of a loop, a value that several kernels write (a copy that a
+    scatter updates), and the parts of a join.
     """
     main = module.main
     calls = [node for node in main.nodes if node.op == "call_kernel"]
     if any(_device(node) != "wasm" for node in calls):
         return []
-    known = set(main.constants)
-    early: list[Node] = []
+    constants = set(main.constants)
+    nodes: list[Node] = []
     states = {v for node in main.nodes if node.op == "Loop" for v in node.outputs}
     states |= {node.inputs[0] for node in main.nodes if node.op == "Loop"}
     states |= {v for node in main.nodes if node.op == "Join" for v in node.inputs}
     writers = Counter(value for node in calls for value in node.outputs)
     states |= {value for value, count in writers.items() if count > 1}
     for node in main.nodes:
-        fixed = node.op in ("call_kernel", "View") and bool(node.inputs)
-        fixed = fixed and states.isdisjoint(node.outputs)
+        is_candidate = node.op in ("call_kernel", "View") and bool(node.inputs)
+        is_candidate = is_candidate and states.isdisjoint(node.outputs)
         sizes = (d for output in node.outputs for d in main.type(output).shape)
-        if fixed and known.issuperset(node.inputs) and not any(map(variables, sizes)):
-            early.append(node)
-            known.update(node.outputs)
-    return early
+        if is_candidate and constants.issuperset(node.inputs) and not any(map(variables, sizes)):
+            nodes.append(node)
+            constants.update(node.outputs)
+    return nodes
 
 
 @dataclass(slots=True)
 class _Steps:
-    """The steps so far, the binds with the number of steps before each, the buffers that views and
-    the inputs of functions stand for, and those in which the parts of joins lie, and where.
+    """The steps so far.
+
+    - `binds`: each with the number of steps before it.
+    - `roots`: the buffers of views and of the inputs of functions.
+    - `spots`: the joined value that contains each part of a join, and the displacement in bytes.
     """
 
     module: Module
@@ -177,12 +188,12 @@ class _Steps:
         return self.root(self.spots[value][0]) if value in self.spots else value
 
     def displacement(self, value: str) -> int:
-        """Bytes from the start of its buffer to a value."""
+        """The bytes from the start of its buffer to a value."""
         whole, start = self.spots.get(self.roots.get(value, value), ("", 0))
         return start + self.displacement(whole) if whole else 0
 
     def function(self, function: Function) -> None:
-        """Append a function's steps."""
+        """Append the steps of a function."""
         for node in function.nodes:
             if node.op == "Join":
                 unit = function.type(node.outputs[0]).dtype.bytes
@@ -202,19 +213,19 @@ class _Steps:
                     self.loop(node)
 
     def body(self) -> list[Step | Bind]:
-        """Steps and binds, in order."""
+        """The steps and binds, in order."""
         body: list[Step | Bind] = list(self.steps)
         for bind, before in reversed(self.binds):
             body.insert(before, bind)
         return body
 
     def bind(self, node: Node) -> Bind:
-        """The symbols that a run reads from memory."""
+        """Build the `Bind` of a node: the symbols that a run reads from memory."""
         symbols, elements = node.attributes["symbols"], node.attributes["positions"]
         return Bind(self.root(node.inputs[0]), symbols, elements, node.origin)
 
     def call(self, node: Node) -> Step:
-        """The step of a kernel call."""
+        """Build the step of a kernel call."""
         kernel = self.module.kernels[str(node.attributes["kernel"])]
         arguments = (*node.inputs, *node.outputs)
         displacements = tuple(map(self.displacement, arguments))
@@ -230,7 +241,7 @@ class _Steps:
         )
 
     def branches(self, node: Node) -> None:
-        """if, the one branch, else, the other."""
+        """Append the steps of an `If`: `if`, the first branch, `else`, the second branch."""
         then, other = (self.module.functions[name] for name in node.attributes["functions"])
         split = 1 + len(then.inputs)
         start = self.control(node, node.inputs[:1])
@@ -241,7 +252,10 @@ class _Steps:
         self.decide(middle, Control("else", len(self.steps)))
 
     def loop(self, node: Node) -> None:
-        """loop, the body, next. The values that it carries lie in the buffers of its outputs."""
+        """Append the steps of a `Loop`: `loop`, the body, `next`.
+
+        Carried values are in the buffers of the loop's outputs.
+        """
         (body,) = (self.module.functions[name] for name in node.attributes["functions"])
         symbol, trips = node.attributes["symbol"].name, node.attributes["trips"]
         carried = node.attributes["carried"]
@@ -253,7 +267,7 @@ class _Steps:
         self.decide(end, Control("next", start + 1, symbol, trips))
 
     def enter(self, function: Function, values: Sequence[str]) -> None:
-        """A function's steps over these values."""
+        """Append the steps of a function, with these values as its inputs."""
         self.roots |= {n: self.root(v) for n, v in zip(function.inputs, values, strict=True)}
         self.function(function)
 
@@ -264,7 +278,7 @@ class _Steps:
         return len(self.steps) - 1
 
     def decide(self, number: int, control: Control) -> None:
-        """Say what the step of this number decides."""
+        """Complete the control step of this number."""
         self.steps[number] = replace(self.steps[number], kernel=control.kind, control=control)
 
 
@@ -279,9 +293,9 @@ def _buffer(module: Module, value: str, derived: bool) -> Buffer:
             return Buffer(value, constant.dtype, constant.shape, "constant", value)
     for function in module.functions.values():
         if value in function.types:
-            known = function.types[value]
+            tensor_type = function.types[value]
             kind: BufferKind = "derived" if derived else "scratch"
             if value in module.main.inputs:
                 kind = "input"
-            return Buffer(value, known.dtype, known.shape, kind)
+            return Buffer(value, tensor_type.dtype, tensor_type.shape, kind)
     raise KeyError(value)

@@ -1,9 +1,9 @@
-"""Put a package into its folder, in the place of an older one and of nothing else.
+"""Write a package into its folder, replacing only an older package.
 
-In: the folder, and a function that writes the new package's files. Out: the folder holds the new
-package; files that are not a package's stay. The new files are written into a folder inside it and
-renamed at the end, so a build that is killed leaves the old package, or one that its hosts refuse
-and the next build replaces.
+In: the folder, and code that writes the files of the new package. Out: the folder holds the new
+package; files that belong to no package stay. The new files are written into a folder inside it,
+and renamed at the end. A build that is killed therefore leaves the old package, or an incomplete
+one, which hosts refuse and the next build replaces.
 
     with replaced_package(Path("build/digits")) as staging:
         (staging / "manifest.json").write_text(...)
@@ -22,18 +22,18 @@ from webmlc.core.errors import PackageError
 from webmlc.package.manifest import FORMAT, MANIFEST
 
 STAGING = ".webmlc-build"
-"""The folder inside a package's that a running build writes into."""
+"""The folder, inside that of the package, into which a running build writes."""
 
 
 @contextmanager
 def replaced_package(out: Path, *, force: bool = False) -> Iterator[Path]:
-    """A folder to write the new package's files into; they move to `out` at the end.
+    """Provide a folder for the files of the new package, which move to `out` at the end.
 
-    Raises `PackageError` where a file of the same name is there that no build of ours wrote, unless
-    `force`: then it is replaced.
+    Raises `PackageError` if `out` has a file of the same name that no build wrote. With `force`,
+    such a file is replaced.
     """
     staging, is_new = out / STAGING, not out.exists()
-    shutil.rmtree(staging, ignore_errors=True)  # of a build that was killed
+    shutil.rmtree(staging, ignore_errors=True)  # a killed build may have left it
     staging.mkdir(parents=True)
     try:
         yield staging
@@ -45,7 +45,7 @@ def replaced_package(out: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def _install(staging: Path, out: Path, force: bool) -> None:
-    """Move the files: the manifest first, so that it names every file of ours at any time."""
+    """Move the files. The manifest is first, so that it names every file at any time."""
     names = sorted(path.name for path in staging.iterdir())
     previous = packaged_files(out)
     foreign = [name for name in names if (out / name).exists() and name not in previous]
@@ -63,8 +63,9 @@ def _install(staging: Path, out: Path, force: bool) -> None:
 
 
 def packaged_files(folder: Path) -> set[str]:
-    """The files of the package that a folder holds, of any version of ours; none where its
-    manifest is missing or somebody else's.
+    """The files of the package in a folder, of any version.
+
+    There are none if the manifest is missing or is not one of webmlc.
     """
     try:
         manifest: Any = json.loads((folder / MANIFEST).read_text("utf-8"))

@@ -1,15 +1,16 @@
-"""The JavaScript runtime as a package holds it.
+"""Prepare the JavaScript runtime for a package.
 
-In: the folder `runtime_js`. Out: its files for pages, by name. Scripts are shortened, and modules
-are joined, so that few requests bring what a first run waits for. Import lines are rewritten; no
+In: the folder `runtime_js`. Out: the files that a package holds, by name. Scripts are shortened and
+modules are joined, so that a first run waits for few requests. Import lines are rewritten; no
 JavaScript is generated.
 
-    webmlc.js           what a page imports             wasm_worker.js      its workers
-    webgpu_device.js    what some pages import later    index.js            the package's own page
-    shared.js           what several of them import
+    webmlc.js           for a page to import        wasm_worker.js      the workers
+    webgpu_device.js    imported on demand          index.js            the page of the package
+    shared.js           imported by several files
 
-Workers import neither what starts workers, which bundlers would report as a cycle, nor what imports
-other scripts on demand: vite bundles a worker into one file by default, and refuses to split it.
+Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
+not import modules with imports on demand either: vite bundles a worker into one file by default,
+and refuses to split it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from pathlib import Path
 from webmlc.core.errors import InternalError
 
 MAIN = "webmlc.js"
+"""The script that pages import."""
 SHARED = "shared.js"
+"""The file of the modules that several scripts need."""
 SUFFIXES = (".js", ".ts", ".html", ".css")
+"""The files of the runtime's folder that a package holds."""
 
 _TYPE = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
 _REMARK = re.compile(r" +// .*$", re.MULTILINE)
@@ -33,7 +37,7 @@ _IMPORT = re.compile(r'^(import|export) \{([^}]*)\} from "\./(\w+\.js)";\n', re.
 
 
 def runtime_files() -> dict[str, bytes]:
-    """Every file of the runtime that a package holds, by name."""
+    """All files of the runtime that a package holds, by name."""
     files = {p.name: p for p in sorted(_folder().iterdir()) if p.suffix in SUFFIXES}
     scripts = {
         name: shorten(path.read_text("utf-8"))
@@ -47,10 +51,10 @@ def runtime_files() -> dict[str, bytes]:
 def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
     """Join modules into fewer files.
 
-    `MAIN` and each script that no other imports stay files. A module that only one of them needs
-    is joined into it, one that several need into `SHARED`; each follows what it imports. Joined
-    modules export what they did before. Their names must be distinct: a file would be no valid
-    module otherwise.
+    `MAIN`, and each script that no other script imports, stay files. A module that only one of
+    these needs is joined into it. A module that several need is joined into `SHARED`. Each module
+    follows its imports, and keeps its exports. The names in all modules must be distinct, or the
+    joined file would not be a valid module.
 
     >>> a, b = "export const a = 1;\\n", 'import { a } from "./a.js";\\nexport const b = a;\\n'
     >>> main = 'import { b } from "./b.js";\\n'
@@ -80,7 +84,7 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _joined(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> str:
-    """The scripts whose place is `file`, after one import line for each other file they need."""
+    """Join the scripts whose place is `file`, after one import line per file that they need."""
     names: dict[str, dict[str, None]] = {}
 
     def rewrite(line: re.Match[str]) -> str:
@@ -100,8 +104,10 @@ def _joined(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) ->
 
 
 def shorten(script: str) -> str:
-    """Remove comments, indentation, and line breaks next to brackets and commas: pages need not
-    download them. No text of ours spans lines, or holds what looks like a comment.
+    """Remove comments, indentation, and line breaks next to brackets and commas.
+
+    Pages download less. No string of the runtime spans lines, or contains what looks like a
+    comment.
 
     >>> shorten("/** @type {number} */\\nlet a = 1; // one\\n  // Two.\\n  a = [\\n  2,\\n];\\n")
     'let a = 1;\\na = [2,];\\n'
@@ -110,7 +116,7 @@ def shorten(script: str) -> str:
 
 
 def _folder() -> Path:
-    """Where the JavaScript runtime is: inside an installed webmlc, beside it in a checkout."""
+    """The folder of the JavaScript runtime: inside an installed webmlc, beside it in a checkout."""
     package = Path(__file__).parents[1]
     for folder in (package / "runtime_js", package.parent / "runtime_js"):
         if (folder / MAIN).is_file():

@@ -1,8 +1,7 @@
-"""The work of every step of a program: what `webmlc inspect` prints, and what a benchmark divides
-by milliseconds.
+"""Compute the work of every step of a program, for `webmlc inspect` and for benchmarks.
 
-In: a compiled model (`Parts`), a device, and the sizes of symbolic dimensions. Out: `StepWork`s in
-the order of the program's steps, which is that of a profile.
+In: a compiled model (`Parts`), a device, and the sizes of symbolic dimensions. Out: one `StepWork`
+per step, in the order of the program's steps and of a profile.
 
     for step in step_work(compile_model("model.onnx"), "wasm", {"batch": 1}): ...
 """
@@ -19,7 +18,7 @@ from webmlc.target.kernel_work import KernelWork, kernel_work
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A step's kernel, the ONNX nodes it computes, and its work."""
+    """The kernel of a step, the ONNX nodes that it computes, and its work."""
 
     kernel: str
     origin: tuple[str, ...]
@@ -27,7 +26,7 @@ class StepWork:
 
 
 def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[StepWork, ...]:
-    """The work of the steps; one that calls no kernel does none."""
+    """The work of each step; it is 0 for a step that calls no kernel."""
     kernels = parts.kernels[device]
     works = {name: kernel_work(kernel, sizes) for name, kernel in kernels.items()}
     none = KernelWork(0, 0, 0)
@@ -40,8 +39,9 @@ def step_work(parts: Parts, device: Device, sizes: Mapping[str, int]) -> tuple[S
 def print_work(
     parts: Parts, device: Device, sizes: Mapping[str, int], kernel: str | None = None
 ) -> str:
-    """A line per step (of one kernel, if named): operations, bytes moved, the least, and how many
-    times the least.
+    """Print one line per step, or per step of `kernel`.
+
+    It shows the operations, the bytes moved, the least possible bytes, and the ratio of the two.
     """
     lines = [f"{'flops':>15} {'bytes moved':>15} {'least':>13} {'times':>7}  kernel"]
     for step in step_work(parts, device, sizes):

@@ -1,9 +1,9 @@
-"""Which buffers cross between the CPU and the GPU, and when.
+"""Plan the transfers of buffers between the CPU and the GPU.
 
-In: a program's steps in segments. Out: one `Stage` a segment: what to upload before it and download
-after it. A buffer moves only where the newest copy is on the other side, and only through the host,
-at a segment's border. A `Bind` moves nothing: what it reads was downloaded before. The twin is
-`stages` in `runtime_js/memory_plan.js`.
+In: the steps of a program in segments. Out: one `Stage` per segment, with the uploads before it and
+the downloads after it. A buffer moves only if its newest copy is on the other device. It moves
+through the host, between segments. A `Bind` moves nothing: its buffer was downloaded before. The
+twin of this module is `stages` in `runtime_js/memory_plan.js`.
 
     steps: a = f(x) on webgpu; b = g(a) on wasm; output b
     Stage(webgpu, uploads=(x,), downloads=(a,)), Stage(wasm, uploads=(a,), downloads=(b,))
@@ -20,7 +20,7 @@ from webmlc.package.manifest import Bind, Program, Run, Segment, Step
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A segment with its transfers: buffers the host writes before it runs, and reads after."""
+    """A segment with its transfers: buffers that the host writes before it, and reads after it."""
 
     segment: Segment
     uploads: tuple[str, ...]
@@ -30,8 +30,10 @@ class Stage:
 def segments_of(
     body: Sequence[Step | Bind], module_base: int = 0, once: int = 0
 ) -> tuple[Segment, ...]:
-    """Maximal runs of steps on one device, and binds between them; wasm steps are numbered from
-    `module_base` inside the module. The first `once` steps belong to loading.
+    """Divide a program into maximal runs of steps on one device, with the binds between them.
+
+    `module_base` is the number of the first wasm step inside the module. The first `once` steps
+    run at load.
     """
     segments: list[Segment] = []
     module, number = module_base, 0
@@ -40,26 +42,25 @@ def segments_of(
             segments.append(item)
             continue
         wasm = int(item.device == "wasm")
-        early = number < once
+        at_load = number < once
         match segments:
-            case [*_, Run() as last] if (last.device, last.once) == (item.device, early):
+            case [*_, Run() as last] if (last.device, last.once) == (item.device, at_load):
                 segments[-1] = replace(last, last=number + 1, module_last=last.module_last + wasm)
             case _:
                 first = module if wasm else 0
-                segments.append(Run(item.device, number, number + 1, first, first + wasm, early))
+                segments.append(Run(item.device, number, number + 1, first, first + wasm, at_load))
         module, number = module + wasm, number + 1
     return tuple(segments)
 
 
-def stages(program: Program, outputs: Sequence[str], own: Device) -> tuple[Stage, ...]:
-    """The segments of `program` with what crosses. `outputs` are the graph outputs' buffers, `own`
-    the program's device.
+def stages(program: Program, outputs: Sequence[str], program_device: Device) -> tuple[Stage, ...]:
+    """Plan the transfers of each segment of `program`. `outputs` are the buffers of the outputs.
 
-    A constant that is itself an output is read back by a last stage of its own, which runs no step.
+    A constant that is itself an output is read back by an additional last stage without steps.
     """
     constants = {b.name for b in program.buffers if b.is_resident}
     uploads, needs, writes = _uploads(program, constants)
-    # Backwards: who reads each buffer's present value later, the host (outputs, binds) included.
+    # Backwards: the later readers of each buffer's value, including the host (outputs, binds).
     readers: dict[str, set[str]] = {name: {"host"} for name in outputs}
     result: list[Stage] = []
     for index in reversed(range(len(program.segments))):
@@ -75,17 +76,18 @@ def stages(program: Program, outputs: Sequence[str], own: Device) -> tuple[Stage
                     readers.setdefault(name, set()).add(device)
         result.append(Stage(segment, uploads[index], downloads))
     result.reverse()
-    if fixed := tuple(dict.fromkeys(o for o in outputs if o in constants)):
+    if constant_outputs := tuple(dict.fromkeys(o for o in outputs if o in constants)):
         steps, end = len(program.steps), max((r.module_last for r in program.runs), default=0)
-        result.append(Stage(Run(own, steps, steps, end, end), (), fixed))
+        result.append(Stage(Run(program_device, steps, steps, end, end), (), constant_outputs))
     return tuple(result)
 
 
 def _uploads(
     program: Program, constants: set[str]
 ) -> tuple[list[tuple[str, ...]], list[set[str]], list[dict[str, None]]]:
-    """Per segment: what must be uploaded, what it needs from outside, and what it writes (in
-    order).
+    """For each segment, list the uploads, the buffers that it reads, and those that it writes.
+
+    Buffers that the segment itself defines do not count as reads. Writes are in order.
     """
     valid: dict[str, set[str]] = {"wasm": set(), "webgpu": set()}
     written: set[str] = set()
@@ -93,21 +95,21 @@ def _uploads(
     needs: list[set[str]] = []
     writes: list[dict[str, None]] = []
     for segment in program.segments:
-        here: dict[str, None] = {}
-        outside: dict[str, None] = {}
+        defined_here: dict[str, None] = {}
+        reads: dict[str, None] = {}
         if isinstance(segment, Run):
             for step in program.steps[segment.first : segment.last]:
                 for name in step.arguments:
-                    defined = name in here or (name in step.written and name not in written)
+                    defined = name in defined_here or (name in step.written and name not in written)
                     if not defined and name not in constants:
-                        outside[name] = None
-                here.update(dict.fromkeys(step.written))
-            uploads.append(tuple(n for n in outside if n not in valid[segment.device]))
-            valid[segment.device] |= outside.keys() | here.keys()
-            valid["webgpu" if segment.device == "wasm" else "wasm"] -= here.keys()
+                        reads[name] = None
+                defined_here.update(dict.fromkeys(step.written))
+            uploads.append(tuple(n for n in reads if n not in valid[segment.device]))
+            valid[segment.device] |= reads.keys() | defined_here.keys()
+            valid["webgpu" if segment.device == "wasm" else "wasm"] -= defined_here.keys()
         else:
             uploads.append(())
-        needs.append(set(outside))
-        writes.append(here)
-        written |= here.keys()
+        needs.append(set(reads))
+        writes.append(defined_here)
+        written |= defined_here.keys()
     return uploads, needs, writes

@@ -1,7 +1,7 @@
-"""Write a package: everything a host needs, in one folder.
+"""Write a package: all files that a host needs, in one folder.
 
-In: `Parts` (what the compiler made). Out: the folder, and the `Manifest` that describes it. Same
-parts, same bytes.
+In: `Parts`, the output of the compiler. Out: the folder, and the `Manifest` that describes it. The
+same parts give the same bytes.
 
     write_package(Path("build/digits"), Parts(name="digits", ..., programs={"wasm":
     ProgramParts(buffers, steps)}))
@@ -52,15 +52,18 @@ if TYPE_CHECKING:
     from webmlc.target.webgpu.emit_shaders import Shaders
 
 SHADERS = "kernels.wgsl"
+"""The file of all shaders in a package."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramParts:
-    """One target's program as the compiler knows it: buffers in slot order, and what happens in
-    order: steps, and binds of symbols between them. The first `once` steps belong to loading.
+    """The program of one target before it is written.
 
-    `scratch_bytes` is what `emit_module` says each thread needs; `features` what the target
-    requires (`"simd128"`, `"shader-f16"`, ...).
+    - `buffers`: in the order of their slots.
+    - `body`: the steps in order, with the binds of symbols between them.
+    - `scratch_bytes`: the scratch memory of each thread, from `emit_module`.
+    - `features`: the requirements of the target (`"simd128"`, `"shader-f16"`, ...).
+    - `once`: the number of leading steps that run at load.
     """
 
     buffers: Sequence[Buffer]
@@ -75,7 +78,7 @@ class ProgramParts:
         return tuple(item for item in self.body if isinstance(item, Step))
 
     def with_code(self, modules: Iterable[WasmModule], shaders: Shaders) -> ProgramParts:
-        """This program with what only its code can say: scratch, dispatch sizes and symbols."""
+        """Add the properties of the code to the program: scratch, dispatch sizes and symbols."""
         body = []
         for item in self.body:
             if isinstance(item, Step) and item.device == "webgpu" and item.control is None:
@@ -93,15 +96,18 @@ class ProgramParts:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All that goes into a package.
+    """The contents of a package.
 
-    `compiler` names the compiler and its version; `programs` by device (`"wasm"`, `"webgpu"`);
-    `constants` by tensor name, as `Buffer.tensor` names them; `modules` by variant (`"relaxed"`,
-    `"simd128"`), as binaries: their steps are the wasm program's, then the webgpu program's wasm
-    steps; `shaders` as WGSL; `texts` further files (`"model.relaxed.wat"`) that no host reads.
-    `requirements` are what a run's symbols must fulfil, `checks` buffers that count indices out of
-    range. `kernels`, by device and name, are not
-    written: they say what each step does.
+    - `compiler`: the name and version of the compiler.
+    - `programs`: by device (`"wasm"`, `"webgpu"`).
+    - `constants`: by tensor name, as in `Buffer.tensor`.
+    - `modules`: the binaries by variant (`"relaxed"`, `"simd128"`). Their steps are those of the
+      wasm program, then the wasm steps of the webgpu program.
+    - `shaders`: the WGSL text.
+    - `texts`: further files (`"model.relaxed.wat"`) that no host reads.
+    - `requirements`: conditions on the symbols of a run.
+    - `checks`: buffers that count indices out of range.
+    - `kernels`: by device and name. They are not written; they define the work of each step.
     """
 
     name: str
@@ -123,10 +129,10 @@ class Parts:
 def write_package(
     out: Path, parts: Parts, shard_bytes: int = SHARD_BYTES, *, force: bool = False
 ) -> Manifest:
-    """Write the package into folder `out`, replacing an older package there; returns its manifest.
+    """Write the package into folder `out`, and return its manifest. An older package is replaced.
 
-    Raises `PackageError` where `out` holds files of the same names that no package of ours is made
-    of, unless `force`; `UserError` where no 32-bit memory holds a run.
+    Raises `PackageError` if `out` holds files of the same names that no build wrote, unless
+    `force`. Raises `UserError` if 32-bit memory cannot hold a run.
     """
     with replaced_package(out, force=force) as staging:
         return _write_files(staging, parts, shard_bytes)
@@ -167,13 +173,13 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     }
     manifest = replace(draft, programs=programs)
     text = to_json(manifest)
-    from_json(text)  # what we write, we can read
+    from_json(text)  # checks that the manifest can be read
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
     return manifest
 
 
 def _checkable(parts: Parts) -> tuple[Requirement, ...]:
-    """The requirements on symbols that hosts know: those of the inputs, and bound ones."""
+    """The requirements that hosts can check: on symbols of the inputs and of binds."""
     names = {symbol.name for symbol in parts.symbols}
     for program in parts.programs.values():
         names |= {name for item in program.body if isinstance(item, Bind) for name in item.symbols}
@@ -187,9 +193,10 @@ def _checkable(parts: Parts) -> tuple[Requirement, ...]:
 
 
 def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
-    """Constants by who needs them, so that a page downloads only its device's: all programs', then
-    each one's own. They stand in the order of their first use: what loading makes of some is made
-    while the rest is on its way.
+    """Group the constants by the programs that use them: all programs, then each one alone.
+
+    A page downloads only the constants of its device. Within a group, they are in the order of
+    their first use, so that loading computes derived buffers while later constants arrive.
     """
     users: dict[str, set[Device]] = {}
     for device, program in parts.programs.items():
@@ -199,40 +206,40 @@ def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
                     raise InternalError(f"package: no constant {buffer.tensor!r} for {buffer.name}")
                 users.setdefault(buffer.tensor, set()).add(device)
     groups: dict[str, dict[str, NDArray[Any]]] = {}
-    everyone = set(parts.programs)
-    for stem, wanted in (
-        ("weights", everyone),
-        *((f"weights.{d}", {d}) for d in parts.programs if {d} != everyone),
+    all_devices = set(parts.programs)
+    for stem, group in (
+        ("weights", all_devices),
+        *((f"weights.{d}", {d}) for d in parts.programs if {d} != all_devices),
     ):
-        if tensors := {n: parts.constants[n] for n, devices in users.items() if devices == wanted}:
+        if tensors := {n: parts.constants[n] for n, devices in users.items() if devices == group}:
             groups[stem] = tensors
     return groups
 
 
 def _program(device: Device, parts: Parts) -> Program:
-    given = parts.programs[device]
-    # The webgpu program's wasm steps stand after the wasm program's in the modules.
+    program = parts.programs[device]
+    # In the modules, the wasm steps of the webgpu program follow the steps of the wasm program.
     module_base = 0
     if device == "webgpu" and "wasm" in parts.programs:
         module_base = len(parts.programs["wasm"].steps)
     steps = tuple(
-        replace(s, symbols=(), displacements=()) if s.device == "wasm" else s for s in given.steps
+        replace(s, symbols=(), displacements=()) if s.device == "wasm" else s for s in program.steps
     )
     uses_wasm = any(s.device == "wasm" for s in steps) or device == "wasm"
     uses_webgpu = any(s.device == "webgpu" for s in steps)
     return Program(
-        buffers=tuple(given.buffers),
+        buffers=tuple(program.buffers),
         steps=steps,
-        segments=segments_of(given.body, module_base, given.once),
-        resources=Resources(0, {}, None, None, given.scratch_bytes, given.features),
+        segments=segments_of(program.body, module_base, program.once),
+        resources=Resources(0, {}, None, None, program.scratch_bytes, program.features),
         modules={v: f"model.{v}.wasm" for v in parts.modules} if uses_wasm else {},
         shaders=SHADERS if uses_webgpu else None,
     )
 
 
-def resources(manifest: Manifest, own: Device) -> Resources:
-    """The exact bytes that running program `own` takes; `None` for what depends on symbols."""
-    program = manifest.programs[own]
+def resources(manifest: Manifest, device: Device) -> Resources:
+    """Compute the exact resources of a program. Those that depend on symbols are `None`."""
+    program = manifest.programs[device]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     weights = sum(
         end - begin
@@ -241,13 +248,13 @@ def resources(manifest: Manifest, own: Device) -> Resources:
         if name in tensors
     )
     devices: tuple[Device, ...] = ("wasm", "webgpu")
-    used = [d for d in devices if used_on(program, d, own)]
+    used = [d for d in devices if used_on(program, d, device)]
     if not is_static(program):
         return replace(program.resources, weights=weights, arena=dict.fromkeys(used))
-    layouts = {d: layout(manifest, own, d, {}) for d in used}
+    layouts = {d: layout(manifest, device, d, {}) for d in used}
     if "wasm" in layouts:
         check_total(layouts["wasm"].total, program.buffers, program.steps)
-    bound = used_on(program, "webgpu", own)
+    bound = used_on(program, "webgpu", device)
     largest = max((as_int(b.bytes) or 0 for b in program.buffers if b.name in bound), default=0)
     return replace(
         program.resources,
