@@ -64,9 +64,7 @@ def factor_kernel(function: LoopFunction, machine: Machine) -> LoopFunction:
             trial = schedule.copy()
             try:
                 _factor(trial, block, count)
-            except (
-                ScheduleError
-            ):  # `rfactor` refuses, for example an operator that is not associative
+            except ScheduleError:  # for example: the operator is not associative
                 continue
             schedule = trial
     return schedule.function if schedule.trace else function

@@ -40,7 +40,7 @@ def _short(names: Names, wish: str) -> str:
     count = names.counts.get(wish, 0)
     names.counts[wish] = count + 1
     name = f"{wish}{count}" if count else wish
-    return _short(names, wish) if name in names.taken else name
+    return _short(names, wish) if name in names.used_names else name
 
 
 def shorten_names(function: LoopFunction, registers: frozenset[str]) -> LoopFunction:
