@@ -54,13 +54,12 @@ Helpers do not wake it: some systems move a woken thread to the core of the thre
 the whole run. Chosen by hand.
 """
 _MAX_SPINS, _MIN_SPINS, _SPINS_REGAINED = 1 << 18, 1 << 16, 1 << 12
-"""The number of times a thread polls for another thread's progress before it sleeps: the most, the
-least, and how much it rises after each successful wait.
+"""How often a thread polls for another thread's progress before it sleeps: at most, at least, and
+how much the number rises after each successful wait.
 
-The most polls take some tenths of a millisecond. After each wait in vain a thread polls a quarter as
-often, because the other thread then does not run, or shares this thread's core. The least take as
-long as a usual chunk, because some systems sleep for milliseconds when asked for less. Chosen by
-hand.
+The most take some tenths of a millisecond. After each wait in vain the number falls to a quarter,
+because the other thread then does not run, or shares this thread's core. The least take as long as
+a usual chunk, because some systems sleep for milliseconds when asked for less. Chosen by hand.
 """
 
 THREADS = f"""(type $loop (func (param i32) (param i32)))
