@@ -1,7 +1,7 @@
-"""How build time grows with the number of nodes: chains of mixed ones, of several lengths.
+"""Measure how build time grows with the number of nodes, on chains of mixed nodes.
 
-In: lengths. Out: seconds per length, and the ratio to the first. A pass that looks at all nodes for
-each node shows at once.
+In: lengths of chains. Out: seconds per length, and the ratio to the first length. A pass that looks
+at all nodes for each node stands out at once.
 
     .venv/bin/python benchmarks/build_time.py 200 400 2000
 """
@@ -18,12 +18,14 @@ from onnx import TensorProto, helper, numpy_helper
 from webmlc.compile import compile_model
 
 PERIOD = 10
+"""The number of different nodes, after which the chain repeats."""
 SHAPE = (1, 8, 12, 12)
+"""The shape of the chain's input and of every tenth value."""
 
 
 def chain(length: int) -> onnx.ModelProto:
-    """`length` nodes in a row (a multiple of ten): elementwise, matrix product, convolution, views,
-    moves, a concatenation and a reduction in turn.
+    """A chain of `length` nodes (a multiple of ten): elementwise operators, a matrix product, a
+    convolution, views, data movement, a concatenation and a reduction in turn.
     """
     rng = np.random.default_rng(0)
     constants = {
@@ -36,17 +38,19 @@ def chain(length: int) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     value = "x"
     for number in range(length):
-        made, name = _nodes(number, value)
-        nodes += made
-        value = name
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, SHAPE) for name in ("x", value)]
-    stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+        new_nodes, value_name = _nodes(number, value)
+        nodes += new_nodes
+        value = value_name
+    info = [
+        helper.make_tensor_value_info(value_name, TensorProto.FLOAT, SHAPE) for name in ("x", value)
+    ]
+    stored = [numpy_helper.from_array(array, value_name) for value_name, array in constants.items()]
     graph = helper.make_graph(nodes, "chain", info[:1], info[1:], stored)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def _nodes(number: int, value: str) -> tuple[list[onnx.NodeProto], str]:
-    """The node at a place of the chain, and its result."""
+    """The nodes at one place of the chain, and the name of their result."""
     name = f"v{number}"
     make = helper.make_node
     match number % PERIOD:
@@ -73,7 +77,7 @@ def _nodes(number: int, value: str) -> tuple[list[onnx.NodeProto], str]:
 
 def main(lengths: list[int]) -> None:
     """Print a row per length."""
-    compile_model(chain(PERIOD))  # the interpreter's own first time is nobody's
+    compile_model(chain(PERIOD))  # imports and caches count for no length
     first = 0.0
     for length in lengths:
         model = chain(length)

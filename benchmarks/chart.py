@@ -1,6 +1,6 @@
-"""The chart of the README: how many times as fast as ONNX Runtime Web, a pair of bars a model.
+"""Draw the chart of the README: the speed relative to ONNX Runtime Web, a pair of bars per model.
 
-In: results (`results.merge`). Out: SVG, readable on light and on dark pages.
+In: results (`results.merge`). Out: SVG that is readable on light and on dark pages.
 
     Path("benchmarks/results.svg").write_text(chart(results))
 """
@@ -12,8 +12,11 @@ from xml.sax.saxutils import escape
 from results import Results, ratio
 
 WIDTH, LEFT, RIGHT, TOP = 760, 190, 44, 58
-BAR, GAP = 10, 6  # of a thread's bar, and between models
+"""The width of the chart and its margins, in pixels."""
+BAR, GAP = 10, 6
+"""The height of a bar, and the gap between models, in pixels."""
 STEP = 2 * BAR + GAP
+"""The height of one model's row, in pixels."""
 STYLE = """
  text { font: 12px system-ui, sans-serif; fill: #1f2328 }
  .title { font-weight: 600; font-size: 14px }
@@ -25,18 +28,19 @@ STYLE = """
   .one { fill: #4493f8 } .two { fill: #ab7df8 }
   .grid { stroke: #3d444d } .equal { stroke: #9198a1 }
  }"""
+"""The style sheet of the chart."""
 
 
 def chart(results: Results) -> str:
-    """The SVG text; models by their ratio with one thread, best first."""
-    found = {
-        name: (one, ratio(entry, 2))
+    """The text of the SVG. Models are sorted by their ratio with one thread, best first."""
+    ratios = {
+        name: (single_thread, ratio(entry, 2))
         for name, entry in results["models"].items()
-        if (one := ratio(entry, 1)) is not None
+        if (single_thread := ratio(entry, 1)) is not None
     }
-    ordered = sorted(found.items(), key=lambda item: -item[1][0])
-    most = max((r for pair in found.values() for r in pair if r is not None), default=1.0)
-    scale = (WIDTH - LEFT - RIGHT) / most
+    ordered = sorted(ratios.items(), key=lambda item: -item[1][0])
+    highest = max((r for pair in ratios.values() for r in pair if r is not None), default=1.0)
+    scale = (WIDTH - LEFT - RIGHT) / highest
     height = TOP + len(ordered) * STEP + 24
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
@@ -48,7 +52,7 @@ def chart(results: Results) -> str:
         '<text x="23" y="40">1 thread</text>',
         '<rect class="two" x="90" y="31" width="10" height="10"/>'
         '<text x="105" y="40">2 threads</text>',
-        *_grid(int(most), scale, height),
+        *_grid(int(highest), scale, height),
     ]
     for i, (name, pair) in enumerate(ordered):
         y = TOP + i * STEP
@@ -61,10 +65,10 @@ def chart(results: Results) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _grid(most: int, scale: float, height: int) -> list[str]:
-    """A line at every whole number; as fast as the peer is the strong one."""
+def _grid(highest: int, scale: float, height: int) -> list[str]:
+    """A vertical line at every whole number. The line of equal speed is stronger."""
     lines = []
-    for n in range(most + 1):
+    for n in range(highest + 1):
         x = f"{LEFT + n * scale:.1f}"
         kind = "equal" if n == 1 else "grid"
         lines.append(f'<line class="{kind}" x1="{x}" y1="{TOP - 4}" x2="{x}" y2="{height - 18}"/>')
@@ -75,6 +79,7 @@ def _grid(most: int, scale: float, height: int) -> list[str]:
 
 
 def _bar(value: float, x: int, y: int, scale: float, kind: str) -> list[str]:
+    """One bar, with its value as text."""
     width = value * scale
     return [
         f'<rect class="bar {kind}" x="{x}" y="{y}" width="{width:.1f}" height="{BAR - 1}"/>',

@@ -1,6 +1,7 @@
-"""The machine's limit: a WebAssembly loop of fused multiply-adds on registers alone.
+"""Emit a WebAssembly loop that measures the machine's limit: fused multiply-adds on registers
+alone.
 
-In: nothing. Out: a module whose `run(n)` does `FLOPS * n` operations.
+In: nothing. Out: a module whose `run(n)` performs `FLOPS * n` operations.
 
     path.write_bytes(module())
 """
@@ -9,15 +10,14 @@ from __future__ import annotations
 
 from webmlc.target.wasm.assemble import assemble
 
-ACCUMULATORS = (
-    12  # independent, more than latency times throughput; with two operands, 14 registers
-)
+ACCUMULATORS = 12
+"""The independent sums: more than latency times throughput, and with two operands 14 registers."""
 FLOPS = ACCUMULATORS * 4 * 2
-"""Operations of one turn of the loop."""
+"""The operations of one iteration of the loop."""
 
 
 def module() -> bytes:
-    """The binary. The sum is returned, or an optimiser might remove what made it."""
+    """The binary of the module. It returns the sum, so that no optimiser removes the loop."""
     names = [f"$c{i}" for i in range(ACCUMULATORS)]
     steps = "\n".join(
         f"(local.set {c} (f32x4.relaxed_madd (local.get $a) (local.get $b) (local.get {c})))"

@@ -1,4 +1,4 @@
-"""What is demanded of the figures, and whether it holds.
+"""Check the demands on the measured figures.
 
 In: results (`results.merge`). Out: a `Verdict` for every demand that the results can answer.
 
@@ -15,11 +15,14 @@ from statistics import geometric_mean
 from results import Entry, Results, ratio, row_of
 
 THREADS = (1, 2)
+"""The numbers of threads that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A demand, the figure found (and where, if of one model), and whether it is met."""
+    """A demand, the figure that was measured (with the model it belongs to, if any), and
+    whether the demand holds.
+    """
 
     demand: str
     found: str
@@ -38,38 +41,39 @@ def judge(results: Results) -> list[Verdict]:
     ]
 
 
-def _at_least(demand: str, found: float, least: float, where: str = "") -> Verdict:
-    return Verdict(f"{demand} ≥ {least:g}", f"{found:.2f}{where}", found >= least)
+def _at_least(demand: str, figure: float, least: float, where: str = "") -> Verdict:
+    """The verdict on a figure that must have at least the value `least`."""
+    return Verdict(f"{demand} ≥ {least:g}", f"{figure:.2f}{where}", figure >= least)
 
 
 def _ratios(models: dict[str, Entry]) -> Iterator[Verdict]:
-    """Latency of ONNX Runtime Web over webmlc's."""
+    """The latency of ONNX Runtime Web over that of webmlc."""
     for variant, threads, mean, lowest in (
         (None, 1, 3.0, 1.5),
         ("simd128", 1, 1.8, None),
         (None, 2, 3.0, 1.5),
     ):
-        found = {
+        ratios = {
             name: value
             for name, entry in models.items()
             if entry["judged"] and (value := ratio(entry, threads, variant)) is not None
         }
-        if not found:
+        if not ratios:
             continue
-        what = f"{variant or 'relaxed'}, {threads} thread(s): times ONNX Runtime Web"
-        count = f" ({len(found)} models)"
-        yield _at_least(f"{what}, geometric mean", geometric_mean(found.values()), mean, count)
+        title = f"{variant or 'relaxed'}, {threads} thread(s): times ONNX Runtime Web"
+        count = f" ({len(ratios)} models)"
+        yield _at_least(f"{title}, geometric mean", geometric_mean(ratios.values()), mean, count)
         if lowest is not None:
-            worst = min(found, key=lambda name: found[name])
-            yield _at_least(f"{what}, lowest", found[worst], lowest, f" ({worst})")
+            worst = min(ratios, key=lambda name: ratios[name])
+            yield _at_least(f"{title}, lowest", ratios[worst], lowest, f" ({worst})")
         if (variant, threads) == (None, 1):
             for name, least in (("resnet18", 4.0), ("vgg19", 4.0), ("resnet50", 2.5)):
-                if name in found:
-                    yield _at_least(f"{what}, {name}", found[name], least)
+                if name in ratios:
+                    yield _at_least(f"{title}, {name}", ratios[name], least)
 
 
 def _shares(models: dict[str, Entry]) -> Iterator[Verdict]:
-    """GFLOPS over the measured limit."""
+    """The GFLOPS of kernels over the measured limit."""
     if "matmul" in models and models["matmul"].get("kernels"):
         share = models["matmul"]["kernels"][0]["share"]
         yield _at_least("MatMul 1024³, share of the limit", share, 0.9)
@@ -79,46 +83,47 @@ def _shares(models: dict[str, Entry]) -> Iterator[Verdict]:
 
 
 def _scaling(models: dict[str, Entry]) -> Iterator[Verdict]:
-    """One thread's latency over that of two."""
+    """The latency with one thread over that with two."""
     for name in ("resnet50", "minilm_l6"):
         if name in models:
-            one, two = (row_of(models[name], "webmlc", n) for n in THREADS)
-            if one and two:
-                yield _at_least(f"{name}: two threads over one", one["ms"] / two["ms"], 1.75)
+            single, double = (row_of(models[name], "webmlc", n) for n in THREADS)
+            if single and double:
+                yield _at_least(f"{name}: two threads over one", single["ms"] / double["ms"], 1.75)
 
 
 def _quantised(models: dict[str, Entry]) -> Iterator[Verdict]:
-    """Quantised models: against ONNX Runtime Web, and against our own in floats."""
+    """Quantised models, against ONNX Runtime Web and against our own float models."""
     for name in ("maui_test_model", "micro_kws_qdq"):
-        if name in models and (found := ratio(models[name], 1)) is not None:
-            yield _at_least(f"{name} (quantised): times ONNX Runtime Web", found, 1.5)
+        if name in models and (figure := ratio(models[name], 1)) is not None:
+            yield _at_least(f"{name} (quantised): times ONNX Runtime Web", figure, 1.5)
     twins = [models.get(name) for name in ("micro_kws_fp32", "micro_kws_qdq")]
     rows = [row_of(entry, "webmlc", 1) if entry else None for entry in twins]
     if rows[0] and rows[1]:
-        found = rows[0]["ms"] / rows[1]["ms"]
-        yield _at_least("micro_kws: floats over quantised", found, 1.0)
+        figure = rows[0]["ms"] / rows[1]["ms"]
+        yield _at_least("micro_kws: floats over quantised", figure, 1.0)
 
 
 def _resources(models: dict[str, Entry]) -> Iterator[Verdict]:
-    """Time to the first result, downloads and memory, each where it is worst."""
+    """The time to the first result, downloads and memory, each of the model where it is worst."""
     measures: tuple[tuple[str, str, float, Callable[[dict, dict], float | None]], ...] = (  # type: ignore[type-arg]
         ("navigation to first result over ONNX Runtime Web's", "", 0.5, _of("first_ms")),
         ("download besides weights", " KB", 300, lambda a, _: (a["download"] - a["weights"]) / 1e3),
         ("peak memory over ONNX Runtime Web's", "", 1.0, _of("memory")),
     )
-    for what, unit, most, measure in measures:
-        worst, where = -math.inf, ""
+    for title, unit, limit, measure in measures:
+        worst, place = -math.inf, ""
         for name, entry in models.items():
             for threads in THREADS:
-                own = row_of(entry, "webmlc", threads)
+                ours = row_of(entry, "webmlc", threads)
                 peer = row_of(entry, "onnxruntime", threads)
-                value = measure(own, peer) if own and peer else None
+                value = measure(ours, peer) if ours and peer else None
                 if value is not None and value > worst:
-                    worst, where = value, f"{name}, {threads} thread(s)"
-        if where:
-            found = f"{worst:.2f}{unit} ({where})"
-            yield Verdict(f"{what}, highest ≤ {most:g}{unit}", found, worst <= most)
+                    worst, place = value, f"{name}, {threads} thread(s)"
+        if place:
+            figure = f"{worst:.2f}{unit} ({place})"
+            yield Verdict(f"{title}, highest ≤ {limit:g}{unit}", figure, worst <= limit)
 
 
 def _of(key: str) -> Callable[[dict, dict], float | None]:  # type: ignore[type-arg]
+    """The ratio of one figure of two rows, or None where one of them has no such figure."""
     return lambda a, b: a[key] / b[key] if a[key] and b[key] else None

@@ -1,9 +1,9 @@
-"""The models that are measured, each made ready as a folder that every engine can read.
+"""Prepare the models that are measured: each becomes a folder that every engine can read.
 
-In: a name of `named()`, or the path of an ONNX file.
-Out: `build/benchmarks/<model>/`: `model.onnx`; `package/`, built by webmlc; random inputs and the
-outputs that native onnxruntime gives for them, raw, with `data.json` that names them; and
-`ready.json`, what the compiler knows about the package: a `Ready`.
+In: a name of `named()`, or the path of an ONNX file. Out: `build/benchmarks/<model>/`. It holds
+`model.onnx`; `package/`, built by webmlc; random inputs, and the outputs of native onnxruntime for
+them, as raw files that `data.json` names; and `ready.json`, the compiler's figures of the package:
+a `Ready`.
 
     prepare("squeezenet", Path("build/benchmarks"), "both", {})
 """
@@ -34,20 +34,26 @@ from webmlc.package.write import write_package
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "models"
+"""The folder of further models, beside the project's folder."""
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+"""The light models of the onnx package, which have no weights."""
 SIZE = 1024
-QUIET = 3  # onnxruntime: errors only
+"""The rows and columns of the matrices of `matmul`."""
+QUIET = 3
+"""The severity from which onnxruntime logs: errors only."""
 READY = "ready.json"
+"""The name of the file that holds a `Ready`."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A model's folder, and what is known before it runs. `build_seconds` are the processor's.
+    """A model's folder, and the figures that are known before it runs.
 
-    `steps`, by device: flops, bytes moved and least bytes of every step of the package's program,
-    in order. `convolutions`: flops of the ONNX nodes that convolve, computed directly.
+    `build_seconds` is processor time. `steps` maps each device to the flops, bytes moved and least
+    bytes of every step of the package's program, in order. `convolutions` holds the flops of the
+    ONNX nodes that convolve, counted directly.
     """
 
     name: str
@@ -59,9 +65,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How to get a model; sizes of symbolic dimensions, by name or, without one, as
-    `<input>_<axis>`; ranges of integer inputs; whether software GPUs are fast enough for it, and
-    whether it counts where many models are judged together.
+    """How to get a model, and how to run it.
+
+    `dims` are the sizes of symbolic dimensions, by name or, where they have none, as
+    `<input>_<axis>`. `integers` are the ranges of integer inputs. `gpu` tells whether software GPUs
+    are fast enough for the model, and `judged` whether it counts where many models are judged
+    together.
     """
 
     make: Callable[[], onnx.ModelProto]
@@ -73,7 +82,7 @@ class Source:
 
 
 def matmul(constant: bool) -> onnx.ModelProto:
-    """y = a·b, 1024³; b is part of the model (as weights are) or a second input."""
+    """y = a·b of 1024³, where b is a constant of the model (as weights are) or a second input."""
     shape = [SIZE, SIZE]
     inputs = [helper.make_tensor_value_info("a", TensorProto.FLOAT, shape)]
     weights = []
@@ -91,7 +100,7 @@ def matmul(constant: bool) -> onnx.ModelProto:
 
 
 def materialised(path: Path) -> onnx.ModelProto:
-    """A real architecture that comes without weights, given seeded random ones."""
+    """A real architecture that comes without weights, with seeded random weights."""
     script = SHARED / "materialise.py"
     if not script.is_file():
         raise FileNotFoundError(
@@ -123,7 +132,7 @@ INPUTS: Mapping[str, dict[str, Any]] = {
     "silero_vad_v6": {"dims": {"input_1": 576}, "integers": {"sr": (16000, 16001)}},
     "magika_standard_v3_3": {"integers": {"bytes": (0, 256)}},
 }
-"""What the sizes and integers of a model's inputs are, where they are not 1, and 0 or 1."""
+"""The sizes and integer ranges of a model's inputs, where they are not 1, and 0 or 1."""
 
 SMALL = frozenset({"squeezenet", "shufflenet"})
 """The light models that a software GPU runs in seconds."""
@@ -131,7 +140,7 @@ SMALL = frozenset({"squeezenet", "shufflenet"})
 
 def named() -> dict[str, Source]:
     """Every model that has a name: the matrix products, the light models of the onnx package, and,
-    where `shared/models` is there, those of its index that are marked for benchmarks.
+    where `shared/models` exists, those that its index marks for benchmarks.
     """
     sources = {
         "matmul": Source(lambda: matmul(constant=True), tfjs=True),
@@ -142,15 +151,15 @@ def named() -> dict[str, Source]:
         sources[name] = Source(partial(materialised, path), gpu=name in SMALL, judged=True)
     for path in indexed():
         make = materialised if path.parent.name == "light" else onnx.load
-        known = INPUTS.get(path.stem, {})
+        settings = INPUTS.get(path.stem, {})
         judged = path.stem not in TWINS
-        sources[path.stem] = Source(partial(make, path), gpu=False, judged=judged, **known)
+        sources[path.stem] = Source(partial(make, path), gpu=False, judged=judged, **settings)
     return sources
 
 
 def indexed() -> list[Path]:
-    """The files of `shared/models/INDEX.md` that are marked **bench**, and the two of one network,
-    in floats and quantised.
+    """The files that `shared/models/INDEX.md` marks with **bench**, and the two files of one
+    network, in floats and quantised.
     """
     index = SHARED / "INDEX.md"
     if not index.is_file():
@@ -165,7 +174,7 @@ TWINS = ("micro_kws_fp32", "micro_kws_qdq")
 
 
 def source_of(model: str) -> Source:
-    """The row of a named model, or one that reads the file."""
+    """The source of a named model, or a source that reads the file."""
     if (source := named().get(model)) is not None:
         return source
     if not Path(model).is_file():
@@ -174,20 +183,23 @@ def source_of(model: str) -> Source:
 
 
 def random_inputs(session: onnxruntime.InferenceSession, source: Source) -> Arrays:
-    """Seeded: normal floats, integers 0 and 1 or as the source says."""
+    """Seeded inputs: normal floats, and integers of 0 and 1 or in the ranges of the source."""
     rng = np.random.default_rng(0)
     arrays = {}
-    for given in session.get_inputs():
-        names = (d or f"{given.name}_{axis}" for axis, d in enumerate(given.shape))
+    for value in session.get_inputs():
+        names = (d or f"{value.name}_{axis}" for axis, d in enumerate(value.shape))
         shape = [d if isinstance(d, int) else source.dims.get(d, 1) for d in names]
-        dtype = np.dtype(given.type.removeprefix("tensor(").rstrip(")").replace("float", "float32"))
-        low, high = source.integers.get(given.name, (0, 2))
+        dtype = np.dtype(value.type.removeprefix("tensor(").rstrip(")").replace("float", "float32"))
+        low, high = source.integers.get(value.name, (0, 2))
         values = rng.normal(size=shape) if dtype.kind == "f" else rng.integers(low, high, shape)
-        arrays[given.name] = np.asarray(values, dtype)
+        arrays[value.name] = np.asarray(values, dtype)
     return arrays
 
 
 def write_arrays(folder: Path, side: str, arrays: Arrays) -> list[dict[str, Any]]:
+    """Write the arrays of one side ("inputs", "outputs") as files, and return their entries
+    for `data.json`.
+    """
     listed = []
     for i, (name, array) in enumerate(arrays.items()):
         file = f"{side}-{i}.bin"
@@ -207,7 +219,7 @@ def read_arrays(folder: Path, side: str) -> Arrays:
 
 
 def prepare(model: str, out: Path, target: TargetName, dims: Mapping[str, int]) -> Ready:
-    """Make the model's folder. Raises FileNotFoundError when the model is not to be had."""
+    """Prepare the model's folder. Raises FileNotFoundError where the model is not available."""
     source = source_of(model)
     folder = out / name_of(model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -232,18 +244,18 @@ def prepare(model: str, out: Path, target: TargetName, dims: Mapping[str, int]) 
     seconds = time.process_time() - begin
     symbols = {s.name: inputs[s.input].shape[s.axis] for s in parts.symbols}
     steps = {
-        device: [(w.flops, w.moved, w.least) for w in (s.work for s in found)]
+        device: [(w.flops, w.moved, w.least) for w in (s.work for s in works)]
         for device in parts.programs
-        for found in (step_work(parts, device, symbols),)
+        for works in (step_work(parts, device, symbols),)
     }
     shapes = {name: array.shape for name, array in inputs.items()}
-    made = Ready(name_of(model), seconds, source.tfjs, steps, direct_flops(proto, shapes))
-    (folder / READY).write_text(json.dumps(asdict(made)))
-    return made
+    ready = Ready(name_of(model), seconds, source.tfjs, steps, direct_flops(proto, shapes))
+    (folder / READY).write_text(json.dumps(asdict(ready)))
+    return ready
 
 
 def reuse(model: str, out: Path) -> Ready:
-    """What `prepare` made before. Raises FileNotFoundError where it did not."""
+    """The `Ready` of an earlier `prepare`. Raises FileNotFoundError where there is none."""
     path = out / name_of(model) / READY
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there: it was never built")
@@ -256,7 +268,9 @@ def name_of(model: str) -> str:
 
 
 def open_session(folder: Path, threads: int) -> onnxruntime.InferenceSession:
-    """Native onnxruntime on the folder's model; 0 threads: as many as it likes."""
+    """Open the folder's model in native onnxruntime. With 0 threads, onnxruntime chooses
+    their number.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = options.inter_op_num_threads = threads
@@ -266,7 +280,7 @@ def open_session(folder: Path, threads: int) -> onnxruntime.InferenceSession:
 
 
 def native_latencies(folder: Path, runs: int, warmup: int) -> list[float]:
-    """Milliseconds of each run of native onnxruntime with one thread."""
+    """The milliseconds of each run of native onnxruntime with one thread."""
     session = open_session(folder, threads=1)
     inputs = dict(read_arrays(folder, "inputs"))
     times = []

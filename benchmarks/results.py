@@ -1,7 +1,7 @@
-"""What was measured, as figures: medians, shares of the limit, and the JSON that holds them.
+"""Turn measurements into figures: medians, shares of the limit, and the JSON that holds them.
 
-In: rows of `measure.mjs` and what is known of each model. Out: an `Entry` a model, and
-`benchmarks/results.json`, in which an entry replaces the one before it of the same model.
+In: rows of `measure.mjs` and the compiler's figures of each model. Out: an `Entry` per model, and
+`benchmarks/results.json`, in which a new entry replaces the earlier one of the same model.
 
     entry = entry_of(ready, rows, limit, native_ms, runs=15, judged=True)
     merge(Path("benchmarks/results.json"), header(browser, rows), {"resnet50": entry})
@@ -22,16 +22,20 @@ import onnxruntime
 from models import Ready
 
 Row = dict[str, Any]
+"""One engine's measurements of one model."""
 Entry = dict[str, Any]
-LEAST_PART = 0.01  # of a run's time: steps that take less are not listed
+"""The figures of one model."""
+LEAST_PART = 0.01
+"""The share of a run's time from which a step is listed. Chosen by hand."""
 
 Results = dict[str, Any]
+"""The figures of all models, and where they were measured."""
 
 
 def entry_of(
     ready: Ready, rows: Sequence[Row], limit: float, native: float, runs: int, judged: bool
 ) -> Entry:
-    """The figures of one model; `rows` are those of `measure.mjs` for it."""
+    """The figures of one model. `rows` are those of `measure.mjs` for it."""
     entry: Entry = {
         "date": date.today().isoformat(),
         "runs": runs,
@@ -50,12 +54,14 @@ def entry_of(
 
 
 def _figures(row: Row) -> Row:
-    """A row with medians for its lists."""
-    kept = {k: row[k] for k in ("device", "threads", "engine", "variant", "version") if row.get(k)}
+    """A row with medians in place of its lists."""
+    description = {
+        k: row[k] for k in ("device", "threads", "engine", "variant", "version") if row.get(k)
+    }
     if "failure" in row:
-        return {**kept, "failure": row["failure"]}
+        return {**description, "failure": row["failure"]}
     return {
-        **kept,
+        **description,
         "ms": _rounded(median(row["latencies"])),
         "load_ms": round(median(row["load"])),
         "first_ms": round(median(row["first"])),
@@ -69,7 +75,7 @@ def _figures(row: Row) -> Row:
 def _steps(
     profile: Sequence[Row], works: Sequence[Sequence[int]], limit: float
 ) -> list[dict[str, Any]]:
-    """Milliseconds, GFLOPS and bytes of every step."""
+    """The milliseconds, GFLOPS and bytes of every step."""
     steps = []
     for step, (flops, moved, least) in zip(profile, works, strict=True):
         milliseconds = median(step["milliseconds"])
@@ -91,11 +97,11 @@ def _steps(
 def _convolutions(
     steps: Sequence[Mapping[str, Any]], direct: Mapping[str, int], limit: float
 ) -> dict[str, float] | None:
-    """All convolutions together, with what is fused into them: the flops of the direct algorithm
-    over the time of every step that computes a part of one. None where there is none.
+    """All convolutions together, with the operators fused into them: the flops of the direct
+    algorithm over the time of every step that computes part of one. None where there is none.
     """
-    taken = [step for step in steps if direct.keys() & set(step["nodes"])]
-    milliseconds = sum(step["ms"] for step in taken)
+    convolving = [step for step in steps if direct.keys() & set(step["nodes"])]
+    milliseconds = sum(step["ms"] for step in convolving)
     if not milliseconds:
         return None
     gflops = sum(direct.values()) / milliseconds / 1e6
@@ -107,18 +113,18 @@ def _convolutions(
 
 
 def _listed(steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The steps that take time, longest first."""
+    """The steps that take a listed share of the time, longest first."""
     least = LEAST_PART * sum(step["ms"] for step in steps)
     return sorted((s for s in steps if s["ms"] >= least), key=lambda s: -s["ms"])
 
 
 def _rounded(milliseconds: float) -> float:
-    """To a microsecond, or four digits."""
+    """Milliseconds with four significant digits."""
     return float(f"{milliseconds:.4g}")
 
 
 def header(browser: str) -> dict[str, Any]:
-    """Where it was measured."""
+    """The machine and the versions of a measurement."""
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
@@ -132,24 +138,24 @@ def header(browser: str) -> dict[str, Any]:
     }
 
 
-def merge(path: Path | None, where: Mapping[str, Any], entries: Mapping[str, Entry]) -> Results:
-    """The results with these entries, in the file at `path` too. Raises `ValueError` where the
-    file's were measured elsewhere.
+def merge(path: Path | None, header_: Mapping[str, Any], entries: Mapping[str, Entry]) -> Results:
+    """The results with these entries, also written to the file at `path`. Raises `ValueError` where
+    the file was measured on another machine.
     """
     models: dict[str, Entry] = {}
     if path is not None and path.is_file():
-        known = json.loads(path.read_text())
-        if {k: v for k, v in known.items() if k != "models"} != where:
+        earlier = json.loads(path.read_text())
+        if {k: v for k, v in earlier.items() if k != "models"} != header_:
             raise ValueError(f"{path} was measured on another machine, or with other versions")
-        models = known["models"]
-    results = {**where, "models": dict(sorted({**models, **entries}.items()))}
+        models = earlier["models"]
+    results = {**header_, "models": dict(sorted({**models, **entries}.items()))}
     if path is not None:
         path.write_text(_text(results) + "\n", "utf-8")
     return results
 
 
 def _text(results: Results) -> str:
-    """JSON with a line for every row and every kernel: a change of one shows as one."""
+    """JSON with a line per row and per kernel, so that a change of one shows as one line."""
     lines = ["{"]
     lines += [f" {json.dumps(k)}: {json.dumps(v)}," for k, v in results.items() if k != "models"]
     lines.append(' "models": {')
@@ -169,18 +175,20 @@ def _text(results: Results) -> str:
 def row_of(
     entry: Entry, engine: str, threads: int, variant: str | None = None, device: str = "wasm"
 ) -> Row | None:
-    """A row that did not fail; without a variant, the first: the one that the engine chose."""
+    """The row of an engine if it did not fail. Without a variant, the row of the variant
+    that it chose.
+    """
     for row in entry["rows"]:
-        given = (row["engine"], row["threads"], row["device"])
-        if given == (engine, threads, device) and variant in (None, row.get("variant")):
-            found: Row = row
-            return None if "failure" in found else found
+        key = (row["engine"], row["threads"], row["device"])
+        if key == (engine, threads, device) and variant in (None, row.get("variant")):
+            result: Row = row
+            return None if "failure" in result else result
     return None
 
 
 def ratio(entry: Entry, threads: int, variant: str | None = None) -> float | None:
-    """ONNX Runtime Web's latency over webmlc's on the CPU, of a variant or of the one that was
-    chosen; None where one of them is not there.
+    """The latency of ONNX Runtime Web over webmlc's on the CPU, of one variant or of the chosen
+    one. None where either is missing.
     """
-    own, peer = row_of(entry, "webmlc", threads, variant), row_of(entry, "onnxruntime", threads)
-    return peer["ms"] / own["ms"] if own and peer else None
+    ours, peer = row_of(entry, "webmlc", threads, variant), row_of(entry, "onnxruntime", threads)
+    return peer["ms"] / ours["ms"] if ours and peer else None

@@ -1,17 +1,19 @@
 """Measure webmlc against ONNX Runtime Web and TF.js, in the same Chromium, in the same run.
 
-In: models (named or files), devices, thread counts.
-Out: a table, what is demanded of the figures and whether it holds, and the figures as JSON, with a
-chart beside it. Latency is the median of the runs; the ratio is the peer's latency over webmlc's,
-so more is better; the error is the largest difference from native onnxruntime relative to the
-largest output; "load" is what the engine takes to be ready to run, "first" the time from navigation
-to the first result, with a cold cache over the loopback interface, in a browser that has come to
-rest; "native" is onnxruntime outside the browser, with one thread.
+In: models (names or files), devices, numbers of threads. Out: a table, the demands on the figures
+and whether they hold, and the figures as JSON, with a chart beside it.
+
+- Latency is the median of the runs. The ratio is the peer's latency over webmlc's, so more is
+  better.
+- The error is the largest difference from native onnxruntime, relative to the largest output.
+- "load" is the time until the engine is ready to run. "first" is the time from navigation to the
+  first result, with a cold cache over the loopback interface, in a browser that is idle.
+- "native" is onnxruntime outside the browser, with one thread.
 
     python benchmarks/run.py --models matmul,squeezenet --threads 1 --json results.json
 
-A run of all models takes half an hour. `--reuse` measures what an earlier run has built: a slice of
-the models at a time gives the same JSON, whose entries are replaced model by model.
+A run of all models takes half an hour. `--reuse` measures the models that an earlier run built.
+Measuring some of the models at a time gives the same JSON, whose entries are replaced one by one.
 """
 
 from __future__ import annotations
@@ -37,12 +39,15 @@ HERE = Path(__file__).parent
 MODULES = ROOT / "node_modules"
 OUT = ROOT / "build" / "benchmarks"
 PROFILES = 5
+"""The profiles of each model, at most; a profile runs every step on its own."""
 WEBMLC = ({"engine": "webmlc"}, {"engine": "webmlc", "variant": "simd128"})
-"""The module that the page chooses, as for a user, and the one without relaxed SIMD."""
+"""The module that the page chooses for a user, and the one without relaxed SIMD."""
 
 
 def groups_of(ready: Ready, gpu: bool, devices: Sequence[str], threads: Sequence[int]) -> list[Row]:
-    """What takes turns: one device and one number of threads, every engine that can do it."""
+    """The groups of engines that take turns: one per device and number of threads, with
+    every engine that supports it.
+    """
     groups = []
     base = {"model": f"/models/{ready.name}/"}
     if "wasm" in devices:
@@ -56,7 +61,7 @@ def groups_of(ready: Ready, gpu: bool, devices: Sequence[str], threads: Sequence
 
 
 def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> dict[str, Any]:
-    """Run `measure.mjs`; its progress goes to stderr."""
+    """Run `measure.mjs`, whose progress goes to stderr."""
     (OUT / "fma_limit.wasm").write_bytes(module())
     mounts = {
         "/bench/": HERE / "page",
@@ -79,19 +84,19 @@ def measure(groups: Sequence[Row], runs: int, warmup: int, loads: int) -> dict[s
         "flops": FLOPS,
         "groups": list(groups),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         ["node", str(HERE / "measure.mjs")],
         input=json.dumps(job),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    measured: dict[str, Any] = json.loads(done.stdout)
+    measured: dict[str, Any] = json.loads(process.stdout)
     return measured
 
 
 def print_table(console: Console, entries: Mapping[str, Entry], runs: int) -> None:
-    """A row per engine; ratios are against webmlc's own row, of the module that it chose."""
+    """Print a row per engine. Ratios are relative to webmlc's row with the module that it chose."""
     table = Table(title=f"medians of {runs} runs", caption="ratio: latency over webmlc's")
     for heading in ("model", "device", "engine"):
         table.add_column(heading)
@@ -107,8 +112,8 @@ def print_table(console: Console, entries: Mapping[str, Entry], runs: int) -> No
                 table.add_row(*head, "failed", style="red")
                 failures.append(f"{', '.join(head)}: {row['failure']}")
                 continue
-            own = row_of(entry, "webmlc", row["threads"], device=row["device"])
-            ratio = f"{row['ms'] / own['ms']:.2f}" if own else ""
+            ours = row_of(entry, "webmlc", row["threads"], device=row["device"])
+            ratio = f"{row['ms'] / ours['ms']:.2f}" if ours else ""
             memory = f"{row['memory'] / 1e6:.0f}" if row["memory"] else ""
             sizes = (f"{row['download'] / 1e3:,.0f}", f"{row['weights'] / 1e3:,.0f}", memory)
             times = (f"{row['load_ms']}", f"{row['first_ms']}")
@@ -121,7 +126,7 @@ def print_table(console: Console, entries: Mapping[str, Entry], runs: int) -> No
 
 
 def print_kernels(console: Console, entries: Mapping[str, Entry], count: int) -> None:
-    """The steps that take longest, each with the ONNX nodes it computes."""
+    """Print the steps that take longest, each with the ONNX nodes that it computes."""
     for name, entry in entries.items():
         table = Table(title=f"{name}: limit {entry['limit_gflops']} GFLOPS", title_justify="left")
         for heading in ("ms", "GFLOPS", "of limit", "KB moved", "KB least"):
@@ -131,14 +136,18 @@ def print_kernels(console: Console, entries: Mapping[str, Entry], count: int) ->
             sizes = (f"{step[key] / 1e3:,.0f}" for key in ("bytes_moved", "bytes_least"))
             figures = (f"{step['ms']:.3f}", f"{step['gflops']}", f"{step['share']:.0%}", *sizes)
             table.add_row(*figures, f"{step['kernel']}: {', '.join(step['nodes'])}")
-        if together := entry.get("convolutions"):
-            figures = (f"{together['ms']:.2f}", f"{together['gflops']}", f"{together['share']:.0%}")
+        if convolutions := entry.get("convolutions"):
+            figures = (
+                f"{convolutions['ms']:.2f}",
+                f"{convolutions['gflops']}",
+                f"{convolutions['share']:.0%}",
+            )
             table.add_row(*figures, "", "", "all convolutions, counted directly")
         console.print(table)
 
 
 def print_verdicts(console: Console, results: Mapping[str, Any]) -> None:
-    """What is demanded, and whether it holds."""
+    """Print the demands, and whether they hold."""
     table = Table(title="demanded", title_justify="left")
     for heading in ("", "demand", "found"):
         table.add_column(heading)
@@ -175,23 +184,23 @@ def main(
     for model in named() if models == "all" else models.split(","):
         try:
             with console.status(f"building {model}"):
-                made = reuse(model, OUT) if again else prepare(model, OUT, target, sizes)
+                package = reuse(model, OUT) if again else prepare(model, OUT, target, sizes)
         except FileNotFoundError as error:
             console.print(f"{model} is left out: {error}")
             continue
         source = source_of(model)
-        ready[made.name] = (made, source.judged)
-        # A big model takes minutes on a software GPU: measured there only when asked for alone.
-        groups += groups_of(made, source.gpu or devices == ["webgpu"], devices, counts)
+        ready[package.name] = (package, source.judged)
+        # A large model takes minutes on a software GPU: it runs there only if asked for alone.
+        groups += groups_of(package, source.gpu or devices == ["webgpu"], devices, counts)
     if not groups:
         sys.exit(1)
     measured = measure(groups, runs, warmup, loads)
     entries = {}
-    for name, (made, judged) in ready.items():
+    for name, (package, judged) in ready.items():
         rows = [row for row in measured["rows"] if row["model"] == f"/models/{name}/"]
         limit = measured["limits"][f"/models/{name}/"]
         native = median(native_latencies(OUT / name, runs, warmup))
-        entries[name] = entry_of(made, rows, limit, native, runs, judged)
+        entries[name] = entry_of(package, rows, limit, native, runs, judged)
     results = merge(json_path, header(measured["browser"]), entries)
     if json_path is not None:
         json_path.with_suffix(".svg").write_text(chart(results), "utf-8")

@@ -1,15 +1,15 @@
 // A drawing pad on a canvas, for mouse, finger and keyboard.
 //
 //   in:  a canvas that can have the focus
-//   out: strokes, each a list of points { x, y } from 0 to 1, at every change
+//   out: strokes, reported at every change; each is a list of points { x, y } from 0 to 1
 //
 //   const pad = createPad(canvas, { onChange: (strokes) => ..., onSay: (words) => ... });
 //   pad.clear();
 
 /** @typedef {import("./preprocess.js").Point} Point */
 
-const KEY_STEP = 1 / 24;
-const PEN_WIDTH = 0.075; // of the pad's width
+const KEY_STEP = 1 / 24; // how far an arrow key moves the pen, as a share of the pad's width
+const PEN_WIDTH = 0.075; // as a share of the pad's width
 const START = { x: 0.5, y: 0.15 };
 /** @type {Record<string, Point>} */
 const ARROWS = {
@@ -18,7 +18,7 @@ const ARROWS = {
   ArrowUp: { x: 0, y: -1 },
   ArrowDown: { x: 0, y: 1 },
 };
-const CLEARING = ["c", "C", "Delete", "Backspace", "Escape"];
+const CLEAR_KEYS = ["c", "C", "Delete", "Backspace", "Escape"];
 
 /**
  * @param {HTMLCanvasElement} canvas
@@ -31,7 +31,7 @@ export function createPad(canvas, { onChange, onSay }) {
   let pointer = null;
   const pen = { ...START, down: false, shown: false };
   /** @type {Set<string>} */
-  const held = new Set();
+  const pressedArrows = new Set();
 
   function changed() {
     paint();
@@ -56,10 +56,10 @@ export function createPad(canvas, { onChange, onSay }) {
     context.lineCap = context.lineJoin = "round";
     for (const stroke of strokes) {
       context.beginPath();
-      const [first, ...rest] = stroke;
+      const [first, ...nextPoints] = stroke;
       context.moveTo(first.x * size, first.y * size);
-      // A single point still leaves a dot.
-      for (const { x, y } of rest.length ? rest : [first]) context.lineTo(x * size, y * size);
+      // A stroke of a single point is drawn as a dot.
+      for (const { x, y } of nextPoints.length ? nextPoints : [first]) context.lineTo(x * size, y * size);
       context.stroke();
     }
     if (pen.shown) paintPen(context, size, style.getPropertyValue("--accent"));
@@ -105,7 +105,7 @@ export function createPad(canvas, { onChange, onSay }) {
   }
 
   function movePen() {
-    for (const key of held) {
+    for (const key of pressedArrows) {
       pen.x = Math.min(1, Math.max(0, pen.x + ARROWS[key].x * KEY_STEP));
       pen.y = Math.min(1, Math.max(0, pen.y + ARROWS[key].y * KEY_STEP));
     }
@@ -115,14 +115,14 @@ export function createPad(canvas, { onChange, onSay }) {
   canvas.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in ARROWS) {
-      held.add(event.key);
+      pressedArrows.add(event.key);
       movePen();
     } else if (event.key === " ") {
       if (event.repeat) return event.preventDefault();
       pen.down = !pen.down;
       if (pen.down) strokes.push([{ x: pen.x, y: pen.y }]);
       onSay(pen.down ? "Pen down" : "Pen lifted");
-    } else if (CLEARING.includes(event.key)) {
+    } else if (CLEAR_KEYS.includes(event.key)) {
       clear();
       onSay("Cleared");
     } else {
@@ -133,13 +133,13 @@ export function createPad(canvas, { onChange, onSay }) {
     changed();
   });
 
-  canvas.addEventListener("keyup", (event) => held.delete(event.key));
+  canvas.addEventListener("keyup", (event) => pressedArrows.delete(event.key));
   canvas.addEventListener("focus", () => {
     pen.shown = canvas.matches(":focus-visible");
     paint();
   });
   canvas.addEventListener("blur", () => {
-    held.clear();
+    pressedArrows.clear();
     pen.shown = pen.down = false;
     paint();
   });

@@ -1,4 +1,4 @@
-// Draw a digit, see what the network reads: the page around the pad and the model.
+// The page around the pad and the model: it shows which digit the network reads in a drawing.
 //
 // The package that `webmlc build` wrote is the folder `model/` beside this file.
 
@@ -12,15 +12,15 @@ const ANNOUNCE_AFTER_MS = 700;
 const MODEL_DATA = /\.(wasm|wgsl|safetensors)$/;
 
 const pad = element("pad", HTMLCanvasElement);
-const seen = element("seen", HTMLCanvasElement);
+const inputCanvas = element("seen", HTMLCanvasElement);
 const deviceChoice = element("device", HTMLSelectElement);
 const progress = element("progress", HTMLProgressElement);
 const bars = Array.from({ length: 10 }, (_, digit) => createBar(digit));
 
 /** @type {Awaited<ReturnType<typeof load>> | null} */
 let model = null;
-let modelBytes = 0; // the model's code and weights; loaded again, they come from the browser's cache
-let loads = 0; // the latest choice of device wins, however long an earlier one takes to load
+let modelBytes = 0; // of the model's code and weights, which the browser caches
+let loads = 0; // counts the choices of a device: only the latest load is used
 let strokes = /** @type {import("./preprocess.js").Point[][]} */ ([]);
 let reading = false;
 let outdated = false;
@@ -33,9 +33,9 @@ let announcement = 0;
  * @returns {T}
  */
 function element(id, type) {
-  const found = document.getElementById(id);
-  if (!(found instanceof type)) throw new Error(`no ${type.name} named ${id}`);
-  return found;
+  const node = document.getElementById(id);
+  if (!(node instanceof type)) throw new Error(`no ${type.name} named ${id}`);
+  return node;
 }
 
 function say(/** @type {string} */ id, /** @type {string} */ words) {
@@ -57,7 +57,7 @@ function createBar(/** @type {number} */ digit) {
 }
 
 async function start() {
-  const mine = ++loads;
+  const loadNumber = ++loads;
   const device = /** @type {"auto" | "wasm" | "webgpu"} */ (deviceChoice.value);
   model?.dispose();
   model = null;
@@ -66,14 +66,14 @@ async function start() {
   progress.hidden = false;
   progress.value = 0;
   const onProgress = (/** @type {{ loaded: number, total: number }} */ { loaded, total }) => {
-    if (mine === loads) progress.value = total ? loaded / total : 0;
+    if (loadNumber === loads) progress.value = total ? loaded / total : 0;
   };
   try {
-    // One digit is so little work that waking a second thread costs more than it saves.
+    // One thread: a digit is so little work that waking a second thread would cost more than it saves.
     const loaded = await load(PACKAGE, { device, threads: 1, onProgress });
-    if (mine !== loads) return loaded.dispose();
+    if (loadNumber !== loads) return loaded.dispose();
     modelBytes = loaded.resources.download;
-    // The first run compiles what is compiled lazily; the time shown is that of later ones.
+    // Engines compile some code lazily, in the first run: the page shows the time of later runs.
     await loaded.run({ image: { dtype: "float32", shape: [1, 1, SIDE, SIDE], data: new Float32Array(SIDE * SIDE) } });
     model = loaded;
     const threads = model.device === "wasm" ? `, ${model.threads} thread${model.threads === 1 ? "" : "s"}` : "";
@@ -83,15 +83,15 @@ async function start() {
     say("fact-bytes", kilobytes(downloaded()));
     await read();
   } catch (error) {
-    if (mine !== loads) return;
+    if (loadNumber !== loads) return;
     say("fact-device", "none");
     say("problem", error instanceof Error ? error.message : String(error));
   } finally {
-    if (mine === loads) progress.hidden = true;
+    if (loadNumber === loads) progress.hidden = true;
   }
 }
 
-/** Run the model on the drawing; while it runs, only the newest drawing waits. */
+/** Run the model on the drawing. While it runs, only the newest drawing waits. */
 async function read() {
   if (!model) return;
   if (reading) {
@@ -113,7 +113,7 @@ async function read() {
 
 async function readOnce() {
   const image = imageOfStrokes(strokes);
-  showSeen(image);
+  showInput(image);
   if (!model || strokes.length === 0) return showNothing();
   const begin = performance.now();
   const { probabilities } = await model.run({ image: { dtype: "float32", shape: [1, 1, SIDE, SIDE], data: image } });
@@ -141,32 +141,32 @@ function showReading(/** @type {number[]} */ probabilities) {
     bar.style.transform = `scaleX(${probabilities[digit].toFixed(4)})`;
     percent.textContent = `${Math.round(100 * probabilities[digit])} %`;
   });
-  // A screen reader hears the result when the hand rests, not at every point of a line.
+  // A screen reader announces the result when drawing pauses, not at every point of a line.
   clearTimeout(announcement);
   announcement = window.setTimeout(() => {
     say("announcement", `Reads ${best}, ${Math.round(100 * probabilities[best])} percent`);
   }, ANNOUNCE_AFTER_MS);
 }
 
-/** The 8×8 image that the model is given, dark on light or light on dark as the page is. */
-function showSeen(/** @type {Float32Array} */ image) {
-  const context = seen.getContext("2d");
+/** Show the 8×8 image that the model receives, in the colours of the page. */
+function showInput(/** @type {Float32Array} */ image) {
+  const context = inputCanvas.getContext("2d");
   if (!context) return;
   const pixels = context.createImageData(SIDE, SIDE);
   const [red, green, blue] = getComputedStyle(pad).color.match(/\d+/g)?.map(Number) ?? [0, 0, 0];
-  image.forEach((intensity, at) => {
-    pixels.data.set([red, green, blue, Math.round((intensity * 255) / 16)], 4 * at);
+  image.forEach((intensity, index) => {
+    pixels.data.set([red, green, blue, Math.round((intensity * 255) / 16)], 4 * index);
   });
   context.putImageData(pixels, 0, 0);
 }
 
 /**
- * Bytes of everything that this page has fetched, as sent. What the browser lists for the page is the page and the
- * runtime; the model's code and weights go straight to a worker, so the model is asked for theirs.
+ * The bytes that this page has fetched, as sent. The browser lists the page and the runtime. The model's code and
+ * weights go straight to a worker, so their bytes come from the model itself.
  */
 function downloaded() {
   const entries = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
-  // By name: a worker that imports what the page has imported takes it from the browser's cache.
+  // Count each name once: a worker takes a file that the page has imported from the browser's cache.
   const sizes = new Map(entries.map((e) => [e.name, /** @type {PerformanceResourceTiming} */ (e).encodedBodySize]));
   const files = [...sizes].filter(([name]) => !MODEL_DATA.test(name));
   return files.reduce((sum, [, bytes]) => sum + bytes, modelBytes);
@@ -181,7 +181,7 @@ const { clear } = createPad(pad, {
     strokes = drawn;
     element("hint", HTMLElement).classList.toggle("gone", drawn.length > 0);
     void read();
-    if (!model) showSeen(imageOfStrokes(strokes));
+    if (!model) showInput(imageOfStrokes(strokes));
   },
   onSay: (words) => say("announcement", words),
 });

@@ -1,4 +1,4 @@
-// What the model was trained on, made from what a hand drew.
+// Turn a drawing into an image like those that the model was trained on.
 //
 //   in:  strokes, each a list of points { x, y } in any unit
 //   out: 64 intensities from 0 to 16, row by row: an 8×8 image of the drawing
@@ -6,8 +6,8 @@
 //   imageOfStrokes([[{ x: 10, y: 0 }, { x: 10, y: 90 }]])   // a "1"
 //
 // The training images are 32×32 bitmaps whose pixels were counted in blocks of 4×4. Their digits are as high
-// as the image, some two thirds as wide, centred, and hold about the same ink whatever the digit: so the
-// strokes are fitted to that box, and drawn as thick as that much ink asks for.
+// as the image, about two thirds as wide, and centred. All digits have about the same amount of ink. The
+// strokes are therefore fitted to that box, and drawn with the thickness that gives this amount of ink.
 
 /** @typedef {{ x: number, y: number }} Point */
 
@@ -15,9 +15,9 @@ export const SIDE = 8;
 const BLOCK = 4;
 const BITMAP = SIDE * BLOCK;
 const BOX = { width: 20, height: 32 };
-const INK = 312; // pixels: the training images' mean, 19.5 blocks of 16
+const INK = 312; // black pixels, the mean of the training images: 19.5 blocks of 16
 const THICKNESS = { thinnest: 3, thickest: 9.5 };
-const MOST_UNEVEN = 2; // one direction is stretched at most this much more than the other
+const MAX_DISTORTION = 2; // the ratio of the two scales, at most
 
 /**
  * @param {Point[][]} strokes
@@ -28,7 +28,7 @@ export function imageOfStrokes(strokes) {
   if (drawn.length === 0) return new Float32Array(SIDE * SIDE);
   let thickness = 5;
   let bitmap = render(fit(drawn, thickness), thickness);
-  // Thicker lines shrink the path and cover each other, so the right thickness is approached, not computed.
+  // Thicker lines shrink the path and overlap, so the thickness is found by iteration.
   for (let round = 0; round < 4; round++) {
     const { thinnest, thickest } = THICKNESS;
     thickness = Math.min(thickest, Math.max(thinnest, (thickness * INK) / total(bitmap)));
@@ -44,8 +44,8 @@ function fit(/** @type {Point[][]} */ strokes, /** @type {number} */ thickness) 
   const [top, bottom] = extent(points.map((p) => p.y));
   const wide = (BOX.width - thickness) / Math.max(right - left, 1e-9);
   const high = (BOX.height - thickness) / Math.max(bottom - top, 1e-9);
-  const scaleX = Math.min(wide, high * MOST_UNEVEN);
-  const scaleY = Math.min(high, wide * MOST_UNEVEN);
+  const scaleX = Math.min(wide, high * MAX_DISTORTION);
+  const scaleY = Math.min(high, wide * MAX_DISTORTION);
   const place = (/** @type {Point} */ { x, y }) => ({
     x: BITMAP / 2 + (x - (left + right) / 2) * scaleX,
     y: BITMAP / 2 + (y - (top + bottom) / 2) * scaleY,
@@ -53,7 +53,7 @@ function fit(/** @type {Point[][]} */ strokes, /** @type {number} */ thickness) 
   return strokes.map((stroke) => stroke.map(place));
 }
 
-/** Coverage, 0 to 1, of every pixel by round lines along the strokes. */
+/** The share of every pixel that round lines along the strokes cover, from 0 to 1. */
 function render(/** @type {Point[][]} */ strokes, /** @type {number} */ thickness) {
   const bitmap = new Float32Array(BITMAP * BITMAP);
   const reach = thickness / 2 + 0.5;
@@ -65,9 +65,9 @@ function render(/** @type {Point[][]} */ strokes, /** @type {number} */ thicknes
       const [firstColumn, lastColumn] = pixels(from.x, to.x, reach);
       for (let row = firstRow; row <= lastRow; row++) {
         for (let column = firstColumn; column <= lastColumn; column++) {
-          const covered = reach - distance(column + 0.5, row + 0.5, from, to);
-          const at = row * BITMAP + column;
-          bitmap[at] = Math.max(bitmap[at], Math.min(1, covered));
+          const coverage = reach - distance(column + 0.5, row + 0.5, from, to);
+          const index = row * BITMAP + column;
+          bitmap[index] = Math.max(bitmap[index], Math.min(1, coverage));
         }
       }
     }
@@ -75,14 +75,14 @@ function render(/** @type {Point[][]} */ strokes, /** @type {number} */ thicknes
   return bitmap;
 }
 
-/** First and last pixel that a line between two coordinates can touch. */
+/** The first and the last pixel that a line between two coordinates can touch. */
 function pixels(/** @type {number} */ a, /** @type {number} */ b, /** @type {number} */ reach) {
   const first = Math.max(0, Math.floor(Math.min(a, b) - reach));
   const last = Math.min(BITMAP - 1, Math.ceil(Math.max(a, b) + reach));
   return [first, last];
 }
 
-/** Distance of a point from the segment between two others. */
+/** The distance of a point from the segment between two other points. */
 function distance(
   /** @type {number} */ x,
   /** @type {number} */ y,

@@ -24,14 +24,19 @@ from webmlc.core.errors import AdapterError
 
 HERE = Path(__file__).parent
 SITE = HERE.parents[1] / "build" / "digits"
+"""The folder of the page."""
 PAGE_FILES = ("index.html", "style.css", "icon.svg", "page.js", "pad.js", "preprocess.js")
 ENOUGH = 0.97
+"""The share of the held-out digits that a device must classify correctly."""
 RUNS = 20
+"""The timed runs, whose median counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Accuracy as a share; seconds: all held-out digits as one batch, and one digit alone."""
+    """The share of correct digits, and the seconds for all held-out digits as one batch and
+    for a single digit.
+    """
 
     accuracy: float
     batch_seconds: float
@@ -39,7 +44,7 @@ class Result:
 
 
 def build_site(site: Path = SITE) -> Path:
-    """Write the page and its package; the package's folder is returned."""
+    """Write the page and its package, and return the folder of the package."""
     site.mkdir(parents=True, exist_ok=True)
     for name in PAGE_FILES:
         shutil.copyfile(HERE / name, site / name)
@@ -48,13 +53,14 @@ def build_site(site: Path = SITE) -> Path:
 
 
 def held_out() -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Images (450, 1, 8, 8), 0 to 16, and their digits."""
+    """Images (450, 1, 8, 8) with values from 0 to 16, and their digits."""
     with np.load(HERE / "held_out.npz") as stored:
         return stored["image"].astype(np.float32), stored["label"]
 
 
 def median_seconds(run: Callable[[], object]) -> float:
-    run()  # the first run compiles what is compiled lazily
+    """The median time of a run."""
+    run()  # engines compile some code lazily, in the first run
     times = []
     for _ in range(RUNS):
         begin = time.perf_counter()
@@ -64,12 +70,13 @@ def median_seconds(run: Callable[[], object]) -> float:
 
 
 def classify(package: Path, device: str, threads: int) -> Result:
+    """Classify the held-out digits on a device."""
     image, label = held_out()
     model = webmlc.load(package, device=device, threads=threads)
     try:
-        found = model.run({"image": image})["probabilities"].argmax(axis=1)
+        predicted = model.run({"image": image})["probabilities"].argmax(axis=1)
         return Result(
-            accuracy=float((found == label).mean()),
+            accuracy=float((predicted == label).mean()),
             batch_seconds=median_seconds(lambda: model.run({"image": image})),
             single_seconds=median_seconds(lambda: model.run({"image": image[:1]})),
         )

@@ -1,13 +1,14 @@
 """Train the digits classifier of this demo and write it as ONNX.
 
-In: scikit-learn's digits (1,797 images of 8×8 pixels, 0 to 16, shipped with the library).
-Out, beside this file: `digits.onnx` (symbolic batch) and `held_out.npz` (the test images and their
+In: scikit-learn's digits (1,797 images of 8×8 pixels, 0 to 16, shipped with the library). Out,
+beside this file: `digits.onnx` (symbolic batch) and `held_out.npz` (the test images and their
 labels, so that the demo needs neither scikit-learn nor a download).
 
     python demos/digits/train.py        # half a minute; same seed, same model
 
-Three 3×3 convolutions, two poolings and one dense layer, in plain numpy: forward and backward of
-each layer stand side by side. Images are NHWC here and NCHW in the ONNX file, as ONNX has it.
+The network has three 3×3 convolutions, two poolings and one dense layer, in plain numpy. The
+forward and the backward function of each layer stand side by side. Images are NHWC here and NCHW in
+the ONNX file, as ONNX requires.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,8 +27,10 @@ SEED = 20
 EPOCHS = 80
 BATCH = 64
 CHANNELS = (1, 16, 32, 64)
+"""The channels of the image and of the three convolutions."""
 CLASSES = 10
 HELD_OUT = 450
+"""The images that are kept for the test."""
 LEARNING_RATE = 3e-3
 
 Array = NDArray[np.float32]
@@ -60,8 +63,8 @@ def convolve_backward(x: Array, weight: Array, d_y: Array) -> tuple[Array, Array
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     windows = sliding_window_view(padded, (3, 3), axis=(1, 2))
     d_weight = np.tensordot(windows, d_y, axes=([0, 1, 2], [0, 1, 2]))  # (C, 3, 3, O)
-    turned = weight[::-1, ::-1].transpose(0, 1, 3, 2)
-    return convolve(d_y, turned), np.asarray(d_weight.transpose(1, 2, 0, 3), np.float32)
+    rotated = weight[::-1, ::-1].transpose(0, 1, 3, 2)
+    return convolve(d_y, rotated), np.asarray(d_weight.transpose(1, 2, 0, 3), np.float32)
 
 
 def pool(x: Array) -> Array:
@@ -71,17 +74,17 @@ def pool(x: Array) -> Array:
 
 
 def pool_backward(x: Array, y: Array, d_y: Array) -> Array:
-    """The gradient goes to the maximum, in equal parts where several share it."""
+    """Pass the gradient to the maximum, in equal parts where several elements share it."""
     n, h, w, c = x.shape
     blocks = x.reshape(n, h // 2, 2, w // 2, 2, c)
-    chosen = blocks == y[:, :, None, :, None, :]
-    share = d_y[:, :, None, :, None, :] / chosen.sum(axis=(2, 4), keepdims=True)
-    return np.asarray((chosen * share).reshape(x.shape), np.float32)
+    is_maximum = blocks == y[:, :, None, :, None, :]
+    share = d_y[:, :, None, :, None, :] / is_maximum.sum(axis=(2, 4), keepdims=True)
+    return np.asarray((is_maximum * share).reshape(x.shape), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What the backward pass needs of the forward pass: each layer's input."""
+    """The inputs of every layer, which the backward pass needs."""
 
     image: Array
     conv1: Array
@@ -93,7 +96,9 @@ class Activations:
 
 
 def forward(p: Parameters, image: Array) -> Activations:
-    """(N, 8, 8, 1) in 0 to 16 -> every layer's output, the class probabilities last."""
+    """The output of every layer for images (N, 8, 8, 1) from 0 to 16, the class
+    probabilities last.
+    """
     x = image / np.float32(16)
     conv1 = np.maximum(convolve(x, p["conv1_weight"]) + p["conv1_bias"], 0)
     conv2 = np.maximum(convolve(conv1, p["conv2_weight"]) + p["conv2_bias"], 0)
@@ -128,7 +133,9 @@ def gradients(p: Parameters, image: Array, label: NDArray[np.int64]) -> Paramete
 
 
 def adam(p: Parameters) -> Callable[[Parameters, float], None]:
-    """Adam (Kingma and Ba, 2014): a function of gradients and a rate, steps `p` in place."""
+    """Adam (Kingma and Ba, 2014). Returns a function of gradients and a rate that updates
+    `p` in place.
+    """
     mean = {k: np.zeros_like(v) for k, v in p.items()}
     square = {k: np.zeros_like(v) for k, v in p.items()}
     steps = 0
@@ -147,7 +154,7 @@ def adam(p: Parameters) -> Callable[[Parameters, float], None]:
 
 
 def distort(image: Array, rng: np.random.Generator) -> Array:
-    """Shift, turn, slant and stretch each image a little: other hands write other digits."""
+    """Shift, rotate, slant and stretch each image a little, because handwriting varies."""
     n = len(image)
     angle = rng.normal(0, 0.12, n)
     slant = rng.normal(0, 0.12, n)
@@ -175,26 +182,28 @@ def distort(image: Array, rng: np.random.Generator) -> Array:
 
 
 def batches(count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """The indices of each batch, in a random order."""
     order = rng.permutation(count)
     for start in range(0, count, BATCH):
         yield order[start : start + BATCH]
 
 
 def train(image: Array, label: NDArray[np.int64]) -> Parameters:
-    """Adam with a cosine schedule down to zero."""
+    """Train with Adam and a cosine schedule down to zero."""
     rng = np.random.default_rng(SEED)
     p = initial_parameters(rng)
     step = adam(p)
     for epoch in range(EPOCHS):
         rate = LEARNING_RATE * 0.5 * (1 + np.cos(np.pi * epoch / EPOCHS))
-        for chosen in batches(len(image), rng):
-            step(gradients(p, distort(image[chosen], rng), label[chosen]), rate)
+        for batch in batches(len(image), rng):
+            step(gradients(p, distort(image[batch], rng), label[batch]), rate)
         if epoch % 10 == 9:
             print(f"epoch {epoch + 1:3}  training accuracy {accuracy(p, image, label):.2%}")
     return p
 
 
 def accuracy(p: Parameters, image: Array, label: NDArray[np.int64]) -> float:
+    """The share of images that are classified correctly."""
     return float((forward(p, image).probabilities.argmax(axis=1) == label).mean())
 
 
@@ -204,7 +213,7 @@ def to_onnx(p: Parameters) -> onnx.ModelProto:
     for i in (1, 2, 3):
         weights[f"conv{i}_weight"] = p[f"conv{i}_weight"].transpose(3, 2, 0, 1)
         weights[f"conv{i}_bias"] = p[f"conv{i}_bias"]
-    # Flatten sees NCHW in ONNX, NHWC above: put the dense rows into ONNX's order.
+    # Flatten reads NCHW in ONNX, and NHWC above: reorder the rows of the dense layer.
     side = p["dense_weight"].reshape(2, 2, CHANNELS[-1], CLASSES)
     weights["dense_weight"] = side.transpose(2, 0, 1, 3).reshape(-1, CLASSES)
 
@@ -247,15 +256,15 @@ def to_onnx(p: Parameters) -> onnx.ModelProto:
 
 
 def main() -> None:
-    # Here, because everything else in this file works without it.
+    # The import is here because everything else in this file works without scikit-learn.
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     image = digits.images.astype(np.float32)[..., None]
     label = digits.target.astype(np.int64)
     order = np.random.default_rng(SEED).permutation(len(label))
-    test, rest = order[:HELD_OUT], order[HELD_OUT:]
-    p = train(image[rest], label[rest])
+    test, training = order[:HELD_OUT], order[HELD_OUT:]
+    p = train(image[training], label[training])
     print(f"held-out accuracy {accuracy(p, image[test], label[test]):.2%} of {len(test)}")
     onnx.save(to_onnx(p), HERE / "digits.onnx")
     np.savez_compressed(

@@ -1,9 +1,9 @@
-"""Named sizes get their values: what `name_dimensions` took out of a kernel comes back, once.
+"""Bind the named sizes of a kernel to their values: the inverse of `name_dimensions`.
 
 needs: a lowered function, and the values of those of its symbols that the caller does not pass.
-guarantees: its symbols are the caller's; each size is computed once, around everything; what the
-host evaluates (shapes, the extents of thread loops) is said in the caller's symbols. A size divided
-by zero is 0, as hosts evaluate it.
+guarantees: the symbols of the function are the caller's. Each size is computed once, around the
+whole body. Expressions that the host evaluates (shapes, the extents of thread loops) use only the
+caller's symbols. A size divided by zero is 0, as hosts evaluate it.
 before → after:
 
     def conv(..., height: T.symbol, size: T.symbol):       def conv(..., height: T.symbol):
@@ -23,30 +23,30 @@ from webmlc.target.guard_division import guard_size
 
 
 def bind_dimensions(function: LoopFunction, values: Sequence[tuple[Var, Expr]]) -> LoopFunction:
-    """Bind the symbols that `values` defines, each over the symbols before it."""
+    """Bind the symbols that `values` defines, each in terms of the symbols before it."""
     if not values:
         return function
-    written: dict[Var, Expr] = {}
+    definitions: dict[Var, Expr] = {}
     for var, value in values:
-        written[var] = substitute(value, written)
+        definitions[var] = substitute(value, definitions)
 
-    def launch(stmt: Stmt) -> Stmt | None:
+    def substitute_extent(stmt: Stmt) -> Stmt | None:
         match stmt:
             case For(kind="thread_binding", extent=extent):
-                return replace(stmt, extent=substitute(extent, written))
+                return replace(stmt, extent=substitute(extent, definitions))
         return None
 
-    def buffer(old: Buffer) -> Buffer:
-        return replace(old, shape=tuple(substitute(d, written) for d in old.shape))
+    def buffer(original: Buffer) -> Buffer:
+        return replace(original, shape=tuple(substitute(d, definitions) for d in original.shape))
 
     buffers = {b: buffer(b) for b in (*function.params, *function.allocations)}
-    body = replace_buffers(map_statements(function.body, launch), buffers)
+    body = replace_buffers(map_statements(function.body, substitute_extent), buffers)
     for var, value in reversed(values):
         body = Let(var, guard_size(value), body)
     return replace(
         function,
         params=tuple(buffers[b] for b in function.params),
         allocations=tuple(buffers[b] for b in function.allocations),
-        symbols=tuple(s for s in function.symbols if s not in written),
+        symbols=tuple(s for s in function.symbols if s not in definitions),
         body=body,
     )

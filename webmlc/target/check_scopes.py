@@ -1,12 +1,12 @@
-"""`check_scopes`: refuses a GPU kernel whose threads would not see what the loop nest says they do.
+"""Refuse a GPU kernel whose threads would not see the values that the loop nest promises them.
 
-Needs the lowered form of a GPU kernel. Returns nothing; raises `InternalError` for
+Needs the lowered form of a GPU kernel. Returns the function unchanged. Raises `InternalError` for
 
-- an update of a `shared` element outside a loop over one of the workgroup's thread axes (every
-  thread of that axis would do it, at once);
-- a read outside a thread loop that the buffer is written under: of a `local` buffer it would be
-  another thread's copy, of a `shared` one another workgroup's, of a `global` one not written yet
-  (a dispatch has no barrier across workgroups).
+- an update of a `shared` element outside a loop over one of the workgroup's thread axes: every
+  thread of that axis would perform the update, all at the same time;
+- a read outside a thread loop under which the buffer is written. A `local` buffer would give the
+  read another thread's copy, and a `shared` buffer another workgroup's. A `global` buffer may not
+  be written yet, because a dispatch has no barrier across workgroups.
 
     for t in T.thread_binding(8, "threadIdx.x"):
         R[t] = A[t]                                  # R is local: eight copies
@@ -32,30 +32,33 @@ from webmlc.loops.ir import (
 )
 
 Axes = frozenset[str]
+"""The thread axes of the loops around a statement, such as `threadIdx.x`."""
 
 
 def check_scopes(function: LoopFunction) -> LoopFunction:
-    """The function itself. Raises `InternalError` where threads would update one shared element, or
-    need another's local one.
+    """Return the function itself. Raises `InternalError` where several threads would update the
+    same shared element, or where a thread would need another thread's local element.
     """
     places = list(_places(function.body, frozenset()))
-    launch = frozenset[str]().union(*(axes for _, axes in places))
-    written: dict[Buffer, Axes] = {}
+    launch_axes = frozenset[str]().union(*(axes for _, axes in places))
+    write_axes: dict[Buffer, Axes] = {}
     for stmt, axes in places:
         if isinstance(stmt, Store):
-            written[stmt.buffer] = written.get(stmt.buffer, frozenset()) | axes
+            write_axes[stmt.buffer] = write_axes.get(stmt.buffer, frozenset()) | axes
     for stmt, axes in places:
-        own = (n for e in expressions(stmt) for n in walk(e))
-        for buffer in (node.buffer for node in own if isinstance(node, Load)):
-            missing = written.get(buffer, frozenset()) - axes
-            if buffer.scope == "shared":  # `insert_barriers` lets its threads wait for each other
-                missing = frozenset(axis for axis in missing if axis.startswith("blockIdx"))
-            if missing:
+        nodes = (n for e in expressions(stmt) for n in walk(e))
+        for buffer in (node.buffer for node in nodes if isinstance(node, Load)):
+            missing_axes = write_axes.get(buffer, frozenset()) - axes
+            if buffer.scope == "shared":  # `insert_barriers` makes threads of one workgroup wait
+                missing_axes = frozenset(
+                    axis for axis in missing_axes if axis.startswith("blockIdx")
+                )
+            if missing_axes:
                 raise InternalError(
                     f"lower: kernel {function.name}: the {buffer.scope} buffer {buffer.name} is "
-                    f"written under a loop over {min(missing)} and read outside it"
+                    f"written under a loop over {min(missing_axes)} and read outside it"
                 )
-            threads = {axis for axis in launch - axes if axis.startswith("threadIdx")}
+            threads = {axis for axis in launch_axes - axes if axis.startswith("threadIdx")}
             updates = isinstance(stmt, Store) and stmt.buffer == buffer
             if buffer.scope == "shared" and updates and threads:
                 raise InternalError(
@@ -66,8 +69,8 @@ def check_scopes(function: LoopFunction) -> LoopFunction:
 
 
 def _places(stmt: Stmt, axes: Axes) -> Iterator[tuple[Stmt, Axes]]:
-    """Every statement with the thread axes of the loops around it; loops of one iteration are
-    none.
+    """Every statement with the thread axes of the loops around it. A loop of one iteration has no
+    axis.
     """
     yield stmt, axes
     if isinstance(stmt, For) and stmt.thread is not None and as_int(stmt.extent) != 1:

@@ -1,12 +1,11 @@
-"""Values that are computed more than once in straight-line code are computed once, just before
-their first use.
+"""Compute each value of straight-line code once, just before its first use.
 
-Needs: the lowered form, legalised for the target. Guarantees: within a run of stores, equal values
-(loads from memory where no store to that buffer intervenes, broadcasts, operations) used twice or
-more are bound: a scalar by a `Let`, a vector by a vector register stored once. Index expressions
-are left alone (they are addresses), so are literals and what only a `select` arm loads; where such
-an arm is long and repeats itself, the store becomes two under a condition, each with values of its
-own.
+Needs: the lowered form, legalised for the target. Guarantees: within a run of consecutive stores,
+equal values that are used twice or more are bound, a scalar by a `Let` and a vector by a vector
+register stored once. Values are operations, broadcasts, and loads from memory where no store to
+that buffer intervenes. Index expressions stay in place (they are addresses), as do literals and
+values that only one arm of a `select` loads. Where such an arm is long and repeats values, the
+store becomes two stores under a condition, and each has values of its own.
 
 before                                                   after
     C_0[r] = C_0[r] + T.broadcast(A[k], 4) * B[...]          t[r] = T.broadcast(A[k], 4)
@@ -41,23 +40,30 @@ from webmlc.target.scoped import Names
 
 
 def common_subexpressions(function: LoopFunction) -> LoopFunction:
-    """Bind what is computed more than once in each run of stores of `function`."""
+    """Bind the values that each run of stores of `function` computes more than once."""
     pass_ = _Pass(Names.of(function), frozenset(register_lanes(function)))
     body = pass_.statement(function.body)
-    return replace(function, body=body, allocations=(*function.allocations, *pass_.made))
+    return replace(function, body=body, allocations=(*function.allocations, *pass_.created))
 
 
 Versions = dict[Buffer, int]
+"""The number of stores to each buffer so far."""
 Key = tuple[Expr, tuple[int, ...]]
+"""An expression, and the versions of the buffers that it reads."""
 
 
 @dataclass(slots=True)
 class _Pass:
+    """One walk over a function: the names and registers in use, and the vector registers it
+    creates.
+    """
+
     names: Names
     registers: frozenset[Buffer]
-    made: list[Buffer] = field(default_factory=list)
+    created: list[Buffer] = field(default_factory=list)
 
     def statement(self, stmt: Stmt) -> Stmt:
+        """Rewrite a statement, treating each run of stores in it on its own."""
         stmt = _split_store(stmt)
         match stmt:
             case Store():
@@ -74,7 +80,7 @@ class _Pass:
         return stmt
 
     def sequence(self, statements: tuple[Stmt, ...]) -> Stmt:
-        """Handle each maximal run of stores by itself."""
+        """Rewrite each maximal run of stores separately."""
         parts: list[Stmt] = []
         pending: list[Store] = []
         for stmt in map(_split_store, statements):
@@ -90,6 +96,7 @@ class _Pass:
         return seq(*parts)
 
     def run(self, statements: list[Store]) -> Stmt:
+        """Bind the values that a run of stores uses more than once."""
         counts: Counter[Key] = Counter()
         versions: Versions = {}
         for store in statements:
@@ -98,13 +105,15 @@ class _Pass:
         repeated = {key for key, n in counts.items() if n > 1}
         if not repeated:
             return seq(*statements)
-        if len(statements) > 1 and sum(node.lanes == 1 for node, _ in repeated) > _MOST_LETS:
-            middle = len(statements) // 2  # one `Let` stands inside the other: not too deep
+        if len(statements) > 1 and sum(node.lanes == 1 for node, _ in repeated) > _MAX_LETS:
+            middle = len(statements) // 2  # lets nest: limit the depth of the tree
             return seq(self.run(statements[:middle]), self.run(statements[middle:]))
         return _Binder(self, repeated).bind(statements)
 
     def count(self, root: Expr, versions: Versions, counts: Counter[Key]) -> None:
-        """Count values; below one that was seen before nothing is counted again."""
+        """Count the values under `root`. The operands of a value that was counted before are not
+        counted again.
+        """
         certain = certain_reads(root)
         stack = [root]
         while stack:
@@ -117,8 +126,8 @@ class _Pass:
             stack.extend(reversed(operands(node, certain)))
 
     def is_candidate(self, node: Expr) -> bool:
-        """True for a value worth a name: not a literal, variable, register, ramp or broadcast of
-        one.
+        """True for a value that is worth binding: not a literal, variable, register, ramp, or
+        broadcast of a literal.
         """
         match node:
             case Const() | Var() | Ramp():
@@ -130,15 +139,15 @@ class _Pass:
         return node.lanes == 1 or (node.lanes == VECTOR_LANES and node.dtype in LANE_TYPES)
 
     def key(self, node: Expr, versions: Versions) -> Key:
-        """Equal keys hold equal values: the expression and how often each buffer it reads was
-        stored to.
+        """The key of a value. Equal keys hold equal values: the expression is the same, and the
+        buffers it reads were stored to equally often.
         """
         return node, tuple(versions.get(b, 0) for b in buffers_read(node))
 
 
 @dataclass(slots=True)
 class _Binder:
-    """Rewrites one run of stores; `repeated` are the keys to bind."""
+    """Rewrites one run of stores and binds the values whose keys are in `repeated`."""
 
     owner: _Pass
     repeated: set[Key]
@@ -147,6 +156,7 @@ class _Binder:
     out: list[Stmt | tuple[Var, Expr]] = field(default_factory=list)
 
     def bind(self, statements: list[Store]) -> Stmt:
+        """The statement that computes the repeated values once and performs the stores."""
         for store in statements:
             value = self.value(store.value)
             self.out.append(replace(store, value=value))
@@ -162,9 +172,7 @@ class _Binder:
         return seq(*reversed(result))
 
     def value(self, root: Expr) -> Expr:
-        """`root` with repeated values replaced by their names, bound on the way (operands
-        first).
-        """
+        """`root` with its repeated values replaced by their names. Operands are bound first."""
         done: dict[Expr, Expr] = {}
         certain = certain_reads(root)
         stack: list[tuple[Expr, bool]] = [(root, False)]
@@ -190,13 +198,14 @@ class _Binder:
         return done[root]
 
     def name(self, value: Expr) -> Expr:
+        """Bind a value to a fresh variable or vector register, and return the read of it."""
         if value.lanes == 1:
-            var = Var(self.owner.names.fresh(_wish(value)), value.dtype)
+            var = Var(self.owner.names.fresh(_suggested_name(value)), value.dtype)
             self.out.append((var, value))
             return var
-        name = self.owner.names.fresh(_wish(value))
+        name = self.owner.names.fresh(_suggested_name(value))
         register = Buffer(name, (Const(VECTOR_LANES),), value.dtype, "local")
-        self.owner.made.append(register)
+        self.owner.created.append(register)
         self.out.append(Store(register, (LANES,), value))
         return read_register(register)
 
@@ -204,8 +213,9 @@ class _Binder:
 def operands(node: Expr, certain: frozenset[Expr] = frozenset()) -> tuple[Expr, ...]:
     """The values that `node` is computed from.
 
-    No indices, no `select` arm that is guarded and loads what is not `certain` to be loaded anyway,
-    no amount of a shift (targets want it literal).
+    Excluded are indices, the amount of a vector shift (targets want a literal there), and any
+    `select` arm that is guarded and loads a value that is not in `certain`, the loads that happen
+    anyway.
     """
     match node:
         case Load() | Ramp():
@@ -213,14 +223,15 @@ def operands(node: Expr, certain: frozenset[Expr] = frozenset()) -> tuple[Expr, 
         case Call(op="shift_left" | "shift_right", args=(value, _)) if node.lanes > 1:
             return (value,)
         case Call(op="select", args=(condition, *arms)):
-            known = certain_reads(condition) | certain
-            return (condition, *(arm for arm in arms if reads_only(arm, known)))
+            available = certain_reads(condition) | certain
+            return (condition, *(arm for arm in arms if reads_only(arm, available)))
     return node.children()
 
 
 def _split_store(stmt: Stmt) -> Stmt:
-    """`A[i] = f(select(c, long, b))` as `if c: A[i] = f(long)` `else: A[i] = f(b)`, where the arm
-    that only `c` allows would be written out many times larger than it is.
+    """Split a store of a `select` whose guarded arm, written out in full, would be far longer than
+    its shared form: `A[i] = f(select(c, long, b))` becomes `if c: A[i] = f(long)` `else: A[i] =
+    f(b)`.
     """
     if not isinstance(stmt, Store) or stmt.value.lanes > 1:
         return stmt
@@ -237,75 +248,79 @@ def _split_store(stmt: Stmt) -> Stmt:
 
 
 def _long_choice(root: Expr) -> Call | None:
-    """The first `select` under `root` with a long arm that must not be computed before it."""
+    """The first `select` under `root` with a long arm that may not be computed before it."""
     certain = certain_reads(root)
-    pending, seen = [root], {root}
+    pending, visited = [root], {root}
     while pending:
         node = pending.pop()
         match node:
             case Call(op="select", lanes=1, args=(condition, *arms)):
-                known = certain_reads(condition) | certain
-                guarded = [arm for arm in arms if not reads_only(arm, known)]
-                if any(written_out(arm) > _LONG for arm in guarded):
+                available = certain_reads(condition) | certain
+                guarded = [arm for arm in arms if not reads_only(arm, available)]
+                if any(written_out(arm) > _MAX_WRITTEN_NODES for arm in guarded):
                     return node
-        fresh = [child for child in operands(node, certain) if child not in seen]
-        seen.update(fresh)
-        pending += fresh
+        unvisited = [child for child in operands(node, certain) if child not in visited]
+        visited.update(unvisited)
+        pending += unvisited
     return None
 
 
-_MOST_LETS = 100
-"""Scalars that are bound in one run of stores."""
-_LONG = 1000
-"""Nodes of an expression, shared ones counted as often as they are used, that are too many."""
+_MAX_LETS = 100
+"""The scalars bound in one run of stores, at most. Lets nest, and the passes after this one recurse
+over statements: a longer run is bound in two halves. Chosen by hand.
+"""
+_MAX_WRITTEN_NODES = 1000
+"""The nodes of a guarded `select` arm, counting a shared node once per use, above which its store
+is split. A power of a power would otherwise print as megabytes of text. Chosen by hand.
+"""
 
 
 def is_guarded(arm: Expr, condition: Expr) -> bool:
-    """True where a `select` arm loads what its condition does not: it may be out of bounds."""
+    """True where a `select` arm performs a load that its condition does not. Such a load may be out
+    of bounds when the arm is not selected.
+    """
     return not reads_only(arm, certain_reads(condition))
 
 
 @bottom_up()
 def certain_reads(root: Expr) -> frozenset[Expr]:
-    """The loads from memory, and the choices between loads, that evaluating an expression performs
-    whatever its conditions say.
+    """The loads from memory that evaluating an expression always performs, whatever its conditions
+    are. A `select` between loads counts as one such read.
     """
     match root:
         case Call(op="select", args=(condition, then, otherwise)):
             always = certain_reads(condition) | (certain_reads(then) & certain_reads(otherwise))
             return always | {root} if memory_loads(root) else always
-    found = frozenset[Expr]().union(*(certain_reads(child) for child in root.children()))
-    return found | {root} if isinstance(root, Load) and root.buffer.scope != "local" else found
+    reads = frozenset[Expr]().union(*(certain_reads(child) for child in root.children()))
+    return reads | {root} if isinstance(root, Load) and root.buffer.scope != "local" else reads
 
 
-def reads_only(root: Expr, known: frozenset[Expr]) -> bool:
-    """True where evaluating an expression loads no more than evaluating `known` does."""
-    if memory_loads(root) <= known:
+def reads_only(root: Expr, available: frozenset[Expr]) -> bool:
+    """True where evaluating an expression performs no load outside `available`."""
+    if memory_loads(root) <= available:
         return True
-    pending, seen = [root], {root}
+    pending, visited = [root], {root}
     while pending:
         node = pending.pop()
-        if node in known:
+        if node in available:
             continue
         if isinstance(node, Load) and node.buffer.scope != "local":
             return False
-        fresh = [child for child in node.children() if child not in seen]
-        seen.update(fresh)
-        pending += fresh
+        unvisited = [child for child in node.children() if child not in visited]
+        visited.update(unvisited)
+        pending += unvisited
     return True
 
 
 @lru_cache(maxsize=65536)
 def memory_loads(root: Expr) -> frozenset[Load]:
-    """The loads of an expression from memory that others see."""
-    found: set[Load] = set()
-    for node in walk(root):
-        if isinstance(node, Load) and node.buffer.scope != "local":
-            found.add(node)
-    return frozenset(found)
+    """The loads of an expression from `global` and `shared` memory."""
+    nodes = walk(root)
+    return frozenset(n for n in nodes if isinstance(n, Load) and n.buffer.scope != "local")
 
 
 def _with_operands(node: Expr, done: dict[Expr, Expr]) -> Expr:
+    """`node` over the new forms of its children, where `done` has them."""
     children = node.children()
     new = tuple(done.get(child, child) for child in children)
     return node if all(a is b for a, b in zip(new, children, strict=True)) else node.rebuild(new)
@@ -313,12 +328,12 @@ def _with_operands(node: Expr, done: dict[Expr, Expr]) -> Expr:
 
 @lru_cache(maxsize=65536)
 def buffers_read(node: Expr) -> tuple[Buffer, ...]:
-    """The buffers that `node` loads from, each once."""
+    """The buffers that `node` loads from, without repetition."""
     return tuple({n.buffer: None for n in walk(node) if isinstance(n, Load)})
 
 
-def _wish(value: Expr) -> str:
-    """A name that says where a value comes from."""
+def _suggested_name(value: Expr) -> str:
+    """A name that tells a reader where a value comes from."""
     match value:
         case Load(buffer=buffer):
             return f"{buffer.name}_v"

@@ -1,9 +1,9 @@
-"""Allocations shrink to the part that is live at once.
+"""Shrink allocations to the part that is live at once.
 
-Needs: no blocks; schedules leave intermediate buffers full-size. Guarantees: an allocation is rank
-1 and covers the region used under the lowest common ancestor of its accesses, for one iteration of
-the loops around it; the part of the index that only those loops decide is gone. Nothing changes
-where an iteration may read what an earlier one wrote.
+Needs: no blocks; schedules leave intermediate buffers full-size. Guarantees: an allocation has rank
+1. It covers the region used under the lowest common ancestor of its accesses, for one iteration of
+the loops around that ancestor. The part of the index that only those loops decide is dropped. A
+buffer is unchanged where an iteration may read what an earlier iteration wrote (`carried_values`).
 
 before                                              after
     Y: local (56, 64)                                   Y: local (48,)
@@ -13,43 +13,46 @@ before                                              after
         for mi, n in T.grid(6, 8):                          for mi, n in T.grid(6, 8):
             C[mo * 6 + mi, n] = Y[mo * 6 + mi, n]               C[mo * 6 + mi, n] = Y[mi * 8 + n]
 
-The region is found on row-major offsets, so that fused loops (`f // 56, f % 56`) cost nothing:
-each term of an offset belongs to the dimension with the largest stride that divides it.
+The region is computed on row-major offsets (`offset_digits`), so that fused loops
+(`f // 56, f % 56`) shrink as well as separate ones.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from webmlc.core.affine import Term, from_terms, terms
-from webmlc.core.bounds import Interval, bounds
+from webmlc.core.affine import from_terms, terms
 from webmlc.core.expr import Const, Expr, Var, as_int
-from webmlc.core.rewrite import rewrite, variables, walk
+from webmlc.core.rewrite import rewrite, variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import (
     Buffer,
     For,
-    If,
-    Let,
     Load,
     LoopFunction,
-    Seq,
     Stmt,
     Store,
-    expressions,
     map_expressions,
     map_statements,
 )
-from webmlc.target.flatten_buffers import offset
-from webmlc.target.scoped import Scope, loop_range, symbol_ranges
+from webmlc.target.buffer_accesses import Access, collect_accesses
+from webmlc.target.carried_values import carrying_variables
+from webmlc.target.offset_digits import (
+    Region,
+    digit_ranges,
+    outer_terms,
+    split_offset,
+    strides_of,
+    term_variables,
+)
 
 
 def compact_buffers(function: LoopFunction) -> LoopFunction:
     """Shrink every allocation of `function` that can be shrunk."""
-    found = _collect(function)
+    accesses_of = collect_accesses(function)
     for buffer in function.allocations:
-        accesses = found.get(buffer, [])
+        accesses = accesses_of.get(buffer, [])
         if _is_one_element(buffer, accesses, frozenset(function.symbols)):
             function = _as_one_element(function, buffer)
             continue
@@ -59,83 +62,24 @@ def compact_buffers(function: LoopFunction) -> LoopFunction:
     return function
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """A load or store: its indices into a buffer of this shape, its row-major offset, the
-    statements around it with the child taken, the ranges in scope.
-    """
-
-    indices: tuple[Expr, ...]
-    shape: tuple[Expr, ...]
-    offset: Expr
-    is_store: bool
-    path: tuple[tuple[Stmt, int], ...]
-    scope: Scope
-
-    def loops(self, depth: int | None = None) -> list[For]:
-        """The loops around it, outermost first, in the first `depth` steps of the path."""
-        return [stmt for stmt, _ in self.path[:depth] if isinstance(stmt, For)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Region:
-    """How offsets shrink: `strides` of the old dimensions, the loops whose part of the offset goes,
-    how constants are told apart (`_split_constant`), low and extent of each new dimension."""
-
-    strides: tuple[Expr, ...]
-    outer: frozenset[Var]
-    nearest: bool
-    lows: tuple[int, ...]
-    extents: tuple[int, ...]
-
-
-def _collect(function: LoopFunction) -> dict[Buffer, list[_Access]]:
-    """Every access to an allocation, in program order."""
-    found: dict[Buffer, list[_Access]] = {b: [] for b in function.allocations}
-
-    def visit(stmt: Stmt, path: tuple[tuple[Stmt, int], ...], scope: Scope) -> None:
-        here = (*path, (stmt, 0))
-        for expr in expressions(stmt):
-            for node in walk(expr):
-                if isinstance(node, Load) and node.buffer in found:
-                    index = simplify(offset(node.buffer, node.indices), scope)
-                    access = _Access(node.indices, node.buffer.shape, index, False, here, scope)
-                    found[node.buffer].append(access)
-        match stmt:
-            case Store(buffer=buffer, indices=indices) if buffer in found:
-                index = simplify(offset(buffer, indices), scope)
-                found[buffer].append(_Access(indices, buffer.shape, index, True, here, scope))
-            case Seq(statements=statements):
-                for position, child in enumerate(statements):
-                    visit(child, (*path, (stmt, position)), scope)
-            case For(var=var, extent=extent, body=body):
-                visit(body, here, {**scope, var: loop_range(extent, scope)})
-            case Let(var=var, value=value, body=body):
-                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                visit(body, here, inner)
-            case If(then=then, otherwise=otherwise):
-                visit(then, here, scope)
-                if otherwise is not None:
-                    visit(otherwise, (*path, (stmt, 1)), scope)
-
-    visit(function.body, (), symbol_ranges(function))
-    return found
-
-
-def _is_one_element(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) -> bool:
-    """True where each thread sees a single element of its buffer: one index throughout, which only
-    the thread's number decides (perhaps by quotients of symbols, which have no strides).
+def _is_one_element(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> bool:
+    """True where each thread uses a single element of its buffer. All accesses have the same index,
+    which only the number of the thread decides (perhaps by quotients of symbols, which have no
+    strides).
     """
     is_static = all(as_int(size) is not None for size in buffer.shape)
     if buffer.scope != "local" or not accesses or is_static:
         return False
     indices = accesses[0].indices
     threads = {f.var for f in accesses[0].loops() if f.kind == "thread_binding"}
-    used = {v for index in indices for v in variables(index)}
-    return used <= threads | symbols and all(access.indices == indices for access in accesses)
+    index_variables = {v for index in indices for v in variables(index)}
+    return index_variables <= threads | symbols and all(
+        access.indices == indices for access in accesses
+    )
 
 
 def _as_one_element(function: LoopFunction, buffer: Buffer) -> LoopFunction:
+    """Shrink a buffer to a single element."""
     new = replace(buffer, shape=(Const(1),))
 
     def expression(node: Expr) -> Expr | None:
@@ -155,9 +99,9 @@ def _as_one_element(function: LoopFunction, buffer: Buffer) -> LoopFunction:
     return replace(function, body=map_statements(body, statement), allocations=allocations)
 
 
-def _ancestor_depth(accesses: list[_Access]) -> int:
-    """How many steps of the paths all accesses share (the same statement and the same child of
-    it).
+def _ancestor_depth(accesses: list[Access]) -> int:
+    """The number of steps that the paths of all accesses share: the same statement and the same
+    child of it.
     """
     first = accesses[0].path
     depth = len(first)
@@ -172,14 +116,14 @@ def _ancestor_depth(accesses: list[_Access]) -> int:
 
 
 def _is_shared_axis(buffer: Buffer, loop: For) -> bool:
-    """True for a loop whose iterations see one another's part of the buffer while they run."""
+    """True for a loop whose iterations run at the same time and see the same copy of the buffer."""
     if buffer.scope == "local" or loop.kind != "thread_binding":
         return False
     return buffer.scope == "global" or (loop.thread or "").startswith("threadIdx")
 
 
 def _is_private(buffer: Buffer, loop: For) -> bool:
-    """True for a loop each iteration of which has the buffer to itself: a thread, a workgroup."""
+    """True for a loop whose iterations each have a copy of the buffer: a thread, or a workgroup."""
     return (
         loop.kind == "thread_binding"
         and buffer.scope != "global"
@@ -187,15 +131,15 @@ def _is_private(buffer: Buffer, loop: For) -> bool:
     )
 
 
-def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) -> _Region | None:
-    """The region to keep, or `None` to leave the buffer as it is."""
+def _region(buffer: Buffer, accesses: list[Access], symbols: frozenset[Var]) -> Region | None:
+    """The region to keep, or `None` to leave the buffer unchanged."""
     if not accesses or not buffer.shape:
         return None
     depth = _ancestor_depth(accesses)
     loops = [loop for loop in accesses[0].loops(depth) if loop.kind != "vectorized"]
     outer = symbols | {loop.var for loop in loops if not _is_shared_axis(buffer, loop)}
-    own = [loop for loop in loops if not _is_private(buffer, loop)]
-    strides = _strides(buffer)
+    common_loops = [loop for loop in loops if not _is_private(buffer, loop)]
+    strides = strides_of(buffer)
     while True:
         clash = _clashing(accesses, strides, outer)
         if not clash:
@@ -203,7 +147,7 @@ def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) ->
             for nearest in (True, False):
                 region = _box(buffer, accesses, strides, outer, nearest)
                 if region is not None:
-                    carried = _carrying(accesses, own, depth, outer, region)
+                    carried = carrying_variables(accesses, common_loops, depth, outer, region)
                     if not carried:
                         return region
                     clash = carried if clash is outer else clash
@@ -212,63 +156,29 @@ def _region(buffer: Buffer, accesses: list[_Access], symbols: frozenset[Var]) ->
         outer -= clash
 
 
-def _strides(buffer: Buffer) -> tuple[Expr, ...]:
-    result: list[Expr] = []
-    stride: Expr = Const(1)
-    for extent in reversed(buffer.shape):
-        result.append(simplify(stride))
-        stride = stride * extent
-    return tuple(reversed(result))
-
-
-def _outer_terms(
-    index: Expr, outer: frozenset[Var], strides: tuple[Expr, ...] = ()
-) -> dict[Term, int]:
-    """The terms of an offset that only the outer loops (and the symbols) decide, without the
-    multiples of `strides`: those are literal indices.
-    """
-    return {
-        term: factor
-        for term, factor in terms(index).items()
-        if term
-        and (used := _variables(term))
-        and used <= outer
-        and not any(_is_multiple(term, factor, stride) for stride in strides)
-    }
-
-
-def _is_multiple(term: Term, factor: int, stride: Expr) -> bool:
-    rest = _divide(term, factor, stride)
-    return rest is not None and not rest[0]
-
-
-def _variables(term: Term) -> frozenset[Var]:
-    return frozenset(v for factor in term for v in variables(factor))
-
-
 def _clashing(
-    accesses: list[_Access], strides: tuple[Expr, ...], outer: frozenset[Var]
+    accesses: list[Access], strides: tuple[Expr, ...], outer: frozenset[Var]
 ) -> frozenset[Var]:
-    """Outer variables that move some accesses and not others."""
-    parts = [_outer_terms(access.offset, outer, strides) for access in accesses]
+    """The outer variables that are in the outer terms of some accesses and not of others."""
+    parts = [outer_terms(access.offset, outer, strides) for access in accesses]
     clash: set[Var] = set()
     for part in parts[1:]:
         for term, _ in part.items() ^ parts[0].items():
-            clash |= _variables(term)
+            clash |= term_variables(term)
     return frozenset(clash)
 
 
 def _box(
     buffer: Buffer,
-    accesses: list[_Access],
+    accesses: list[Access],
     strides: tuple[Expr, ...],
     outer: frozenset[Var],
     nearest: bool,
-) -> _Region | None:
-    """The box of all accesses, one interval a dimension; `None` where it is not finite or wraps
-    around.
+) -> Region | None:
+    """The smallest box around the digits of all accesses: one interval per dimension. `None` where
+    an interval is not finite, or where a digit may carry into the next dimension.
     """
-    boxes = [_digits(access, strides, outer, nearest) for access in accesses]
+    boxes = [digit_ranges(access, strides, outer, nearest) for access in accesses]
     lows: list[int] = []
     extents: list[int] = []
     for dimension in range(len(strides)):
@@ -283,190 +193,32 @@ def _box(
         moves = any(extent > 1 for extent in extents[:-1])
         if wraps and moves and not all(_is_by_index(a, strides, outer, nearest) for a in accesses):
             return None
-    return _Region(strides, outer, nearest, tuple(lows), tuple(extents))
+    return Region(strides, outer, nearest, tuple(lows), tuple(extents))
 
 
 def _is_by_index(
-    access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
+    access: Access, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
 ) -> bool:
-    """True where the digits of the offset are the inner parts of the indices themselves, which lie
-    within their dimensions and so cannot wrap.
+    """True where the digits of the offset are the inner parts of the indices themselves. Indices
+    lie within their dimensions, so such digits cannot carry.
     """
-    digits = _split(access.offset, strides, outer, nearest)
+    digits = split_offset(access.offset, strides, outer, nearest)
     for digit, index, stride in zip(digits, access.indices, strides, strict=True):
-        own = simplify(index, access.scope)
-        taken = _outer_terms(own, outer)
-        inner = {term: factor for term, factor in terms(own).items() if term not in taken}
-        difference = simplify(from_terms(inner) - digit)
+        simple_index = simplify(index, access.scope)
+        outer_part = outer_terms(simple_index, outer)
+        inner_part = {
+            term: factor for term, factor in terms(simple_index).items() if term not in outer_part
+        }
+        difference = simplify(from_terms(inner_part) - digit)
         if difference != Const(0) and (as_int(difference) is None or as_int(stride) is not None):
-            return False  # (a symbolic size times a stride is a literal index of the next)
-    return True
-
-
-def _digits(
-    access: _Access, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
-) -> list[Interval]:
-    """The interval of the inner part of an offset in each dimension."""
-    parts = _split(access.offset, strides, outer, nearest)
-    return [bounds(part, access.scope) for part in parts]
-
-
-def _split(
-    index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
-) -> list[Expr]:
-    """The inner part of an offset, one expression a dimension: what is left of each term over the
-    stride.
-    """
-    taken = _outer_terms(index, outer, strides)
-    digits: list[dict[Term, int]] = [{} for _ in strides]
-    for term, factor in terms(index).items():
-        if term in taken:
-            continue
-        if not term:
-            _split_constant(factor, strides, digits, nearest)
-            continue
-        for digit, stride in zip(digits, strides, strict=True):
-            rest = _divide(term, factor, stride)
-            if rest is not None:
-                digit[rest[0]] = digit.get(rest[0], 0) + rest[1]
-                break
-    return [from_terms(digit) for digit in digits]
-
-
-def _split_constant(
-    value: int, strides: tuple[Expr, ...], digits: list[dict[Term, int]], nearest: bool
-) -> None:
-    """A constant offset in mixed radix. Digits are rounded to `nearest`, so that a small negative
-    (a halo) stays small, or down, so that the last elements of a row stay in it.
-    """
-    for digit, stride in zip(digits, strides, strict=True):
-        unit = as_int(stride)
-        if unit is None:
-            continue
-        quotient = (value + (unit // 2 if nearest else 0)) // unit if unit > 1 else value
-        digit[()] = quotient
-        value -= quotient * unit
-
-
-def _divide(term: Term, factor: int, stride: Expr) -> tuple[Term, int] | None:
-    """`factor · term / stride`, where it divides; a sum (`6n - 18`) divides nothing."""
-    if len(terms(stride)) != 1:
-        return None
-    ((bottom, unit),) = terms(stride).items()
-    rest = list(term)
-    for atom in bottom:
-        if atom not in rest:
-            return None
-        rest.remove(atom)
-    return (tuple(rest), factor // unit) if factor % unit == 0 else None
-
-
-def _carrying(
-    accesses: list[_Access], loops: list[For], depth: int, outer: frozenset[Var], region: _Region
-) -> frozenset[Var]:
-    """Collapsed variables under a loop whose later iterations may read what earlier ones wrote;
-    empty where safe.
-    """
-    used = {v for t in _outer_terms(accesses[0].offset, outer) for v in _variables(t)}
-    used &= {loop.var for loop in loops}
-    if not used or _is_written_first(accesses, depth, region):
-        return frozenset()
-    carrier = False
-    clash: set[Var] = set()
-    for loop in loops:
-        if loop.var not in used and loop.kind not in ("parallel", "thread_binding"):
-            carrier = True
-        elif loop.var in used and carrier:
-            clash.add(loop.var)
-    if not clash and not _is_injective(accesses[0], loops, region):
-        clash |= used
-    return frozenset(clash)
-
-
-def _is_written_first(accesses: list[_Access], depth: int, region: _Region) -> bool:
-    """True where each iteration fills the whole region before reading: its first statement only
-    stores, all of it.
-    """
-    if any(len(access.path) <= depth for access in accesses):
-        return False
-    first = accesses[0].path[depth][1]
-    if not isinstance(accesses[0].path[depth][0], Seq):
-        return False
-    opening = [access for access in accesses if access.path[depth][1] == first]
-    if any(not access.is_store for access in opening):
-        return False
-    for dimension, (low, extent) in enumerate(zip(region.lows, region.extents, strict=True)):
-        boxes = [
-            _digits(a, region.strides, region.outer, region.nearest)[dimension] for a in opening
-        ]
-        if min(b.low for b in boxes) > low or max(b.high for b in boxes) < low + extent - 1:
-            return False
-    return True
-
-
-def _is_injective(access: _Access, loops: list[For], region: _Region) -> bool:
-    """True where different iterations of the outer loops use disjoint parts of the full buffer."""
-    return _tells_by_indices(access, loops, region) or _tells_by_strides(access, loops, region)
-
-
-def _tells_by_indices(access: _Access, loops: list[For], region: _Region) -> bool:
-    """True where the outer variables can be read off the indices: each is one of them, or, fused
-    from several loops, spelled by several (`f // (n * 4), f // 4 % n, f % 4`).
-    """
-    outer = {v for t in _outer_terms(access.offset, region.outer) for v in _variables(t)}
-    return all(
-        loop.var in access.indices or _is_spelled(loop.var, access)
-        for loop in loops
-        if loop.var in outer
-    )
-
-
-def _is_spelled(var: Var, access: _Access) -> bool:
-    digits = [
-        (index, size)
-        for index, size in zip(access.indices, access.shape, strict=True)
-        if var in _variables((index,))
-    ]
-    stride: Expr = Const(1)
-    for position in reversed(range(len(digits))):
-        index, size = digits[position]
-        digit = var // stride if position == 0 else var // stride % size
-        if simplify(digit, access.scope) != simplify(index, access.scope):
-            return False
-        stride = simplify(stride * size)
-    return bool(digits)
-
-
-def _tells_by_strides(access: _Access, loops: list[For], region: _Region) -> bool:
-    """True where the outer loops step over what the loops inside them cover."""
-    extents = {loop.var: as_int(loop.extent) for loop in loops}
-    levels: list[list[tuple[int, int]]] = [[] for _ in region.strides]
-    for term, factor in _outer_terms(access.offset, region.outer).items():
-        if not _variables(term) & extents.keys():
-            continue  # of symbols alone: the same for every iteration
-        for level, stride in zip(levels, region.strides, strict=True):
-            rest = _divide(term, factor, stride)
-            if rest is None:
-                continue
-            (atom, *others) = rest[0]
-            extent = extents.get(atom) if isinstance(atom, Var) and not others else None
-            if extent is None:
-                extent = -1
-            level.append((rest[1], extent))
-            break
-    for level, covered in zip(levels, region.extents, strict=True):
-        reach = covered
-        for position, (step, extent) in enumerate(sorted(level)):
-            if step < reach or (extent < 0 and position < len(level) - 1):
-                return False
-            reach = step * extent
+            return False  # a symbolic size times a stride is a literal index
     return True
 
 
 def _rewrite(
-    function: LoopFunction, buffer: Buffer, accesses: list[_Access], region: _Region
+    function: LoopFunction, buffer: Buffer, accesses: list[Access], region: Region
 ) -> LoopFunction:
-    """Use the compact buffer in every access."""
+    """Replace the buffer by its compact form in every access."""
     compact = replace(buffer, shape=(Const(math.prod(region.extents)),))
     offsets = {access.indices: _compact_offset(access.offset, region) for access in accesses}
 
@@ -485,8 +237,9 @@ def _rewrite(
     return replace(function, body=body, allocations=allocations)
 
 
-def _compact_offset(index: Expr, region: _Region) -> Expr:
-    digits = _split(index, region.strides, region.outer, region.nearest)
+def _compact_offset(index: Expr, region: Region) -> Expr:
+    """The offset of an access in the compact buffer."""
+    digits = split_offset(index, region.strides, region.outer, region.nearest)
     result: Expr = Const(0)
     for digit, low, extent in zip(digits, region.lows, region.extents, strict=True):
         result = result * extent + (digit - low)

@@ -1,10 +1,10 @@
-"""Vectorized loops become vector expressions.
+"""Turn vectorized loops into vector expressions.
 
-Needs: rank-1 buffers, canonical indices. Guarantees: no `vectorized` loop; inside, each store
-became stores of `VECTOR_LANES` elements (and scalar ones for what is left of the extent), in place:
-the control flow around them stays. A loop that has no such form (a symbolic extent, a condition or
-bound that depends on the lane, an index not affine in it, dtypes that no lane holds) becomes
-`unrolled` up to 16 iterations, else `serial`.
+Needs: rank-1 buffers, canonical indices. Guarantees: no `vectorized` loop. Each store inside one
+became stores of `VECTOR_LANES` elements, and scalar stores for the remainder of the extent. The
+control flow around the stores is unchanged. Some loops have no such form: their extent is symbolic,
+a condition or bound depends on the lane, an index is not affine in it, or no lane holds the dtype.
+They become `unrolled` up to `_MAX_UNROLLED` iterations, else `serial`.
 
 before                                  after
     for v in T.vectorized(8):               C[T.ramp(i * 8, 1, 4)] = B[T.ramp(0, 1, 4)]
@@ -37,26 +37,32 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.common_subexpressions import certain_reads, memory_loads
 from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
-_MOST_UNROLLED = 16
+_MAX_UNROLLED = 16
+"""The iterations up to which a loop without a vector form is unrolled instead of run serially.
+Chosen by hand.
+"""
 _BOOL_LANES = frozenset({"bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "min", "max"})
+"""The operators that vectors of booleans have."""
 _INTEGER_LANES = frozenset(
     {"add", "sub", "mul", "fma", "pow", "min", "max", "neg", "abs", "sign", "select"}
     | {"bit_and", "bit_or", "bit_xor", "bit_not", "shift_left", "shift_right"}
     | {"eq", "ne", "lt", "le", "gt", "ge"}
     | {"dot_u8_i8", "dot_i16", "word_u8", "even_i8", "odd_i8"}
 )
-"""Operators that vectors of booleans and of integers have."""
+"""The operators that vectors of integers have."""
 
 FEW_ROUNDINGS = frozenset({0, 1, 2, 3, 4, -1, 0.5, 1.5, 2.5, -0.5, 0.25, 0.75, 1.25, -0.25})
-"""Exponents whose products and square roots of float32 are within 2 units in the last place; 2.4
-for 0.75, whose float64 would cost local response normalisation its vectors.
+"""The exponents for which products and square roots of float32 are accurate enough: 2 units in the
+last place, and 2.4 for 0.75. Computing that one in float64 would cost local response normalisation
+its vectors. Measured by `tests/target/test_approximations.py`.
 """
 
 _NARROW = frozenset({DType.bool, DType.int8, DType.uint8, DType.int16, DType.uint16})
+"""The types whose lanes are wider than their elements: 32-bit lanes hold the wrapped values."""
 
 
 class _NotVectorizable(Exception):
-    """The loop has no vector form; it is unrolled instead."""
+    """The loop has no vector form; the caller unrolls it or makes it serial."""
 
 
 def expand_vectors(function: LoopFunction) -> LoopFunction:
@@ -82,18 +88,19 @@ def _visit(stmt: Stmt, scope: Scope) -> Stmt:
 
 
 def _expand(loop: For, scope: Scope) -> Stmt:
+    """The vector form of a vectorized loop, or the loop unrolled or serial where it has none."""
     extent = as_int(loop.extent)
     try:
         if extent is None or extent < VECTOR_LANES:
             raise _NotVectorizable
         return _Expander(loop.var, extent, scope).statement(loop.body, {})
     except _NotVectorizable:
-        few = extent is not None and extent <= _MOST_UNROLLED
-        return replace(loop, kind="unrolled" if few else "serial")
+        is_short = extent is not None and extent <= _MAX_UNROLLED
+        return replace(loop, kind="unrolled" if is_short else "serial")
 
 
 class _Expander:
-    """Expansion of one loop of variable `var`."""
+    """The expansion of one loop over the variable `var`."""
 
     def __init__(self, var: Var, extent: int, scope: Scope) -> None:
         self.var = var
@@ -104,7 +111,9 @@ class _Expander:
         self.vectors_of: dict[tuple[int, int], tuple[Expr, Expr]] = {}
 
     def statement(self, stmt: Stmt, lets: dict[Var, Expr]) -> Stmt:
-        """`lets` are bindings that depend on the lane: they are substituted."""
+        """The vector form of a statement. Bindings that depend on the lane are in `lets` and are
+        substituted.
+        """
         match stmt:
             case Seq(statements=statements):
                 return seq(*(self.statement(s, lets) for s in statements))
@@ -125,10 +134,12 @@ class _Expander:
         raise _NotVectorizable
 
     def check_uniform(self, expr: Expr) -> None:
+        """Raise `_NotVectorizable` for an expression that depends on the lane."""
         if depends(expr, self.var):
             raise _NotVectorizable
 
     def store(self, store: Store) -> Stmt:
+        """The vector stores of a store, then the scalar stores of the remainder."""
         if not depends(store.indices[0], self.var) or store.buffer.dtype not in LANE_TYPES:
             raise _NotVectorizable
         pieces: list[Stmt] = []
@@ -139,7 +150,7 @@ class _Expander:
         return seq(*pieces)
 
     def index(self, index: Expr, start: int) -> Expr:
-        """A scalar index where the lane does not matter, else a ramp."""
+        """A scalar index where the index does not depend on the lane, else a ramp."""
         split = split_linear(index, self.var)
         if split is None:
             lanes = Interval(start, start + VECTOR_LANES - 1)
@@ -154,14 +165,17 @@ class _Expander:
         return Ramp(simplify(base + stride * start, self.scope), stride, VECTOR_LANES)
 
     def vector(self, expr: Expr, start: int) -> Expr:
-        """The vector of the values of `expr` in lanes `start ...`; of shared parts, one vector."""
-        known = self.vectors_of.get((id(expr), start))
-        if known is None:
-            known = expr, self.make_vector(expr, start)
-            self.vectors_of[id(expr), start] = known
-        return known[1]
+        """The vector of the values of `expr` in the lanes from `start` on. Equal parts share one
+        vector.
+        """
+        entry = self.vectors_of.get((id(expr), start))
+        if entry is None:
+            entry = expr, self.make_vector(expr, start)
+            self.vectors_of[id(expr), start] = entry
+        return entry[1]
 
     def make_vector(self, expr: Expr, start: int) -> Expr:
+        """Build the vector that `vector` caches. Raises `_NotVectorizable` where there is none."""
         if not depends(expr, self.var):
             return Broadcast(expr, VECTOR_LANES)
         if expr.dtype not in LANE_TYPES:
@@ -172,9 +186,9 @@ class _Expander:
             case Load(buffer=buffer, indices=(index,)):
                 if buffer.dtype not in LANE_TYPES:
                     raise _NotVectorizable
-                where = self.index(index, start)
-                load = Load(buffer, (where,))
-                return load if where.lanes > 1 else Broadcast(load, VECTOR_LANES)
+                lane_index = self.index(index, start)
+                load = Load(buffer, (lane_index,))
+                return load if lane_index.lanes > 1 else Broadcast(load, VECTOR_LANES)
             case Call(op="select", args=(condition, then, otherwise)):
                 arms = (self.vector(then, start), self.vector(otherwise, start))
                 if not depends(condition, self.var):
@@ -184,9 +198,9 @@ class _Expander:
             case Call(op="pow", args=(_, exponent), dtype=dtype) if not _has_power(exponent, dtype):
                 raise _NotVectorizable  # a general power needs float64
             case Call(op=op, args=args) if not _has_lanes(op, args[-1].dtype):
-                raise _NotVectorizable  # there is no such instruction: one at a time
+                raise _NotVectorizable  # no vector instruction exists
             case Call(op="shift_left" | "shift_right", args=(_, by)) if depends(by, self.var):
-                raise _NotVectorizable  # all lanes shift by one amount
+                raise _NotVectorizable  # a vector shift has one amount for all lanes
             case Call(op=op, args=args, dtype=dtype):
                 if dtype is DType.bool and args[-1].dtype is DType.bool:
                     self.check_guarded(expr, expr)
@@ -194,20 +208,20 @@ class _Expander:
             case Cast(value=value, dtype=dtype):
                 return Cast(self.vector(value, start), dtype)
             case Bitcast(value=value, dtype=dtype):
-                if {value.dtype, dtype} <= _NARROW:  # wrapped: their lanes are wider than they are
+                if {value.dtype, dtype} <= _NARROW:  # the lanes are wider: wrap the value
                     return Cast(self.vector(value, start), dtype)
                 return Bitcast(self.vector(value, start), dtype)
         raise _NotVectorizable
 
     def check_guarded(self, expr: Expr, condition: Expr) -> None:
-        """Refuse loads that may be out of bounds in a lane where `condition` forbids them."""
-        # `&` guards what is on its right
-        known = frozenset() if compares_indices(condition) else certain_reads(condition)
-        if not all(load in known or self.is_in_bounds(load) for load in memory_loads(expr)):
+        """Refuse loads that may be out of bounds in a lane where `condition` rules them out."""
+        # The left side of an index test guards the loads on its right.
+        certain = frozenset() if compares_indices(condition) else certain_reads(condition)
+        if not all(load in certain or self.is_in_bounds(load) for load in memory_loads(expr)):
             raise _NotVectorizable
 
     def is_in_bounds(self, load: Load) -> bool:
-        """True where the load is certainly inside its buffer."""
+        """True where the load is certain to lie inside its buffer."""
         (index,), (size,) = load.indices, load.buffer.shape
         past = bounds(simplify(index - size, self.scope), self.scope)
         return bounds(index, self.scope).low >= 0 and past.high < 0
@@ -216,7 +230,7 @@ class _Expander:
 def _has_lanes(op: str, dtype: DType) -> bool:
     """True where an operator has a form for all lanes at once, after the targets' `legalise`.
 
-    Remainders of floats are exact, so they are computed in float64.
+    Remainders of floats have none: they must be exact, so they are computed in float64.
     """
     if dtype is DType.bool:
         return op in _BOOL_LANES
@@ -226,14 +240,14 @@ def _has_lanes(op: str, dtype: DType) -> bool:
 
 
 def _has_power(exponent: Expr, dtype: DType) -> bool:
-    """True where `legalise` makes the power of products and square roots of lanes."""
+    """True where `legalise` expands the power into products and square roots of lanes."""
     if not isinstance(exponent, Const):
         return False
     return exponent.value in FEW_ROUNDINGS if dtype.is_float else is_quarters(exponent)
 
 
 def is_quarters(exponent: Const) -> bool:
-    """True for a small multiple of 1/4: products and square roots make the power."""
+    """True for a small multiple of 1/4: products and square roots compute the power."""
     return abs(exponent.value) <= 16 and float(exponent.value * 4).is_integer()
 
 
@@ -245,7 +259,7 @@ def substitute_store(store: Store, mapping: dict[Var, Expr]) -> Store:
 
 
 def compares_indices(condition: Expr) -> bool:
-    """True where part of a condition tests indices that memory has no part in."""
+    """True where part of a condition compares indices without reading memory."""
     return any(
         isinstance(n, Call) and n.dtype is DType.bool and n.args[0].dtype == INDEX
         for n in walk(condition)

@@ -1,8 +1,9 @@
-"""Reductions too long for the threads that one dispatch gives them become two.
+"""Split a reduction in two where one dispatch has too few threads for it.
 
-In: a lowered module for the GPU. Out: the same module, in which a reduction of few results and many
-elements is one of its parts, side by side, and one of the parts' results; `split_kernels` then cuts
-between them, for a dispatch cannot wait for all its workgroups.
+In: a lowered module for the GPU. Out: the same module, in which a reduction with few results and
+many elements became two: the first reduces each of several parts, the second combines the results
+of the parts. `split_kernels` then cuts between the two, because a dispatch cannot wait for all its
+workgroups.
 
     for c, y, x: m[c] += a[y, x, c]   ->   for p, c, y, x: m_rf[p, c] += a[p * 9 + y, x, c]
                                            for c, p: m[c] += m_rf[p, c]
@@ -24,19 +25,25 @@ from webmlc.schedule.rules.webgpu.nests import axes_of_kind, loops_along
 from webmlc.schedule.rules.webgpu.reduction import ENOUGH_THREADS, has_adjacent_results
 from webmlc.schedule.schedule import Schedule
 
-LONG = 1024
-"""Elements that one thread may fold before others should help."""
-MOST_PARTS = 256
-"""Parts of a reduction: their results are folded in turn, by few threads again."""
-_SHARES = 8
-"""Parts for each `LONG` elements of a thread."""
-UNKNOWN_PARTS = 64
-"""Parts of a reduction whose length is a symbol."""
+MAX_SERIAL_ELEMENTS = 1024
+"""The elements that one thread may reduce before a reduction is split among more threads. Chosen by
+hand, for the channel means of 540 x 540 feature maps.
+"""
+MAX_PARTS = 256
+"""The parts of one reduction, at most. Few threads combine the results of the parts, so more parts
+would make the second reduction long. Chosen by hand.
+"""
+_PARTS_PER_LIMIT = 8
+"""The parts that a reduction gets for every `MAX_SERIAL_ELEMENTS` elements of a thread. Chosen by
+hand.
+"""
+SYMBOLIC_PARTS = 64
+"""The parts of a reduction whose length is a symbol, at most. Chosen by hand."""
 
 
 def factor_reductions(module: Module, machine: Machine) -> Module:
-    """needs: naive kernels. guarantees: the same results; on `machine`'s device, no reduction in
-    which a thread would fold more than `LONG` elements while most of the GPU has nothing to do.
+    """needs: naive kernels. guarantees: the same results. On `machine`'s device, no thread reduces
+    more than `MAX_SERIAL_ELEMENTS` elements while most of the GPU is idle.
     """
     used = {
         node.attributes["kernel"]
@@ -49,7 +56,7 @@ def factor_reductions(module: Module, machine: Machine) -> Module:
 
 
 def factor_kernel(function: LoopFunction, machine: Machine) -> LoopFunction:
-    """Factor the reductions of one kernel that are too long."""
+    """Split the reductions of one kernel that are too long."""
     schedule = Schedule(function)
     for block in list(blocks(function.body)):
         count = parts_of(block, machine)
@@ -57,16 +64,18 @@ def factor_kernel(function: LoopFunction, machine: Machine) -> LoopFunction:
             trial = schedule.copy()
             try:
                 _factor(trial, block, count)
-            except ScheduleError:  # no associative operator, or one tied to what it reads
+            except ScheduleError:  # for example: the operator is not associative
                 continue
             schedule = trial
     return schedule.function if schedule.trace else function
 
 
 def parts_of(fold: Block, machine: Machine) -> int:
-    """In how many parts a block should reduce: 1 where it is short, or its results fill the GPU.
+    """The number of parts a block should reduce in: 1 where the reduction is short, or where its
+    results alone fill the GPU.
 
-    Of results that lie side by side a thread has one vector, of others a workgroup has one.
+    A thread computes one vector of adjacent results; a workgroup computes one result that is not
+    adjacent to others.
     """
     reduced = axes_of_kind(fold, "reduce")
     results, _ = _extent(axes_of_kind(fold, "spatial"))
@@ -75,27 +84,31 @@ def parts_of(fold: Block, machine: Machine) -> int:
         threads, share = -(-results // machine.lanes), elements
     else:
         threads, share = results * machine.workgroup_size, elements // machine.workgroup_size
-        is_known = True  # a workgroup copes with any length
-    if not reduced or threads >= ENOUGH_THREADS or (is_known and share <= LONG):
+        is_known = True  # a workgroup handles any length
+    if not reduced or threads >= ENOUGH_THREADS or (is_known and share <= MAX_SERIAL_ELEMENTS):
         return 1
-    wanted = min(MOST_PARTS, -(-ENOUGH_THREADS // threads))
-    return min(wanted, _SHARES * share // LONG) if is_known else min(wanted, UNKNOWN_PARTS)
+    parts = min(MAX_PARTS, -(-ENOUGH_THREADS // threads))
+    return (
+        min(parts, _PARTS_PER_LIMIT * share // MAX_SERIAL_ELEMENTS)
+        if is_known
+        else min(parts, SYMBOLIC_PARTS)
+    )
 
 
 def _extent(axes: Iterable[Axis]) -> tuple[int, bool]:
-    """The product of the extents, symbols as 1, and whether there are none."""
+    """The product of the extents, with each symbol as 1, and whether all of them are literals."""
     sizes = [as_int(simplify(axis.extent)) for axis in axes]
     return prod(size or 1 for size in sizes), None not in sizes
 
 
 def _factor(schedule: Schedule, fold: Block, count: int) -> None:
-    """Reduce in about `count` parts of the longest loop, then their results."""
+    """Reduce in about `count` parts of the longest loop, then combine their results."""
     loops = loops_along(fold, axes_of_kind(fold, "reduce"))
     sizes = {loop: as_int(simplify(schedule.extent(loop))) for loop in loops}
     longest = max(loops, key=lambda loop: sizes[loop] or inf)
     size = sizes[longest]
     if size is not None:
-        count = -(-size // -(-size // count))  # none of them empty
+        count = -(-size // -(-size // count))  # so that no part is empty
     part, _ = schedule.split(longest, [count, None])
     schedule.reorder(part, *(loop for loop in schedule.loops(fold.name) if loop != part))
     schedule.rfactor(part, 0 if has_adjacent_results(fold) else -1)

@@ -1,6 +1,6 @@
-"""Every memory access gets one index: row-major offsets in elements.
+"""Give every memory access one index: the row-major offset in elements.
 
-Needs: no blocks. Guarantees: every buffer has rank 1 (rank 0 becomes one element), every index is
+Needs: no blocks. Guarantees: every buffer has rank 1 (rank 0 becomes one element). Every index is
 the canonical form of the row-major offset, simplified under the ranges in scope, so that splits and
 fusions of loops cancel.
 
@@ -51,7 +51,7 @@ def flatten_buffers(function: LoopFunction) -> LoopFunction:
 
 
 def size(buffer: Buffer) -> Expr:
-    """Elements of a buffer."""
+    """The number of elements of a buffer."""
     result: Expr = Const(1)
     for extent in buffer.shape:
         result = result * extent

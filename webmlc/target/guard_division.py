@@ -1,9 +1,10 @@
-"""Integer division by what may be zero is 0, as numpy's; and the lowest number by -1 wraps.
+"""Define integer division by zero, which is 0 as in numpy, and division of the lowest number by -1,
+which wraps.
 
-Needs: the lowered form, small types widened. Guarantees: no integer `floordiv`, `floormod`,
-`truncdiv` or `truncmod` whose divisor may be 0 at run time; nor a signed quotient by -1 (where
-WASM traps). Divisors that are literals, and index arithmetic over loop variables and dimensions,
-stay as they are: a loop over nothing runs no iteration.
+Needs: the lowered form, with small types widened. Guarantees: no integer `floordiv`, `floormod`,
+`truncdiv` or `truncmod` whose divisor may be 0 at run time, and no signed quotient by -1, where
+WASM traps. Literal divisors stay as they are. So does index arithmetic over loop variables and
+dimensions: where a dimension is 0, its loop runs no iteration.
 
 before                                             after
     Y[i] = A[i] % B[i]                                 Y[i] = A[i] % select(B[i] == 0, 1, B[i])
@@ -27,14 +28,14 @@ _REMAINDERS = frozenset({"floormod", "truncmod"})
 
 
 def guard_division(function: LoopFunction) -> LoopFunction:
-    """Guard every division of values."""
-    loops = {s.var for s in walk_statements(function.body) if isinstance(s, For)}
-    known = frozenset({*function.symbols, *loops})
+    """Guard every division of values; leave index arithmetic as it is."""
+    loop_variables = {s.var for s in walk_statements(function.body) if isinstance(s, For)}
+    index_variables = frozenset({*function.symbols, *loop_variables})
 
     def rule(node: Expr) -> Expr | None:
         match node:
             case Call(op=op, args=(a, b), dtype=dtype) if dtype.is_integer:
-                if op in _QUOTIENTS | _REMAINDERS and not _is_index(b, known):
+                if op in _QUOTIENTS | _REMAINDERS and not _is_index(b, index_variables):
                     return _guarded(op, a, b)
         return None
 
@@ -42,7 +43,7 @@ def guard_division(function: LoopFunction) -> LoopFunction:
 
 
 def guard_size(size: Expr) -> Expr:
-    """A size that no loop guards: what a symbol divides is 0 where the symbol is."""
+    """A size outside all loops, in which a division by a symbol that is 0 gives 0."""
     ranges = dict.fromkeys(variables(size), SYMBOL)
 
     def rule(node: Expr) -> Expr | None:
@@ -54,18 +55,20 @@ def guard_size(size: Expr) -> Expr:
     return rewrite(size, rule)
 
 
-def _is_index(divisor: Expr, known: frozenset[Var]) -> bool:
-    """True for index arithmetic: no part of it is a value that memory holds."""
+def _is_index(divisor: Expr, index_variables: frozenset[Var]) -> bool:
+    """True for index arithmetic: no part of the divisor is a value loaded from memory."""
     return (
         not isinstance(divisor, Const)
         and divisor.dtype == INDEX
         and not any(
-            isinstance(n, Load) or (isinstance(n, Var) and n not in known) for n in walk(divisor)
+            isinstance(n, Load) or (isinstance(n, Var) and n not in index_variables)
+            for n in walk(divisor)
         )
     )
 
 
 def _guarded(op: str, a: Expr, b: Expr) -> Expr | None:
+    """The guarded form of a division, or None where the literal divisor needs no guard."""
     divisor = as_int(b)
     zero, one = literal(0, b), literal(1, b)
     if divisor is not None:
@@ -75,7 +78,7 @@ def _guarded(op: str, a: Expr, b: Expr) -> Expr | None:
     special = call("eq", b, zero)
     if op in _QUOTIENTS and b.dtype.is_signed:
         special = special | call("eq", b, literal(-1, b))
-    divided = Call(op, (a, select(special, one, b)), a.dtype)
+    result = Call(op, (a, select(special, one, b)), a.dtype)
     if op in _REMAINDERS:
-        return divided
-    return select(special, Call("mul", (a, b), a.dtype), divided)
+        return result
+    return select(special, Call("mul", (a, b), a.dtype), result)

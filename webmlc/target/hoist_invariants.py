@@ -1,10 +1,10 @@
-"""What an innermost loop computes again and again to the same value is computed before it.
+"""Move values that an innermost loop does not change in front of it.
 
-Needs: the lowered form after `common_subexpressions`. Guarantees: loop-invariant values of an
-innermost loop (loads from buffers it does not store to, if it runs at least once; operations;
-broadcasts, literal ones included) are bound before it, and before the loops around it as long as
-these hold nothing else. Vectors only as long as registers last (`vector_registers`). Index
-expressions and conditional statements are left alone.
+Needs: the lowered form after `common_subexpressions`. Guarantees: the loop-invariant values of an
+innermost loop are bound before it: operations, broadcasts (of literals, too), and, if the loop runs
+at least once, loads from buffers that it does not store to. Values move out of the enclosing loops
+as well while those loops contain nothing else. Vectors move only while registers remain
+(`vector_registers`). Index expressions and conditional statements stay in place.
 
 before                                             after
     for i in range(64):                                s[r] = T.broadcast(scale[0], 4)
@@ -42,29 +42,36 @@ from webmlc.target.registers import LANES, read_register, register_lanes
 from webmlc.target.scoped import Names
 
 Item = Stmt | tuple[Var, Expr]
-"""A statement, or a let whose body is everything after it."""
+"""A statement, or a let whose body is all the items after it."""
 
-_SCRATCH = 2
-"""Vector registers that evaluating one expression takes."""
+_EVALUATION_REGISTERS = 2
+"""The vector registers reserved for evaluating one expression; hoisted values get the remaining
+ones. Chosen by hand.
+"""
 
 _MAY_TRAP = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
+"""The operators that may trap, and so must not run before a loop that may not run."""
 
 
 def hoist_invariants(function: LoopFunction, vector_registers: int = 15) -> LoopFunction:
-    """Hoist out of every innermost loop of `function`."""
+    """Hoist invariant values out of every innermost loop of `function`."""
     lanes = register_lanes(function)
-    once = {b for b, n in Counter(s.buffer for s in stores(function.body)).items() if n == 1}
-    state = _State(Names.of(function), lanes, frozenset(once & set(lanes)), vector_registers)
+    single_stores = {
+        b for b, n in Counter(s.buffer for s in stores(function.body)).items() if n == 1
+    }
+    hoister = _Hoister(
+        Names.of(function), lanes, frozenset(single_stores & set(lanes)), vector_registers
+    )
 
     def rule(stmt: Stmt) -> Stmt | None:
-        return join(state.loop(stmt)) if isinstance(stmt, For) else None
+        return join(hoister.loop(stmt)) if isinstance(stmt, For) else None
 
     body = map_statements(function.body, rule)
-    return replace(function, body=body, allocations=(*function.allocations, *state.made))
+    return replace(function, body=body, allocations=(*function.allocations, *hoister.created))
 
 
 def split(stmt: Stmt) -> list[Item]:
-    """The statements of a body with its lets in line."""
+    """The statements of a body, with its lets as items of the same list."""
     match stmt:
         case Seq(statements=statements):
             return [item for s in statements for item in split(s)]
@@ -74,7 +81,7 @@ def split(stmt: Stmt) -> list[Item]:
 
 
 def join(items: list[Item]) -> Stmt:
-    """The statement of these items, the inverse of `split`."""
+    """The statement that consists of these items: the inverse of `split`."""
     tail: list[Stmt] = []
     for item in reversed(items):
         if isinstance(item, tuple):
@@ -85,23 +92,29 @@ def join(items: list[Item]) -> Stmt:
 
 
 @dataclass(slots=True)
-class _State:
+class _Hoister:
+    """One walk over a function: its registers by lanes, those with a single store, and the vector
+    registers that the walk creates.
+    """
+
     names: Names
     registers: dict[Buffer, int]
-    once: frozenset[Buffer]
+    stored_once: frozenset[Buffer]
     vector_registers: int
-    made: list[Buffer] = field(default_factory=list)
+    created: list[Buffer] = field(default_factory=list)
 
     def loop(self, loop: For) -> list[Item]:
-        """The loop with what was hoisted before it."""
+        """The items that were hoisted, then the loop."""
         items = split(loop.body)
-        inner = [item for item in items if isinstance(item, For)]
-        innermost = not any(isinstance(s, For) for s in walk_statements(loop.body))
-        if not innermost and (len(inner) != 1 or not all(map(self.is_binding, items[:-1]))):
+        inner_loops = [item for item in items if isinstance(item, For)]
+        is_innermost = not any(isinstance(s, For) for s in walk_statements(loop.body))
+        if not is_innermost and (
+            len(inner_loops) != 1 or not all(map(self.is_binding, items[:-1]))
+        ):
             return [loop]
         variant = _Variant.of(loop)
         hoisted: list[Item] = []
-        kept: list[Item] = []
+        remaining: list[Item] = []
         for item in items:
             if self.is_binding(item) and variant.allows(_value(item)):
                 hoisted.append(item)
@@ -110,27 +123,31 @@ class _State:
                 elif isinstance(item, Store):
                     variant.buffers.discard(item.buffer)
             else:
-                kept.append(item)
-        if innermost:
-            kept = self.values(kept, variant, hoisted)
-        return [*hoisted, replace(loop, body=join(kept))] if hoisted else [loop]
+                remaining.append(item)
+        if is_innermost:
+            remaining = self.values(remaining, variant, hoisted)
+        return [*hoisted, replace(loop, body=join(remaining))] if hoisted else [loop]
 
     def is_binding(self, item: Item) -> bool:
         """True for a let, and for the only store to a register."""
-        return isinstance(item, tuple) or (isinstance(item, Store) and item.buffer in self.once)
+        return isinstance(item, tuple) or (
+            isinstance(item, Store) and item.buffer in self.stored_once
+        )
 
     def values(self, items: list[Item], variant: _Variant, hoisted: list[Item]) -> list[Item]:
-        """Hoist invariant values out of expressions; the most used first, while registers last."""
+        """Hoist invariant values out of expressions, most used first, while registers remain."""
         counts: Counter[Expr] = Counter()
         for item in items:
             if isinstance(item, Store | tuple):
                 self.count(_value(item), variant, counts)
-        room = self.vector_registers - _SCRATCH - self.pressure(items, hoisted)
+        free_registers = (
+            self.vector_registers - _EVALUATION_REGISTERS - self.pressure(items, hoisted)
+        )
         names: dict[Expr, Expr] = {}
         for value, _ in sorted(counts.items(), key=lambda pair: _is_literal(pair[0])):
             if value.lanes > 1:
-                room -= 1
-                if room < 0:
+                free_registers -= 1
+                if free_registers < 0:
                     continue
             names[value] = self.bind(value, hoisted)
         if not names:
@@ -138,38 +155,44 @@ class _State:
         return [_replace_values(item, names) for item in items]
 
     def pressure(self, items: list[Item], hoisted: list[Item]) -> int:
-        """Vector registers the loop holds at once: those that live through it, and the most
-        temporaries at any point.
+        """The vector registers that the loop occupies at once: those live throughout the loop, plus
+        the largest number of temporaries at any point.
         """
         first: dict[Buffer, int] = {}
         last: dict[Buffer, int] = {}
-        whole: set[Buffer] = set()
+        live_throughout: set[Buffer] = set()
         for position, item in enumerate((*hoisted, *items)):
             if isinstance(item, tuple):
                 continue
             for load in loads(item):
                 if load.buffer not in first:
-                    whole.add(load.buffer)
+                    live_throughout.add(load.buffer)
                 last[load.buffer] = position
             for store in stores(item):
-                if position < len(hoisted) or store.buffer not in self.once:
-                    whole.add(store.buffer)
+                if position < len(hoisted) or store.buffer not in self.stored_once:
+                    live_throughout.add(store.buffer)
                 first.setdefault(store.buffer, position)
         vectors = {b for b, lanes in self.registers.items() if lanes == VECTOR_LANES}
-        spans = [(first[b], last[b]) for b in first if b in vectors - whole and b in last]
-        peak = max((sum(a < p <= b for a, b in spans) for p in {b for _, b in spans}), default=0)
-        return len(whole & vectors) + peak
+        live_ranges = [
+            (first[b], last[b]) for b in first if b in vectors - live_throughout and b in last
+        ]
+        peak = max(
+            (sum(a < p <= b for a, b in live_ranges) for p in {b for _, b in live_ranges}),
+            default=0,
+        )
+        return len(live_throughout & vectors) + peak
 
     def count(self, root: Expr, variant: _Variant, counts: Counter[Expr]) -> None:
+        """Count the largest invariant values under `root`."""
         stack = [root]
         while stack:
             node = stack.pop()
-            if self.is_worth(node) and variant.allows(node):
+            if self.is_candidate(node) and variant.allows(node):
                 counts[node] += 1
                 continue
             stack.extend(operands(node))
 
-    def is_worth(self, node: Expr) -> bool:
+    def is_candidate(self, node: Expr) -> bool:
         """True for a value that costs more than a register read."""
         match node:
             case Const() | Var() | Ramp() | Broadcast(value=Const(value=0)):
@@ -181,21 +204,24 @@ class _State:
         return node.lanes in (1, VECTOR_LANES) and node.dtype is not DType.bool
 
     def bind(self, value: Expr, hoisted: list[Item]) -> Expr:
+        """Bind a value before the loop, and return the read of it."""
         if value.lanes == 1:
             var = Var(self.names.fresh("h"), value.dtype)
             hoisted.append((var, value))
             return var
         register = Buffer(self.names.fresh("h"), (Const(VECTOR_LANES),), value.dtype, "local")
-        self.made.append(register)
+        self.created.append(register)
         self.registers[register] = VECTOR_LANES
-        self.once |= {register}
+        self.stored_once |= {register}
         hoisted.append(Store(register, (LANES,), value))
         return read_register(register)
 
 
 @dataclass(slots=True)
 class _Variant:
-    """What changes from one iteration to the next."""
+    """The variables and buffers that change from one iteration to the next, and whether a load may
+    move before the loop.
+    """
 
     names: set[Var]
     buffers: set[Buffer]
@@ -203,17 +229,18 @@ class _Variant:
 
     @classmethod
     def of(cls, loop: For) -> _Variant:
-        bound = {s.var for s in walk_statements(loop.body) if isinstance(s, For | Let)}
-        written = {s.buffer for s in stores(loop.body)}
-        return cls(bound | {loop.var}, written, (as_int(loop.extent) or 0) >= 1)
+        """What the iterations of `loop` change. Loads may move if the loop runs at least once."""
+        variables = {s.var for s in walk_statements(loop.body) if isinstance(s, For | Let)}
+        buffers = {s.buffer for s in stores(loop.body)}
+        return cls(variables | {loop.var}, buffers, (as_int(loop.extent) or 0) >= 1)
 
     def allows(self, value: Expr) -> bool:
-        """True where `value` is the same in every iteration and may be computed before the
-        first.
+        """True where `value` is the same in every iteration and may be computed before the first
+        one.
         """
-        read = buffers_read(value)
-        if any(b in self.buffers for b in read) or (
-            not self.may_load and any(b.scope != "local" for b in read)
+        buffers = buffers_read(value)
+        if any(b in self.buffers for b in buffers) or (
+            not self.may_load and any(b.scope != "local" for b in buffers)
         ):
             return False
         nodes = atoms(value)
@@ -245,7 +272,7 @@ def _replace_values(item: Item, names: dict[Expr, Expr]) -> Item:
 
 
 def _use(root: Expr, names: dict[Expr, Expr]) -> Expr:
-    """Replace whole values, from the top; indices stay."""
+    """Replace whole values by their names, from the root down. Indices stay."""
     done: dict[Expr, Expr] = dict(names)
     stack: list[tuple[Expr, bool]] = [(root, False)]
     while stack:

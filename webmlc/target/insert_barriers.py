@@ -1,9 +1,9 @@
-"""`insert_barriers`: the threads of a workgroup wait for one another's `shared` writes and reads.
+"""Insert barriers where the threads of a workgroup must wait for each other's `shared` accesses.
 
 Needs the lowered form of a GPU kernel. Guarantees a `Barrier` between a statement that writes a
-shared buffer and a later one that reads or rewrites it, and between a read and a later write, also
-around the back edge of a loop; none between accesses of a thread to an element of its own (indexed
-by the variable of the only thread axis).
+shared buffer and a later statement that reads or rewrites it, and between a read and a later write.
+The same holds around the back edge of a loop. No barrier is inserted between accesses of a thread
+to its private element, which is the one indexed by the variable of the only thread axis.
 
 for k in range(8):                             for k in range(8):
     S[t] = A[k, t]                                 T.barrier()
@@ -35,17 +35,17 @@ from webmlc.loops.ir import (
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A shared buffer, and the thread variable that indexes it where each thread has an element of
-    its own there.
+    """An access to a shared buffer. `owner` is the thread variable that is its index, where each
+    thread accesses only an element that no other thread accesses.
     """
 
     buffer: str
-    own: Var | None
+    owner: Var | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """What some thread may have read, or written, since the last barrier."""
+    """The accesses that some thread may have performed since the last barrier."""
 
     reads: frozenset[_Access] = frozenset()
     writes: frozenset[_Access] = frozenset()
@@ -54,15 +54,18 @@ class _Pending:
         return _Pending(self.reads | other.reads, self.writes | other.writes)
 
     def conflicts(self, following: _Pending) -> bool:
-        """True where `following` must not start before everything pending is done."""
-        return _meet(self.writes, following.reads | following.writes) or _meet(
+        """True where `following` must wait for the pending accesses of all threads."""
+        return _conflict(self.writes, following.reads | following.writes) or _conflict(
             self.reads, following.writes
         )
 
 
-def _meet(before: frozenset[_Access], after: frozenset[_Access]) -> bool:
+def _conflict(before: frozenset[_Access], after: frozenset[_Access]) -> bool:
+    """True where two threads may access the same element."""
     return any(
-        a.buffer == b.buffer and (a.own is None or a.own != b.own) for a in before for b in after
+        a.buffer == b.buffer and (a.owner is None or a.owner != b.owner)
+        for a in before
+        for b in after
     )
 
 
@@ -70,7 +73,7 @@ _NOTHING = _Pending()
 
 
 def insert_barriers(function: LoopFunction) -> LoopFunction:
-    """`function` with barriers; itself where it has no shared buffer."""
+    """Return `function` with barriers, or unchanged where it has no shared buffer."""
     if all(buffer.scope != "shared" for buffer in function.allocations):
         return function
     body, _ = _order(function.body, _NOTHING, {})
@@ -78,67 +81,72 @@ def insert_barriers(function: LoopFunction) -> LoopFunction:
 
 
 Threads = Mapping[str, Var]
+"""The variables of the thread axes, by the axes of the loops around a statement."""
 
 
 def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pending]:
-    """`stmt` with the barriers it needs inside, after `before`; and what is pending at its end.
+    """Return `stmt` with the barriers it needs inside, after `before`, and the accesses pending at
+    its end.
 
-    `threads` are the thread axes of the loops around it, with their variables. A loop bound to one
-    of them again is work that the threads share out: no barrier can stand in it, it waits as a
-    whole.
+    `threads` maps the thread axes of the loops around it to their variables. A loop over one of
+    these axes again distributes its iterations over the threads. No barrier can stand in it, so it
+    waits as a whole.
     """
     match stmt:
         case Seq(statements=statements):
             ordered: list[Stmt] = []
             for child in statements:
-                first, before = _order(child, before, threads)
-                ordered.append(first)
+                statement, before = _order(child, before, threads)
+                ordered.append(statement)
             return seq(*ordered), before
         case For(thread=str() as thread) if thread in threads:
-            return _whole(stmt, before, _accesses(stmt, threads))
+            return _with_barrier_before(stmt, before, _accesses(stmt, threads))
         case For(thread=str() as thread, body=body):
-            inside = {**threads, thread: stmt.var}
-            accesses = _accesses(body, inside)
+            inner_threads = {**threads, thread: stmt.var}
+            accesses = _accesses(body, inner_threads)
             if not accesses.conflicts(accesses):
-                return _whole(stmt, before, accesses)
-            inner, after = _order(body, before, inside)
+                return _with_barrier_before(stmt, before, accesses)
+            inner, after = _order(body, before, inner_threads)
             return replace(stmt, body=inner), after
         case For(body=body):
             accesses = _accesses(body, threads)
             if not accesses.reads or not accesses.conflicts(accesses):
-                return _whole(stmt, before, accesses)  # no iteration waits for another
-            # The end of one iteration comes before the start of the next.
-            _, once = _order(body, before, threads)
-            inner, after = _order(body, before | once, threads)
+                return _with_barrier_before(stmt, before, accesses)  # iterations are independent
+            # Accesses at the end of one iteration are pending at the start of the next.
+            _, first_pass = _order(body, before, threads)
+            inner, after = _order(body, before | first_pass, threads)
             return replace(stmt, body=inner), after
         case Let(body=body):
             inner, after = _order(body, before, threads)
             return replace(stmt, body=inner), after
         case Barrier():
             return stmt, _NOTHING
-    return _whole(stmt, before, _accesses(stmt, threads))
+    return _with_barrier_before(stmt, before, _accesses(stmt, threads))
 
 
-def _whole(stmt: Stmt, before: _Pending, accesses: _Pending) -> tuple[Stmt, _Pending]:
-    """A barrier before `stmt` if it must wait; none inside (control flow there may diverge)."""
+def _with_barrier_before(stmt: Stmt, before: _Pending, accesses: _Pending) -> tuple[Stmt, _Pending]:
+    """Put a barrier before `stmt` if it must wait. None goes inside: control flow there may
+    diverge.
+    """
     if before.conflicts(accesses):
         return seq(Barrier(), stmt), accesses
     return stmt, before | accesses
 
 
 def _accesses(stmt: Stmt, threads: Threads) -> _Pending:
-    mine = [var for axis, var in threads.items() if axis.startswith("threadIdx")]
+    """The shared accesses of a statement."""
+    thread_variables = [var for axis, var in threads.items() if axis.startswith("threadIdx")]
 
-    def accesses(found: Iterable[Load | Store]) -> frozenset[_Access]:
+    def shared(accesses: Iterable[Load | Store]) -> frozenset[_Access]:
         return frozenset(
-            _Access(access.buffer.name, _only(mine, access.indices))
-            for access in found
+            _Access(access.buffer.name, _owner(thread_variables, access.indices))
+            for access in accesses
             if access.buffer.scope == "shared"
         )
 
-    return _Pending(accesses(loads(stmt)), accesses(stores(stmt)))
+    return _Pending(shared(loads(stmt)), shared(stores(stmt)))
 
 
-def _only(threads: list[Var], indices: tuple[Expr, ...]) -> Var | None:
-    """The one thread variable, where it alone is the index."""
+def _owner(threads: list[Var], indices: tuple[Expr, ...]) -> Var | None:
+    """The thread variable, if there is one and it alone is the index."""
     return threads[0] if len(threads) == 1 and indices == (threads[0],) else None

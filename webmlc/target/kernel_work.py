@@ -1,7 +1,7 @@
-"""What a kernel computes and moves, beside the least that it could move.
+"""Count the operations of a kernel, the bytes it moves, and the fewest bytes it could move.
 
-In: a kernel as its meaning (the naive function) and as its code (the lowered one). Out: a
-`KernelWork`: operations and least bytes from the meaning, bytes moved from the code.
+In: a kernel as its meaning (the naive function) and as its code (the lowered function). Out: a
+`KernelWork`. Its operations and least bytes follow from the meaning, the bytes moved from the code.
 
     kernel_work(kernel, {"batch": 1}).moved
 """
@@ -28,9 +28,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelWork:
-    """Operations of one run; bytes that its loads and stores move between memory (caches included)
-    and registers; and the `least`: every element of an input that is needed read once, every
-    element of an output written once.
+    """The operations of one run, the bytes that loads and stores `moved` between memory (caches
+    included) and registers, and the `least` bytes: every input element that is needed is read once,
+    and every output element is written once.
     """
 
     flops: int
@@ -39,7 +39,7 @@ class KernelWork:
 
 
 def kernel_work(kernel: Kernel, sizes: Mapping[str, int]) -> KernelWork:
-    """The work of one run with these values of the symbols; a symbol without one is 1."""
+    """The work of one run with these values of the symbols. A symbol without a value is 1."""
     meaning = count_work(kernel.meaning, sizes)
     code = count_work(kernel.code, sizes)
     registers = register_lanes(kernel.code)
@@ -52,13 +52,17 @@ def kernel_work(kernel: Kernel, sizes: Mapping[str, int]) -> KernelWork:
 
 
 def _least(function: LoopFunction, work: Work, sizes: Mapping[str, int]) -> int:
-    """A buffer that is only read in part (a gather's table) counts with what is read of it."""
+    """The least bytes of a run. A buffer that is read in part (a gather's table) counts with that
+    part.
+    """
     inputs = len(function.params) - function.outputs
-    known = {symbol.name: sizes.get(symbol.name, 1) for symbol in function.symbols}
+    symbol_values = {symbol.name: sizes.get(symbol.name, 1) for symbol in function.symbols}
 
     def least(buffer: Buffer, moved: int) -> int:
-        whole = math.prod(int(evaluate(d, known)) for d in buffer.shape) * buffer.dtype.bytes
-        return min(whole, moved)
+        buffer_bytes = (
+            math.prod(int(evaluate(d, symbol_values)) for d in buffer.shape) * buffer.dtype.bytes
+        )
+        return min(buffer_bytes, moved)
 
-    read = sum(least(b, work.read.get(b, 0)) for b in function.params[:inputs])
-    return read + sum(least(b, work.written.get(b, 0)) for b in function.params[inputs:])
+    input_bytes = sum(least(b, work.read.get(b, 0)) for b in function.params[:inputs])
+    return input_bytes + sum(least(b, work.written.get(b, 0)) for b in function.params[inputs:])

@@ -1,10 +1,10 @@
-"""Small types become wide ones for arithmetic, and bits in memory and in variables.
+"""Compute on small types in wide types, and store small types as bits.
 
-Needs: vectors and registers made, before the targets' own `legalise`. Guarantees: operators only on
-bool and on numbers of 32 and 64 bits (but `select`, which only moves); no float of less than 32
-bits and no integer of less than 8 anywhere: buffers and variables hold their bits (`small_types`).
-Results are rounded or wrapped after every operation, which is exact: float32 has more than twice
-the precision of any small float.
+Needs: vectors and registers exist; runs before the targets' own `legalise`. Guarantees: operators
+apply only to bool and to numbers of 32 and 64 bits. (`select` is an exception: it only moves
+values.) No float has less than 32 bits and no integer less than 8: buffers and variables hold the
+bits (`small_types`). Each operation rounds or wraps its result. That is exact, because float32 has
+more than twice the precision of any small float.
 
 before (uint8, then float16)       after
     Y[i] = A[i] + B[i]                 Y[i] = cast(cast(A[i], int32) + cast(B[i], int32), uint8)
@@ -41,8 +41,8 @@ from webmlc.target.small_types import (
 
 
 def legalise_types(function: LoopFunction, printed: frozenset[DType] = frozenset()) -> LoopFunction:
-    """Widen every operation of `function` on a small type, and store small types as bits. The
-    printer of a target widens and stores the types in `printed` itself.
+    """Widen every operation of `function` on a small type, and store small types as bits. Types in
+    `printed` stay: the target's printer widens and stores them.
     """
     legaliser = _Legaliser(STORED - printed, (SMALL_FLOATS | SMALL_INTEGERS) - printed)
     return replace(
@@ -63,9 +63,11 @@ class _Legaliser:
     small: frozenset[DType]
 
     def buffer(self, buffer: Buffer) -> Buffer:
+        """The buffer, with elements of the type that stores them."""
         return replace(buffer, dtype=self.storage(buffer.dtype))
 
     def storage(self, dtype: DType) -> DType:
+        """The type that holds values of `dtype` in memory and in variables."""
         return storage(dtype) if dtype in self.stored else dtype
 
     def statement(self, node: Stmt) -> Stmt | None:
@@ -77,7 +79,7 @@ class _Legaliser:
         return None
 
     def expression(self, root: Expr) -> Expr:
-        """Bottom-up, with the original types at hand; an explicit stack."""
+        """Rewrite an expression bottom-up with an explicit stack. Rules see the original types."""
         done: dict[Expr, Expr] = {}
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
@@ -93,7 +95,7 @@ class _Legaliser:
         return done[root]
 
     def node(self, node: Expr, children: tuple[Expr, ...]) -> Expr:
-        """The legal form of `node` over the legal forms of its children."""
+        """The legal form of `node`, given the legal forms of its children."""
         match node:
             case Const(value=value, dtype=dtype) if dtype in self.stored:
                 return bits_of(value, dtype)
@@ -117,14 +119,17 @@ class _Legaliser:
         return node.rebuild(children) if changed else node
 
     def widened(self, value: Expr, dtype: DType) -> Expr:
-        if isinstance(value, Broadcast):  # once, and the amount of a shift stays one scalar
+        """A stored or small value in the type that computes on it."""
+        if isinstance(value, Broadcast):  # widen once, and keep the amount of a shift a scalar
             return Broadcast(self.widened(value.value, dtype), value.width)
         return decode(value, dtype) if dtype in self.stored else value.astype(DType.int32)
 
     def narrowed(self, value: Expr, dtype: DType) -> Expr:
+        """A result, rounded or wrapped to the small type."""
         return encode(value, dtype) if dtype in self.stored else value.astype(dtype)
 
     def cast(self, value: Expr, source: DType, target: DType) -> Expr:
+        """The conversion of a value of type `source`, given in its legal form."""
         wide = decode(value, source) if source in self.stored else value
         if source == target:
             return value

@@ -1,8 +1,8 @@
-"""Lowering: a scheduled loop function becomes the lowered form that `webmlc.target` defines.
+"""Lower a scheduled loop function to the form that `webmlc.target` defines.
 
 In: a verified `LoopFunction` of blocks, the machine it was scheduled for, and the passes of the
-machine's target. Out: the same function without blocks, with flat buffers, 4-lane vectors,
-registers, and values bound once; it computes the same.
+machine's target. Out: an equivalent function without blocks, with flat buffers, 4-lane vectors and
+registers, in which each value is computed once.
 
     lowered = lower(function, RELAXED, WASM.lowering)     # or targets.lower(function, RELAXED)
 """
@@ -17,13 +17,13 @@ from webmlc.loops.ir import LoopFunction
 
 Pass = Callable[[LoopFunction], LoopFunction]
 Lowering = Callable[[Machine], tuple[Pass, ...]]
-"""The passes of a machine, in order. Machines that need the same passes get the same tuple."""
+"""The passes of a machine, in order. Machines that need the same passes return the same tuple."""
 
 
 def lower(function: LoopFunction, machine: Machine, lowering: Lowering) -> LoopFunction:
-    """The lowered form of `function` for `machine`.
+    """Return the lowered form of `function` for `machine`.
 
-    Functions that differ by their `origin` alone are equal: the result's may be the other's.
+    Functions that differ only in their `origin` are equal, so the result may have another's origin.
     """
     return _run(function, lowering(machine))
 

@@ -1,8 +1,8 @@
-"""Blocks become plain statements.
+"""Turn blocks into plain statements.
 
-Needs: a verified loop function. Guarantees: no `Block`; block axes are replaced by their bindings,
-a predicate is an `If` around the instance, an `init` runs under "all reduce axes are zero" (nothing
-where that is certain).
+Needs: a verified loop function. Guarantees: no `Block`. Block axes are replaced by their bindings.
+A predicate is an `If` around the instance. An `init` runs under the condition that all reduce axes
+are zero, which is omitted where it always holds.
 
 before                                             after
     for i, k in T.grid(8, 16):                         for i in range(8):
@@ -32,8 +32,8 @@ from webmlc.target.scoped import simplify_function
 
 
 def lower_blocks(function: LoopFunction) -> LoopFunction:
-    """Replace every block of `function` by its meaning, simplified under the ranges of the loops
-    around it.
+    """Replace every block of `function` by its meaning, simplified under the ranges of its
+    loops.
     """
     body = map_statements(function.body, lambda s: _lower(s) if isinstance(s, Block) else None)
     return simplify_function(replace(function, body=body))
@@ -43,9 +43,9 @@ def _lower(block: Block) -> Stmt:
     bindings = {axis.var: binding for axis, binding in zip(block.axes, block.bindings, strict=True)}
     body = substitute_statement(block.body, bindings)
     if block.init is not None:
-        first: Expr = Const(True, DType.bool)
+        is_first: Expr = Const(True, DType.bool)
         for axis, binding in zip(block.axes, block.bindings, strict=True):
             if axis.kind == "reduce":
-                first = first & binding.equals(0)
-        body = seq(If(first, substitute_statement(block.init, bindings)), body)
+                is_first = is_first & binding.equals(0)
+        body = seq(If(is_first, substitute_statement(block.init, bindings)), body)
     return body if block.predicate is None else If(block.predicate, body)

@@ -1,7 +1,7 @@
-"""Conditions move out of the loops that do not change them, and equal neighbours become one.
+"""Move conditions out of loops that do not change them, and merge neighbours with equal conditions.
 
-Needs: no blocks. Guarantees: an equal function in which the guard of a thread or of a whole tile is
-tested once, not around each of the statements that unrolling is about to make.
+Needs: no blocks. Guarantees: an equal function that tests the guard of a thread or of a whole tile
+once. Without this pass, each of the statements that unrolling creates would test it.
 
 before                                      after
     for i in range(64):                         if t < 100:
@@ -60,18 +60,18 @@ def _rule(stmt: Stmt) -> Stmt | None:
 
 
 def _merge(statements: tuple[Stmt, ...]) -> Stmt | None:
-    """Neighbours under conditions with common factors go under those factors together."""
+    """Put neighbours whose conditions share factors under one test of those factors."""
     result: list[Stmt] = []
     for stmt in statements:
-        last = result[-1] if result else None
-        match last, stmt:
+        previous = result[-1] if result else None
+        match previous, stmt:
             case If(otherwise=None), If(otherwise=None):
-                first, second = _factors(last.condition), _factors(stmt.condition)
+                first, second = _factors(previous.condition), _factors(stmt.condition)
                 common = [f for f in first if f in second and not _reads_memory(f)]
                 if common:
-                    one = _guarded([f for f in first if f not in common], last.then)
-                    other = _guarded([f for f in second if f not in common], stmt.then)
-                    joined = seq(one, other)
+                    left = _guarded([f for f in first if f not in common], previous.then)
+                    right = _guarded([f for f in second if f not in common], stmt.then)
+                    joined = seq(left, right)
                     if isinstance(joined, Seq):
                         joined = _merge(joined.statements) or joined
                     result[-1] = _guarded(common, joined)
@@ -101,4 +101,5 @@ def _reads_memory(expr: Expr) -> bool:
 
 
 def _waits(stmt: Stmt) -> bool:
+    """True where threads wait for each other inside `stmt`."""
     return any(isinstance(s, Barrier) for s in walk_statements(stmt))

@@ -1,8 +1,8 @@
-"""Which allocations one thread has to itself.
+"""Find the allocations that a single thread uses.
 
-In: a function without blocks. Out: the allocations that every CPU thread may keep for itself:
-`local` ones, and `global` ones that a single parallel loop touches (each iteration is one
-thread's), or any in a function without parallel loops.
+In: a function without blocks. Out: the allocations of which every CPU thread may have a copy of its
+own. These are `local` allocations, and `global` ones that a single parallel loop accesses, because
+one thread runs a whole iteration. In a function without parallel loops, all allocations are.
 
     >>> private_buffers(softmax)          # for i in T.parallel(n): total[0] = ...
     frozenset({total})
@@ -23,28 +23,29 @@ from webmlc.loops.ir import (
 from webmlc.target.common_subexpressions import buffers_read
 
 _OUTSIDE = 0
+"""The place of an access outside all parallel loops; other places are identities of loops."""
 
 
 def private_buffers(function: LoopFunction) -> frozenset[Buffer]:
-    """The private allocations of `function`; on a GPU (thread loops) only `local` ones."""
+    """Return the private allocations of `function`: on a GPU (thread loops) only `local` ones."""
     local = frozenset(b for b in function.allocations if b.scope == "local")
     kinds = {s.kind for s in walk_statements(function.body) if isinstance(s, For)}
     if "thread_binding" in kinds:
         return local
     if "parallel" not in kinds:
         return frozenset(function.allocations)
-    places: dict[Buffer, set[int]] = {b: set() for b in function.allocations}
+    loops_of: dict[Buffer, set[int]] = {b: set() for b in function.allocations}
 
     def visit(stmt: Stmt, loop: int) -> None:
         if isinstance(stmt, For) and stmt.kind == "parallel" and loop == _OUTSIDE:
             loop = id(stmt)
-        touched = {b for e in expressions(stmt) for b in buffers_read(e)}
+        accessed = {b for e in expressions(stmt) for b in buffers_read(e)}
         if isinstance(stmt, Store):
-            touched.add(stmt.buffer)
-        for buffer in touched & places.keys():
-            places[buffer].add(loop)
+            accessed.add(stmt.buffer)
+        for buffer in accessed & loops_of.keys():
+            loops_of[buffer].add(loop)
         for child in child_statements(stmt):
             visit(child, loop)
 
     visit(function.body, _OUTSIDE)
-    return local | {b for b, loops in places.items() if len(loops) == 1 and _OUTSIDE not in loops}
+    return local | {b for b, loops in loops_of.items() if len(loops) == 1 and _OUTSIDE not in loops}

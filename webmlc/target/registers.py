@@ -1,4 +1,4 @@
-"""Which local allocations are registers: see the lowered form in `webmlc.target`.
+"""Tell which local allocations are registers, as the lowered form in `webmlc.target` defines them.
 
 >>> register_lanes(function)
 {C_0: 4, C_1: 4, total: 1}
@@ -11,21 +11,21 @@ from webmlc.loops.ir import Buffer, Load, LoopFunction, loads, stores
 from webmlc.target import VECTOR_LANES
 
 LANES: Expr = Ramp(Const(0), Const(1), VECTOR_LANES)
-"""The one index of a vector register."""
+"""The only index of a vector register."""
 
 
 def register_lanes(function: LoopFunction) -> dict[Buffer, int]:
-    """Every register of a lowered function with its lanes: 1 or `VECTOR_LANES`."""
-    whole = (Const(VECTOR_LANES),)
+    """Every register of a lowered function, with its lanes: 1 or `VECTOR_LANES`."""
+    vector_shape = (Const(VECTOR_LANES),)
     result = {
         b: VECTOR_LANES if b.shape else 1
         for b in function.allocations
-        if b.scope == "local" and b.shape in ((), whole)
+        if b.scope == "local" and b.shape in ((), vector_shape)
     }
     accesses = [(a.buffer, a.indices) for a in loads(function.body)]
     accesses += [(a.buffer, a.indices) for a in stores(function.body)]
     for buffer, indices in accesses:
-        if buffer.shape == whole and indices != (LANES,):
+        if buffer.shape == vector_shape and indices != (LANES,):
             result.pop(buffer, None)
     return result
 

@@ -1,10 +1,10 @@
-"""Local arrays with constant indices become registers.
+"""Replace local arrays with constant indices by registers.
 
-Needs: vectors and unrolled loops expanded, rank-1 buffers. Guarantees: a private allocation
-(`local`, or of one thread all the same: `private_buffers`) of which every index is a literal is
-replaced by registers, one for each element or aligned group of lanes it is accessed by
-(`webmlc.target` defines them). An allocation with another index, or one element accessed both alone
-and as a lane, stays an array.
+Needs: vectors and unrolled loops are expanded, buffers have rank 1. Guarantees: a private
+allocation (`private_buffers`) whose indices are all literals is replaced by registers
+(`webmlc.target` defines them). Each element, or aligned group of lanes, that is accessed becomes
+one register. An allocation stays an array where it has any other index, or where one element is
+accessed both alone and as a lane.
 
 before                                             after
     Y: local (8,)                                      Y_0: local (4,);  Y_4: local (4,)
@@ -37,32 +37,33 @@ from webmlc.target.scoped import Names
 
 
 def scalar_replacement(function: LoopFunction) -> LoopFunction:
-    """Replace what can be replaced of the `local` allocations of `function`."""
-    accessed: dict[Buffer, dict[Expr, None]] = {}
+    """Replace the private allocations of `function` that registers can hold."""
+    indices_of: dict[Buffer, dict[Expr, None]] = {}
     body = function.body
     private = private_buffers(function)
     accesses = [(a.buffer, a.indices) for a in loads(body)]
     accesses += [(a.buffer, a.indices) for a in stores(body)]
     for buffer, indices in accesses:
         if buffer in private and buffer.shape:
-            accessed.setdefault(buffer, {})[indices[0]] = None
+            indices_of.setdefault(buffer, {})[indices[0]] = None
     names = Names.of(function)
     registers: dict[tuple[Buffer, Expr], Buffer] = {}
-    kept: list[Buffer] = []
+    arrays: list[Buffer] = []
     for buffer in function.allocations:
-        found = accessed.get(buffer, {})
-        if buffer in private and buffer.shape and _is_replaceable(found):
-            for index in sorted(found, key=_first):
-                registers[buffer, index] = _register(buffer, index, len(found), names)
+        accessed = indices_of.get(buffer, {})
+        if buffer in private and buffer.shape and _is_replaceable(accessed):
+            for index in sorted(accessed, key=_first_element):
+                registers[buffer, index] = _register(buffer, index, len(accessed), names)
         else:
-            kept.append(buffer)
+            arrays.append(buffer)
     if not registers:
         return function
     body = _use(body, registers)
-    return replace(function, body=body, allocations=(*kept, *registers.values()))
+    return replace(function, body=body, allocations=(*arrays, *registers.values()))
 
 
-def _first(index: Expr) -> int:
+def _first_element(index: Expr) -> int:
+    """The first element that an index accesses."""
     base = index.base if isinstance(index, Ramp) else index
     value = as_int(base)
     assert value is not None
@@ -70,25 +71,26 @@ def _first(index: Expr) -> int:
 
 
 def _is_replaceable(indices: dict[Expr, None]) -> bool:
-    """True where all indices are literal, contiguous, and equal or disjoint."""
+    """True where all indices are literal and contiguous, and any two are equal or disjoint."""
     spans: dict[int, int] = {}
     for index in indices:
         match index:
             case Const():
-                spans[_first(index)] = 1
+                spans[_first_element(index)] = 1
             case Ramp(base=Const(), stride=Const(value=1), width=width) if width == VECTOR_LANES:
-                if spans.get(_first(index)) == 1:
+                if spans.get(_first_element(index)) == 1:
                     return False
-                spans[_first(index)] = width
+                spans[_first_element(index)] = width
             case _:
                 return False
     starts = sorted(spans)
-    disjoint = all(a + spans[a] <= b for a, b in pairwise(starts))
-    return disjoint and len(spans) == len(indices)
+    are_disjoint = all(a + spans[a] <= b for a, b in pairwise(starts))
+    return are_disjoint and len(spans) == len(indices)
 
 
 def _register(buffer: Buffer, index: Expr, count: int, names: Names) -> Buffer:
-    name = buffer.name if count == 1 else names.fresh(f"{buffer.name}_{_first(index)}")
+    """The register that holds the elements at `index`, one of `count` registers of the buffer."""
+    name = buffer.name if count == 1 else names.fresh(f"{buffer.name}_{_first_element(index)}")
     shape = (Const(VECTOR_LANES),) if isinstance(index, Ramp) else ()
     return Buffer(name, shape, buffer.dtype, "local")
 

@@ -1,7 +1,7 @@
-"""Walking a loop nest with the interval of every variable in scope, and names that are still free.
+"""Walk a loop nest with the interval of every variable in scope, and create unused names.
 
-In: a statement and the intervals of the symbols around it. Out: the statement with every
-expression rewritten by a rule that is told what each variable can be.
+In: a statement and the intervals of the symbols around it. Out: the statement with every expression
+rewritten by a rule, which receives the interval of each variable.
 
     >>> map_scoped(loop, symbol_ranges(function), simplify)   # `for i in range(8)`: i in [0, 7]
 """
@@ -28,21 +28,22 @@ from webmlc.loops.ir import (
 )
 
 Scope = dict[Var, Interval]
+"""The interval of each variable in scope."""
 
 
 def symbol_ranges(function: LoopFunction) -> Scope:
-    """The intervals of a function's symbols: not negative."""
+    """The intervals of a function's symbols: they are not negative."""
     return dict.fromkeys(function.symbols, SYMBOL)
 
 
 def loop_range(extent: Expr, ranges: Ranges) -> Interval:
-    """The interval of a loop variable of this extent (of a loop that runs at all)."""
+    """The interval of the variable of a loop of this extent, given that the loop runs at all."""
     return iterations(extent, ranges)
 
 
 def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -> Stmt:
-    """Apply `rule` to every whole expression of a statement without blocks; it sees the intervals
-    in scope.
+    """Apply `rule` to every whole expression of a statement without blocks. It also receives the
+    intervals in scope.
     """
     match root:
         case Seq(statements=statements):
@@ -65,37 +66,37 @@ def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -
 
 
 def simplify_function(function: LoopFunction) -> LoopFunction:
-    """Needs no blocks; guarantees every expression in canonical form, decided `If`s and loops of
-    extent 1 gone.
+    """Needs no blocks. Guarantees that every expression is in canonical form, and that no `If` has
+    a constant condition and no serial loop has extent 1.
     """
     body = map_scoped(function.body, symbol_ranges(function), simplify)
     return replace(function, body=drop_trivial(body))
 
 
 def drop_trivial(root: Stmt) -> Stmt:
-    """Remove conditionals that are decided, serial loops that run once or never, and empty
+    """Remove conditionals with constant conditions, serial loops that run once or never, and empty
     statements.
     """
     from webmlc.core.expr import Const, as_int
     from webmlc.loops.ir import ZERO, map_statements, substitute_statement
 
-    nothing = Seq(())
+    empty = Seq(())
 
     def rule(stmt: Stmt) -> Stmt | None:
         match stmt:
             case If(condition=Const(value=value), then=then, otherwise=otherwise):
-                return then if value else otherwise or nothing
+                return then if value else otherwise or empty
             case If(then=Seq(statements=()), otherwise=None):
-                return nothing
+                return empty
             case If(otherwise=Seq(statements=())):
                 return replace(stmt, otherwise=None)
             case For(body=Seq(statements=())):
-                return nothing
+                return empty
             case Let(body=Seq(statements=())):
-                return nothing
+                return empty
             case For(var=var, extent=extent, body=body, kind=kind):
                 if as_int(extent) == 0:
-                    return nothing
+                    return empty
                 if as_int(extent) == 1 and kind in ("serial", "unrolled", "vectorized"):
                     return substitute_statement(body, {var: ZERO})
         return None
@@ -104,30 +105,30 @@ def drop_trivial(root: Stmt) -> Stmt:
 
 
 class Names:
-    """Names that are free in a function, made from a wish: `k`, `k_1`, `k_2`, ..."""
+    """Creates names that a function does not use, such as `k`, `k_1`, `k_2`."""
 
-    def __init__(self, taken: Iterable[str]) -> None:
-        self.taken = set(taken)
+    def __init__(self, used_names: Iterable[str]) -> None:
+        self.used_names = set(used_names)
         self.counts: dict[str, int] = {}
 
     @classmethod
     def of(cls, function: LoopFunction) -> Names:
-        """The names that `function` does not use."""
+        """A generator of names that `function` does not use."""
         buffers = (*function.params, *function.allocations)
-        taken = {b.name for b in buffers} | {s.name for s in function.symbols}
+        used_names = {b.name for b in buffers} | {s.name for s in function.symbols}
         for stmt in walk_statements(function.body):
             match stmt:
                 case For(var=var) | Let(var=var):
-                    taken.add(var.name)
-        return cls(taken)
+                    used_names.add(var.name)
+        return cls(used_names)
 
-    def fresh(self, wish: str) -> str:
-        """A name nobody has; remembers it."""
-        name = wish
-        count = self.counts.get(wish, 0)
-        while name in self.taken:
+    def fresh(self, preferred: str) -> str:
+        """Return an unused name, which counts as used from then on."""
+        name = preferred
+        count = self.counts.get(preferred, 0)
+        while name in self.used_names:
             count += 1
-            name = f"{wish}_{count}"
-        self.counts[wish] = count
-        self.taken.add(name)
+            name = f"{preferred}_{count}"
+        self.counts[preferred] = count
+        self.used_names.add(name)
         return name

@@ -1,9 +1,9 @@
-"""Numbers that no target computes on, as bits: 16-bit floats, those of 8, 6 and 4 bits, and
-integers of 4 and 2 bits.
+"""Convert between the bits of small numbers and the wide values that targets compute on.
 
-In: bits (uint16, or uint8 for all that take a byte) or a wide value (float32, int32). Out: the wide
-value, or the bits. Only integer arithmetic, comparisons, and exact float operations on normal
-numbers: scalars and vectors alike, on every target.
+Small numbers are floats of 16, 8, 6 and 4 bits, and integers of 4 and 2 bits. In: bits (uint16, or
+uint8 for all types that take a byte) or a wide value (float32, int32). Out: the wide value, or the
+bits. The conversions use only integer arithmetic, comparisons, and exact float operations on normal
+numbers. They work on scalars and vectors alike, on every target.
 
     decode(bits, DType.float16)           float32, exact
     encode(value, DType.float8_e4m3fn)    nearest, ties to even; too large becomes NaN
@@ -20,19 +20,23 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Call, Const, Expr, call, literal, select
 
-_MANTISSA, _BIAS = 23, 127  # of float32
+_MANTISSA, _BIAS = 23, 127
+"""The mantissa bits and the exponent bias of float32."""
 _MAGNITUDE = 0x7FFFFFFF
+"""The bits of a float32 but its sign."""
 _INFINITY = 0x7F800000
+"""The bits of float32's infinity."""
 _NEGATIVE_NAN = -0x400000
+"""The bits of a float32 NaN whose sign bit is set, as an int32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Exponent and mantissa bits of a small float, its exponent bias, and what its largest
-    exponent means.
+    """The exponent and mantissa bits of a small float, its exponent bias, and the meaning of its
+    largest exponent.
 
     `"ieee"`: infinity and NaNs. `"nan"`: one NaN, the largest magnitude (OCP's `fn`). `"nanuz"`:
-    one NaN, where -0 would be (`fnuz`). `"finite"`: numbers only, what is too large saturates.
+    one NaN, in place of -0 (`fnuz`). `"finite"`: numbers only; larger values saturate.
     """
 
     exponent: int
@@ -47,13 +51,13 @@ class Format:
 
     @property
     def infinity(self) -> int:
-        """The bits past the last finite magnitude: infinity, NaN, or no number."""
+        """The bits after the last finite magnitude: infinity, NaN, or no number."""
         past = self.sign - (1 << self.mantissa if self.special == "ieee" else 0)
         return past - 1 if self.special == "nan" else past
 
     @property
     def shift(self) -> int:
-        """Mantissa bits that float32 has more."""
+        """The mantissa bits that float32 has in addition."""
         return _MANTISSA - self.mantissa
 
 
@@ -67,16 +71,16 @@ FORMATS: dict[DType, Format] = {
     DType.float6_e2m3fn: Format(2, 3, 1, "finite"),
     DType.float4_e2m1fn: Format(2, 1, 1, "finite"),
 }
-"""The floats that are a sign, an exponent and a mantissa shorter than float32's."""
+"""The floats that have a sign, an exponent, and a mantissa shorter than float32's."""
 
 SMALL_FLOATS = frozenset({*FORMATS, DType.bfloat16, DType.float8_e8m0fnu})
-"""Floats that are computed in float32."""
+"""The floats that are computed in float32."""
 TINY_INTEGERS = frozenset({DType.int4, DType.uint4, DType.int2, DType.uint2})
-"""Integers of less than a byte, which is stored."""
+"""The integers of less than a byte. Each is stored in a byte."""
 SMALL_INTEGERS = TINY_INTEGERS | {DType.int8, DType.uint8, DType.int16, DType.uint16}
-"""Integers that are computed in int32."""
+"""The integers that are computed in int32."""
 STORED = SMALL_FLOATS | TINY_INTEGERS
-"""What memory and variables hold as bits."""
+"""The types whose values memory and variables hold as bits."""
 
 
 def storage(dtype: DType) -> DType:
@@ -87,14 +91,14 @@ def storage(dtype: DType) -> DType:
 
 
 def bits_of(value: float, dtype: DType) -> Const:
-    """A literal of a stored type as its bits."""
+    """The bits of a literal of a stored type."""
     holder = storage(dtype)
     exact = np.asarray(value).astype(dtype.numpy)
     return Const(int(exact.view(holder.numpy)), holder)
 
 
 def decode(bits: Expr, dtype: DType) -> Expr:
-    """The value that bits of `dtype` stand for: int32 of an integer, float32 of a float."""
+    """The value of the bits of `dtype`: an int32 for integers, a float32 for floats."""
     wide = bits.astype(DType.int32)
     match dtype:
         case DType.int4 | DType.int2:
@@ -113,19 +117,22 @@ def decode(bits: Expr, dtype: DType) -> Expr:
 
 
 def _decode_float(bits: Expr, form: Format) -> Expr:
-    rest = bits & literal(form.sign - 1, bits)
+    """The float32 of the bits of a small float."""
+    payload = bits & literal(form.sign - 1, bits)
     rebias = (_BIAS - form.bias) << _MANTISSA
-    normal = _left(rest, form.shift) + literal(rebias, bits)
+    normal = _left(payload, form.shift) + literal(rebias, bits)
     step = literal(2.0 ** (1 - form.bias - form.mantissa), bits, DType.float32)
-    subnormal = Bitcast(rest.astype(DType.float32) * step, DType.int32)
-    is_subnormal = call("lt", rest, literal(1 << form.mantissa, bits))
+    subnormal = Bitcast(payload.astype(DType.float32) * step, DType.int32)
+    is_subnormal = call("lt", payload, literal(1 << form.mantissa, bits))
     magnitude = select(is_subnormal, subnormal, normal)
     match form.special:
         case "ieee":
-            special = _left(rest, form.shift) | literal(_INFINITY, bits)
-            magnitude = select(call("ge", rest, literal(form.infinity, bits)), special, magnitude)
+            special = _left(payload, form.shift) | literal(_INFINITY, bits)
+            magnitude = select(
+                call("ge", payload, literal(form.infinity, bits)), special, magnitude
+            )
         case "nan":
-            magnitude = _where_nan(rest, form.infinity, magnitude)
+            magnitude = _where_nan(payload, form.infinity, magnitude)
     sign = _left(bits & literal(form.sign, bits), 31 - form.exponent - form.mantissa)
     signed = magnitude | sign
     if form.special == "nanuz":
@@ -134,13 +141,13 @@ def _decode_float(bits: Expr, form: Format) -> Expr:
 
 
 def _where_nan(bits: Expr, code: int, otherwise: Expr, nan: int = 0x7FC00000) -> Expr:
-    """The bits of a NaN where `bits` are `code`."""
+    """The bits of a NaN where `bits` equal `code`, else `otherwise`."""
     return select(call("eq", bits, literal(code, bits)), literal(nan, bits), otherwise)
 
 
 def encode(value: Expr, dtype: DType) -> Expr:
-    """The bits of an int32 wrapped into `dtype`, or of the number of `dtype` nearest to a float32,
-    ties to even.
+    """The bits of an int32 wrapped into `dtype`, or of the value of `dtype` nearest to a float32,
+    with ties to even.
     """
     if dtype in TINY_INTEGERS:
         return (value & literal((1 << dtype.bits) - 1, value)).astype(DType.uint8)
@@ -162,11 +169,12 @@ def _encode_bfloat16(bits: Expr) -> Expr:
 
 
 def _encode_power(bits: Expr) -> Expr:
-    """The exponent of the nearest power of two, ties up; what is not positive becomes NaN.
+    """The exponent of the nearest power of two, with ties up. A value that is not positive becomes
+    NaN.
 
-    ml_dtypes rounds up all that lies between the two smallest, 2^-127 and 2^-126.
+    Every value between the two smallest powers, 2^-127 and 2^-126, rounds up, as in ml_dtypes.
     """
-    bits = call("min", bits, literal(_INFINITY, bits))  # what follows does not overflow
+    bits = call("min", bits, literal(_INFINITY, bits))  # the sums below cannot overflow
     normal = _right(bits + literal(1 << 22, bits), _MANTISSA)
     subnormal = _right(bits + literal((1 << 22) - 1, bits), _MANTISSA)
     code = select(call("lt", bits, literal(1 << 23, bits)), subnormal, normal)
@@ -174,52 +182,55 @@ def _encode_power(bits: Expr) -> Expr:
 
 
 def _encode_float(bits: Expr, form: Format) -> Expr:
-    rest = bits & literal(_MAGNITUDE, bits)
-    odd = _right(rest, form.shift) & literal(1, bits)
+    """The bits of the small float nearest to a float32, with ties to even."""
+    payload = bits & literal(_MAGNITUDE, bits)
+    odd = _right(payload, form.shift) & literal(1, bits)
     rebias = (_BIAS - form.bias) << _MANTISSA
     half = (1 << (form.shift - 1)) - 1
-    normal = _right(rest + literal(half - rebias, bits) + odd, form.shift)
+    normal = _right(payload + literal(half - rebias, bits) + odd, form.shift)
     # Adding a power of two aligns a subnormal's last bit with float32's, so the addition rounds it.
     align = (_BIAS + form.shift + 1 - form.bias) << _MANTISSA
     magic = Bitcast(literal(align, bits), DType.float32)
-    subnormal = Bitcast(Bitcast(rest, DType.float32) + magic, DType.int32) - literal(align, bits)
-    least = (_BIAS - form.bias + 1) << _MANTISSA
-    magnitude = select(call("lt", rest, literal(least, bits)), subnormal, normal)
+    subnormal = Bitcast(Bitcast(payload, DType.float32) + magic, DType.int32) - literal(align, bits)
+    min_normal = (_BIAS - form.bias + 1) << _MANTISSA
+    magnitude = select(call("lt", payload, literal(min_normal, bits)), subnormal, normal)
     sign = _right(bits, 31 - form.exponent - form.mantissa) & literal(form.sign, bits)
-    return _special(rest, magnitude, sign, form)
+    return _special(payload, magnitude, sign, form)
 
 
-def _special(rest: Expr, magnitude: Expr, sign: Expr, form: Format) -> Expr:
-    """The code of a rounded magnitude: what is too large or NaN becomes what the format has."""
-    largest = literal(form.infinity - 1, rest)
-    nan = call("gt", rest, literal(_INFINITY, rest))
-    too_large = call("gt", magnitude, largest) | call("ge", rest, literal(_INFINITY, rest))
+def _special(payload: Expr, magnitude: Expr, sign: Expr, form: Format) -> Expr:
+    """The code of a rounded magnitude. Values that are too large, and NaN, become what the format
+    has for them.
+    """
+    largest = literal(form.infinity - 1, payload)
+    nan = call("gt", payload, literal(_INFINITY, payload))
+    too_large = call("gt", magnitude, largest) | call("ge", payload, literal(_INFINITY, payload))
     match form.special:
         case "ieee":
-            magnitude = select(too_large, literal(form.infinity, rest), magnitude)
+            magnitude = select(too_large, literal(form.infinity, payload), magnitude)
             quiet = form.infinity | 1 << (form.mantissa - 1)
-            return select(nan, literal(quiet, rest), magnitude) | sign
+            return select(nan, literal(quiet, payload), magnitude) | sign
         case "nan":
-            return select(too_large, literal(form.infinity, rest), magnitude) | sign
+            return select(too_large, literal(form.infinity, payload), magnitude) | sign
         case "nanuz":
-            signed = select(call("eq", magnitude, literal(0, rest)), magnitude, magnitude | sign)
-            return select(too_large, literal(form.sign, rest), signed)
+            signed = select(call("eq", magnitude, literal(0, payload)), magnitude, magnitude | sign)
+            return select(too_large, literal(form.sign, payload), signed)
     finite = select(too_large, largest, magnitude) | sign
-    return select(nan, call("bit_xor", sign, literal(form.sign, rest)), finite)  # as ml_dtypes
+    return select(nan, call("bit_xor", sign, literal(form.sign, payload)), finite)  # as ml_dtypes
 
 
 def to_odd(value: Expr) -> Expr:
-    """A float64 as float32, rounded to odd: rounding that again is as rounding the float64 itself
-    (Boldo and Melquiond, 2008).
+    """A float64 as a float32, rounded to odd. Rounding the result again gives the same as rounding
+    the float64 itself (Boldo and Melquiond, 2008).
     """
     nearest = value.astype(DType.float32)
-    back = nearest.astype(DType.float64)
+    widened = nearest.astype(DType.float64)
     bits = Bitcast(nearest, DType.int32)
-    inexact = call("ne", back, value) & call("eq", back, back)
-    even = call("eq", bits & literal(1, bits), literal(0, bits))
-    beyond = call("lt", call("abs", value), call("abs", back))
-    odd = bits + select(beyond, literal(-1, bits), literal(1, bits))
-    return Bitcast(select(inexact & even, odd, bits), DType.float32)
+    is_inexact = call("ne", widened, value) & call("eq", widened, widened)
+    is_even = call("eq", bits & literal(1, bits), literal(0, bits))
+    is_too_large = call("lt", call("abs", value), call("abs", widened))
+    odd = bits + select(is_too_large, literal(-1, bits), literal(1, bits))
+    return Bitcast(select(is_inexact & is_even, odd, bits), DType.float32)
 
 
 def _left(bits: Expr, by: int) -> Expr:

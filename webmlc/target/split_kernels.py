@@ -1,10 +1,11 @@
-"""Kernels that cannot be compiled as one become several.
+"""Split kernels that cannot be compiled as one into several.
 
 In: a lowered module, and a test that a kernel must pass. Out: the same module, whose kernels pass
-it. A GPU dispatch cannot wait for all its workgroups, so where blocks need whole results of others
-(a mean over all elements, then a map over them) no rule schedules the kernel; on the CPU, scratch
-memory has a fixed size, so intermediates of symbolic size need a place in the memory plan. Such a
-kernel is cut between blocks, and the buffers in between become values of the graph.
+it. On the GPU, a dispatch cannot wait for all its workgroups. No rule schedules a kernel in which
+one block needs the whole result of another, such as a mean over all elements that a later block
+subtracts. On the CPU, scratch memory has a fixed size, so intermediates of symbolic size need a
+place in the memory plan. Such a kernel is cut between blocks, and the buffers between the parts
+become values of the graph.
 
     call_kernel(norm; x -> y)   ->   call_kernel(norm_part0; x -> mean)
                                      call_kernel(norm_part1; x, mean -> y)
@@ -35,14 +36,15 @@ from webmlc.schedule.analysis import updates_others
 from webmlc.schedule.rules import choose_rule
 
 Test = Callable[[LoopFunction, Machine], bool]
+"""True for a kernel that needs no split on the machine."""
 
 
 def fits_dispatch(function: LoopFunction, machine: Machine) -> bool:
-    """True where one dispatch computes the kernel: some rule schedules it, no reduction folds the
-    results of another, which are many workgroups' work (`factor_reductions`), and nothing stands
-    beside updates.
+    """True where one dispatch computes the kernel. Some rule schedules it. No reduction reduces the
+    results of another, because many workgroups compute those (`factor_reductions`). No other
+    statement stands beside updates.
     """
-    if _folds_results(function) or updates_others(function):
+    if _reduces_results(function) or updates_others(function):
         return False
     try:
         choose_rule(name_dimensions(function).function, machine)
@@ -51,21 +53,25 @@ def fits_dispatch(function: LoopFunction, machine: Machine) -> bool:
     return True
 
 
-def _folds_results(function: LoopFunction) -> bool:
-    folds = [b for b in blocks(function.body) if any(a.kind == "reduce" for a in b.axes)]
-    makers = {store.buffer.name: fold for fold in folds for store in stores(fold.body)}
-    for fold in folds:
-        reduced = {axis.var for axis in fold.axes if axis.kind == "reduce"}
+def _reduces_results(function: LoopFunction) -> bool:
+    """True where a reduction of the kernel reduces the results of another."""
+    reductions = [b for b in blocks(function.body) if any(a.kind == "reduce" for a in b.axes)]
+    producers = {store.buffer.name: fold for fold in reductions for store in stores(fold.body)}
+    for fold in reductions:
+        reduce_variables = {axis.var for axis in fold.axes if axis.kind == "reduce"}
         for load in loads(fold.body):
-            used = {var for index in load.indices for var in variables(index)}
-            if makers.get(load.buffer.name, fold) is not fold and used & reduced:
+            index_variables = {var for index in load.indices for var in variables(index)}
+            if (
+                producers.get(load.buffer.name, fold) is not fold
+                and index_variables & reduce_variables
+            ):
                 return True
     return False
 
 
 def split_kernels(module: Module, machine: Machine, passes: Test) -> Module:
-    """needs: `call_kernel` nodes. guarantees: the same results; every kernel on `machine`'s device
-    that can be cut any further `passes`.
+    """needs: `call_kernel` nodes. guarantees: the same results. Every kernel on `machine`'s device
+    passes the test `passes`, or cannot be cut any further.
     """
     splitter = _Splitter(machine, passes, dict(module.kernels))
     functions = {}
@@ -83,7 +89,7 @@ def split_kernels(module: Module, machine: Machine, passes: Test) -> Module:
 
 @dataclass(slots=True)
 class _Splitter:
-    """The kernels so far, and the parts of those that were cut."""
+    """The kernels so far, and the names of the parts of each kernel that was cut."""
 
     machine: Machine
     passes: Test
@@ -91,8 +97,8 @@ class _Splitter:
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def calls(self, node: Node, types: dict[str, TensorType], where: str) -> list[Node]:
-        """The calls that a call in function `where` stands for; adds the types of the values
-        between them.
+        """The calls that replace a call in the function named `where`. Adds the types of the values
+        between them to `types`.
         """
         name = str(node.attributes["kernel"])
         if name not in self.parts:
@@ -114,13 +120,15 @@ class _Splitter:
             outputs = tuple(values[b.name] for b in kernel.params[split:])
             for buffer in kernel.params[split:]:
                 types.setdefault(values[buffer.name], TensorType(buffer.dtype, buffer.shape))
-            own = tuple(b.name for b in kernel.params[:split] if b.name in constants)
-            attributes = {**node.attributes, "kernel": part, "constants": own}
+            part_constants = tuple(b.name for b in kernel.params[:split] if b.name in constants)
+            attributes = {**node.attributes, "kernel": part, "constants": part_constants}
             result.append(replace(node, inputs=inputs, outputs=outputs, attributes=attributes))
         return result
 
     def cut(self, function: LoopFunction) -> tuple[str, ...]:
-        """The names of the kernels that compute `function` in turn: itself where it can stay."""
+        """The names of the kernels that compute `function` in sequence: its own name if it needs no
+        cut.
+        """
         nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
         if len(nests) == 1 or self.passes(function, self.machine):
             return (function.name,)
@@ -141,32 +149,34 @@ class _Splitter:
 
 
 def _part(function: LoopFunction, group: Sequence[Stmt], nests: Sequence[Stmt]) -> LoopFunction:
-    """The kernel of some of a function's nests: what others made is its input, what others read is
-    its output.
+    """The kernel of a group of a function's nests. Buffers that other nests write are its inputs,
+    and buffers that other nests read are its outputs.
     """
     body = seq(*group)
-    chosen = {id(nest) for nest in group}
-    own = {s.buffer.name for s in stores(body)}
+    group_ids = {id(nest) for nest in group}
+    written = {s.buffer.name for s in stores(body)}
     read = {load.buffer.name for load in loads(body)}
-    elsewhere = {
-        load.buffer.name for nest in nests if id(nest) not in chosen for load in loads(nest)
+    read_elsewhere = {
+        load.buffer.name for nest in nests if id(nest) not in group_ids for load in loads(nest)
     }
     results = {b.name for b in function.params[len(function.params) - function.outputs :]}
-    every = (*function.params, *function.allocations)
-    inputs = [b for b in every if b.name in read - own]
-    outputs = [b for b in every if b.name in own and b.name in results | elsewhere]
-    kept = tuple(b for b in function.allocations if b.name in own and b not in outputs)
+    buffers = (*function.params, *function.allocations)
+    inputs = [b for b in buffers if b.name in read - written]
+    outputs = [b for b in buffers if b.name in written and b.name in results | read_elsewhere]
+    allocations = tuple(b for b in function.allocations if b.name in written and b not in outputs)
     part = replace(
         function,
         params=(*inputs, *outputs),
         outputs=len(outputs),
-        allocations=kept,
+        allocations=allocations,
         body=body,
     )
-    return replace(part, symbols=tuple(s for s in function.symbols if s.name in _used(part)))
+    return replace(
+        part, symbols=tuple(s for s in function.symbols if s.name in _variable_names(part))
+    )
 
 
-def _used(function: LoopFunction) -> set[str]:
+def _variable_names(function: LoopFunction) -> set[str]:
     """The names of all variables in a function."""
     roots = [d for b in (*function.params, *function.allocations) for d in b.shape]
     for stmt in walk_statements(function.body):

@@ -1,6 +1,6 @@
-"""What differs between the devices that a model is compiled for, as one record for each.
+"""Define the record that holds everything that differs between the devices a model is compiled for.
 
-`targets.TARGETS` lists them. The compiler iterates over it and compares no device's name.
+`targets.TARGETS` lists the records. The compiler iterates over them and compares no device's name.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from webmlc.graph.ir import Module
 from webmlc.target.lower import Lowering
 
 ModulePass = tuple[str, Callable[[Module], Module]]
-"""A title, for people, and what rewrites a module."""
+"""A title for people to read, and the function that rewrites a module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A device, and how a model becomes its kernels.
 
-    `variants` are the machines that kernels are scheduled for, by the name of the feature set that
-    tells their modules or shaders apart. `passes` lead from the graph that all targets share to a
-    module whose kernels can each be scheduled; `limits` are those of its fusion. `lowering` gives
-    the passes from a scheduled kernel to what the target's printer prints.
+    `variants` maps the name of each feature set to the machine that its kernels are scheduled for:
+    a variant is a module or shader. `passes` lead from the graph that all targets share to a module
+    whose kernels can each be scheduled. `limits` bound its fusion. `lowering` gives the passes from
+    a scheduled kernel to the form that the target's printer prints.
     """
 
     device: Device

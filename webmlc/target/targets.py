@@ -1,4 +1,4 @@
-"""Every target, by its device."""
+"""List every target by its device."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from webmlc.target.wasm.target import WASM
 from webmlc.target.webgpu.target import WEBGPU
 
 TARGETS: dict[Device, Target] = {"wasm": WASM, "webgpu": WEBGPU}
+"""Every target, by its device."""
 
 
 def lower(function: LoopFunction, machine: Machine) -> LoopFunction:
-    """The lowered form of `function` for `machine`, by the passes of the machine's target."""
+    """Return the lowered form of `function` for `machine`, by the passes of its target."""
     return lowering.lower(function, machine, TARGETS[machine.device].lowering)

@@ -1,9 +1,9 @@
-"""Unrolled loops become copies of their body.
+"""Expand unrolled loops into copies of their body.
 
-Needs: nothing; after `expand_vectors`, which makes unrolled loops of what it cannot express.
-Guarantees: no `unrolled` loop of constant extent; the variable is replaced by its value; loops and
-lets inside a copy get fresh names. An unrolled loop of symbolic extent becomes serial. Expressions
-are in canonical form again.
+Needs: nothing. Runs after `expand_vectors`, which unrolls loops that have no vector form.
+Guarantees: no `unrolled` loop of constant extent. The variable is replaced by its value, and loops
+and lets inside a copy get fresh names. An unrolled loop of symbolic extent becomes serial.
+Expressions are in canonical form again.
 
 before                                             after
     for r in T.unrolled(2):                            C[i * 2] = A[i * 2]
@@ -59,10 +59,13 @@ def unroll_loops(function: LoopFunction) -> LoopFunction:
 _NEEDS_RANGES = frozenset(
     {"floordiv", "floormod", "min", "max", "lt", "le", "gt", "ge", "eq", "ne", "select"}
 )
+"""The operators that only `simplify` folds, because their result depends on the ranges of
+variables.
+"""
 
 
 def _tidy(expr: Expr, ranges: Ranges) -> Expr:
-    """Fold what the copies made constant: sums by themselves, anything else by `simplify`."""
+    """Fold the parts of an expression that unrolling made constant."""
     if any(isinstance(n, Call) and n.op in _NEEDS_RANGES and _on_indices(n) for n in walk(expr)):
         return simplify(expr, ranges)
     if expr.dtype == INDEX and expr.lanes == 1 and isinstance(expr, Call):
@@ -71,6 +74,7 @@ def _tidy(expr: Expr, ranges: Ranges) -> Expr:
 
 
 def _on_indices(node: Call) -> bool:
+    """True for index arithmetic."""
     return node.args[-1].dtype == INDEX and node.lanes == 1
 
 
@@ -84,7 +88,7 @@ def _tidy_index(node: Expr) -> Expr | None:
 
 
 def rename_bound(root: Stmt, names: Names) -> Stmt:
-    """A copy of `root` whose loops and lets have names of their own."""
+    """Return a copy of `root` whose loops and lets have fresh names."""
     bound = [s.var for s in walk_statements(root) if isinstance(s, For | Let)]
     if not bound:
         return root

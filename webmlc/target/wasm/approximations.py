@@ -1,17 +1,16 @@
-"""Elementary functions as arithmetic: what WASM has no instruction for, for scalars and vectors
-alike.
+"""Compute elementary functions by arithmetic, where WASM has no instruction for them.
 
-In: a float32 (or float64, see `float64.py`) expression. Out: an expression of additions,
-multiplications, divisions, bit operations and selects. Each shares its argument, so
-`common_subexpressions` must run after.
+In: a float32 expression, scalar or vector (`float64.py` has the functions of float64). Out: an
+expression of additions, multiplications, divisions, bit operations and selects. It uses its
+argument several times, so `common_subexpressions` must run afterwards.
 
     exp(x)  =  2^n · exp(r),   n = round(x / ln 2),   r = x - n·ln 2       (Cody and Waite, 1980)
 
-Coefficients are minimax fits (Lawson's reweighted least squares on 2,000 Chebyshev nodes, relative
-error), rounded to float32; those of tanh and erf one after another, the others fitted again.
-Exponentials, logarithms, sigmoids, tanh, erf, sine, cosine and powers (but a^0.75: 2.4) are within
-2 units in the last place, with and without FMA: `tests/target/test_approximations.py` samples each
-densely and states its error.
+The coefficients are minimax fits of the relative error (Lawson's reweighted least squares on 2,000
+Chebyshev nodes), rounded to float32. Those of tanh and erf were rounded one after another, and the
+remaining coefficients were fitted again each time. Exponentials, logarithms, sigmoids, tanh, erf,
+sine, cosine and powers are within 2 units in the last place, with and without FMA (a^0.75: 2.4).
+`tests/target/test_approximations.py` samples each function densely and states its error.
 """
 
 from __future__ import annotations
@@ -94,24 +93,29 @@ ERFC_ROOT = (
     -0.005501829087734222,
     0.0006640100036749754,
 )
-"""erfc(x)^(-1/8) on 1.15 <= x <= 4, fitted for the absolute error of erfc; beyond, it grows."""
+"""erfc(x)^(-1/8) on 1.15 <= x <= 4, fitted for the absolute error of erfc. Above 4 the polynomial
+grows, so erf stays 1.
+"""
 
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
-"""ln 2 in two parts, the first with few bits, so that n·LN2_HIGH is exact."""
+"""ln 2 in two parts. The first has few bits, so that n·LN2_HIGH is exact."""
 _HALF_PI = (
     1.5703125,
     0.00048351287841796875,
     3.1385570764541626e-07,
     6.07710062827671e-11,
 )
-"""π/2 in four parts: of 9 bits but the last, so that n·part is exact for n below 2^15."""
+"""π/2 in four parts. All but the last have 9 bits, so that n·part is exact for n below 2^15."""
 _ROUNDING = 1.5 * 2**23
-"""Added to a number below 2^22, it rounds it to an integer, which the low bits of the sum are."""
+"""The number that rounds x to an integer when added, for |x| below 2^22. The integer is in the low
+bits of the sum.
+"""
 _SMALLEST_NORMAL = 1.1754943508222875e-38
+"""The smallest normal float32."""
 
 
 def fma(a: Expr, b: Expr, c: Expr) -> Expr:
-    """a·b + c, in one rounding where the target can."""
+    """a·b + c, with a single rounding where the target has such an instruction."""
     return Call("fma", (a, b, c), a.dtype)
 
 
@@ -124,7 +128,7 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def clamp(x: Expr, low: float, high: float) -> Expr:
-    """x limited to an interval; NaN stays NaN."""
+    """x limited to the interval from `low` to `high`; NaN stays NaN."""
     return call("min", call("max", x, literal(low, x)), literal(high, x))
 
 
@@ -141,14 +145,17 @@ def _shift_right(x: Expr, bits: int) -> Expr:
 
 
 def _with_sign(magnitude: Expr, sign: Expr) -> Expr:
-    """A number that is not negative, or has the sign of `sign` already, with that sign."""
+    """`magnitude` with the sign of `sign`. It must not be negative, unless it has that sign
+    already.
+    """
     mask = literal(-(2**31), sign, DType.int32)
     return Bitcast(_bits(magnitude) | (_bits(sign) & mask), DType.float32)
 
 
 def exp(x: Expr) -> Expr:
-    """e^x: infinity past the largest, 0 below 2^-125.5, which a second factor of 2^n would keep;
-    e^-x without a negation.
+    """e^x. The result is infinity above float32's largest value, and 0 below 2^-125.5: smaller
+    results would take a second factor of 2^n. For a negated argument, e^-x is computed without the
+    negation.
     """
     match x:
         case Call(op="neg", args=(a,)):
@@ -157,10 +164,10 @@ def exp(x: Expr) -> Expr:
 
 
 def _exp(x: Expr, scale: float) -> Expr:
-    """e^(scale·x), with scale·x within -87.5 and 89, and scale a power of two.
+    """e^(scale·x), with scale·x between -87.5 and 89, and scale a power of two.
 
-    Half of 2^n is a factor, whose exponent n + 126 is 0 to 254 within these limits: what is too
-    small meets the factor 0, what is too large overflows.
+    The last factor is half of 2^n. Its biased exponent n + 126 is between 0 and 254 within these
+    limits, so results that are too small become 0 and results that are too large overflow.
     """
     rounding = literal(_ROUNDING + 126, x)
     biased = fma(x, literal(scale / math.log(2), x), rounding)
@@ -171,7 +178,9 @@ def _exp(x: Expr, scale: float) -> Expr:
 
 
 def plus_one(x: Expr) -> Expr | None:
-    """1 + e^x of what `exp` returns: e^r is not rounded before the sum is."""
+    """1 + e^x for a result of `exp`, with one rounding less: e^r is not rounded before the
+    addition.
+    """
     match x:
         case Call(
             op="mul",
@@ -186,10 +195,10 @@ def plus_one(x: Expr) -> Expr | None:
 
 def log(x: Expr) -> Expr:
     """The natural logarithm: -inf at 0, NaN below."""
-    tiny = call("lt", x, literal(_SMALLEST_NORMAL, x))
-    normal = select(tiny, x * literal(2.0**23, x), x)
-    shift = select(tiny, literal(-23.0, x), literal(0.0, x))
-    # 1 + f in [sqrt(1/2), sqrt(2)): subtract the bits of sqrt(1/2), keep the exponent's.
+    is_subnormal = call("lt", x, literal(_SMALLEST_NORMAL, x))
+    normal = select(is_subnormal, x * literal(2.0**23, x), x)
+    shift = select(is_subnormal, literal(-23.0, x), literal(0.0, x))
+    # 1 + f is in [sqrt(1/2), sqrt(2)): subtract the bits of sqrt(1/2), keep those of the exponent.
     bits = _bits(normal)
     offset = bits - literal(0x3F3504F3, x, DType.int32)
     exponent = Cast(_shift_right(offset, 23), DType.float32) + shift
@@ -205,8 +214,8 @@ def log(x: Expr) -> Expr:
 
 
 def _undivided(x: Expr) -> Expr:
-    """A quotient by a literal as a product: in the argument of what grows no faster than it, one
-    rounding more is one more in the result.
+    """A quotient by a literal as a product. tanh and erf grow no faster than their argument, so the
+    extra rounding of the argument costs at most one rounding of the result.
     """
     match x:
         case Call(op="div", args=(a, Const(value=divisor) | Broadcast(value=Const(value=divisor)))):
@@ -216,7 +225,7 @@ def _undivided(x: Expr) -> Expr:
 
 
 def tanh(x: Expr) -> Expr:
-    """The hyperbolic tangent: 1 - 2 / (1 + e^(2|x|)), but near 0."""
+    """The hyperbolic tangent: 1 - 2 / (1 + e^(2|x|)), or a polynomial near 0."""
     x = _undivided(x)
     a = call("abs", x)
     t = a * a
@@ -227,7 +236,9 @@ def tanh(x: Expr) -> Expr:
 
 
 def erf(x: Expr) -> Expr:
-    """The error function: 1 - 1 / p(|x|)^8 (as Abramowitz and Stegun, 7.1.28), but near 0."""
+    """The error function: 1 - 1 / p(|x|)^8 (as Abramowitz and Stegun, 7.1.28), or a
+    polynomial near 0.
+    """
     x = _undivided(x)
     a = call("abs", x)
     small = fma(a, polynomial(a * a, ERF), a)
@@ -240,7 +251,7 @@ def erf(x: Expr) -> Expr:
 
 
 def _sin_cos(x: Expr, shift: int) -> Expr:
-    """sin(x + shift·π/2), with x = n·π/2 + high + low; angles of 2^22 and more count as 0."""
+    """sin(x + shift·π/2), with x = n·π/2 + high + low. Angles of 2^22 and more count as 0."""
     x = select(call("lt", call("abs", x), literal(2.0**22, x)), x, x * literal(0.0, x))
     rounding = literal(_ROUNDING, x)
     biased = fma(x, literal(2 / math.pi, x), rounding)
@@ -252,7 +263,7 @@ def _sin_cos(x: Expr, shift: int) -> Expr:
     r = high + low
     t = r * r
     sine = high + fma(r * t, polynomial(t, SIN), low)
-    sine = select(call("eq", t, literal(0.0, x)), high, sine)  # -0, too
+    sine = select(call("eq", t, literal(0.0, x)), high, sine)  # keeps -0
     cosine = fma(t * t, polynomial(t, COS), fma(t, literal(-0.5, x), literal(1.0, x)))
     quadrant = _bits(biased)
     if shift:
@@ -265,12 +276,12 @@ def _sin_cos(x: Expr, shift: int) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
-    """The sine; past 2^15, half a unit in the last place of the angle is lost."""
+    """The sine. For angles above 2^15, half a unit in the last place of the angle is lost."""
     return _sin_cos(x, 0)
 
 
 def cos(x: Expr) -> Expr:
-    """The cosine; past 2^15, as the sine."""
+    """The cosine. For angles above 2^15, half a unit in the last place of the angle is lost."""
     return _sin_cos(x, 1)
 
 
@@ -296,6 +307,7 @@ def atan(x: Expr) -> Expr:
 
 
 def _asin_small(x: Expr) -> Expr:
+    """The arc sine for |x| <= 1/2."""
     t = x * x
     return fma(x * t, polynomial(t, ASIN), x)
 
@@ -319,7 +331,7 @@ def acos(x: Expr) -> Expr:
 
 
 def _half_exp(x: Expr) -> Expr:
-    """e^|x| / 2, which overflows later than e^|x|."""
+    """e^|x| / 2, which overflows only at a larger |x| than e^|x| does."""
     root = exp(call("abs", x) * literal(0.5, x))
     return root * literal(0.5, x) * root
 
@@ -340,7 +352,9 @@ def cosh(x: Expr) -> Expr:
 
 
 def log1p(y: Expr) -> Expr:
-    """log(1 + y) for y >= 0, accurate near 0: of u = 1 + y as it rounds, and of what u lacks."""
+    """log(1 + y) for y >= 0, accurate near 0: the logarithm of u = 1 + y as rounded,
+    corrected for the rounding.
+    """
     one = literal(1.0, y)
     u = y + one
     result = log(u)
@@ -349,8 +363,8 @@ def log1p(y: Expr) -> Expr:
 
 
 def asinh(x: Expr) -> Expr:
-    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), log(2|x|) where x²
-    overflows.
+    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), or log(2|x|) where x²
+    would overflow.
     """
     a = call("abs", x)
     one = literal(1.0, x)

@@ -1,7 +1,7 @@
-"""WAT text to the bytes of a module.
+"""Assemble WAT text into the bytes of a module.
 
-In: the text of a module. Out: its binary without custom sections: names are for reading, not for
-downloading.
+In: the text of a module. Out: its binary without custom sections. Names serve people who read the
+text, and would only make the download larger.
 
     >>> assemble("(module)")
     b'\\x00asm\\x01\\x00\\x00\\x00'
@@ -14,11 +14,13 @@ import wasmtime
 from webmlc.core.errors import InternalError
 
 _HEADER = 8
+"""The bytes of the magic number and the version."""
 _CUSTOM_SECTION = 0
+"""The id of a custom section."""
 
 
 def assemble(text: str) -> bytes:
-    """The binary of a WAT module. Raises `InternalError` where the text is not valid WAT."""
+    """Assemble a WAT module. Raises `InternalError` where the text is not valid WAT."""
     try:
         binary = bytes(wasmtime.wat2wasm(text))
     except wasmtime.WasmtimeError as error:
@@ -27,16 +29,16 @@ def assemble(text: str) -> bytes:
 
 
 def strip_custom_sections(binary: bytes) -> bytes:
-    """`binary` without its custom sections (names, producers)."""
-    kept = [binary[:_HEADER]]
+    """Return `binary` without its custom sections (names, producers)."""
+    sections = [binary[:_HEADER]]
     position = _HEADER
     while position < len(binary):
-        start, section = position, binary[position]
+        start, section_id = position, binary[position]
         size, position = _read_unsigned(binary, position + 1)
         position += size
-        if section != _CUSTOM_SECTION:
-            kept.append(binary[start:position])
-    return b"".join(kept)
+        if section_id != _CUSTOM_SECTION:
+            sections.append(binary[start:position])
+    return b"".join(sections)
 
 
 def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:

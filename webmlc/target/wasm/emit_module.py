@@ -1,26 +1,29 @@
-"""Lowered kernels and the steps of a program become one WAT module.
+"""Emit one WAT module from lowered kernels and the steps of a program.
 
 In: kernels by name, in the lowered form, and the steps that call them. Out: a module that imports
-one shared memory and exports two functions, of which every thread calls the first with its own
-number:
+one shared memory and exports two functions. Every thread calls the first with its own number:
 
     run(first: i32, last: i32, tid: i32, threads: i32)   ;; steps first ... last - 1
     warm(loop: i32, calls: i32) -> i32   ;; a parallel loop of no iterations; 0: there is none
 
-Thread 0 runs the steps; the others help with the parallel loops until it is done (see `threads`).
-An engine that optimises what is called often does so once a loop is `warm`, not after dozens of
-runs.
+Thread 0 runs the steps. The others help with the parallel loops until it has finished (see
+`threads`). Some engines optimise a function after a number of calls: `warm` makes those calls, so
+that a loop is optimised before the first run and not after dozens of runs.
 
-Memory, which the host fills in:
+The host fills in the memory:
 
-    0..1023   control: i32 at 128, 1 while threads other than 0 are to help: the host sets it before
-              it calls `run`, thread 0 clears it at the end; i32 at 132, 1 where thread 0 may not
-              sleep; scratch base i32 at 256, bytes of scratch a thread i32 at 260; the rest is
-              the module's own, at first 0
-    1024...   slots, i32 each: slot s, at 1024 + 4·s, holds the address of
-              buffer s or the value of a symbol
+    0..1023   the control area:
+                i32 at 128: 1 while threads other than 0 are to help; the host sets it before it
+                            calls `run`, and thread 0 clears it at the end
+                i32 at 132: 1 where thread 0 may not sleep
+                i32 at 256: the base of scratch memory
+                i32 at 260: the bytes of scratch memory per thread
+                the module uses all other bytes, which are 0 at first
+    1024...   slots, an i32 each: slot s, at 1024 + 4·s, holds the address of buffer s or the value
+              of a symbol
 
-Scratch memory of thread t starts at base + t·stride; the stride is at least `Module.scratch_bytes`.
+The scratch memory of thread t starts at base + t·stride. The stride is at least
+`Module.scratch_bytes`.
 """
 
 from __future__ import annotations
@@ -40,15 +43,15 @@ from webmlc.target.wasm.share_values import share_values
 from webmlc.target.wasm.threads import RUNNING, THREADS
 
 SLOTS = 1024
-"""Where the slot table starts."""
+"""The address of the slot table, in bytes: the control area ends there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleControl:
-    """What a step decides that calls no kernel: see `package.manifest.Control`.
+    """The decision of a step that calls no kernel (`package.manifest.Control`).
 
-    `target` is a step of the module; `counter` the slot of a loop's symbol, which the slot of its
-    number of iterations follows. The step's argument, where it has one, is the condition's slot.
+    `target` is a step of the module. `counter` is the slot of a loop's symbol, and the next slot
+    holds its number of iterations. If the step has an argument, that is the slot of the condition.
     """
 
     kind: Literal["if", "else", "loop", "next"]
@@ -58,9 +61,9 @@ class ModuleControl:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a kernel: the slots of its buffers, then of its symbols; or a decision.
+    """One call of a kernel, with the slots of its buffers and then of its symbols; or a decision.
 
-    `displacements` are added to what the first slots hold: bytes from where a buffer starts.
+    `displacements` are byte offsets to add to the addresses in the first slots.
     """
 
     kernel: str
@@ -71,7 +74,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """WAT text, and the bytes of scratch memory that it needs a thread."""
+    """The WAT text of a module, and the bytes of scratch memory that each thread needs."""
 
     text: str
     scratch_bytes: int
@@ -80,7 +83,7 @@ class Module:
 def emit_module(
     kernels: Mapping[str, LoopFunction], steps: Sequence[Step], features: str
 ) -> Module:
-    """The module of `kernels`; no relaxed instructions where `features` is "simd128"."""
+    """Emit the module of `kernels`, without relaxed instructions where `features` is "simd128"."""
     functions: list[str] = []
     loops: list[str] = []
     scratch = 0
@@ -105,7 +108,7 @@ def emit_module(
 
 
 def print_function(kernel: LoopFunction, name: str, features: str, table: int = 0) -> Printed:
-    """One kernel's WAT, under its origin as comment; see `print_kernel`."""
+    """The WAT of one kernel, with its origin as a comment (see `print_kernel`)."""
     reduced = legalise_division(reduce_strength(kernel))
     reduced = replace(reduced, function=share_values(reduced.function))
     printed = print_kernel(reduced, name, features != "simd128", table)
@@ -114,14 +117,16 @@ def print_function(kernel: LoopFunction, name: str, features: str, table: int = 
 
 
 def _program(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
-    """The program: a jump to the first step, then each falls into the next until `last`."""
+    """The program: a jump to the first step, after which each step continues with the next
+    until `last`.
+    """
     head = "(func $program (param $first i32) (param $last i32)"
     if not steps:
         return head + ")"
     labels = " ".join(f"$s{i}" for i in range(len(steps)))
-    jumps = any(step.control for step in steps)
-    lines = [f"{head} (local $count i32) (local $going i32)" if jumps else head]
-    if jumps:
+    has_jumps = any(step.control for step in steps)
+    lines = [f"{head} (local $count i32) (local $going i32)" if has_jumps else head]
+    if has_jumps:
         lines.append("(loop $again")
     lines += [f"block $s{i}" for i in reversed(range(len(steps)))]
     lines.append(f"local.get $first br_table {labels} end")
@@ -130,23 +135,24 @@ def _program(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
         lines += _decide(step, step.control) if step.control else _call(kernels, index, step)
         if index < len(steps) - 1:
             lines.append("end")
-    return "\n".join(lines) + ("))" if jumps else ")")
+    return "\n".join(lines) + ("))" if has_jumps else ")")
 
 
 def _call(kernels: Mapping[str, LoopFunction], index: int, step: Step) -> list[str]:
+    """The lines of a step that calls a kernel."""
     kernel = kernels[step.kernel]
-    expected = len(kernel.params) + len(kernel.symbols)
-    if len(step.arguments) != expected:
+    parameter_count = len(kernel.params) + len(kernel.symbols)
+    if len(step.arguments) != parameter_count:
         raise InternalError(
             f"wasm: step {index} gives {len(step.arguments)} arguments to {step.kernel}, "
-            f"which takes {expected}"
+            f"which takes {parameter_count}"
         )
     arguments = zip_longest(step.arguments, step.displacements, fillvalue=0)
     return [f"  (call ${step.kernel} {' '.join(_slot(*argument) for argument in arguments)})"]
 
 
 def _decide(step: Step, control: ModuleControl) -> list[str]:
-    """Which step is next."""
+    """The lines of a step that decides which step is next."""
     jump = (
         f"(if (i32.le_s (local.get $last) (i32.const {control.target})) (then (return))) "
         f"(local.set $first (i32.const {control.target})) (br $again)"
@@ -154,30 +160,30 @@ def _decide(step: Step, control: ModuleControl) -> list[str]:
     if control.kind == "else":
         return [f"  {jump}"]
     lines: list[str] = []
-    going = "(i32.const 1)"
+    condition = "(i32.const 1)"
     if step.arguments:
         lines = [f"  (local.set $going (i32.load8_u {_slot(step.arguments[0])}))"]
-        going = "(local.get $going)"
+        condition = "(local.get $going)"
     if control.kind == "if":
-        return [*lines, f"  (if (i32.eqz {going}) (then {jump}))"]
+        return [*lines, f"  (if (i32.eqz {condition}) (then {jump}))"]
     assert control.counter is not None
     counter = f"offset={SLOTS + 4 * control.counter} (i32.const 0)"
-    count = "(i32.const 0)"
+    iteration = "(i32.const 0)"
     if control.kind == "next":
-        count = "(local.get $count)"
-        add = f"(i32.add (i32.load {counter}) (i32.const 1))"
-        lines.append(f"  (local.set $count {add})")
-    lines.append(f"  (i32.store {counter} {count})")
-    fewer = f"(i32.lt_s {count} {_slot(control.counter + 1)})"
-    follows = f"(i32.and {fewer} {going})"
-    test = follows if control.kind == "next" else f"(i32.eqz {follows})"
+        iteration = "(local.get $count)"
+        next_iteration = f"(i32.add (i32.load {counter}) (i32.const 1))"
+        lines.append(f"  (local.set $count {next_iteration})")
+    lines.append(f"  (i32.store {counter} {iteration})")
+    is_below = f"(i32.lt_s {iteration} {_slot(control.counter + 1)})"
+    continues = f"(i32.and {is_below} {condition})"
+    test = continues if control.kind == "next" else f"(i32.eqz {continues})"
     return [*lines, f"  (if {test} (then {jump}))"]
 
 
 def _slot(slot: int, displacement: int = 0) -> str:
-    """What a slot holds, and so much more."""
-    held = f"(i32.load offset={SLOTS + 4 * slot} (i32.const 0))"
-    return f"(i32.add {held} (i32.const {displacement}))" if displacement else held
+    """The value in a slot, plus a displacement."""
+    value = f"(i32.load offset={SLOTS + 4 * slot} (i32.const 0))"
+    return f"(i32.add {value} (i32.const {displacement}))" if displacement else value
 
 
 _RUN = f"""(func $run (export "run")
@@ -190,7 +196,7 @@ _RUN = f"""(func $run (export "run")
 
 
 def _warm(loops: int) -> str:
-    """Calls of one of the module's loops for no iterations."""
+    """The function that calls one of the module's loops with no iterations."""
     return f"""(func (export "warm") (param $loop i32) (param $calls i32) (result i32)
   (if (i32.ge_u (local.get $loop) (i32.const {loops})) (then (return (i32.const 0))))
   (loop $again

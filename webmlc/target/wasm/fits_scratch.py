@@ -1,8 +1,10 @@
-"""Can a CPU kernel's intermediates live in its scratch memory, whose size is fixed at build?
+"""Tell whether a CPU kernel's intermediates fit in scratch memory, whose size is fixed at build
+time.
 
-In: a naive kernel. Out: False where an intermediate of symbolic size is left when it is scheduled
-and lowered: where no rule brings its producer to its reader, which leaves a tile of it; and where a
-block updates what others write or read, for no rule brings it anywhere.
+In: a naive kernel. Out: False where scheduling and lowering leave an intermediate of symbolic size.
+That happens where no rule computes the producer at its consumer, which would leave only a tile. It
+also happens where a block updates elements that others write or read, because no rule moves such a
+block.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from webmlc.target.wasm.lowering import lowering
 
 
 def fits_scratch(function: LoopFunction, machine: Machine) -> bool:
-    """True where every allocation that is left has a known size."""
+    """True where every allocation of the lowered kernel has a constant size."""
     if updates_others(function):
         return False
-    if _has_known_sizes(function):
+    if _has_constant_sizes(function):
         return True
     named = name_dimensions(function).function
-    return _has_known_sizes(lower(schedule_kernel(named, machine).function, machine, lowering))
+    return _has_constant_sizes(lower(schedule_kernel(named, machine).function, machine, lowering))
 
 
-def _has_known_sizes(function: LoopFunction) -> bool:
+def _has_constant_sizes(function: LoopFunction) -> bool:
     return all(as_int(size) is not None for b in function.allocations for size in b.shape)

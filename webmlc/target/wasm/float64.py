@@ -1,7 +1,7 @@
-"""Elementary functions in float64: scalars only, from Taylor series; also the general float32
-power.
+"""Compute elementary functions in float64, and the general float32 power.
 
-In: a float64 expression. Out: arithmetic, within a few units in the last place.
+In: a scalar float64 expression. Out: arithmetic on Taylor series, within a few units in the last
+place.
 
     pow(a, b)  =  exp(b · log(a)),   computed in float64 where the operands are float32
 """
@@ -17,10 +17,15 @@ from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, call, literal, se
 from webmlc.target.wasm.approximations import polynomial
 
 _EXP = tuple(1 / math.factorial(k) for k in range(14))
+"""The Taylor coefficients of exp(r)."""
 _ATANH = tuple(1 / (2 * k + 1) for k in range(12))
+"""The Taylor coefficients of atanh(s)/s, in s²."""
 _SIN = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(9))
+"""The Taylor coefficients of sin(x)/x, in x²."""
 _SINH = tuple(1 / math.factorial(2 * k + 1) for k in range(10))
+"""The Taylor coefficients of sinh(x)/x, in x²."""
 _COS = tuple((-1) ** k / math.factorial(2 * k) for k in range(9))
+"""The Taylor coefficients of cos(x), in x²."""
 _ATAN = (
     3.33333333333329318027e-01, -1.99999999998764832476e-01, 1.42857142725034663711e-01,
     -1.11111104054623557880e-01, 9.09088713343650656196e-02, -7.69187620504482999495e-02,
@@ -31,7 +36,9 @@ _ATAN = (
 _ERF = tuple(
     2 / math.sqrt(math.pi) * (-1) ** k / (math.factorial(k) * (2 * k + 1)) for k in range(20)
 )
+"""The Taylor coefficients of erf(x)/x, in x²."""
 _ERFC_MIDDLE, _ERFC_HALF = 11 / 24, 5 / 24
+"""The middle of the interval of t in `_ERFC`, and half of its length."""
 _ERFC = (
     -0.727492285352204, 0.2765835893613108, 0.010174695380207275, -0.0031116996673113346,
     -0.0004014712031337888, 9.560006231032334e-05, 1.604125724388289e-05, -4.5271446009041325e-06,
@@ -39,10 +46,13 @@ _ERFC = (
     7.531782916645936e-10, 7.089720623442094e-10, -3.665502988855894e-10, -1.94344657326215e-11,
     1.613156392091983e-10, -1.9147256879430067e-13, -3.7528623483682934e-11,
 )  # fmt: skip
-"""log(erfc(x)·exp(x²)/t) for t = 2 / (2 + x), in (t - 11/24) · 24/5: a Chebyshev fit, x in 1..6."""
+"""log(erfc(x)·exp(x²)/t) for t = 2 / (2 + x), in (t - 11/24) · 24/5: a Chebyshev fit for x
+in 1..6.
+"""
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
 _HALF_PI_HIGH, _HALF_PI_LOW = 1.5707963267341256, 6.077100506506192e-11
 _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
+"""The bits of sqrt(1/2)."""
 
 
 def _const(value: float) -> Const:
@@ -54,7 +64,9 @@ def _integer(value: int) -> Const:
 
 
 def exp(x: Expr) -> Expr:
-    """e^x: 2^n in two factors, so that results below the smallest normal come out, too."""
+    """e^x, with 2^n as two factors, so that results below the smallest normal number are
+    right as well.
+    """
     low, high = -745.14, 709.782712893384
     n = call("round", x * _const(1 / math.log(2)))
     r = x - n * _const(_LN2_HIGH) - n * _const(_LN2_LOW)
@@ -71,11 +83,11 @@ def _power_of_two(exponent: Expr) -> Expr:
 
 def log(x: Expr) -> Expr:
     """The natural logarithm: -inf at 0, NaN below."""
-    tiny = call("lt", x, _const(sys.float_info.min))
-    normal = select(tiny, x * _const(2.0**54), x)
+    is_subnormal = call("lt", x, _const(sys.float_info.min))
+    normal = select(is_subnormal, x * _const(2.0**54), x)
     offset = Bitcast(normal, DType.int64) - _integer(_SQRT_HALF_BITS)
     biased = Cast(call("shift_right", offset, _integer(52)), DType.float64)
-    exponent = select(tiny, biased - _const(54.0), biased)
+    exponent = select(is_subnormal, biased - _const(54.0), biased)
     mantissa = call("bit_and", offset, _integer((1 << 52) - 1)) + _integer(_SQRT_HALF_BITS)
     m = Bitcast(mantissa, DType.float64)
     s = (m - _const(1.0)) / (m + _const(1.0))
@@ -105,7 +117,7 @@ def _sinh_series(x: Expr) -> Expr:
 
 
 def _half_exp(x: Expr) -> Expr:
-    """e^|x| / 2, which overflows later than e^|x|."""
+    """e^|x| / 2, which overflows only at a larger |x| than e^|x| does."""
     root = exp(call("abs", x) * _const(0.5))
     return root * _const(0.5) * root
 
@@ -124,7 +136,9 @@ def cosh(x: Expr) -> Expr:
 
 
 def tanh(x: Expr) -> Expr:
-    """The hyperbolic tangent: s / sqrt(1 + s²) for s = sinh(x) below 1, else by e^(2|x|)."""
+    """The hyperbolic tangent: s / sqrt(1 + s²) with s = sinh(x) where |x| < 1, else from
+    e^(2|x|).
+    """
     one, two = _const(1.0), _const(2.0)
     s = _sinh_series(x)
     small = s / call("sqrt", one + s * s)
@@ -133,8 +147,8 @@ def tanh(x: Expr) -> Expr:
 
 
 def atan(x: Expr) -> Expr:
-    """The arc tangent: of (|x| - c) / (1 + c·|x|) for the nearest of some c, plus atan(c) (fdlibm,
-    s_atan.c).
+    """The arc tangent: that of (|x| - c) / (1 + c·|x|) for the nearest c of a few constants, plus
+    atan(c) (fdlibm, s_atan.c).
     """
     a = call("abs", x)
     reduced: Expr = a
@@ -163,8 +177,8 @@ def acos(x: Expr) -> Expr:
 
 
 def erf(x: Expr) -> Expr:
-    """The error function: its Taylor series below 1, from 1 on 1 - t·exp(P(t) - x²) with t = 2 /
-    (2 + |x|) (Numerical Recipes, 6.2.2).
+    """The error function. Below 1 it is the Taylor series. From 1 on it is 1 - t·exp(P(t) - x²)
+    with t = 2 / (2 + |x|) (Numerical Recipes, 6.2.2).
     """
     a = call("min", call("abs", x), _const(6.0))
     t = _const(2.0) / (_const(2.0) + a)
@@ -183,8 +197,8 @@ def log1p(y: Expr) -> Expr:
 
 
 def asinh(x: Expr) -> Expr:
-    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), log(2|x|) where x²
-    overflows.
+    """The inverse hyperbolic sine: log1p(|x| + x² / (1 + sqrt(1 + x²))), or log(2|x|) where x²
+    would overflow.
     """
     a, square = call("abs", x), x * x
     middle = log1p(a + square / (_const(1.0) + call("sqrt", _const(1.0) + square)))
@@ -234,8 +248,8 @@ APPROXIMATIONS: dict[str, Callable[[Expr], Expr]] = {
 
 
 def power(a: Expr, b: Expr) -> Expr:
-    """a^b as C's: in float64, the sign by whether b is an odd integer, NaN for a negative base
-    with a fraction.
+    """a^b as in C, computed in float64. A negative base gives a negative result for an odd integer
+    b, and NaN for a fraction.
     """
     x, y = a.astype(DType.float64), b.astype(DType.float64)
     zero, one, infinity = _const(0.0), _const(1.0), _const(math.inf)
@@ -251,33 +265,35 @@ def power(a: Expr, b: Expr) -> Expr:
 
 
 def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
-    """The exact remainder of a division that rounds towards zero, or down: C's `fmod`, numpy's
-    `mod` (with the divisor's sign; a zero, too). Quotients of 2^52 and more are too large for it.
+    """The exact remainder of a division that rounds towards zero (C's `fmod`) or down (numpy's
+    `mod`, which has the sign of the divisor, also for zero). Quotients of 2^52 and more are not
+    supported.
 
-    rest - q·b, twice, with 26 bits of q and b in two parts of as many: each product is exact.
+    Subtracts q·b twice, where q has 26 bits and b is split into two parts of 26 bits: each product
+    is exact.
     """
     x, y = a.astype(DType.float64), b.astype(DType.float64)
     zero, infinity = _const(0.0), _const(math.inf)
     high = _leading(y, 26)
-    rest = x
+    remaining = x
     for _ in range(2):
-        q = _leading(call("trunc", rest / y), 26)
-        rest = rest - q * high - q * (y - high)
+        q = _leading(call("trunc", remaining / y), 26)
+        remaining = remaining - q * high - q * (y - high)
     size = call("abs", y)
     step = select(x < zero, -size, size)
-    past = call("bit_xor", rest < zero, x < zero) & call("ne", rest, zero)
-    rest = select(past, rest + step, rest)  # the quotient was rounded up
-    whole = call("eq", size, infinity) & (call("abs", x) < infinity)
-    rest = select(whole, x, rest)
+    is_past_zero = call("bit_xor", remaining < zero, x < zero) & call("ne", remaining, zero)
+    remaining = select(is_past_zero, remaining + step, remaining)  # the quotient was rounded up
+    is_unchanged = call("eq", size, infinity) & (call("abs", x) < infinity)
+    remaining = select(is_unchanged, x, remaining)
     if rounds_down:
-        differs = call("bit_xor", rest < zero, y < zero) & call("ne", rest, zero)
-        rest = select(differs, rest + y, rest)
-    like = select(y < zero, _const(-0.0), zero) if rounds_down else x * zero
-    return select(call("eq", rest, zero), like, rest).astype(a.dtype)
+        has_other_sign = call("bit_xor", remaining < zero, y < zero) & call("ne", remaining, zero)
+        remaining = select(has_other_sign, remaining + y, remaining)
+    signed_zero = select(y < zero, _const(-0.0), zero) if rounds_down else x * zero
+    return select(call("eq", remaining, zero), signed_zero, remaining).astype(a.dtype)
 
 
 def _leading(x: Expr, bits: int) -> Expr:
-    """The number of the first `bits` bits of a mantissa."""
+    """The number that the first `bits` bits of the mantissa form."""
     return Bitcast(Bitcast(x, DType.int64) & _integer(-(1 << (53 - bits))), DType.float64)
 
 

@@ -1,8 +1,9 @@
-"""Everything that WASM cannot say becomes what it can.
+"""Rewrite every expression that WASM has no instruction for.
 
-Needs: no arithmetic on small types (`legalise_types`), before `common_subexpressions`. Guarantees:
-only operators of `table.py`, `select` and `fma`; no conversion to or from bool but by comparison;
-products that are added are `fma` (vectors of float32). One rule, one reason:
+Needs: no arithmetic on small types (`legalise_types`); runs before `common_subexpressions`.
+Guarantees: only operators of `table.py`, `select` and `fma`. Conversions to and from bool are
+comparisons and selects. A product that is added becomes an `fma` (vectors of float32). Each rule
+has one reason:
 
 before                                             after
     T.exp(x)                                           2^n · polynomial(r)
@@ -34,8 +35,8 @@ from webmlc.target.wasm import approximations, float64
 
 
 def legalise(function: LoopFunction, has_dot: bool = False) -> LoopFunction:
-    """Rewrite every expression of `function`; vectors of dot products stay where the machine
-    `has_dot`.
+    """Rewrite every expression of `function`. Dot products of vectors of bytes stay where the
+    machine `has_dot`.
     """
 
     def rule(node: Expr) -> Expr | None:
@@ -59,6 +60,7 @@ def _rule(node: Expr) -> Expr | None:
 
 
 def _call(node: Call) -> Expr | None:
+    """The legal form of an operation, or None where it is legal."""
     args, dtype = node.args, node.args[-1].dtype
     match node:
         case Call(op="add", args=(a, b)) if dtype is DType.float32:
@@ -77,11 +79,13 @@ def _call(node: Call) -> Expr | None:
             return _power(a, b)
         case Call(op="sign", args=(a,)) if dtype.is_float:
             zero = literal(0.0, a)
-            unsigned = select(call("gt", a, zero), literal(1.0, a), a)  # zeros and NaN stay
+            unsigned = select(
+                call("gt", a, zero), literal(1.0, a), a
+            )  # zeros and NaN are unchanged
             return select(call("lt", a, zero), literal(-1.0, a), unsigned)
         case Call(op="sign", args=(a,)):
-            most = call("min", a, literal(1, a))
-            return call("max", most, literal(-1, a)) if dtype.is_signed else most
+            at_most_one = call("min", a, literal(1, a))
+            return call("max", at_most_one, literal(-1, a)) if dtype.is_signed else at_most_one
         case Call(op="abs", args=(a,)) if not dtype.is_signed:
             return a
         case Call(op="floormod" | "truncmod" as op, args=(a, b)) if dtype.is_float:
@@ -91,7 +95,7 @@ def _call(node: Call) -> Expr | None:
         case Call(op="truncdiv", args=(a, b)) if dtype.is_float:
             return call("trunc", a / b)
         case Call(op="bit_and", args=(a, b)) if dtype is DType.bool and node.lanes == 1:
-            # Both sides of `&` are evaluated: what an index test on the left guards must not be.
+            # `&` evaluates both sides: a load on the right that an index test guards must not run.
             if compares_indices(a) and is_guarded(b, a):
                 return select(a, b, Const(False, DType.bool))
         case Call(op="min" | "max" as op) if dtype is DType.bool:
@@ -106,6 +110,7 @@ def _call(node: Call) -> Expr | None:
 
 
 def _contract(node: Expr) -> Expr | None:
+    """The rules for what an approximation expands into: sums of products, and limits."""
     match node:
         case Call(op="add", args=(a, b), dtype=DType.float32):
             return _sum(a, b)
@@ -115,7 +120,7 @@ def _contract(node: Expr) -> Expr | None:
 
 
 def _dot(a: Expr, b: Expr) -> Expr:
-    """The dot product of unsigned and signed bytes: as halves of words, or byte by byte."""
+    """The dot product of unsigned and signed bytes: as 16-bit halves of words, or byte by byte."""
     if a.lanes == 1:
         terms = []
         for n in range(4):
@@ -130,15 +135,17 @@ def _dot(a: Expr, b: Expr) -> Expr:
 
 
 def _word(numbers: Sequence[Expr]) -> Expr:
-    """The lowest bytes of four numbers, the first in the lowest bits."""
-    low, *others = (number & 255 for number in numbers)
-    for n, byte in enumerate(others, 1):
-        low = low | call("shift_left", byte, 8 * n)
-    return low
+    """The word of the lowest bytes of four numbers. The first number gives the lowest bits."""
+    word, *upper_bytes = (number & 255 for number in numbers)
+    for n, byte in enumerate(upper_bytes, 1):
+        word = word | call("shift_left", byte, 8 * n)
+    return word
 
 
 def _limit(op: str, a: Expr, b: Expr) -> Expr | None:
-    """min or max with a literal as the comparison that `pmin` and `pmax` make: NaN stays NaN."""
+    """A min or max with a literal as the comparison that `pmin` and `pmax` perform: NaN
+    stays NaN.
+    """
     for x, limit in ((a, b), (b, a)):
         if is_number(limit):
             return _compare(op, x, limit)
@@ -146,6 +153,7 @@ def _limit(op: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def _compare(op: str, x: Expr, limit: Expr) -> Expr:
+    """`x` limited by `limit`: from below for "max", from above for "min"."""
     past = call("lt", x, limit) if op == "max" else call("lt", limit, x)
     return select(past, limit, x)
 
@@ -159,7 +167,7 @@ def is_number(expr: Expr) -> bool:
 
 
 def _quotient(a: Expr, b: Expr) -> Expr | None:
-    """x · (1 / f(x)) as x / f(x): x · sigmoid(x) takes one operation less, and rounds once less."""
+    """x · (1 / f(x)) as x / f(x): x · sigmoid(x) then has one operation and one rounding less."""
     for x, inverse in ((a, b), (b, a)):
         match inverse:
             case Call(op="div", args=(one, divisor)) if one == literal(1.0, x):
@@ -168,21 +176,27 @@ def _quotient(a: Expr, b: Expr) -> Expr | None:
 
 
 def _sum(a: Expr, b: Expr) -> Expr | None:
-    """a + b as `fma` where one of them is a product, of vectors; 1 + e^x rounds once less."""
+    """a + b as an `fma` where one of them is a product of vectors. 1 + e^x has one rounding
+    less.
+    """
     for product, other in ((b, a), (a, b)):
         match product:
             case Call(op="mul", args=(x, y)):
-                more = approximations.plus_one(product) if other == literal(1.0, product) else None
-                if more is None and product.lanes > 1:
-                    more = Call("fma", (x, y, other), DType.float32)
-                return more
+                result = (
+                    approximations.plus_one(product) if other == literal(1.0, product) else None
+                )
+                if result is None and product.lanes > 1:
+                    result = Call("fma", (x, y, other), DType.float32)
+                return result
     return None
 
 
 def _power(a: Expr, b: Expr) -> Expr | None:
-    """a^b: by products and square roots for literal quarters, else by float64's exp and log.
+    """a^b. Literal multiples of 1/4 become products and square roots; other powers use exp and log
+    of float64.
 
-    In float64, too, where float32 would round too often (`FEW_ROUNDINGS`).
+    Products and square roots of float32 that would round too often (`FEW_ROUNDINGS`) use float64,
+    too.
     """
     exponent = b.value if isinstance(b, Broadcast) else b
     if isinstance(exponent, Const) and is_quarters(exponent):
@@ -193,20 +207,21 @@ def _power(a: Expr, b: Expr) -> Expr | None:
             return _quarter_power(a, quarters)
     if a.lanes > 1:
         return None
-    return _whole_power(a, b) if a.dtype.is_integer else float64.power(a, b)
+    return _integer_power(a, b) if a.dtype.is_integer else float64.power(a, b)
 
 
-def _whole_power(a: Expr, b: Expr) -> Expr:
-    """a^b of integers, wrapping: by repeated squaring, bit by bit of the exponent.
+def _integer_power(a: Expr, b: Expr) -> Expr:
+    """a^b of integers, which wraps: repeated squaring over the bits of the exponent.
 
-    Seven bits are enough where |a| > 1 (what is larger has no bit left); parity tells the rest.
-    With a negative exponent only 1 and -1 have a power that is not cut to 0.
+    Seven bits suffice where |a| > 1, because larger powers have lost all their bits. For -1 and 1
+    only the parity of the exponent matters. With a negative exponent, only 1 and -1 have a power
+    that does not truncate to 0.
     """
     dtype = a.dtype
     zero, one = Const(0, dtype), Const(1, dtype)
     parity = b & one
-    few = select(call("gt", b, Const(127, dtype)), Const(126, dtype) + parity, b)
-    exponent = select(call("lt", b, zero), parity, few)
+    limited_exponent = select(call("gt", b, Const(127, dtype)), Const(126, dtype) + parity, b)
+    exponent = select(call("lt", b, zero), parity, limited_exponent)
     result: Expr = one
     square = a
     for bit in range(7):
@@ -234,15 +249,18 @@ def _quarter_power(a: Expr, quarters: int) -> Expr:
 
 
 _MAGIC = 1.5 * 2.0**23
-"""A float32 whose last bit is worth one: what is added to it is rounded, ties to even."""
+"""A float32 whose last bit has the value 1. A number that is added to it is rounded to an integer,
+with ties to even.
+"""
 _MAGIC_BITS = 0x4B400000
+"""The bits of `_MAGIC`."""
 
 
 def _saturated(value: Expr, dtype: DType) -> Expr | None:
-    """max(min(round(x) + zero, high), low) of literals as a small integer: limited first, rounded
-    by an addition, and read off the bits of the sum.
+    """max(min(round(x) + zero, high), low), with literal limits, as a small integer. The value is
+    limited first, then rounded by an addition and read from the bits of the sum.
 
-    As XNNPACK has it ("magic bias"). NaN becomes the zero point.
+    XNNPACK calls this the "magic bias". NaN becomes the zero point.
     """
     above, low = _limited("max", value)
     shifted, high = _limited("min", above)
@@ -262,7 +280,7 @@ def _saturated(value: Expr, dtype: DType) -> Expr | None:
 
 
 def _limited(op: str, value: Expr) -> tuple[Expr, float]:
-    """What `_compare` made this of, and its limit; the value itself and NaN where it did not."""
+    """The operand and the limit of a value that `_compare` made, else the value itself and NaN."""
     match value:
         case Call(op="select", args=(_, Broadcast(value=Const(value=limit)) as past, x)):
             if value == _compare(op, x, past):
@@ -271,13 +289,14 @@ def _limited(op: str, value: Expr) -> tuple[Expr, float]:
 
 
 def _cast(value: Expr, dtype: DType) -> Expr | None:
-    have = value.dtype
-    if have is DType.float32 and value.lanes > 1 and dtype.is_integer and dtype.bytes < 4:
+    """The legal form of a conversion, or None where it is legal."""
+    source = value.dtype
+    if source is DType.float32 and value.lanes > 1 and dtype.is_integer and dtype.bytes < 4:
         return _saturated(value, dtype)
-    if have == dtype:
+    if source == dtype:
         return value
     if dtype is DType.bool:
         return call("ne", value, literal(0, value))
-    if have is DType.bool and (value.lanes > 1 or dtype.is_float or dtype.bytes == 8):
+    if source is DType.bool and (value.lanes > 1 or dtype.is_float or dtype.bytes == 8):
         return select(value, literal(1, value, dtype), literal(0, value, dtype))
     return None

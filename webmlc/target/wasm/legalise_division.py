@@ -1,8 +1,9 @@
-"""Integer division and remainder that round down become WASM's, which round towards zero.
+"""Replace integer division that rounds down by WASM's, which rounds towards zero.
 
-Needs: strength-reduced form. Guarantees: no scalar signed `floordiv`, `floormod`, nor `min`, `max`,
-`abs`, `neg`, `bit_not` of integers, which WASM has no instruction for. Where the dividend cannot be
-negative a division stays one instruction; a power of two is a shift or a mask either way.
+Needs: the strength-reduced form. Guarantees: no scalar signed `floordiv` or `floormod`, and no
+`min`, `max`, `abs`, `neg` or `bit_not` of integers, for which WASM has no instructions. A division
+stays one instruction where the dividend cannot be negative. By a power of two it becomes a shift or
+a mask in any case.
 
 before                                             after (i in [0, 55])
     A[i // 7]                                          A[T.truncdiv(i, 7)]
@@ -21,7 +22,7 @@ from webmlc.target.wasm.reduce_strength import StrengthReduced
 
 
 def legalise_division(reduced: StrengthReduced) -> StrengthReduced:
-    """Rewrite every scalar integer expression that WASM cannot say."""
+    """Rewrite every scalar integer expression that WASM has no instruction for."""
     function = reduced.function
     body = map_scoped(function.body, symbol_ranges(function), _legalise)
     return replace(reduced, function=replace(function, body=body))
@@ -50,6 +51,7 @@ def _legalise(expr: Expr, ranges: Ranges) -> Expr:
 
 
 def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
+    """The rounded-down quotient or remainder, by instructions that round towards zero."""
     divisor = as_int(b)
     dtype = a.dtype
     if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
@@ -60,9 +62,9 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
         return Call("truncdiv" if op == "floordiv" else "truncmod", (a, b), dtype)
     remainder = Call("truncmod", (a, b), dtype)
     zero = Const(0, dtype)
-    opposite = call("lt", Call("bit_xor", (remainder, b), dtype), zero)
-    wrong = call("ne", remainder, zero) & opposite
+    has_other_sign = call("lt", Call("bit_xor", (remainder, b), dtype), zero)
+    needs_correction = call("ne", remainder, zero) & has_other_sign
     if op == "floordiv":
         quotient = Call("truncdiv", (a, b), dtype)
-        return select(wrong, Call("sub", (quotient, Const(1, dtype)), dtype), quotient)
-    return select(wrong, Call("add", (remainder, b), dtype), remainder)
+        return select(needs_correction, Call("sub", (quotient, Const(1, dtype)), dtype), quotient)
+    return select(needs_correction, Call("add", (remainder, b), dtype), remainder)

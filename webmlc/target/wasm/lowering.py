@@ -1,4 +1,4 @@
-"""The lowering passes of WASM kernels."""
+"""List the passes that lower WASM kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from webmlc.target.wasm.legalise import legalise
 
 
 def lowering(machine: Machine) -> tuple[Pass, ...]:
-    """The passes, in order."""
+    """The passes for `machine`, in order."""
     return _passes(machine.vector_registers, "dot" in machine.features)
 
 

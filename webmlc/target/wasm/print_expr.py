@@ -1,6 +1,6 @@
-"""Expressions as folded WAT.
+"""Print expressions as folded WAT.
 
-In: an expression of the lowered form, legalised, over pointers. Out: text that leaves its value on
+In: a legalised expression of the lowered form, over pointers. Out: text that leaves the value on
 the stack:
 
     >>> printer.value(c + a * b)                                  # f32 registers
@@ -39,8 +39,8 @@ from webmlc.target.wasm.table import (
 
 @dataclass(frozen=True, slots=True)
 class ExprPrinter:
-    """Prints the expressions of one kernel: `registers` are WASM locals, `pointers` those that hold
-    byte addresses.
+    """Prints the expressions of one kernel. `registers` are WASM locals, and `pointers` are the
+    registers that hold byte addresses.
     """
 
     kernel: str
@@ -50,14 +50,14 @@ class ExprPrinter:
     texts: dict[Expr, str] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> str:
-        """The text of one value; operands are printed first, so it may be deep."""
+        """The text of one value. Operands are printed first, so the expression may be deep."""
         if expr not in self.texts:
             for node in postorder(expr, _printed_operands, self.texts):
                 self.texts[node] = self.node(node)
         return self.texts[expr]
 
     def node(self, expr: Expr) -> str:
-        """The text of one node, around those of its operands."""
+        """The text of one node, given the texts of its operands."""
         match expr:
             case Const():
                 return self.literal(expr)
@@ -81,13 +81,14 @@ class ExprPrinter:
         raise self.unsayable(expr)
 
     def unsayable(self, expr: Expr) -> InternalError:
-        """What a printer answers to what it has no word for."""
+        """The error for an expression that WASM has no instruction for."""
         return InternalError(
             f"wasm: kernel {self.kernel}: no instruction for {expr} "
             f"({expr.dtype}, {expr.lanes} lanes)"
         )
 
     def steps(self, stride: Expr) -> list[str]:
+        """The offsets of a ramp's lanes from its base."""
         step = as_int(stride)
         if step is None:
             raise InternalError(f"wasm: kernel {self.kernel}: a vector of symbolic stride {stride}")
@@ -125,9 +126,9 @@ class ExprPrinter:
         return text
 
     def bitcast(self, value: Expr, dtype: DType) -> str:
-        have, want = value_type(value.dtype, value.lanes), value_type(dtype, value.lanes)
+        source, target = value_type(value.dtype, value.lanes), value_type(dtype, value.lanes)
         text = self.value(value)
-        return text if have == want else f"({want}.reinterpret_{have} {text})"
+        return text if source == target else f"({target}.reinterpret_{source} {text})"
 
     # -- operators -------------------------------------------------------------------------------
 
@@ -152,8 +153,8 @@ class ExprPrinter:
                 x, y, z = self.value(a), self.value(b), self.value(c)
                 return f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {y} {x} {z})"
             case Call(op="word_u8", args=args):
-                first, second, *others = map(self.lowest_bytes, args)
-                pairs = (INTERLEAVED[1].format(first, second), INTERLEAVED[1].format(*others))
+                first, second, *upper = map(self.lowest_bytes, args)
+                pairs = (INTERLEAVED[1].format(first, second), INTERLEAVED[1].format(*upper))
                 return INTERLEAVED[2].format(*pairs)
             case Call(op="even_i8" | "odd_i8" as op, args=(a,)) if lanes > 1:
                 return HALVES[op].format(self.value(a))
@@ -177,8 +178,8 @@ class ExprPrinter:
         return f"({name} {' '.join(self.value(a) for a in expr.args)})"
 
     def lowest_bytes(self, value: Expr) -> str:
-        """A vector whose first four bytes are the lowest ones of the lanes: those in memory, where
-        they lie side by side.
+        """A vector whose first four bytes are the lowest bytes of the lanes of `value`. They are
+        loaded directly where they are adjacent in memory.
         """
         match value:
             case Cast(value=Load(buffer=buffer, indices=(Ramp(base=base, stride=Const(value=1)),))):
@@ -193,13 +194,13 @@ class ExprPrinter:
         a, b, c = self.value(then), self.value(otherwise), self.value(condition)
         match condition:
             case Call(op="lt", args=(x, y)) if condition.lanes > 1 and x.dtype is DType.float32:
-                if (then, otherwise) == (y, x):  # p(a, b) compare as here, so NaN in x stays
+                if (then, otherwise) == (y, x):  # pmin and pmax compare alike: a NaN in x stays
                     return f"(f32x4.pmax {b} {a})"
                 if (then, otherwise) == (x, y):
                     return f"(f32x4.pmin {b} {a})"
         if condition.lanes > 1 and _is_zero(then):
             return f"(v128.andnot {b} {c})"
-        if condition.lanes > 1:  # a mask's lanes are all ones or all zeros: both do the same
+        if condition.lanes > 1:  # the two agree on masks, whose lanes are all ones or all zeros
             name = "i32x4.relaxed_laneselect" if self.relaxed else "v128.bitselect"
             return f"({name} {a} {b} {c})"
         if is_guarded(then, condition) or is_guarded(otherwise, condition):
@@ -222,24 +223,28 @@ class ExprPrinter:
                 load = LOADS[buffer.dtype]
                 text = f"(i32x4.splat ({load}{self.address(buffer, base)}))"
                 for lane in range(1, VECTOR_LANES):
-                    where = self.address(buffer, base + stride * lane)
-                    text = f"(i32x4.replace_lane {lane} {text} ({load}{where}))"
+                    address = self.address(buffer, base + stride * lane)
+                    text = f"(i32x4.replace_lane {lane} {text} ({load}{address}))"
                 return f"(i32x4.neg {text})" if buffer.dtype is DType.bool else text
             case Ramp(base=base, stride=stride):
                 text = f"(v128.load32_zero{self.address(buffer, base)})"
                 for lane in range(1, VECTOR_LANES):
-                    where = self.address(buffer, base + stride * lane)
-                    text = self.lane("load", lane, where, text)
+                    address = self.address(buffer, base + stride * lane)
+                    text = self.lane("load", lane, address, text)
                 return text
         return f"({LOADS[buffer.dtype]}{self.address(buffer, index)})"
 
-    def lane(self, verb: str, lane: int, where: str, vector: str) -> str:
-        """A one-lane access: the offset precedes the lane, the lane the operands."""
-        offset, pointer = _split_address(where)
+    def lane(self, verb: str, lane: int, address: str, vector: str) -> str:
+        """A one-lane access. WAT puts the offset before the lane, and the lane before the
+        operands.
+        """
+        offset, pointer = _split_address(address)
         return f"(v128.{verb}32_lane{offset} {lane} {pointer} {vector})"
 
     def store_small(self, buffer: Buffer, base: Expr, value: str) -> str:
-        """Lanes into adjacent small integers: narrowed, then stored as one number; masks as 1."""
+        """Store lanes as adjacent small integers: narrow them, then store one number. A mask
+        is stored as 0 or 1.
+        """
         store, narrow = LANE_STORES[buffer.dtype]
         offset, pointer = _split_address(self.address(buffer, base))
         zero = "(v128.const i32x4 0 0 0 0)"
@@ -266,7 +271,7 @@ class ExprPrinter:
         return f" offset={constant} {pointer}" if constant else f" {pointer}"
 
     def byte_address(self, buffer: Buffer, index: Expr) -> str:
-        """The address of an element: a value of its own."""
+        """The address of an element, as a value."""
         parts = dict(terms(index))
         pointer = f"(local.get ${buffer.name})"
         for term, factor in terms(index).items():
@@ -280,17 +285,21 @@ class ExprPrinter:
         return pointer if scaled == Const(0) else f"(i32.add {pointer} {self.value(scaled)})"
 
 
-_INSIDE = frozenset({"dot_u8_i8", "word_u8"})
-"""Operators that are printed as part of what reads them, or whose operands are."""
+_PRINTED_WITH_CONSUMER = frozenset({"dot_u8_i8", "word_u8"})
+"""The operators that are printed as part of their consumer, or whose operands are printed
+with them.
+"""
 
 
 def _printed_operands(node: Expr) -> tuple[Expr, ...]:
-    """Operands that stand in a node's text as they are."""
+    """The operands whose own text is part of a node's text."""
     match node:
         case Cast(value=value):
             return (value,)
-        case Call(op=op, args=args) if op not in _INSIDE:
-            return tuple(a for a in args if not (isinstance(a, Call) and a.op in _INSIDE))
+        case Call(op=op, args=args) if op not in _PRINTED_WITH_CONSUMER:
+            return tuple(
+                a for a in args if not (isinstance(a, Call) and a.op in _PRINTED_WITH_CONSUMER)
+            )
     return ()
 
 
@@ -309,7 +318,7 @@ def _is_zero(expr: Expr) -> bool:
 
 
 def spell(expr: Const) -> str:
-    """A literal in WAT: floats as the shortest text that reads back to the same bits."""
+    """A literal in WAT. Floats have the shortest text that reads back as the same bits."""
     value = expr.value
     if not expr.dtype.is_float:
         return str(int(value))

@@ -1,9 +1,9 @@
-"""One kernel as a WAT function.
+"""Print one kernel as WAT functions.
 
-In: a strength-reduced function. Out: a function of the byte addresses of its buffers and of its
-symbols, which the leading thread calls; and one for each parallel loop, of the first of its
-iterations and the one after the last, which all threads call (see `threads`). What a loop reads
-from outside, the leader writes to the control area before it starts the loop.
+In: a strength-reduced function. Out: one function that the leading thread calls, whose parameters
+are the byte addresses of the buffers and the symbols. Each parallel loop becomes another function,
+of its first iteration and the one after its last, which all threads call (see `threads`). Before
+the leader starts such a loop, it writes the outer values that the loop reads to the control area.
 
     (func $relu.0 (param $i i32) (param $i.end i32) ...)
     (func $relu (param $A i32) (param $B i32) ...)
@@ -43,17 +43,20 @@ from webmlc.target.wasm.table import LANE_STORES, STORES, value_type
 from webmlc.target.wasm.threads import ARGUMENTS, ARGUMENTS_END
 
 SCRATCH_ALIGNMENT = 64
+"""The alignment of each scratch buffer, in bytes: one cache line."""
 SCRATCH_BASE, SCRATCH_STRIDE = 256, 260
-"""Where the control area says how scratch memory is laid out (see `emit_module`)."""
+"""The addresses of the base and the stride of scratch memory: see `emit_module`."""
 
 _ACCESS = re.compile(r"\(local\.(get|set|tee) \$([^\s()]+)")
+"""An instruction that reads or sets a local."""
 _BYTES = {"i32": 4, "f32": 4, "i64": 8, "f64": 8, "v128": 16}
+"""The size of each WASM type, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where a kernel's allocations lie: `shared` ones once, at these offsets; `private` ones in
-    each thread's part.
+    """The places of a kernel's allocations in scratch memory, as byte offsets. `shared` ones exist
+    once, `private` ones in the part of each thread.
     """
 
     shared: dict[Buffer, int]
@@ -63,8 +66,8 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A kernel's functions, the names of those that are parallel loops, and the bytes of scratch
-    memory it needs a thread.
+    """The text of a kernel's functions, the names of the functions of its parallel loops, and the
+    bytes of scratch memory that each thread needs.
     """
 
     text: str
@@ -73,7 +76,9 @@ class Printed:
 
 
 def print_kernel(reduced: StrengthReduced, name: str, relaxed: bool, table: int = 0) -> Printed:
-    """The text of function `name`; its parallel loops come into the module's table at `table`."""
+    """Print function `name`. Its parallel loops take the entries of the module's table from
+    `table` on.
+    """
     function = replace(reduced.function, name=name)
     registers = register_lanes(function)
     expressions_ = ExprPrinter(function.name, registers, reduced.pointers, relaxed)
@@ -85,17 +90,17 @@ def print_kernel(reduced: StrengthReduced, name: str, relaxed: bool, table: int 
 
 
 def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratch:
-    """Memory for allocations that are not registers, one after the other."""
+    """Place the allocations that are not registers, one after the other."""
     memory = [b for b in function.allocations if b not in registers]
     if not memory:
         return Scratch({}, {}, 0)
-    mine = private_buffers(function)
+    private_to_thread = private_buffers(function)
     shared: dict[Buffer, int] = {}
     private: dict[Buffer, int] = {}
     total = 0
-    for own, chosen in ((False, shared), (True, private)):
+    for is_private, offsets in ((False, shared), (True, private)):
         for buffer in memory:
-            if (buffer in mine) is not own:
+            if (buffer in private_to_thread) is not is_private:
                 continue
             count = as_int(buffer.shape[0]) if buffer.shape else 1
             if count is None:
@@ -104,7 +109,7 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
                     f"symbolic size {buffer.shape[0]}; the schedule must bring its producer to its "
                     "consumer (compute_at)"
                 )
-            chosen[buffer] = total
+            offsets[buffer] = total
             size = count * buffer.dtype.bytes
             total += (size + SCRATCH_ALIGNMENT - 1) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
     return Scratch(shared, private, total)
@@ -112,20 +117,20 @@ def plan_scratch(function: LoopFunction, registers: dict[Buffer, int]) -> Scratc
 
 @dataclass(slots=True)
 class _KernelPrinter:
-    """The function of a kernel, or of one of its parallel loops."""
+    """Prints the function of a kernel, or of one of its parallel loops."""
 
     function: LoopFunction
     expr: ExprPrinter
     registers: set[Buffer]
     scratch: Scratch
     table: int
-    inside: bool = False
+    in_parallel_loop: bool = False
     loops: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     locals: dict[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The whole kernel, after its parallel loops."""
+        """The text of the kernel, with its parallel loops first."""
         function = self.function
         self.declare_unset(function.body)
         scratch = self.scratch_addresses()
@@ -135,28 +140,30 @@ class _KernelPrinter:
         return "\n".join((*head, *scratch, *self.lines)) + ")"
 
     def scratch_addresses(self) -> list[str]:
-        """What sets the addresses of the scratch buffers that are used here."""
+        """The lines that set the addresses of the scratch buffers used in this function."""
         base = f"(i32.load offset={SCRATCH_BASE} (i32.const 0))"
-        own = f"(i32.mul (global.get $tid) (i32.load offset={SCRATCH_STRIDE} (i32.const 0)))"
-        used = set(names_taken(self.lines))
+        thread_offset = (
+            f"(i32.mul (global.get $tid) (i32.load offset={SCRATCH_STRIDE} (i32.const 0)))"
+        )
+        names = set(names_taken(self.lines))
         lines = []
-        for buffers, where in (
+        for buffers, region in (
             (self.scratch.shared, base),
-            (self.scratch.private, f"(i32.add {base} {own})"),
+            (self.scratch.private, f"(i32.add {base} {thread_offset})"),
         ):
             for buffer, start in buffers.items():
-                if buffer.name in used:
+                if buffer.name in names:
                     self.locals[buffer.name] = "i32"
-                    address = f"(i32.add {where} (i32.const {start}))" if start else where
+                    address = f"(i32.add {region} (i32.const {start}))" if start else region
                     lines.append(f"  (local.set ${buffer.name} {address})")
         return lines
 
     def declare_unset(self, body: Stmt) -> None:
-        """Registers that are only read: the sum of nothing."""
-        taken = set(names_taken(self.lines))
+        """Declare the registers that are read and never set, such as the sum of no elements."""
+        names = set(names_taken(self.lines))
         for load in loads(body):
             lanes = self.expr.registers.get(load.buffer)
-            if lanes is not None and load.buffer.name in taken:
+            if lanes is not None and load.buffer.name in names:
                 self.locals.setdefault(load.buffer.name, value_type(load.buffer.dtype, lanes))
 
     def line(self, depth: int, text: str) -> None:
@@ -165,30 +172,39 @@ class _KernelPrinter:
     # -- threads ---------------------------------------------------------------------------------
 
     def parallel(self, loop: For, depth: int) -> None:
-        """A function of its iterations, which all threads call, each with others."""
+        """Print a parallel loop as a function of a range of iterations, and a call that
+        shares it among threads.
+        """
         name = f"{self.function.name}.{len(self.loops)}"
-        inner = replace(self, inside=True, lines=[], locals={})
+        inner = replace(self, in_parallel_loop=True, lines=[], locals={})
         inner.statement(loop.body, 2)
         inner.declare_unset(loop.body)
         scratch = inner.scratch_addresses()
-        own = {loop.var.name, *(b.name for b in (*self.scratch.shared, *self.scratch.private))}
-        outer = dict.fromkeys(self.parameters(), "i32") | self.locals
-        taken = [n for n in names_taken(inner.lines) if n in outer and n not in own]
-        places = _places([outer[n] for n in taken])
-        if places is None:  # too many to hand over
+        inner_names = {
+            loop.var.name,
+            *(b.name for b in (*self.scratch.shared, *self.scratch.private)),
+        }
+        outer_kinds = dict.fromkeys(self.parameters(), "i32") | self.locals
+        arguments = [
+            n for n in names_taken(inner.lines) if n in outer_kinds and n not in inner_names
+        ]
+        addresses = _argument_addresses([outer_kinds[n] for n in arguments])
+        if addresses is None:  # too many values to pass
             self.loop(loop, depth, lambda d: self.statement(loop.body, d))
             return
-        kinds = inner.locals | {n: outer[n] for n in taken}
+        kinds = inner.locals | {n: outer_kinds[n] for n in arguments}
         first, end = loop.var.name, f"{loop.var.name}.end"
         text = [f"(func ${name} (param ${first} i32) (param ${end} i32)"]
         text += [f"  (local ${n} {kind})" for n, kind in kinds.items()]
-        for n, place in zip(taken, places, strict=True):
-            text.append(f"  (local.set ${n} ({outer[n]}.load offset={place} (i32.const 0)))")
+        for n, address in zip(arguments, addresses, strict=True):
+            text.append(
+                f"  (local.set ${n} ({outer_kinds[n]}.load offset={address} (i32.const 0)))"
+            )
             value = f"(local.get ${n})"
-            self.line(depth, f"({outer[n]}.store offset={place} (i32.const 0) {value})")
-        some = f"(i32.lt_s (local.get ${first}) (local.get ${end}))"
+            self.line(depth, f"({outer_kinds[n]}.store offset={address} (i32.const 0) {value})")
+        is_left = f"(i32.lt_s (local.get ${first}) (local.get ${end}))"
         next_ = f"(local.set ${first} (i32.add (local.get ${first}) (i32.const 1)))"
-        text += [*scratch, f"  (loop $L_{first} (if {some} (then", *inner.lines]
+        text += [*scratch, f"  (loop $L_{first} (if {is_left} (then", *inner.lines]
         text.append(f"    {next_} (br $L_{first})))))")
         self.line(
             depth,
@@ -221,7 +237,7 @@ class _KernelPrinter:
                     self.line(depth, ") (else")
                     self.statement(otherwise, depth + 1)
                 self.line(depth, "))")
-            case For(kind="parallel") if not self.inside:
+            case For(kind="parallel") if not self.in_parallel_loop:
                 self.parallel(stmt, depth)
             case For(kind="serial" | "parallel", body=body):
                 self.loop(stmt, depth, lambda d: self.statement(body, d))
@@ -231,49 +247,53 @@ class _KernelPrinter:
                 raise InternalError(f"wasm: kernel {self.function.name}: cannot print {stmt}")
 
     def set_let(self, var: Var, value: Expr, depth: int) -> None:
+        """Print the local of a let."""
         self.locals[var.name] = value_type(var.dtype, 1)
         self.line(depth, f"(local.set ${var.name} {self.expr.value(value)})")
 
     def loop(self, loop: For, depth: int, body: Callable[[int], None]) -> None:
-        """A serial loop."""
+        """Print a serial loop."""
         name = loop.var.name
         self.locals[name] = "i32"
         extent = as_int(loop.extent)
-        guarded = extent is None or extent < 1
-        if guarded:
+        may_be_empty = extent is None or extent < 1
+        if may_be_empty:
             count = self.expr.value(loop.extent)
             self.line(depth, f"(if (i32.gt_s {count} (i32.const 0)) (then")
-        start, more = self.steps(loop)
+        start, continues = self.steps(loop)
         self.line(depth, f"(local.set ${name} {start})")
         self.line(depth, f"(loop $L_{name}")
         body(depth + 1)
-        self.line(depth + 1, f"(br_if $L_{name} {more})")
-        self.line(depth, ")))" if guarded else ")")
+        self.line(depth + 1, f"(br_if $L_{name} {continues})")
+        self.line(depth, ")))" if may_be_empty else ")")
 
     def steps(self, loop: For) -> tuple[str, str]:
-        """What the loop's local starts with, and what is true after an iteration that is not the
-        last.
+        """The initial value of the loop's local, and the condition after an iteration that another
+        follows.
 
-        The local counts up where the body asks for it. Else it is the end of a pointer that each
-        iteration moves by as much, or counts down. (V8 keeps an end, but not what changes, in
-        memory when registers run short: a count there takes longer from one iteration to the next
-        than a tile's multiply-adds.)
+        The local counts up where the body uses the loop variable. Else it is the end address of a
+        pointer that every iteration advances by a constant, or it counts down. An end address is
+        cheaper when registers run short: V8 then reads the constant from memory. It would load and
+        store a counter in every iteration, which takes longer than the multiply-adds of a tile.
         """
         name, count = loop.var.name, self.expr.value(loop.extent)
-        own = f"(local.get ${name})"
+        local = f"(local.get ${name})"
         if uses(loop.body, loop.var):
-            next_ = f"(local.tee ${name} (i32.add {own} (i32.const 1)))"
+            next_ = f"(local.tee ${name} (i32.add {local} (i32.const 1)))"
             return "(i32.const 0)", f"(i32.lt_s {next_} {count})"
         last = loop.body.statements[-1] if isinstance(loop.body, Seq) else loop.body
         match last:
-            case Store(buffer=at, value=Call(op="add", args=(Load() as before, Const() as stride))):
-                if before.buffer == at in self.expr.pointers:
-                    end = before + loop.extent * stride
-                    address = self.expr.byte_address(self.expr.pointers[at], end)
-                    return address, f"(i32.ne (local.get ${at.name}) {own})"
-        return count, f"(local.tee ${name} (i32.sub {own} (i32.const 1)))"
+            case Store(
+                buffer=pointer, value=Call(op="add", args=(Load() as previous, Const() as stride))
+            ):
+                if previous.buffer == pointer in self.expr.pointers:
+                    end = previous + loop.extent * stride
+                    address = self.expr.byte_address(self.expr.pointers[pointer], end)
+                    return address, f"(i32.ne (local.get ${pointer.name}) {local})"
+        return count, f"(local.tee ${name} (i32.sub {local} (i32.const 1)))"
 
     def store(self, store: Store, depth: int) -> None:
+        """Print a store to memory, or the setting of a register."""
         buffer = store.buffer
         if buffer in self.registers:
             self.set_register(store, depth)
@@ -288,19 +308,20 @@ class _KernelPrinter:
                 self.locals[".lanes"] = "v128"
                 self.line(depth, f"(local.set $.lanes {value})")
                 for lane in range(VECTOR_LANES):
-                    where = self.expr.address(buffer, base + stride * lane)
+                    address = self.expr.address(buffer, base + stride * lane)
                     if buffer.dtype in LANE_STORES:
                         element = f"(i32x4.extract_lane {lane} (local.get $.lanes))"
                         if buffer.dtype is DType.bool:
                             element = f"(i32.and {element} (i32.const 1))"
-                        self.line(depth, f"({STORES[buffer.dtype]}{where} {element})")
+                        self.line(depth, f"({STORES[buffer.dtype]}{address} {element})")
                         continue
-                    self.line(depth, self.expr.lane("store", lane, where, "(local.get $.lanes)"))
+                    self.line(depth, self.expr.lane("store", lane, address, "(local.get $.lanes)"))
             case index:
-                where = self.expr.address(buffer, index)
-                self.line(depth, f"({STORES[buffer.dtype]}{where} {value})")
+                address = self.expr.address(buffer, index)
+                self.line(depth, f"({STORES[buffer.dtype]}{address} {value})")
 
     def set_register(self, store: Store, depth: int) -> None:
+        """Print the setting of a register, which holds a value or the byte address of a pointer."""
         register = store.buffer
         target = self.expr.pointers.get(register)
         if target is None:
@@ -318,25 +339,27 @@ def uses(root: Stmt, var: Var) -> bool:
 
 
 def names_taken(lines: list[str]) -> list[str]:
-    """The locals that printed lines read before they set them, by first appearance. Within a line,
-    operands come before what they set.
+    """The locals that printed lines read before they set them, in order of first appearance. Within
+    a line, operands come before the local that they set.
     """
-    taken: dict[str, None] = {}
-    own: set[str] = set()
+    names: dict[str, None] = {}
+    set_names: set[str] = set()
     for line in lines:
         accesses = _ACCESS.findall(line)
-        taken |= dict.fromkeys(name for how, name in accesses if how == "get" and name not in own)
-        own |= {name for how, name in accesses if how != "get"}
-    return list(taken)
+        names |= dict.fromkeys(
+            name for verb, name in accesses if verb == "get" and name not in set_names
+        )
+        set_names |= {name for verb, name in accesses if verb != "get"}
+    return list(names)
 
 
-def _places(kinds: list[str]) -> list[int] | None:
-    """Addresses for values of these types, one after the other; none where they do not fit."""
-    places = []
+def _argument_addresses(kinds: list[str]) -> list[int] | None:
+    """Addresses for values of these types, one after the other; None where they do not fit."""
+    addresses = []
     top = ARGUMENTS
     for kind in kinds:
         size = _BYTES[kind]
         start = -(-top // size) * size
-        places.append(start)
+        addresses.append(start)
         top = start + size
-    return places if top <= ARGUMENTS_END else None
+    return addresses if top <= ARGUMENTS_END else None

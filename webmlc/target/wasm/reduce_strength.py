@@ -1,11 +1,12 @@
-"""Index arithmetic becomes pointers that the loops bump.
+"""Replace index arithmetic by pointers that the loops increment.
 
 Needs: the lowered form. Guarantees: the index of every memory access is a literal, or a pointer
 register plus a literal that is not negative. A pointer belongs to one buffer
-(`StrengthReduced.pointers`), so the printer can keep it as a byte address. Accesses to one buffer
-whose indices differ by a constant share a pointer; an affine loop variable bumps it at the end of
-the body; what is not affine is computed where its variables are bound. Of pointers that are set in
-one place, one is set from another where their difference is the shorter sum.
+(`StrengthReduced.pointers`), so the printer can hold it as a byte address. Accesses to a buffer
+whose indices differ by a constant share a pointer. A loop whose variable is affine in the index
+increments the pointer at the end of its body. Other indices are computed where their variables are
+bound. Where several pointers are set in one place, a pointer may be set relative to another, if
+their difference is the shorter sum.
 
 before                                             after
     for i in range(9):                                 p_1[()] = 0
@@ -45,56 +46,60 @@ from webmlc.target.common_subexpressions import buffers_read
 from webmlc.target.registers import register_lanes
 from webmlc.target.scoped import Names, Scope, loop_range, symbol_ranges
 
-_MOST_BUMPED_OUTSIDE = 8
-"""Pointers that a loop around loops bumps; past that, registers are worth more than an addition in
-each iteration.
+_MAX_OUTER_INCREMENTS = 8
+"""The pointers that a loop around other loops increments, at most. Other pointers are computed in
+its body: an addition per iteration costs less than a register that is occupied all the time. Chosen
+by hand.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StrengthReduced:
-    """The function over pointers, and the buffer each pointer register points into."""
+    """A function over pointers, and the buffer that each pointer register points into."""
 
     function: LoopFunction
     pointers: dict[Buffer, Buffer]
 
 
 Key = tuple[Buffer, Expr]
+"""A buffer, and the index that a pointer points to."""
 Needs = dict[Key, Buffer]
-"""Pointers that a statement wants set before it: `(buffer, index)` to the register."""
+"""The pointers that must be set before a statement: `(buffer, index)` to the register."""
 
 
 def reduce_strength(function: LoopFunction) -> StrengthReduced:
     """Replace the indices of `function` by pointers."""
     registers = frozenset(register_lanes(function))
-    state = _State(Names.of(function), registers)
-    body, needs = state.statement(function.body, symbol_ranges(function))
+    reducer = _Reducer(Names.of(function), registers)
+    body, needs = reducer.statement(function.body, symbol_ranges(function))
     body = set_before(body, needs)
-    pointers = {register: buffer for (buffer, _), register in state.made.items()}
+    pointers = {register: buffer for (buffer, _), register in reducer.created.items()}
     allocations = (*function.allocations, *pointers)
     return StrengthReduced(replace(function, body=body, allocations=allocations), pointers)
 
 
 @dataclass(slots=True)
-class _State:
+class _Reducer:
+    """One walk over a function: its registers, and the pointers that the walk creates."""
+
     names: Names
     registers: frozenset[Buffer]
-    made: Needs = field(default_factory=dict)
+    created: Needs = field(default_factory=dict)
 
     def pointer(self, needs: Needs, buffer: Buffer, index: Expr) -> Expr:
-        """The pointer to `index`, remembered in `needs`. One register an index: variables have one
-        meaning each.
+        """The pointer to `index`, recorded in `needs`. Each index has a single register, because
+        variables have unique names.
         """
         key = (buffer, index)
-        register = self.made.get(key)
+        register = self.created.get(key)
         if register is None:
             register = Buffer(self.names.fresh(f"{buffer.name}_p"), (), INDEX, "local")
-            self.made[key] = register
+            self.created[key] = register
         needs[key] = register
         return Load(register, ())
 
     def statement(self, stmt: Stmt, scope: Scope) -> tuple[Stmt, Needs]:
-        """The statement over pointers and the pointers it needs."""
+        """The statement over pointers, and the pointers it needs."""
         match stmt:
             case Store():
                 return self.leaf(stmt, scope)
@@ -104,29 +109,34 @@ class _State:
                 needs: Needs = {}
                 new = self.use(value, scope, needs)
                 inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                body, below = self.statement(body, inner)
-                here, above = _partition(below, lambda index: depends(index, var))
-                return bind(replace(stmt, value=new, body=set_before(body, here)), needs, above)
+                body, inner_needs = self.statement(body, inner)
+                local_needs, outer_needs = _partition(
+                    inner_needs, lambda index: depends(index, var)
+                )
+                return bind(
+                    replace(stmt, value=new, body=set_before(body, local_needs)), needs, outer_needs
+                )
             case If(condition=condition, then=then, otherwise=otherwise):
                 needs = {}
                 new = self.use(condition, scope, needs)
-                then, below = self.statement(then, scope)
+                then, inner_needs = self.statement(then, scope)
                 other: Stmt | None = None
                 if otherwise is not None:
-                    other, more = self.statement(otherwise, scope)
-                    below |= more
-                return bind(If(new, then, other), needs, below)
+                    other, child_needs = self.statement(otherwise, scope)
+                    inner_needs |= child_needs
+                return bind(If(new, then, other), needs, inner_needs)
             case Seq(statements=statements):
-                below = {}
+                inner_needs = {}
                 parts: list[Stmt] = []
                 for child in statements:
-                    part, more = self.statement(child, scope)
-                    below |= more
+                    part, child_needs = self.statement(child, scope)
+                    inner_needs |= child_needs
                     parts.append(part)
-                return seq(*parts), below
+                return seq(*parts), inner_needs
         return stmt, {}
 
     def leaf(self, store: Store, scope: Scope) -> tuple[Stmt, Needs]:
+        """A store over pointers, and the pointers it needs."""
         needs: Needs = {}
         value = self.use(store.value, scope, needs)
         indices = store.indices
@@ -135,7 +145,7 @@ class _State:
         return bind(Store(store.buffer, indices, value), needs, {})
 
     def use(self, root: Expr, scope: Scope, needs: Needs) -> Expr:
-        """`root` with the index of every memory load replaced."""
+        """`root` with the index of every load from memory replaced."""
 
         def rule(node: Expr) -> Expr | None:
             match node:
@@ -146,7 +156,7 @@ class _State:
         return rewrite(root, rule)
 
     def address(self, buffer: Buffer, index: Expr, scope: Scope, needs: Needs) -> Expr:
-        """The index as pointer plus literal, remembered in `needs`."""
+        """The index as a pointer plus a literal. The pointer is recorded in `needs`."""
         if isinstance(index, Ramp):
             base = self.address(buffer, index.base, scope, needs)
             return Ramp(base, index.stride, index.width)
@@ -154,68 +164,80 @@ class _State:
         if moving == Const(0):
             return index
         if constant < 0 or bounds(moving, scope).low < 0:
-            # The pointer itself must not lie before the buffer: addresses are unsigned.
+            # Addresses are unsigned, so the pointer may not lie before its buffer.
             moving, constant = moving + constant, 0
         return self.pointer(needs, buffer, moving) + constant
 
     def loop(self, loop: For, scope: Scope) -> tuple[Stmt, Needs]:
+        """A loop that increments the pointers whose index is affine in its variable."""
         inner = {**scope, loop.var: loop_range(loop.extent, scope)}
-        body, below = self.statement(loop.body, inner)
+        body, inner_needs = self.statement(loop.body, inner)
         needs: Needs = {}
         extent = self.use(loop.extent, scope, needs)
-        bound: Needs = {}
-        start: list[Stmt] = []
-        bumps: list[Stmt] = []
-        innermost = not any(isinstance(s, For) for s in walk_statements(loop.body))
-        above: Needs = {}
-        for (buffer, index), register in below.items():
+        set_in_body: Needs = {}
+        initial_stores: list[Stmt] = []
+        increments: list[Stmt] = []
+        is_innermost = not any(isinstance(s, For) for s in walk_statements(loop.body))
+        outer_needs: Needs = {}
+        for (buffer, index), register in inner_needs.items():
             if not depends(index, loop.var):
-                above[buffer, index] = register
+                outer_needs[buffer, index] = register
                 continue
             split = split_linear(index, loop.var)
-            bumped = loop.kind == "serial" and (innermost or len(bumps) < _MOST_BUMPED_OUTSIDE)
-            if split is None or not bumped:
-                bound[buffer, index] = register
+            is_incremented = loop.kind == "serial" and (
+                is_innermost or len(increments) < _MAX_OUTER_INCREMENTS
+            )
+            if split is None or not is_incremented:
+                set_in_body[buffer, index] = register
                 continue
-            first, stride = split  # it may start before its buffer: addresses wrap
-            start.append(Store(register, (), self.first(buffer, first, above)))
-            bumps.append(Store(register, (), Load(register, ()) + stride))
-        new: Stmt = replace(loop, extent=extent, body=seq(set_before(body, bound), *bumps))
-        return bind(seq(*start, new), needs, above)
+            first, stride = split  # this pointer may start before its buffer: addresses wrap
+            initial_stores.append(
+                Store(register, (), self.initial_value(buffer, first, outer_needs))
+            )
+            increments.append(Store(register, (), Load(register, ()) + stride))
+        new: Stmt = replace(
+            loop, extent=extent, body=seq(set_before(body, set_in_body), *increments)
+        )
+        return bind(seq(*initial_stores, new), needs, outer_needs)
 
-    def first(self, buffer: Buffer, index: Expr, above: Needs) -> Expr:
-        """Where a bumped pointer starts: a pointer of the loops around, or a literal."""
+    def initial_value(self, buffer: Buffer, index: Expr, outer_needs: Needs) -> Expr:
+        """The first value of an incremented pointer: a literal, or a pointer of the
+        enclosing loops plus a literal.
+        """
         moving, constant = constant_part(index)
         if moving == Const(0):
             return index
         if constant < 0:
             moving, constant = index, 0
-        return self.pointer(above, buffer, moving) + constant
+        return self.pointer(outer_needs, buffer, moving) + constant
 
 
 def set_before(stmt: Stmt, needs: Needs) -> Stmt:
-    """`stmt` after its pointers are set."""
+    """`stmt`, after stores that set the pointers it needs."""
     stores: list[Stmt] = []
-    done: Needs = {}
+    registers_set: Needs = {}
     for (buffer, index), register in needs.items():
-        others = ((i, r) for (b, i), r in done.items() if b == buffer)
-        sums = [index, *(Load(r, ()) + canonical(index - i) for i, r in others)]
+        pointers_set = ((i, r) for (b, i), r in registers_set.items() if b == buffer)
+        sums = [index, *(Load(r, ()) + canonical(index - i) for i, r in pointers_set)]
         stores.append(Store(register, (), min(sums, key=_length)))
-        done[buffer, index] = register
+        registers_set[buffer, index] = register
     return seq(*stores, stmt)
 
 
 def _length(root: Expr) -> int:
+    """The number of nodes of an expression."""
     return sum(1 for _ in walk(root))
 
 
-def bind(stmt: Stmt, needs: Needs, above: Needs) -> tuple[Stmt, Needs]:
-    """Set the pointers that depend on what memory holds right here; pass the others up."""
-    here, more = _partition(needs, lambda index: bool(buffers_read(index)))
-    return set_before(stmt, here), above | more
+def bind(stmt: Stmt, needs: Needs, outer_needs: Needs) -> tuple[Stmt, Needs]:
+    """Set the pointers whose index depends on memory right here; return the others to the
+    caller.
+    """
+    local_needs, other_needs = _partition(needs, lambda index: bool(buffers_read(index)))
+    return set_before(stmt, local_needs), outer_needs | other_needs
 
 
 def _partition(needs: Needs, test: Callable[[Expr], bool]) -> tuple[Needs, Needs]:
-    """The needs whose index passes, and the others."""
-    here = {key: register for key, register in needs.items() if test(key[1])}
-    return here, {key: register for key, register in needs.items() if key not in here}
+    """The needs whose index passes the test, and the other needs."""
+    passing = {key: register for key, register in needs.items() if test(key[1])}
+    return passing, {key: register for key, register in needs.items() if key not in passing}

@@ -1,8 +1,9 @@
-"""Vector literals, which take 18 bytes each, are said in fewer.
+"""Shorten vector literals, which take 18 bytes each.
 
-In: the text of a module's functions. Out: the globals, and the functions that read them. What is
-repeated becomes a global: reading it takes 2 or 3 bytes, and is a load. Vectors of zeros are
-splats, 4 bytes; engines make one instruction of them, too. Vectors of set bits, also one, stay.
+In: the text of a module's functions. Out: the globals, and the functions that read them. A repeated
+literal becomes a global: reading it takes 2 or 3 bytes, and is a load. A vector of zeros becomes a
+splat of 4 bytes, which engines compile to one instruction. A vector of set bits is also one
+instruction, and stays.
 
 before                                             after
     (f32x4.mul (...) (v128.const f32x4 4 4 4 4))       (global $c0 v128 (v128.const f32x4 4 4 4 4))
@@ -23,15 +24,17 @@ _SET_BITS = re.compile(r"\(v128\.const i\w+( -1)+\)")
 
 
 def share_constants(functions: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The globals of what is repeated, in the order of their first use, and the functions."""
+    """Return the globals of repeated literals, in the order of their first use, and the
+    functions.
+    """
     functions = [_ZEROS.sub("(i32x4.splat (i32.const 0))", f) for f in functions]
-    found = Counter(m.group() for f in functions for m in _LITERAL.finditer(f))
-    repeated = [c for c, n in found.items() if n > 1 and not _SET_BITS.fullmatch(c)]
+    counts = Counter(m.group() for f in functions for m in _LITERAL.finditer(f))
+    repeated = [c for c, n in counts.items() if n > 1 and not _SET_BITS.fullmatch(c)]
     names = {constant: f"$c{i}" for i, constant in enumerate(repeated)}
 
     def name(match: re.Match[str]) -> str:
         constant = match.group()
         return f"(global.get {names[constant]})" if constant in names else constant
 
-    declared = [f"(global {names[c]} v128 {c})" for c in repeated]
-    return declared, [_LITERAL.sub(name, f) for f in functions]
+    globals_ = [f"(global {names[c]} v128 {c})" for c in repeated]
+    return globals_, [_LITERAL.sub(name, f) for f in functions]

@@ -1,9 +1,9 @@
-"""Long expressions of sizes are computed value by value, each once.
+"""Compute the parts of long size expressions once, where they are used several times.
 
-Needs: the form that is printed. Guarantees: no expression is written out much longer than it is;
-what it uses more than once, without reading memory, is bound just before its statement. Short
-expressions stay as they are. A minimum of integers is a `select` that names both sides twice, so
-thirty minima in each other would be 2³⁰ instructions.
+Needs: the form that is printed. Guarantees: no expression prints much longer than its shared form.
+A part that is used more than once, and reads no memory, is bound just before its statement. Short
+expressions stay as they are. The minimum of two integers prints as a `select` that names both
+operands twice, so thirty nested minima would be 2³⁰ instructions.
 
 before                                             after
     for i in range(select(a < b, a, b)): ...           s = a
@@ -30,20 +30,21 @@ from webmlc.loops.ir import (
 )
 from webmlc.target.scoped import Names
 
-LONG = 2000
-"""Nodes of an expression, shared ones counted as often as they are used, from which it is bound in
-parts: kernels of the models that we know have none.
+MAX_WRITTEN_NODES = 2000
+"""The nodes of an expression, counting a shared node once per use, above which its parts are bound.
+Chosen by hand, above any kernel of the models in `benchmarks/models.py`.
 """
 
 _DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
+"""The operators that trap where the divisor is 0."""
 
 
 def share_values(function: LoopFunction) -> LoopFunction:
-    """Bind what long expressions of `function` use more than once."""
+    """Bind the values that long expressions of `function` use more than once."""
     names = Names.of(function)
 
     def rule(stmt: Stmt) -> Stmt | None:
-        long = [e for e in expressions(stmt) if written_out(e) > LONG]
+        long = [e for e in expressions(stmt) if written_out(e) > MAX_WRITTEN_NODES]
         lets, values = _bound(long, names)
         if not lets:
             return None
@@ -56,7 +57,7 @@ def share_values(function: LoopFunction) -> LoopFunction:
 
 
 def _bound(roots: Sequence[Expr], names: Names) -> tuple[list[tuple[Var, Expr]], dict[Expr, Expr]]:
-    """The values to bind, in order; and every node over them."""
+    """The values to bind, in order, and the new form of every node."""
     uses = Counter(child for root in roots for node in set(walk(root)) for child in node.children())
     lets: list[tuple[Var, Expr]] = []
     done: dict[Expr, Expr] = {}
@@ -64,7 +65,7 @@ def _bound(roots: Sequence[Expr], names: Names) -> tuple[list[tuple[Var, Expr]],
         for node in postorder(root, lambda node: node.children(), done):
             children = node.children()
             new = node.rebuild(tuple(done[child] for child in children)) if children else node
-            if uses[node] > 1 and children and node.lanes == 1 and _is_harmless(node):
+            if uses[node] > 1 and children and node.lanes == 1 and _is_safe_anywhere(node):
                 var = Var(names.fresh("s"), node.dtype)
                 lets.append((var, new))
                 new = var
@@ -73,11 +74,11 @@ def _bound(roots: Sequence[Expr], names: Names) -> tuple[list[tuple[Var, Expr]],
 
 
 @bottom_up()
-def _is_harmless(node: Expr) -> bool:
-    """True where evaluating a node, wherever that is, reads nothing and cannot trap."""
+def _is_safe_anywhere(node: Expr) -> bool:
+    """True where evaluating a node reads no memory and cannot trap, wherever it is evaluated."""
     match node:
         case Load():
             return False
         case Call(op=op, args=(_, divisor)) if op in _DIVISIONS and not isinstance(divisor, Const):
             return False
-    return all(map(_is_harmless, node.children()))
+    return all(map(_is_safe_anywhere, node.children()))

@@ -1,8 +1,8 @@
-"""What WASM calls things: operator × element type × lanes -> instruction.
+"""Map operators, element types and lanes to WASM instructions.
 
 In: a scalar operator and the class of its operands (`"f32"`, `"u32"`, `"f32x4"`, ...). Out: an
-instruction, or `None` where there is none and `legalise` must have rewritten it. Small integers
-never compute: `legalise` promotes them to int32.
+instruction, or `None` where there is none and `legalise` must have rewritten it. No instruction
+computes on small integers: `legalise_types` promotes them to int32.
 
     >>> instruction("add", "f32x4"), instruction("lt", "u32"), value_type(DType.int64, 1)
     ('f32x4.add', 'i32.lt_u', 'i64')
@@ -81,6 +81,7 @@ _VECTOR_BITS = {"bit_and": "v128.and", "bit_or": "v128.or", "bit_xor": "v128.xor
 
 
 def _rows(prefix: str, names: dict[str, str]) -> dict[str, str]:
+    """The instructions of a type, by operator."""
     return {op: f"{prefix}.{name}" for op, name in names.items()}
 
 
@@ -97,7 +98,7 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
     "u32x4": _rows("i32x4", _UNSIGNED_LANES) | _VECTOR_BITS,
     "mask": _VECTOR_BITS | {"eq": "i32x4.eq", "ne": "v128.xor"},
 }
-"""Instructions by class of the operands."""
+"""The instructions, by the class of the operands and then by operator."""
 
 LANE_SHIFTS = {
     ("shift_left", "i32x4"): "i32x4.shl",
@@ -105,22 +106,22 @@ LANE_SHIFTS = {
     ("shift_right", "i32x4"): "i32x4.shr_s",
     ("shift_right", "u32x4"): "i32x4.shr_u",
 }
-"""Vector shifts: the amount is one scalar."""
+"""The vector shifts, by operator and class. The amount is one scalar."""
 
 HALVES = {
     "even_i8": "(i16x8.shr_s (i16x8.shl {} (i32.const 8)) (i32.const 8))",
     "odd_i8": "(i16x8.shr_s {} (i32.const 8))",
 }
-"""How every second byte becomes a signed half of a word."""
+"""Text that turns every second byte into a signed 16-bit lane."""
 
 INTERLEAVED = {
     1: "(i8x16.shuffle 0 16 1 17 2 18 3 19 4 20 5 21 6 22 7 23 {} {})",
     2: "(i8x16.shuffle 0 1 16 17 2 3 18 19 4 5 20 21 6 7 22 23 {} {})",
 }
-"""How the lower halves of two vectors become one, elements of so many bytes in turn."""
+"""Text that interleaves the lower halves of two vectors, by the bytes of an element."""
 
 LOWEST_BYTES = "(i8x16.swizzle {} (v128.const i8x16 0 4 8 12 0 4 8 12 0 4 8 12 0 4 8 12))"
-"""How the lowest byte of every lane becomes one of the first four."""
+"""Text that moves the lowest byte of each lane to the first four bytes."""
 
 LOADS = {
     DType.bool: "i32.load8_u",
@@ -135,9 +136,10 @@ LOADS = {
     DType.float32: "f32.load",
     DType.float64: "f64.load",
 }
-"""How an element is loaded."""
+"""The instruction that loads an element."""
 
 _BYTES = "i32x4.extend_low_i16x8_u (i16x8.extend_low_i8x16_u (v128.load32_zero{}))"
+"""Text that loads four unsigned bytes into 32-bit lanes."""
 LANE_LOADS = {
     DType.bool: f"i32x4.neg ({_BYTES})",
     DType.uint8: _BYTES,
@@ -145,8 +147,8 @@ LANE_LOADS = {
     DType.uint16: "v128.load16x4_u{}",
     DType.int16: "v128.load16x4_s{}",
 }
-"""How four adjacent small integers are loaded into 32-bit lanes, booleans as masks; `{}` is the
-address.
+"""Text that loads four adjacent small integers into 32-bit lanes, and booleans as masks. `{}` is
+the address.
 """
 
 LANE_STORES = {
@@ -156,8 +158,8 @@ LANE_STORES = {
     DType.uint16: ("v128.store64_lane", "i16x8.narrow_i32x4_u"),
     DType.int16: ("v128.store64_lane", "i16x8.narrow_i32x4_s"),
 }
-"""How lanes become four adjacent small integers: the store, and what narrows (exact values, which
-no saturation changes); bytes are narrowed twice.
+"""The store of four adjacent small integers, and the instruction that narrows lanes to them. The
+values fit, so saturation does not change them. Bytes are narrowed twice.
 """
 
 STORES = {
@@ -173,7 +175,7 @@ STORES = {
     DType.float32: "f32.store",
     DType.float64: "f64.store",
 }
-"""How an element is stored."""
+"""The instruction that stores an element."""
 
 _CLASSES = {
     DType.float32: "f32",
@@ -183,10 +185,11 @@ _CLASSES = {
     DType.uint32: "u32",
     DType.bool: "bool",
 }
+"""The class of a scalar of each type; all other types are computed as `"i32"`."""
 
 
 def class_of(dtype: DType, lanes: int) -> str:
-    """The row of `INSTRUCTIONS` for a value."""
+    """The row of `INSTRUCTIONS` for operands of this type."""
     if lanes == 1:
         return _CLASSES.get(dtype, "i32")
     if dtype is DType.bool:
@@ -208,10 +211,10 @@ def instruction(op: str, kind: str) -> str | None:
 
 
 def conversion(source: DType, target: DType, lanes: int) -> tuple[str, ...] | None:
-    """The instructions, applied in order, that convert a number; `None` where `legalise` has to.
+    """The instructions that convert a number, in order; `None` where `legalise` must rewrite it.
 
-    Floats become integers by truncation that saturates; integers wrap. Conversion to and from bool
-    is legalised.
+    Floats become integers by truncation that saturates; integers wrap. `legalise` rewrites
+    conversions to and from bool.
     """
     if lanes > 1:
         return _vector_conversion(source, target)
@@ -226,17 +229,18 @@ _VECTOR_CONVERSIONS: dict[tuple[DType, DType], tuple[str, ...]] = {
     (DType.int32, DType.uint32): (),
     (DType.uint32, DType.int32): (),
 }
+"""The instructions that convert 32-bit lanes."""
 _NARROW_LANES = {
     DType.int8: ("i32x4.shl (i32.const 24)", "i32x4.shr_s (i32.const 24)"),
     DType.int16: ("i32x4.shl (i32.const 16)", "i32x4.shr_s (i32.const 16)"),
     DType.uint8: ("v128.and (v128.const i32x4 255 255 255 255)",),
     DType.uint16: ("v128.and (v128.const i32x4 65535 65535 65535 65535)",),
 }
-"""What wraps 32-bit lanes into the range of a small integer."""
+"""The instructions that wrap 32-bit lanes into the range of a small integer."""
 
 
 def _vector_conversion(source: DType, target: DType) -> tuple[str, ...] | None:
-    """Lanes of small integers hold them widened, as int32 does."""
+    """The conversion of lanes. Lanes of small integers hold their values as int32."""
     wide = DType.int32 if source in _NARROW_LANES else source
     if target not in _NARROW_LANES:
         return () if wide == target else _VECTOR_CONVERSIONS.get((wide, target))
@@ -247,28 +251,29 @@ def _vector_conversion(source: DType, target: DType) -> tuple[str, ...] | None:
 
 
 def _scalar_conversion(source: DType, target: DType) -> tuple[str, ...] | None:
-    have, want = value_type(source, 1), value_type(target, 1)
+    """The conversion of a scalar."""
+    from_type, to_type = value_type(source, 1), value_type(target, 1)
     sign = "s" if source.is_signed else "u"
-    if want in ("f32", "f64"):
-        if have == want:
+    if to_type in ("f32", "f64"):
+        if from_type == to_type:
             return ()
-        if have in ("f32", "f64"):
-            return ("f32.demote_f64",) if want == "f32" else ("f64.promote_f32",)
-        return (f"{want}.convert_{have}_{sign}",)
-    if have in ("f32", "f64"):
+        if from_type in ("f32", "f64"):
+            return ("f32.demote_f64",) if to_type == "f32" else ("f64.promote_f32",)
+        return (f"{to_type}.convert_{from_type}_{sign}",)
+    if from_type in ("f32", "f64"):
         if target in (DType.int32, DType.int64, DType.uint64):
-            return (f"{want}.trunc_sat_{have}_{'s' if target.is_signed else 'u'}",)
-        # Through int64, so that what does not fit wraps, as numpy's does.
-        return (f"i64.trunc_sat_{have}_s", "i32.wrap_i64", *_wrap(target))
-    if have == want:
+            return (f"{to_type}.trunc_sat_{from_type}_{'s' if target.is_signed else 'u'}",)
+        # Convert through int64, so that values out of range wrap as in numpy.
+        return (f"i64.trunc_sat_{from_type}_s", "i32.wrap_i64", *_wrap(target))
+    if from_type == to_type:
         return _wrap(target) if _narrows(source, target) else ()
-    if want == "i64":
+    if to_type == "i64":
         return (f"i64.extend_i32_{sign}",)
     return ("i32.wrap_i64", *_wrap(target))
 
 
 def _narrows(source: DType, target: DType) -> bool:
-    """True where a value of `source` may lie outside `target` and both live in an i32."""
+    """True where both types are held as an i32, and a value of `source` may not fit in `target`."""
     if source is DType.bool or target.bytes == 4:
         return False
     if source.bytes < target.bytes:
@@ -277,7 +282,7 @@ def _narrows(source: DType, target: DType) -> bool:
 
 
 def _wrap(target: DType) -> tuple[str, ...]:
-    """What brings an i32 into the range of a small integer."""
+    """The instructions that wrap an i32 into the range of a small integer."""
     match target:
         case DType.int8:
             return ("i32.extend8_s",)

@@ -1,4 +1,4 @@
-"""The target WebAssembly: kernels for the CPU."""
+"""Define the WebAssembly target, whose kernels run on the CPU."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from webmlc.target.wasm.fits_scratch import fits_scratch
 from webmlc.target.wasm.lowering import lowering
 
 LIMITS = FusionLimits(pads=True)
+"""The limits of fusion: a kernel may pad its input itself."""
 
 
 def split_for_scratch(module: Module) -> Module:
-    """Split the CPU kernels whose intermediates have no fixed size: see `fits_scratch`."""
+    """Split the CPU kernels whose intermediates have no fixed size (see `fits_scratch`)."""
     return split_kernels(module, RELAXED, fits_scratch)
 
 
@@ -45,3 +46,4 @@ WASM = Target(
     ),
     lowering=lowering,
 )
+"""The target for the CPU."""

@@ -1,60 +1,76 @@
-"""How threads share parallel loops: the functions of a module that call them.
+"""Emit the functions by which threads share parallel loops.
 
-In: nothing. Out: WAT text, and where its words lie in the control area.
+In: nothing. Out: WAT text, and the addresses of its words in the control area.
 
-Thread 0 leads: it runs the program, and where a kernel has a parallel loop it offers the
-iterations, in chunks, to whoever comes. It takes chunks from the front itself, the helpers from the
-back, so that in every kernel a thread meets much of the data it made in the one before. A helper
-that comes late, or not at all, costs nothing: the leader waits for chunks that were taken, never
-for threads. Where the operating system runs both on one core, they soon stop spinning.
+Thread 0 is the leader: it runs the program. Where a kernel has a parallel loop, it offers the
+iterations in chunks to all threads. The leader takes chunks from the front and the helpers take
+them from the back. In every kernel a thread therefore works on much of the data that it produced in
+the previous kernel. A helper that arrives late, or not at all, causes no delay: the leader waits
+for chunks that helpers took, never for helpers. Where the operating system runs both threads on one
+core, they soon stop spinning.
 
     $parallel   leader: runs all iterations of loop `$loop` of the module's table
     $help       helper: takes chunks until the run is over
     $claim      both: takes one chunk and runs it, if one is left
 
-An offer is one i64, `turn << 32 | front << 16 | left`: chunks front ... front + left - 1 are free.
-Who lowers `left` by compare-and-exchange owns a chunk; the turn tells offers apart, and what an
-offer is about stays as it is until all of its chunks are done.
+An offer is one i64, `turn << 32 | front << 16 | left`: the chunks front ... front + left - 1 are
+free. The thread that lowers `left` by compare-and-exchange owns a chunk. The turn distinguishes
+offers. The words that describe an offer do not change until all of its chunks are done.
 """
 
 from __future__ import annotations
 
 OFFER = 0
+"""The address of the current offer, an i64."""
 DONE = 64
-"""Chunks that helpers have finished."""
+"""The address of the number of chunks that helpers have finished."""
 RUNNING = 128
-"""1 while helpers are wanted: the host sets it before a run; the leader clears it at the end, the
-host where a helper failed."""
-AWAKE = 132
-"""1 where the leader may not sleep, as a page may not: the host says so before a run."""
-LOOP, EXTENT, CHUNKS = 192, 196, 200
-ARGUMENTS, ARGUMENTS_END = 320, 1024
-"""What a loop's body reads from outside: the leader writes it before it offers the loop."""
-
-_MOST_CHUNKS = 64
-"""Enough that a loop's first run is soon optimised code, and that the last chunk is little."""
-_NAP, _LONGEST_NAP = 200_000, 3_200_000
-"""Nanoseconds that a helper without chunks sleeps: it may keep the leader from its core."""
-_REST = 50_000
-"""Nanoseconds that the leader sleeps before it looks again whether helpers are done. They do not
-wake it: some systems put a woken thread on the core of the one that woke it, for the whole run.
+"""The address of a word that is 1 while helpers should take chunks. The host sets it before a run.
+The leader clears it at the end, and the host clears it where a helper failed.
 """
-_PATIENCE, _LEAST_PATIENCE, _TRUST = 1 << 18, 1 << 16, 1 << 12
-"""Turns that a thread looks out for what another does before it sleeps: some tenths of a
-millisecond. A quarter of that after each time in vain, for then the other does not run, or not
-beside this thread; `_TRUST` more after each time not. The least is as long as a usual chunk takes:
-some systems sleep for milliseconds when asked for less.
+AWAKE = 132
+"""The address of a word that is 1 where the leader may not sleep, as on a page's main thread. The
+host sets it before a run.
+"""
+LOOP, EXTENT, CHUNKS = 192, 196, 200
+"""The addresses of the offered loop's index in the table, its extent, and its chunks."""
+ARGUMENTS, ARGUMENTS_END = 320, 1024
+"""The addresses of the outer values that a loop's body reads. The leader writes them before it
+offers the loop.
+"""
+
+_MAX_CHUNKS = 64
+"""The chunks that a parallel loop is divided into, at most. With this many, engines optimise the
+loop's function during its first run, and the leader waits little for the last chunk. Chosen by
+hand.
+"""
+_MIN_NAP, _MAX_NAP = 200_000, 3_200_000
+"""The first and the longest time, in nanoseconds, that a helper without chunks sleeps: a spinning
+helper may occupy the leader's core. The time doubles with each sleep. Chosen by hand.
+"""
+_LEADER_NAP = 50_000
+"""The time, in nanoseconds, that the leader sleeps before it checks again whether helpers are done.
+Helpers do not wake it: some systems move a woken thread to the core of the thread that woke it, for
+the whole run. Chosen by hand.
+"""
+_MAX_SPINS, _MIN_SPINS, _SPINS_REGAINED = 1 << 18, 1 << 16, 1 << 12
+"""How often a thread polls for another thread's progress before it sleeps: at most, at least, and
+how much the number rises after each successful wait.
+
+The most take some tenths of a millisecond. After each wait in vain the number falls to a quarter,
+because the other thread then does not run, or shares this thread's core. The least take as long as
+a usual chunk, because some systems sleep for milliseconds when asked for less. Chosen by hand.
 """
 
 THREADS = f"""(type $loop (func (param i32) (param i32)))
 (global $tid (mut i32) (i32.const 0))
 (global $threads (mut i32) (i32.const 1))
-(global $patience (mut i32) (i32.const {_PATIENCE}))
+(global $patience (mut i32) (i32.const {_MAX_SPINS}))
 (func $trust
-  (if (i32.lt_u (global.get $patience) (i32.const {_PATIENCE})) (then
-    (global.set $patience (i32.add (global.get $patience) (i32.const {_TRUST}))))))
+  (if (i32.lt_u (global.get $patience) (i32.const {_MAX_SPINS})) (then
+    (global.set $patience (i32.add (global.get $patience) (i32.const {_SPINS_REGAINED}))))))
 (func $distrust
-  (if (i32.gt_u (global.get $patience) (i32.const {_LEAST_PATIENCE})) (then
+  (if (i32.gt_u (global.get $patience) (i32.const {_MIN_SPINS})) (then
     (global.set $patience (i32.shr_u (global.get $patience) (i32.const 2))))))
 (func $chunk (param $loop i32) (param $extent i32) (param $chunks i32) (param $i i32)
     (local $size i32) (local $more i32) (local $first i32)
@@ -86,8 +102,8 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
 (func $parallel (param $loop i32) (param $extent i32)
     (local $chunks i32) (local $own i32) (local $theirs i32) (local $done i32) (local $spins i32)
   (if (i32.le_s (local.get $extent) (i32.const 0)) (then (return)))
-  (local.set $chunks (select (local.get $extent) (i32.const {_MOST_CHUNKS})
-    (i32.lt_u (local.get $extent) (i32.const {_MOST_CHUNKS}))))
+  (local.set $chunks (select (local.get $extent) (i32.const {_MAX_CHUNKS})
+    (i32.lt_u (local.get $extent) (i32.const {_MAX_CHUNKS}))))
   (if (i32.or (i32.eq (global.get $threads) (i32.const 1))
               (i32.eq (local.get $chunks) (i32.const 1)))
     (then
@@ -123,11 +139,11 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
       (if (i32.eqz (i32.atomic.load offset={RUNNING} (i32.const 0))) (then (unreachable)))
       (if (i32.eqz (i32.load offset={AWAKE} (i32.const 0))) (then
         (drop (memory.atomic.wait32 offset={DONE}
-          (i32.const 0) (local.get $done) (i64.const {_REST})))))
+          (i32.const 0) (local.get $done) (i64.const {_LEADER_NAP})))))
       (br $wait)))))
 (func $help (local $spins i32) (local $nap i64)
   (local.set $spins (global.get $patience))
-  (local.set $nap (i64.const {_NAP}))
+  (local.set $nap (i64.const {_MIN_NAP}))
   (loop $on
     (if (i32.eqz (i32.atomic.load offset={RUNNING} (i32.const 0))) (then (return)))
     (if (call $claim)
@@ -135,13 +151,14 @@ THREADS = f"""(type $loop (func (param i32) (param i32)))
         (drop (i32.atomic.rmw.add offset={DONE} (i32.const 0) (i32.const 1)))
         (call $trust)
         (local.set $spins (global.get $patience))
-        (local.set $nap (i64.const {_NAP})))
+        (local.set $nap (i64.const {_MIN_NAP})))
       (else
         (if (i32.eqz (local.tee $spins (i32.sub (local.get $spins) (i32.const 1)))) (then
           (call $distrust)
           (drop (memory.atomic.wait32 offset={RUNNING}
             (i32.const 0) (i32.const 1) (local.get $nap)))
-          (if (i64.lt_u (local.get $nap) (i64.const {_LONGEST_NAP})) (then
+          (if (i64.lt_u (local.get $nap) (i64.const {_MAX_NAP})) (then
             (local.set $nap (i64.shl (local.get $nap) (i64.const 1)))))
           (local.set $spins (global.get $patience))))))
     (br $on)))"""
+"""The types, globals and functions that every module contains."""

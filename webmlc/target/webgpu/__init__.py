@@ -1,1 +1,1 @@
-"""WGSL: legalise a lowered kernel, then print it (`emit_shaders`)."""
+"""The WebGPU target legalises a lowered kernel and prints it as WGSL (`emit_shaders`)."""

@@ -1,13 +1,13 @@
-"""Lowered kernels -> one WGSL module.
+"""Emit one WGSL module from lowered kernels.
 
 In: lowered loop functions by name, and which of their parameters are constants. Out: the text of
-one module that naga and Tint both accept, on the default limits, and for each entry point the
-workgroups to dispatch and the symbols to pass.
+one module, which naga and Tint both accept with the default limits. For each entry point, it also
+says how many workgroups to dispatch and which symbols to pass.
 
-Binding model: group 0; binding i is the i-th parameter, `read` for constants, `read_write` for all
-else (activations live in one arena buffer, bound at different offsets); then, only where the kernel
-has symbols, a uniform buffer of them as `array<vec4<i32>, ceil(n / 4)>`, in the order of
-`Entry.symbols`.
+Binding model: all bindings are in group 0. Binding i is the i-th parameter: `read` for constants,
+`read_write` for all others, because activations share one arena buffer, bound at different offsets.
+A kernel with symbols has one more binding, a uniform buffer of them as
+`array<vec4<i32>, ceil(n / 4)>`, in the order of `Entry.symbols`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from webmlc.target.webgpu.widen_loads import widen_loads
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How to launch a kernel: the entry point's name, its grid over the symbols, and the symbols of
-    its uniform buffer.
+    """The data that launches a kernel: the name of the entry point, its grid as expressions of the
+    symbols, and the symbols of its uniform buffer.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Shaders:
-    """A WGSL module and its entry points by kernel."""
+    """A WGSL module, and its entry points by kernel."""
 
     text: str
     entries: Mapping[str, Entry]
@@ -53,10 +53,10 @@ class Shaders:
 def emit_shaders(
     kernels: Mapping[str, LoopFunction], constants: Mapping[str, frozenset[str]] | None = None
 ) -> Shaders:
-    """Print all kernels into one module; `constants` names each kernel's parameters that hold
+    """Print all kernels into one module. `constants` names the parameters of each kernel that hold
     constants.
 
-    Raises InternalError, naming the kernel, for what WGSL cannot say.
+    Raises InternalError, naming the kernel, where WGSL has no spelling for an expression.
     """
     read_only = constants or {}
     shaders = {
@@ -69,7 +69,9 @@ def emit_shaders(
     entries = {
         name: Entry(
             wgsl_name(kernels[name].name),
-            grid_of(kernels[name]).workgroups,  # of the function before its divisions became shifts
+            grid_of(
+                kernels[name]
+            ).workgroups,  # divisions are still divisions here, as hosts evaluate them
             tuple(symbol.name for symbol in kernels[name].symbols),
         )
         for name, shader in shaders.items()
@@ -78,18 +80,20 @@ def emit_shaders(
 
 
 def emit_shader(function: LoopFunction, constants: frozenset[str], number: int = 0) -> Shader:
-    """One kernel: widen, legalise, hoist, rename, print. `number` marks its buffers' names."""
+    """Widen, legalise, hoist, rename and print one kernel. `number` is part of the names of
+    its buffers.
+    """
     if reason := gpu_obstacle(function):
         raise InternalError(f"webgpu: kernel {function.name}: {reason}")
-    wide, made = widen_loads(function)
-    registers = frozenset(b.name for b in register_lanes(wide)) | made
-    views = vector_views(wide, registers)
-    hoisted = hoist_indices(legalise(wide, views), views)
-    short = shorten_names(hoisted, registers)
-    renamed = dict(zip(hoisted.allocations, short.allocations, strict=True))
+    widened, vector_registers = widen_loads(function)
+    registers = frozenset(b.name for b in register_lanes(widened)) | vector_registers
+    views = vector_views(widened, registers)
+    hoisted = hoist_indices(legalise(widened, views), views)
+    shortened = shorten_names(hoisted, registers)
+    renamed = dict(zip(hoisted.allocations, shortened.allocations, strict=True))
     short_registers = frozenset(new.name for old, new in renamed.items() if old.name in registers)
     short_views = frozenset(
         [new.name for old, new in renamed.items() if old.name in views]
         + [b.name for b in function.params if b.name in views]
     )
-    return print_shader(short, constants, short_views, short_registers, number)
+    return print_shader(shortened, constants, short_views, short_registers, number)

@@ -1,8 +1,8 @@
-"""Move the parts of index expressions that a loop does not change in front of it.
+"""Move the parts of index expressions that a loop does not change in front of the loop.
 
-In: a lowered, legalised function. Out: an equal one whose indices are sums of a `Let` made before
-the loop, the loop's own terms and a constant. Drivers of real GPUs would find this themselves;
-software adapters evaluate what is written.
+In: a lowered, legalised function. Out: an equal function, whose indices are sums of a `Let` before
+the loop, the loop's own terms, and a constant. The drivers of real GPUs would do this themselves,
+but software adapters evaluate the expressions as written.
 
     for k in range(64):                       base = m * 512
         ... A[m * 512 + k * 8 + 4]     ->     for k in range(64):
@@ -23,12 +23,14 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.scoped import Names
 
 _DIVISIONS = frozenset({"truncdiv", "truncmod", "shift_right", "bit_and"})
+"""The quotients and remainders that legalised indices contain."""
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+"""The comparisons whose operands are sums like indices."""
 
 
 def hoist_indices(function: LoopFunction, views: frozenset[str]) -> LoopFunction:
-    """Needs legalised indices. Guarantees: bases of gathers from scalar views (not in `views`) are
-    variables.
+    """Needs legalised indices. Guarantees that the base of every gather from a scalar view (a
+    buffer that is not in `views`) is a variable.
     """
     counts: dict[Expr, int] = {}
     _hoist(function, views, counts)
@@ -37,7 +39,9 @@ def hoist_indices(function: LoopFunction, views: frozenset[str]) -> LoopFunction
 
 
 def _hoist(function: LoopFunction, views: frozenset[str], counts: dict[Expr, int]) -> Stmt:
-    """One walk: the first counts what sums have in common, the second gives it lets."""
+    """Walk the function once. The first walk counts the common parts of sums, and the second
+    binds them.
+    """
     hoister = _Hoister(Names.of(function), views, counts, bool(counts))
     hoister.levels = dict.fromkeys(function.symbols, 0)
     return hoister.scope(False, lambda: hoister.statement(function.body))
@@ -45,11 +49,13 @@ def _hoist(function: LoopFunction, views: frozenset[str], counts: dict[Expr, int
 
 @dataclass(slots=True)
 class _Hoister:
-    """One walk: the scopes around the current statement, each with the lets it will open with."""
+    """One walk. It holds the scopes around the current statement, each with the lets that
+    will open it.
+    """
 
     names: Names
     views: frozenset[str]
-    counts: dict[Expr, int]  # sums without their constants, by how often they occur
+    counts: dict[Expr, int]  # how often each sum occurs, constants left out
     binds_common: bool
     levels: dict[Var, int] = field(default_factory=dict)  # the scope that each variable is bound in
     lets: list[dict[Expr, Var]] = field(default_factory=list)
@@ -57,8 +63,8 @@ class _Hoister:
     local: dict[Expr, Var] = field(default_factory=dict)  # lets of the current statement
 
     def scope(self, is_loop: bool, walk_body: Callable[[], Stmt]) -> Stmt:
-        """Open a scope (of a loop, a let or the function), walk its body, and put its lets in
-        front.
+        """Open a scope (of a loop, a let, or the function), walk its body, and put the lets of the
+        scope in front of it.
         """
         self.lets.append({})
         self.is_loop.append(is_loop)
@@ -67,6 +73,7 @@ class _Hoister:
         return _with_lets(self.lets.pop(), body)
 
     def statement(self, root: Stmt) -> Stmt:
+        """Rewrite the expressions of a statement over hoisted parts."""
         match root:
             case Seq(statements=statements):
                 return seq(*(self.statement(s) for s in statements))
@@ -94,13 +101,15 @@ class _Hoister:
         return root
 
     def around(self, make: Callable[[], Stmt]) -> Stmt:
-        """A statement with the lets that its own expressions asked for."""
-        outer, self.local = self.local, {}
-        made = make()
-        result, self.local = _with_lets(self.local, made), outer
+        """The statement that `make` returns, under the lets that its expressions created."""
+        outer_lets, self.local = self.local, {}
+        statement = make()
+        result, self.local = _with_lets(self.local, statement), outer_lets
         return result
 
     def expression(self, root: Expr) -> Expr:
+        """An expression with its indices and index comparisons hoisted."""
+
         def rule(node: Expr) -> Expr | None:
             match node:
                 case Load(buffer=buffer, indices=indices):
@@ -112,21 +121,23 @@ class _Hoister:
         return rewrite(root, rule)
 
     def index(self, index: Expr, buffer: str) -> Expr:
-        """A hoisted index. Bases into vector views are hoisted in units of vectors, and stay `4 *
-        unit`.
+        """A hoisted index. A base into a vector view is hoisted in units of vectors and keeps the
+        form `4 * unit`.
         """
         match index:
             case Ramp(base=Const()):
                 return index
-            case Ramp(base=base, stride=Const(value=1) as one, width=width) if buffer in self.views:
+            case Ramp(base=base, stride=Const(value=1) as unit_stride, width=width) if (
+                buffer in self.views
+            ):
                 unit = self.sum(_exact_quotient(base))
-                return Ramp(call("mul", unit, Const(VECTOR_LANES)), one, width)
+                return Ramp(call("mul", unit, Const(VECTOR_LANES)), unit_stride, width)
             case Ramp(base=base, stride=stride, width=width):
                 return Ramp(self.bind(self.sum(base), self.local), stride, width)
         return self.sum(index)
 
     def sum(self, index: Expr) -> Expr:
-        """Split a sum by the loops its terms change in."""
+        """Split a sum by the scopes that its terms can move to."""
         if index.lanes > 1:
             return index
         groups: dict[int, dict[Term, int]] = {}
@@ -147,19 +158,19 @@ class _Hoister:
         return call("add", self.common(result), Const(constant))
 
     def common(self, part: Expr) -> Expr:
-        """What a sum is without its constant: bound where others have it in common."""
+        """The part of a sum without its constant. It is bound where other sums share it."""
         match part:
             case Var() | Const() | Call(op="mul", args=(Var(), Const())):
                 return part
         if any(isinstance(node, Load) for node in walk(part)):
-            return part  # the scope may store to what it reads
+            return part  # the scope may store to the buffer that it reads
         if self.binds_common:
             return self.bind(part, self.lets[-1]) if part in self.counts else part
         self.counts[part] = self.counts.get(part, 0) + 1
         return part
 
     def atom(self, atom: Expr) -> Expr:
-        """A quotient or remainder over a let of what it divides."""
+        """A quotient or remainder whose dividend, without its constant, is bound by a let."""
         match atom:
             case Call(op=op, args=(Call() as a, b), dtype=dtype) if op in _DIVISIONS:
                 parts = dict(terms(a))
@@ -167,11 +178,12 @@ class _Hoister:
                 if any(isinstance(n, Load) for n in walk(a)) or len(parts) < 2:
                     return atom
                 place = max(self.place(term) for term in parts)
-                rest = self.bind(from_terms(parts), self.lets[place])
-                return Call(op, (call("add", rest, Const(constant)), b), dtype)
+                base = self.bind(from_terms(parts), self.lets[place])
+                return Call(op, (call("add", base, Const(constant)), b), dtype)
         return atom
 
     def bind(self, value: Expr, lets: dict[Expr, Var]) -> Expr:
+        """The variable of a value, bound by one of `lets`."""
         if isinstance(value, Var | Const):
             return value
         if value not in lets:
@@ -180,8 +192,8 @@ class _Hoister:
         return lets[value]
 
     def place(self, term: Term) -> int:
-        """The outermost useful scope of a term: just outside the first loop that does not change
-        it.
+        """The outermost useful scope for a term: just outside the first loop that does not
+        change the term.
         """
         innermost = len(self.lets) - 1
         level = 0
@@ -205,7 +217,7 @@ def _add(left: Expr, parts: dict[Term, int]) -> Expr:
 
 
 def _exact_quotient(base: Expr) -> Expr:
-    """A quarter of a base: `legalise` has put it in the form `unit * 4`."""
+    """A base divided by the lanes. `legalise` has given it the form `unit * 4`."""
     match base:
         case Call(op="mul", args=(unit, Const(value=value))) if value == VECTOR_LANES:
             return unit

@@ -1,14 +1,16 @@
-"""Rewrite what WGSL has no spelling for into what it has; one rule, one reason.
+"""Rewrite every expression that WGSL has no spelling for. Each rule has one reason.
 
-In: a lowered function. Out: an equal one (the interpreter runs it) of operators that
+In: a lowered function. Out: an equal function (the interpreter runs it) whose operators
 `table.OPERATORS` spells. Rules:
 
-- WGSL integer division truncates; ours rounds down. Powers of two become shifts and masks, which
-  round down; operands that cannot be negative may use the truncating forms; the rest is corrected.
-- NaN and infinity are tested on the bits: implementations may assume that floats are neither.
+- WGSL integer division truncates, and ours rounds down. Powers of two become shifts and masks,
+  which round down. Operands that cannot be negative may use the truncating forms. Other divisions
+  are corrected.
+- NaN and infinity are tested on the bits, because implementations may assume that no float is NaN
+  or infinite.
 - Booleans have no order and no arithmetic in WGSL.
-- The literal of a minimum or maximum comes second: the other operand alone may be a NaN.
-- A base of a vector access to a vector view becomes `unit * 4`, so that the unit is the index.
+- A literal operand of a minimum or maximum comes second, so only the first operand can be a NaN.
+- The base of a vector access to a vector view becomes `unit * 4`, and the unit is the index.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.scoped import map_scoped, symbol_ranges
 
 _INFINITY_BITS = 0x7F800000
+"""The bits of float32's infinity."""
 
 
 def legalise(function: LoopFunction, views: frozenset[str]) -> LoopFunction:
-    """Needs the lowered form; guarantees operators of the table and quotable bases into the buffers
-    of `views`.
+    """Needs the lowered form. Guarantees operators of the table, and bases of the form `unit * 4`
+    into the buffers of `views`.
     """
 
     def rule(root: Expr, ranges: Ranges) -> Expr:
@@ -41,7 +44,7 @@ def legalise(function: LoopFunction, views: frozenset[str]) -> LoopFunction:
 
 
 def _store_as_load(stmt: Stmt, views: frozenset[str]) -> Stmt | None:
-    """Show a store's base to the expression rules as that of a load, which knows its buffer."""
+    """Wrap a store's index in a load, so that the expression rules see the buffer it belongs to."""
     match stmt:
         case Store(buffer=buffer, indices=(Ramp() as index,)) if buffer.name in views:
             return replace(stmt, indices=(Load(buffer, (index,)),))
@@ -49,14 +52,16 @@ def _store_as_load(stmt: Stmt, views: frozenset[str]) -> Stmt | None:
 
 
 def _unwrap_store(stmt: Stmt, views: frozenset[str]) -> Stmt | None:
+    """Undo `_store_as_load`."""
     match stmt:
-        case Store(buffer=buffer, indices=(Load(buffer=same, indices=indices),)):
-            if same == buffer and buffer.name in views:
+        case Store(buffer=buffer, indices=(Load(buffer=loaded, indices=indices),)):
+            if loaded == buffer and buffer.name in views:
                 return replace(stmt, indices=indices)
     return None
 
 
 def _view(node: Expr, views: frozenset[str], ranges: Ranges) -> Expr | None:
+    """The load of a vector view with a base of the form `unit * 4`."""
     match node:
         case Load(buffer=buffer, indices=(Ramp(base=base, stride=Const(value=1), width=width),)):
             if buffer.name in views:
@@ -67,6 +72,7 @@ def _view(node: Expr, views: frozenset[str], ranges: Ranges) -> Expr | None:
 
 
 def _node(node: Expr, ranges: Ranges) -> Expr | None:
+    """The legal form of a node, or None where it is legal."""
     match node:
         case Call(op="floordiv", args=(a, b)) if a.dtype.is_float:
             return call("floor", call("div", a, b))
@@ -92,17 +98,19 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
 
 
 def _magnitude_bits(value: Expr) -> Expr:
+    """The bits of a float without its sign."""
     bits = Bitcast(value.astype(DType.float32), DType.uint32)
     return call("bit_and", bits, _like(value, 0x7FFFFFFF, DType.uint32))
 
 
 def _like(value: Expr, number: int, dtype: DType) -> Expr:
-    """A literal as wide as `value`."""
+    """A literal with as many lanes as `value`."""
     constant = Const(number, dtype)
     return constant if value.lanes == 1 else Broadcast(constant, value.lanes)
 
 
 def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
+    """The rounded-down quotient or remainder, by operators that truncate."""
     divisor = _literal(b)
     if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
         if op == "floormod":
@@ -111,7 +119,7 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
     truncated = "truncdiv" if op == "floordiv" else "truncmod"
     if not a.dtype.is_signed or (bounds(a, ranges).low >= 0 and bounds(b, ranges).low >= 0):
         return Call(truncated, (a, b), a.dtype)
-    # ((a % b) + b) % b has the sign of b, and a minus it is a multiple of b.
+    # ((a % b) + b) % b has the sign of b, and subtracting it from a leaves a multiple of b.
     remainder = Call("truncmod", (a, b), a.dtype)
     remainder = Call("truncmod", (Call("add", (remainder, b), a.dtype), b), a.dtype)
     if op == "floormod":
@@ -120,7 +128,7 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
 
 
 def is_literal(value: Expr) -> bool:
-    """True of a constant, in one lane or several."""
+    """True for a constant of any number of lanes."""
     return isinstance(value.value if isinstance(value, Broadcast) else value, Const)
 
 

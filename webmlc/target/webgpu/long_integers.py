@@ -1,8 +1,8 @@
-"""64-bit integers in WGSL, which has none: a `vec2u` of the low and the high word.
+"""Define 64-bit integers in WGSL, which has none, as a `vec2u` of the low and the high word.
 
-Only tables: `OPERATORS` (how each scalar operator is spelled on `long` and `ulong` operands) and
-`HELPERS` (the functions that those spellings call, each with the functions that it needs itself).
-Everything wraps modulo 2^64, as numpy does.
+The module holds only tables. `OPERATORS` spells each scalar operator on `long` and `ulong`
+operands. `HELPERS` holds the functions that these spellings call, each with the functions that it
+calls itself. All arithmetic wraps modulo 2^64, as in numpy.
 
     a + b   ->   add_long(a, b)        a & b   ->   a & b
 """
@@ -15,19 +15,22 @@ _LONGS: tuple[Kind, ...] = ("long", "ulong")
 
 
 def _both(name: str, arity: int = 2) -> dict[Kind, Spelling]:
+    """A call of the same function for signed and for unsigned operands."""
     return dict.fromkeys(_LONGS, function(name, arity))
 
 
 def _each(name: str, arity: int = 2) -> dict[Kind, Spelling]:
-    """A function of its own for signed operands and for unsigned ones."""
+    """A call of one function for signed operands and of another for unsigned operands."""
     return {kind: function(name.format(kind=kind), arity) for kind in _LONGS}
 
 
 def _plain(text: str) -> dict[Kind, Spelling]:
+    """An infix operator of WGSL, for both kinds of operands."""
     return dict.fromkeys(_LONGS, Spelling(text, LOOSE))
 
 
 def _compare(swapped: bool, negated: bool) -> dict[Kind, Spelling]:
+    """A comparison by the function that tells whether one number is less than another."""
     operands = "({1}, {0})" if swapped else "({0}, {1})"
     return {
         kind: Spelling(f"{'!' if negated else ''}less_{kind}{operands}", helper=f"less_{kind}")
@@ -62,6 +65,7 @@ OPERATORS: dict[str, dict[Kind, Spelling]] = {
     "ge": _compare(swapped=False, negated=True),
     "select": dict.fromkeys(_LONGS, Spelling("select({2}, {1}, {0})")),
 }
+"""The spelling of each operator, by the kind of its operands."""
 
 HELPERS: dict[str, Helper] = {
     "add_long": Helper("""\
@@ -75,7 +79,7 @@ fn subtract_long(a: vec2u, b: vec2u) -> vec2u {
     return vec2u(a.x - b.x, a.y - b.y - u32(a.x < b.x));
 }
 """),
-    # The low words' product from halves of 16 bits: a product of words keeps only its low word.
+    # The product of the low words is computed from 16-bit halves: WGSL keeps only its low word.
     "multiply_long": Helper("""\
 fn multiply_long(a: vec2u, b: vec2u) -> vec2u {
     let low = (a.x & 65535u) * (b.x & 65535u);
@@ -95,7 +99,7 @@ fn multiply_add_long(a: vec2u, b: vec2u, c: vec2u) -> vec2u {
 """,
         ("add_long", "multiply_long"),
     ),
-    # Squares for the bits of the exponent, which is not negative.
+    # Repeated squaring over the bits of the exponent, which is not negative.
     "power_long": Helper(
         """\
 fn power_long(x: vec2u, y: vec2u) -> vec2u {
@@ -179,7 +183,7 @@ fn shift_right_long(a: vec2u, b: vec2u) -> vec2u {
     return vec2u(bitcast<u32>(high >> (s - 32u)), bitcast<u32>(high >> 31u));
 }
 """),
-    # Long division, one bit of the quotient a step; both in one word is the common case.
+    # Long division, one bit of the quotient per step. Usually both operands fit in one word.
     "divide_ulong": Helper(
         """\
 fn divide_ulong(a: vec2u, b: vec2u) -> vec4u {
@@ -239,7 +243,7 @@ fn long_from_int(a: i32) -> vec2u {
     return vec2u(bitcast<u32>(a), bitcast<u32>(a >> 31u));
 }
 """),
-    # Bits below the 26 leading ones only say whether the rest is exactly one half: one sticky bit.
+    # The bits below the 32 leading bits only decide ties, so one sticky bit stands for all of them.
     "float_from_ulong": Helper(
         """\
 fn float_from_ulong(a: vec2u) -> f32 {
@@ -278,6 +282,7 @@ fn long_from_float(a: f32) -> vec2u {
         ("negate_long", "ulong_from_float"),
     ),
 }
+"""The functions that the spellings call, by name."""
 
 CASTS: dict[tuple[Kind, Kind], Spelling] = {
     ("long", "ulong"): Spelling("({0})"),
@@ -291,4 +296,4 @@ CASTS: dict[tuple[Kind, Kind], Spelling] = {
     **{("bool", kind): Spelling("vec2u(u32({0}), 0u)") for kind in _LONGS},
     **{("float", kind): function(f"{kind}_from_float", 1) for kind in _LONGS},
 }
-"""Conversions from one kind to another."""
+"""The conversions from one kind to another."""

@@ -1,4 +1,4 @@
-"""The lowering passes of WebGPU kernels."""
+"""List the passes that lower WebGPU kernels."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from webmlc.target.scalar_replacement import scalar_replacement
 from webmlc.target.unroll_loops import unroll_loops
 
 SMALL_TYPES = frozenset({DType.float16, DType.bfloat16})
-"""Small types that the printer widens and stores itself: by one call each."""
+"""The small types that the printer widens and stores itself, by one call each."""
 
 
 def lowering(machine: Machine) -> tuple[Pass, ...]:
-    """The passes, in order."""
+    """The passes for `machine`, in order."""
     return _passes(machine.vector_registers)
 
 

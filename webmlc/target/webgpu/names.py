@@ -1,4 +1,5 @@
-"""Names that WGSL accepts: keywords, reserved words and built-ins get an underscore behind them.
+"""Turn names into WGSL identifiers: keywords, reserved words and built-ins get a trailing
+underscore.
 
 >>> wgsl_name("k"), wgsl_name("target")
 ('k', 'target_')
@@ -35,8 +36,8 @@ _RESERVED = frozenset(_WORDS.split())
 
 
 def wgsl_name(name: str) -> str:
-    """`name` as a WGSL identifier; equal names stay equal, different ones different."""
-    clean = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    if not clean[0].isalpha():
-        clean = f"x{clean}"
-    return f"{clean}_" if clean in _RESERVED else clean
+    """`name` as a WGSL identifier. Equal names stay equal, and different names stay different."""
+    identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    if not identifier[0].isalpha():
+        identifier = f"x{identifier}"
+    return f"{identifier}_" if identifier in _RESERVED else identifier

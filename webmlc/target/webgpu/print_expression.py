@@ -1,10 +1,10 @@
-"""WGSL text of expressions.
+"""Print expressions as WGSL.
 
-In: a legalised expression. Out: its text, and the helper functions and literals that the shader has
-to declare for it.
+In: a legalised expression. Out: its text, and the helper functions and literals that the shader
+must declare for it.
 
-    C_0[T.ramp(0, 1, 4)] + T.broadcast(A[base + k], 4) * b0[T.ramp(0, 1, 4)]  ->  C_0 +
-    vec4<f32>(A[base + k]) * b0
+    C_0[T.ramp(0, 1, 4)] + T.broadcast(A[base + k], 4) * b0[T.ramp(0, 1, 4)]
+        ->   C_0 + vec4f(A[base + k]) * b0
 """
 
 from __future__ import annotations
@@ -44,25 +44,28 @@ from webmlc.target.webgpu.table import (
     uses_infinity,
 )
 
-Printed = tuple[str, int]  # text and precedence
+Printed = tuple[str, int]
+"""The text of an expression, and its precedence."""
 
 _MIXED = frozenset({"add", "sub", "mul", "div", "fma"})
-"""Operators that take a scalar beside a vector."""
+"""The operators that accept a scalar operand together with a vector."""
 
 _EXACT = frozenset(
     {"min", "max", "select", "sign", "neg", "abs", "floor", "ceil", "trunc", "round"}
 )
-"""Operators whose result needs no rounding to a 16-bit float."""
+"""The operators whose result needs no rounding to a 16-bit float."""
 
 _COMPONENTS = "xyzw"
+"""The names of a vector's components, by lane."""
 _COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+"""The spellings of the comparisons."""
 
 
 @dataclass(slots=True)
 class ExpressionPrinter:
-    """Prints the expressions of one kernel; `globals` names its memory buffers, `views` those that
-    are vectors, `words` those whose elements are parts of words, `atomics` the ones among these
-    that the kernel writes.
+    """Prints the expressions of one kernel. `globals` names its memory buffers, and `views` lists
+    those whose elements are vectors. `words` lists the buffers whose elements are parts of words,
+    and `atomics` those of them that the kernel writes.
     """
 
     kernel: str
@@ -79,12 +82,12 @@ class ExpressionPrinter:
         return self.printed(root)[0]
 
     def operand(self, root: Expr) -> str:
-        """The text inside another expression (where `a < b >> c` would look like a template)."""
+        """The text as an operand, where `a < b >> c` would look like a template."""
         text, level = self.printed(root)
         return text if level == ATOM else f"({text})"
 
     def printed(self, root: Expr) -> Printed:
-        """Text and precedence; an explicit stack, so depth does not matter."""
+        """The text and the precedence of an expression. An explicit stack allows any depth."""
         done: dict[int, Printed] = {}
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
@@ -100,6 +103,7 @@ class ExpressionPrinter:
         return done[id(root)]
 
     def node(self, node: Expr, parts: list[Printed]) -> Printed:
+        """The text and the precedence of a node, given those of its children."""
         match node:
             case Const(value=value, dtype=dtype):
                 text = literal(value, dtype)
@@ -131,26 +135,29 @@ class ExpressionPrinter:
         raise self.unsayable(f"{type_name(node.dtype)} expression {type(node).__name__}")
 
     def spelled(self, spelling: Spelling, *parts: Printed, lanes: int = 1) -> Printed:
-        """A spelling that is not of an operator (a conversion), over its operands."""
+        """A spelling that belongs to no operator (a conversion), applied to its operands."""
         if spelling.helper is not None:
             self.declare(spelling.helper, DType.uint32, lanes)
         operands = parts
         if spelling.level == LOOSE:
-            operands = tuple((t if own == ATOM else f"({t})", ATOM) for t, own in parts)
+            operands = tuple(
+                (t if precedence == ATOM else f"({t})", ATOM) for t, precedence in parts
+            )
         fields = type_fields(lanes)
         return spelling.text.format(*(text for text, _ in operands), **fields), spelling.level
 
     def declare(self, helper: str, dtype: DType, lanes: int) -> None:
-        """Note that the shader calls a helper."""
+        """Record that the shader calls a helper."""
         for definition in definitions(helper, dtype, lanes):
             self.helpers.setdefault(definition)
         self.needs_infinity |= uses_infinity(helper)
 
     def rounded(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
-        """Values of 32 bits as ones of the small type that they stand for."""
+        """32-bit values, rounded to the small type that they stand for."""
         return self.spelled(PARTS[dtype].rounded, printed, lanes=lanes)
 
     def cast(self, source: DType, dtype: DType, lanes: int, value: Printed) -> Printed:
+        """The conversion of a value."""
         if kind_of(source) == kind_of(dtype) and dtype not in PARTS:
             return value
         converted = self.spelled(cast_spelling(source, dtype, lanes), value, lanes=lanes)
@@ -159,6 +166,7 @@ class ExpressionPrinter:
         return self.rounded(converted, dtype, lanes)
 
     def bitcast(self, source: DType, dtype: DType, lanes: int, value: Printed) -> Printed:
+        """The value of another type with the same bits."""
         if dtype.bytes == 8:
             return value
         if source is DType.bool:
@@ -170,10 +178,11 @@ class ExpressionPrinter:
             if source not in FROM_BITS:
                 unsigned = self.spelled(PARTS[source].bits, value, lanes=lanes)
             return self.spelled(FROM_BITS[dtype], unsigned, lanes=lanes)
-        same = f"bitcast<{type_name(dtype, lanes)}>({value[0]})", ATOM
-        return self.rounded(same, dtype, lanes) if dtype in PARTS else same
+        reinterpreted = f"bitcast<{type_name(dtype, lanes)}>({value[0]})", ATOM
+        return self.rounded(reinterpreted, dtype, lanes) if dtype in PARTS else reinterpreted
 
     def operation(self, node: Call, parts: list[Printed]) -> Printed:
+        """The text and the precedence of an operator applied to its operands."""
         row = OPERATORS.get(node.op, {}).get(kind_of(node.args[-1].dtype))
         if row is None:
             raise self.unsayable(f"{node.op} of {node.args[-1].dtype}")
@@ -243,23 +252,24 @@ class ExpressionPrinter:
         return f"{name}[{inner} >> 2u][{inner} & 3]"
 
     def part(self, buffer: Buffer, index: Expr) -> str:
-        """The value of an element that is a part of a word."""
-        at = self.operand(index)
+        """The value of an element that is part of a word."""
+        position = self.operand(index)
         is_vector = buffer.name in self.views
-        word = f"{self.globals[buffer.name]}[{word_of(buffer.dtype, at, is_vector)}]"
+        word = f"{self.globals[buffer.name]}[{word_of(buffer.dtype, position, is_vector)}]"
         if is_vector and buffer.dtype.bytes == 2:
-            word = f"{word}[({at} >> 1u) & 1]"
+            word = f"{word}[({position} >> 1u) & 1]"
         if buffer.name in self.atomics:
             word = f"atomicLoad(&{word})"
-        text, level = self.spelled(PARTS[buffer.dtype].value, (word, ATOM), (at, ATOM))
+        text, level = self.spelled(PARTS[buffer.dtype].value, (word, ATOM), (position, ATOM))
         return text if level == ATOM else f"({text})"
 
-    def unsayable(self, what: str) -> InternalError:
-        return InternalError(f"webgpu: kernel {self.kernel}: WGSL has no {what}")
+    def unsayable(self, construct: str) -> InternalError:
+        """The error for a construct that WGSL does not have."""
+        return InternalError(f"webgpu: kernel {self.kernel}: WGSL has no {construct}")
 
 
 def vector_index(base: Expr) -> Expr:
-    """The index into a vector view of elements that start at `base`."""
+    """The index into a vector view for elements that start at `base`."""
     match base:
         case Call(op="mul", args=(unit, Const(value=value))) if value == VECTOR_LANES:
             return unit
@@ -269,20 +279,25 @@ def vector_index(base: Expr) -> Expr:
 
 
 def _operands(template: str, level: int, parts: list[Printed]) -> list[str]:
-    """Operands with the parentheses they need inside an operator of this precedence."""
+    """The operands, in the parentheses that they need inside an operator of this precedence."""
     if level == ATOM:
-        prefix = template[0] in "-~!"
-        minus = template[0] == "-"  # `--` is no WGSL
+        is_prefix = template[0] in "-~!"
+        is_minus = template[0] == "-"  # WGSL has no `--`
         return [
-            f"({text})" if prefix and (own < ATOM or (minus and text[0] == "-")) else text
-            for text, own in parts
+            f"({text})"
+            if is_prefix and (precedence < ATOM or (is_minus and text[0] == "-"))
+            else text
+            for text, precedence in parts
         ]
-    if level == LOOSE:  # comparisons take sums; the others only what needs no precedence
-        need = SUM if template[4:6].strip() in _COMPARISONS else ATOM
-        return [text if own >= need else f"({text})" for text, own in parts]
+    if level == LOOSE:  # comparisons accept sums, other operators only atoms
+        required = SUM if template[4:6].strip() in _COMPARISONS else ATOM
+        return [text if precedence >= required else f"({text})" for text, precedence in parts]
     is_fma = template == OPERATORS["fma"]["float"].text
-    needs = (PRODUCT, ATOM, PRODUCT) if is_fma else (level, level + 1, ATOM)
-    return [text if own >= n else f"({text})" for (text, own), n in zip(parts, needs, strict=False)]
+    minimums = (PRODUCT, ATOM, PRODUCT) if is_fma else (level, level + 1, ATOM)
+    return [
+        text if precedence >= minimum else f"({text})"
+        for (text, precedence), minimum in zip(parts, minimums, strict=False)
+    ]
 
 
 assert LOOSE < SUM < PRODUCT < ATOM

@@ -1,7 +1,7 @@
-"""WGSL text of one kernel.
+"""Print one kernel as WGSL.
 
 In: a legalised, hoisted function, and which of its buffers are constants. Out: its declarations and
-entry point, its grid, and the helper functions it calls.
+entry point, its grid, and the helper functions that it calls.
 
     @group(0) @binding(0) var<storage, read_write> relu_in0: array<vec4<f32>>;
     @compute @workgroup_size(64)
@@ -43,14 +43,16 @@ _BUILTINS = (
     ("local_invocation_id", "thread"),
     ("num_workgroups", "workgroups"),
 )
+"""The built-in values that an entry point may take, and the names of its parameters."""
 _AXES = "xyz"
+"""The axes of a grid, in the order of its dimensions."""
 INDENT = " "
-"""Shaders are downloaded: one space a level."""
+"""The indentation per level: one space, because shaders are downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shader:
-    """The text of one kernel, its grid, and what it needs from the module it is put into."""
+    """The text of one kernel, its grid, and what it needs from the module that contains it."""
 
     text: str
     grid: Grid
@@ -65,7 +67,7 @@ def print_shader(
     registers: frozenset[str],
     number: int,
 ) -> Shader:
-    """Print a kernel. Raises InternalError, with the kernel's name, for what WGSL cannot say."""
+    """Print a kernel. Raises InternalError, with the kernel's name, where WGSL has no spelling."""
     grid = grid_of(function)
     names = _global_names(function, registers, number)
     words = frozenset(b.name for b in function.params if b.dtype in PARTS)
@@ -79,12 +81,13 @@ def print_shader(
 
 
 def _comment(function: LoopFunction) -> list[str]:
+    """The comment above a kernel: its name and its origin."""
     origin = ", ".join(function.origin)
     return [f"// {function.name}{': ' if origin else ''}{origin}".replace("\n", " ")]
 
 
 def _global_names(function: LoopFunction, registers: frozenset[str], number: int) -> dict[str, str]:
-    """Memory buffers by their WGSL names: those of the module carry the kernel's number."""
+    """The WGSL names of memory buffers. Names at module scope contain the kernel's number."""
     names = {b.name: wgsl_name(f"{b.name}_{number}") for b in function.params}
     for buffer in function.allocations:
         if buffer.scope == "shared":
@@ -95,7 +98,7 @@ def _global_names(function: LoopFunction, registers: frozenset[str], number: int
 
 
 def _array(buffer: Buffer, views: frozenset[str], function: LoopFunction) -> str:
-    """The WGSL type of an array of known size."""
+    """The WGSL type of an array of constant size."""
     size = as_int(buffer.shape[0]) if buffer.shape else 1
     if size is None:
         raise InternalError(
@@ -108,7 +111,7 @@ def _array(buffer: Buffer, views: frozenset[str], function: LoopFunction) -> str
 
 
 def _element(buffer: Buffer, expressions: ExpressionPrinter) -> str:
-    """The element type of a parameter, as the shader addresses it."""
+    """The element type of a parameter, in the form in which the shader addresses it."""
     if buffer.name in expressions.atomics:
         return "atomic<u32>"
     if buffer.name in expressions.words:
@@ -120,6 +123,7 @@ def _element(buffer: Buffer, expressions: ExpressionPrinter) -> str:
 def _declarations(
     function: LoopFunction, constants: frozenset[str], expressions: ExpressionPrinter, number: int
 ) -> list[str]:
+    """The declarations of the bindings and of workgroup memory."""
     lines: list[str] = []
     names, views = expressions.globals, expressions.views
     for position, buffer in enumerate(function.params):
@@ -150,40 +154,45 @@ def _declarations(
 
 
 def _declared_in_place(function: LoopFunction, registers: frozenset[str]) -> dict[int, str]:
-    """Registers whose first store stands in a sequence that holds all their uses, after it.
+    """The registers that their first store can declare: it stands in a sequence that holds all
+    their uses, after it.
 
-    By the identity of that store: `let` where it is the only store, else `var`.
+    Maps the identity of that store to `let` where it is the only store, else to `var`.
     """
-    total: dict[str, int] = {}
-    writes: dict[str, int] = {}
+    access_counts: dict[str, int] = {}
+    store_counts: dict[str, int] = {}
     for load in loads(function.body):
-        total[load.buffer.name] = total.get(load.buffer.name, 0) + 1
+        access_counts[load.buffer.name] = access_counts.get(load.buffer.name, 0) + 1
     for store in stores(function.body):
         name = store.buffer.name
-        total[name] = total.get(name, 0) + 1
-        writes[name] = writes.get(name, 0) + 1
-    found: dict[int, str] = {}
+        access_counts[name] = access_counts.get(name, 0) + 1
+        store_counts[name] = store_counts.get(name, 0) + 1
+    declarations: dict[int, str] = {}
     for stmt in walk_statements(function.body):
         if isinstance(stmt, Seq):
-            found |= _declared_in(stmt, registers, total, writes)
-    return found
+            declarations |= _declared_in(stmt, registers, access_counts, store_counts)
+    return declarations
 
 
 def _declared_in(
-    sequence: Seq, registers: frozenset[str], total: dict[str, int], writes: dict[str, int]
+    sequence: Seq,
+    registers: frozenset[str],
+    access_counts: dict[str, int],
+    store_counts: dict[str, int],
 ) -> dict[int, str]:
-    first: dict[str, Store] = {}
-    seen: dict[str, int] = {}
+    """The declaring stores that stand directly in `sequence`."""
+    first_stores: dict[str, Store] = {}
+    counts_here: dict[str, int] = {}
     for stmt in sequence.statements:
         if isinstance(stmt, Store) and stmt.buffer.name in registers:
-            first.setdefault(stmt.buffer.name, stmt)
-        used = [load.buffer.name for load in loads(stmt)] + [s.buffer.name for s in stores(stmt)]
-        for name in used:
-            seen[name] = seen.get(name, 0) + (name in first)
+            first_stores.setdefault(stmt.buffer.name, stmt)
+        names = [load.buffer.name for load in loads(stmt)] + [s.buffer.name for s in stores(stmt)]
+        for name in names:
+            counts_here[name] = counts_here.get(name, 0) + (name in first_stores)
     return {
-        id(store): "let" if writes[name] == 1 else "var"
-        for name, store in first.items()
-        if seen[name] == total[name]
+        id(store): "let" if store_counts[name] == 1 else "var"
+        for name, store in first_stores.items()
+        if counts_here[name] == access_counts[name]
     }
 
 
@@ -194,22 +203,23 @@ class _Printer:
     function: LoopFunction
     grid: Grid
     expressions: ExpressionPrinter
-    declared: dict[int, str]  # the stores that declare their register, by identity
+    declared: dict[int, str]  # `let` or `var`, by the identity of the declaring store
     number: int
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     block: str = ""  # the workgroup's number within the section, where the grid is linear
     section: Section | None = None
-    guards: int = 0  # conditionals around the current statement that may differ between threads
+    guards: int = 0  # conditions around the current statement that may differ between threads
 
     def write(self, line: str) -> None:
+        """Append a line at the current depth."""
         self.lines.append(f"{INDENT * self.depth}{line}")
 
     def text(self, expr: Expr) -> str:
         return self.expressions.text(expr)
 
     def entry(self) -> list[str]:
-        """The entry point: attributes, symbols, registers, then the sections."""
+        """Print the entry point: attributes, symbols, registers, then the sections."""
         function, grid = self.function, self.grid
         sizes = list(grid.workgroup_size)
         while len(sizes) > 1 and sizes[-1] == 1:
@@ -218,21 +228,20 @@ class _Printer:
             vector, component = divmod(position, VECTOR_LANES)
             value = f"symbols_{self.number}[{vector}].{'xyzw'[component]}"
             self.write(f"let {wgsl_name(symbol.name)} = {value};")
-        here = {s.buffer.name for s in stores(function.body) if id(s) in self.declared}
+        declared_in_place = {s.buffer.name for s in stores(function.body) if id(s) in self.declared}
         for buffer in function.allocations:
-            if buffer.scope == "local" and buffer.name not in here:
+            if buffer.scope == "local" and buffer.name not in declared_in_place:
                 self.declare(buffer)
         if grid.is_linear:
             rows = "" if grid.workgroups[1] == Const(1) else " + workgroup.y * workgroups.x"
             self.write(f"let group = i32(workgroup.x{rows});")
-        several = len(grid.sections) > 1
         for section in grid.sections:
-            self.print_section(section, several)
-        used = "\n".join(self.lines)
+            self.print_section(section)
+        text = "\n".join(self.lines)
         builtins = ", ".join(
             f"@builtin({builtin}) {name}: vec3u"
             for builtin, name in _BUILTINS
-            if f"{name}." in used
+            if f"{name}." in text
         )
         return [
             f"@compute @workgroup_size({', '.join(map(str, sizes))})",
@@ -242,6 +251,7 @@ class _Printer:
         ]
 
     def declare(self, buffer: Buffer) -> None:
+        """Print the declaration of a register or a local array."""
         name = wgsl_name(buffer.name)
         if buffer.name in self.expressions.registers:
             lanes = as_int(buffer.shape[0]) if buffer.shape else 1
@@ -249,9 +259,9 @@ class _Printer:
         else:
             self.write(f"var {name}: {_array(buffer, self.expressions.views, self.function)};")
 
-    def print_section(self, section: Section, several: bool) -> None:
-        """One section; the condition is on the workgroup alone, so control flow stays uniform
-        inside.
+    def print_section(self, section: Section) -> None:
+        """Print one section. Its condition depends only on the workgroup, so control flow
+        inside stays uniform.
         """
         self.section = section
         if not self.grid.is_linear:
@@ -268,7 +278,8 @@ class _Printer:
         self.write("}")
 
     def statement(self, root: Stmt) -> None:
-        while isinstance(root, Let):  # a chain of lets may be longer than Python's recursion allows
+        """Print a statement."""
+        while isinstance(root, Let):  # a loop: Python's recursion is too shallow for long chains
             self.write(f"let {wgsl_name(root.var.name)} = {self.text(root.value)};")
             root = root.body
         match root:
@@ -302,6 +313,7 @@ class _Printer:
                 raise self.expressions.unsayable(type(root).__name__)
 
     def braced(self, head: str, body: Stmt) -> None:
+        """Print a body in braces after `head`."""
         self.write(f"{head} {{")
         self.depth += 1
         self.statement(body)
@@ -309,8 +321,8 @@ class _Printer:
         self.write("}")
 
     def thread_loop(self, loop: For) -> None:
-        """Bind the loop's variable to a workgroup's or a thread's number; guard where not all
-        threads have one.
+        """Bind the loop's variable to the number of a workgroup or a thread. A condition guards the
+        body where there are more threads than iterations.
         """
         assert loop.thread is not None and self.section is not None
         name = wgsl_name(loop.var.name)
@@ -329,7 +341,7 @@ class _Printer:
         self.guards -= 1
 
     def block_index(self, position: int) -> str:
-        """The value of blockIdx.x, y or z."""
+        """The value of blockIdx.x, blockIdx.y or blockIdx.z."""
         assert self.section is not None
         if not self.grid.is_linear:
             return f"i32(workgroup.{_AXES[position]})"
@@ -341,17 +353,18 @@ class _Printer:
         return text
 
     def is_register(self, buffer: Buffer) -> bool:
+        """True for a buffer that is a WGSL variable."""
         return buffer.name in self.expressions.registers
 
     def store(self, stmt: Store) -> None:
-        """An assignment; a vector goes to a scalar view element by element."""
+        """Print an assignment. A vector goes to a scalar view element by element."""
         buffer = stmt.buffer
         match stmt.value:
-            case Call(op="add", args=(Load(buffer=same, indices=indices), added)):
-                is_word = buffer.dtype.bytes == 4
-                same_place = (same, indices) == (buffer, stmt.indices)
-                if is_word and same_place and self.is_register(buffer):
-                    self.write(f"{wgsl_name(buffer.name)} += {self.text(added)};")
+            case Call(op="add", args=(Load(buffer=loaded, indices=indices), addend)):
+                is_32_bit = buffer.dtype.bytes == 4
+                is_in_place = (loaded, indices) == (buffer, stmt.indices)
+                if is_32_bit and is_in_place and self.is_register(buffer):
+                    self.write(f"{wgsl_name(buffer.name)} += {self.text(addend)};")
                     return
         value = self.text(stmt.value)
         if id(stmt) in self.declared:
@@ -384,7 +397,7 @@ class _Printer:
         self.write("}")
 
     def store_part(self, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> None:
-        """An assignment to parts of words."""
+        """Print an assignment to parts of words."""
         expressions = self.expressions
         part, name = PARTS[buffer.dtype], expressions.globals[buffer.name]
         bits = expressions.spelled(part.bits, expressions.printed(value), lanes=value.lanes)
@@ -400,14 +413,16 @@ class _Printer:
                 self.depth += 1
                 self.write(f"let vector = {bits[0]};")
                 for place, element in zip(places, values, strict=True):
-                    self.store_among_others(buffer, place, element)
+                    self.store_in_word(buffer, place, element)
                 self.depth -= 1
                 self.write("}")
             case (index,):
-                self.store_among_others(buffer, index, bits[0])
+                self.store_in_word(buffer, index, bits[0])
 
-    def store_among_others(self, buffer: Buffer, index: Expr, bits: str) -> None:
-        """One element into its word, whose others other threads may write."""
+    def store_in_word(self, buffer: Buffer, index: Expr, bits: str) -> None:
+        """Print the store of one element into its word. Other threads may write the word's
+        other elements.
+        """
         name = self.expressions.globals[buffer.name]
         self.write("{")
         for line in store_lines(name, buffer.dtype, self.text(index), bits):

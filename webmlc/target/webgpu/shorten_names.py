@@ -1,13 +1,13 @@
-"""Give what is local to a kernel short names: shaders are downloaded, and a tile has a hundred
+"""Give the variables of a kernel short names: shaders are downloaded, and a tile has a hundred
 variables.
 
-In: a function ready to print. Out: an equal one. Loops over workgroups and threads are `bx`, `tx`,
-...; serial loops `k`; index lets `p`; other lets `v`; registers `r`; local arrays `a`; each
-followed by a number where there are several. Parameters, symbols and shared buffers keep their
+In: a function ready to print. Out: an equal function. Loops over workgroups and threads are named
+`bx`, `tx`, ...; serial loops `k`; lets of indices `p`; other lets `v`; registers `r`; local arrays
+`a`. A number follows where there are several. Parameters, symbols and shared buffers keep their
 names.
 
-    for conv_0_conv_1_0 in T.thread_binding(13, "blockIdx.x"): ...   ->   for bx in
-    T.thread_binding(13, "blockIdx.x"): ...
+    for conv_0_conv_1_0 in T.thread_binding(13, "blockIdx.x"): ...
+        ->   for bx in T.thread_binding(13, "blockIdx.x"): ...
 """
 
 from __future__ import annotations
@@ -31,37 +31,39 @@ from webmlc.loops.ir import (
 )
 from webmlc.target.scoped import Names
 
-TAKEN = ("group", "thread", "vector", "workgroup", "workgroups", "infinity_bits")
-"""Names that the printer itself uses."""
+RESERVED_NAMES = ("group", "thread", "vector", "workgroup", "workgroups", "infinity_bits")
+"""The names that the printer itself uses."""
 
 
-def _short(names: Names, wish: str) -> str:
-    """`r`, `r1`, `r2`, ...: the first that is free."""
-    count = names.counts.get(wish, 0)
-    names.counts[wish] = count + 1
-    name = f"{wish}{count}" if count else wish
-    return _short(names, wish) if name in names.taken else name
+def _short(names: Names, preferred: str) -> str:
+    """The first unused name among `r`, `r1`, `r2`, ..."""
+    count = names.counts.get(preferred, 0)
+    names.counts[preferred] = count + 1
+    name = f"{preferred}{count}" if count else preferred
+    return _short(names, preferred) if name in names.used_names else name
 
 
 def shorten_names(function: LoopFunction, registers: frozenset[str]) -> LoopFunction:
-    """Rename; needs unique names. Registers are renamed too, in the order of their allocation."""
-    kept = [b for b in function.allocations if b.scope != "local"]
-    fixed = [b.name for b in (*function.params, *kept)] + [s.name for s in function.symbols]
-    names = Names([*TAKEN, *fixed])
+    """Shorten names; needs unique ones. Registers are renamed in the order of their allocation."""
+    shared_buffers = [b for b in function.allocations if b.scope != "local"]
+    fixed_names = [b.name for b in (*function.params, *shared_buffers)] + [
+        s.name for s in function.symbols
+    ]
+    names = Names([*RESERVED_NAMES, *fixed_names])
     variables: dict[Var, Expr] = {}
     for stmt in walk_statements(function.body):
         match stmt:
             case For(var=var, thread=thread):
-                wish = "k" if thread is None else f"{thread[0]}{thread[-1]}"
-                variables[var] = Var(_short(names, wish), var.dtype)
+                preferred = "k" if thread is None else f"{thread[0]}{thread[-1]}"
+                variables[var] = Var(_short(names, preferred), var.dtype)
             case Let(var=var):
-                wish = "p" if var.dtype == INDEX else "v"
-                variables[var] = Var(_short(names, wish), var.dtype)
+                preferred = "p" if var.dtype == INDEX else "v"
+                variables[var] = Var(_short(names, preferred), var.dtype)
     buffers: dict[str, Buffer] = {}
     for buffer in function.allocations:
         if buffer.scope == "local":
-            wish = "r" if buffer.name in registers else "a"
-            buffers[buffer.name] = replace(buffer, name=_short(names, wish))
+            preferred = "r" if buffer.name in registers else "a"
+            buffers[buffer.name] = replace(buffer, name=_short(names, preferred))
 
     def expression(node: Expr) -> Expr | None:
         match node:

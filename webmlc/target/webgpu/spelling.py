@@ -1,5 +1,5 @@
-"""The records that the WGSL tables are made of: what a shader has values of, and how an operator is
-spelled.
+"""Define the records of the WGSL tables: the kinds of values in a shader, and the spelling of
+operators.
 
     >>> function("add_long", 2).text
     'add_long({0}, {1})'
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["float", "int", "uint", "bool", "long", "ulong"]
-"""What a value is in a shader: `long` and `ulong` are 64-bit integers, as two words."""
+"""The kind of a value in a shader. `long` and `ulong` are 64-bit integers, as two words."""
 
 LOOSE, SUM, PRODUCT, ATOM = range(4)
-"""Precedences: LOOSE must be in parentheses inside any operator (WGSL does not mix most of them
-without).
+"""The precedences of expressions. A LOOSE expression needs parentheses inside any operator: WGSL
+forbids most mixtures without them.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """A template over operands and its precedence; `helper` names the function of `HELPERS` that it
-    calls.
+    """A template over operands, its precedence, and the function of `HELPERS` that it calls,
+    if any.
     """
 
     text: str
@@ -32,8 +32,8 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Helper:
-    """The definition of a function of ours, and the functions that it calls itself, on values of
-    so many lanes.
+    """The definition of a helper function, the helpers that it calls, and the lanes of the values
+    that it calls them on.
     """
 
     text: str
@@ -42,12 +42,12 @@ class Helper:
 
 
 def function(name: str, arity: int) -> Spelling:
-    """A call of a helper that is the same for all types."""
+    """A call of a helper that has one definition for all types."""
     operands = ", ".join(f"{{{i}}}" for i in range(arity))
     return Spelling(f"{name}({operands})", ATOM, name)
 
 
 def template(name: str, arity: int) -> Spelling:
-    """A call of a helper that has one definition for each type."""
+    """A call of a helper that has one definition per type."""
     operands = ", ".join(f"{{{i}}}" for i in range(arity))
     return Spelling(f"{name}_{{suffix}}({operands})", ATOM, name)

@@ -1,11 +1,11 @@
-"""How elements lie in GPU memory: the same bytes as on the CPU, so nothing is converted between the
-two.
+"""Load and store elements of GPU memory, whose bytes are the same as on the CPU.
 
-WGSL addresses words. Types of 32 bits are words; 64-bit integers are pairs of them; smaller types
-are parts of words. A load cuts an element out of its word; four aligned ones are a vector from one
-or two words. A store of four writes their words. A store of one must leave the word's other
-elements alone, which other invocations write: it clears its own bits, then sets them, atomically.
-16-bit floats are widened to float32 for every operation and rounded where they are stored.
+Nothing is converted between the two. WGSL addresses words. Types of 32 bits are words, and 64-bit
+integers are pairs of words. Smaller types are parts of words. A load extracts an element from its
+word; four aligned elements form a vector from one or two words. A store of four elements writes
+their words. A store of a single element must not change the other elements of the word, which other
+invocations may write. It therefore clears its own bits, and then sets them, atomically. 16-bit
+floats are widened to float32 for every operation, and rounded where they are stored.
 
     x[i]  (uint8)                 ->   byte_at(x[i >> 2], i)
     y[T.ramp(u * 4, 1, 4)] = v    ->   y[u] = pack_bytes(v)
@@ -21,9 +21,11 @@ from webmlc.target.webgpu.spelling import ATOM, LOOSE, Helper, Spelling, functio
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A type that is smaller than a word: `value` spells the element from the word and its index,
-    `vector` four of them from their words, `bits` the unsigned bits of values, `rounded` values of
-    wider range as ones of this type. `{U}` is the unsigned type, of as many lanes.
+    """A type that is smaller than a word.
+
+    `value` spells the element from the word and its index, and `vector` spells four elements from
+    their words. `bits` spells the unsigned bits of values, and `rounded` values of a wider range as
+    values of this type. `{U}` is the unsigned type with as many lanes.
     """
 
     bytes: int
@@ -34,12 +36,12 @@ class Part:
 
     @property
     def packed(self) -> Spelling:
-        """The words of the bits of four elements."""
+        """The words that hold the bits of four elements."""
         return function("pack_bytes" if self.bytes == 1 else "pack_shorts", 1)
 
 
 def _cut(shift: int, signed: bool) -> Spelling:
-    """A 32-bit value to its low bits."""
+    """A 32-bit value reduced to its low bits, by the number of bits to drop."""
     if signed:
         return Spelling(f"({{0}} << {{U}}({shift}u)) >> {{U}}({shift}u)", LOOSE)
     return Spelling(f"{{0}} & {{U}}({2 ** (32 - shift) - 1}u)", LOOSE)
@@ -51,6 +53,7 @@ def _low_bits(mask: int) -> Spelling:
 
 
 _SAME = Spelling("({0})")
+"""A value that needs no conversion."""
 
 PARTS: dict[DType, Part] = {
     DType.bool: Part(
@@ -93,13 +96,13 @@ PARTS: dict[DType, Part] = {
         template("round_bfloat", 1),
     ),
 }
-"""What is stored as parts of words."""
+"""The types that are stored as parts of words."""
 
 FROM_BITS: dict[DType, Spelling] = {
     DType.float16: template("float_of_half", 1),
     DType.bfloat16: Spelling("bitcast<{F}>(({0}) << {U}(16u))"),
 }
-"""The value of a 16-bit float from its bits."""
+"""The value of a 16-bit float, from its bits."""
 
 HELPERS: dict[str, Helper] = {
     "byte_at": Helper("""\
@@ -178,10 +181,10 @@ fn pack_shorts(v: vec4u) -> vec2u {
 }
 """),
 }
-"""Helpers of one type each."""
+"""The helpers that have one definition."""
 
 TEMPLATES: dict[str, Helper] = {
-    # Subnormals are products, for a shader may flush those of float32 to zero.
+    # Subnormals are computed as products: a shader may flush float32 subnormals to zero.
     "float_of_half": Helper("""\
 fn float_of_half_{suffix}(bits: {U}) -> {F} {{
     let rest = bits & {U}(0x7fffu);
@@ -193,7 +196,7 @@ fn float_of_half_{suffix}(bits: {U}) -> {F} {{
     return bitcast<{F}>(magnitude | ((bits & {U}(0x8000u)) << {U}(16u)));
 }}
 """),
-    # To nearest, ties to even; adding 0.5 aligns a subnormal's last bit with float32's.
+    # Round to nearest, ties to even. Adding 0.5 aligns a subnormal's last bit with float32's.
     "half_bits": Helper("""\
 fn half_bits_{suffix}(x: {F}) -> {U} {{
     let bits = bitcast<{U}>(x);
@@ -232,24 +235,26 @@ fn round_bfloat_{suffix}(x: {F}) -> {F} {{
         ("bfloat_bits",),
     ),
 }
-"""Helpers of scalars and of vectors alike: `{U}` and `{F}` are u32 and f32 of as many lanes."""
+"""The helpers with one definition per number of lanes. `{U}` and `{F}` are u32 and f32 of as
+many lanes.
+"""
 
 
 def word_of(dtype: DType, index: str, in_vectors: bool) -> str:
-    """The index of the word that holds an element (of the words of its vector, in a view of
-    vectors); `index` is text that needs no parentheses.
+    """The index of the word that holds an element, or of the vector of words in a view of vectors.
+    `index` is text that needs no parentheses.
     """
     return f"{index} >> {1 if PARTS[dtype].bytes == 2 and not in_vectors else 2}u"
 
 
 def store_lines(buffer: str, dtype: DType, index: str, bits: str) -> list[str]:
-    """Statements that store the bits of an element among its word's others."""
+    """The statements that store the bits of an element and keep the other elements of its word."""
     part = PARTS[dtype]
-    within, mask = (3, 255) if part.bytes == 1 else (1, 65535)
+    position_mask, mask = (3, 255) if part.bytes == 1 else (1, 65535)
     word = f"{buffer}[element_at >> {1 if part.bytes == 2 else 2}u]"
     return [
         f"let element_at = {index};",
-        f"let element_shift = u32(element_at & {within}) * {8 * part.bytes}u;",
+        f"let element_shift = u32(element_at & {position_mask}) * {8 * part.bytes}u;",
         f"let element_bits = {bits};",
         f"atomicAnd(&{word}, ~({mask}u << element_shift));",
         f"atomicOr(&{word}, element_bits << element_shift);",

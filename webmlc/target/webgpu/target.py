@@ -1,4 +1,4 @@
-"""The target WebGPU: kernels for the GPU, and for the CPU what a GPU cannot run."""
+"""Define the WebGPU target: kernels run on the GPU, or on the CPU where the GPU cannot run them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from webmlc.target.webgpu.lowering import lowering
 
 
 def webgpu_target(limits: FusionLimits) -> Target:
-    """The target on devices of these limits."""
+    """The target for devices with these limits."""
     return Target(
         device="webgpu",
         variants={"webgpu": MACHINE},
@@ -38,4 +38,4 @@ def webgpu_target(limits: FusionLimits) -> Target:
 
 
 WEBGPU = webgpu_target(FusionLimits(buffers=MAX_BINDINGS, binding_bytes=MAX_BINDING_BYTES))
-"""Any device: the default limits."""
+"""The target for any device, with the default limits of WebGPU."""

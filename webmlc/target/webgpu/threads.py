@@ -1,10 +1,11 @@
-"""The grid of a kernel: which workgroups and threads its thread loops stand for.
+"""Compute the grid of a kernel: the workgroups and threads that its thread loops stand for.
 
 In: a legalised function whose `thread_binding` loops are bound to `blockIdx.*` and `threadIdx.*`.
-Out: a `Grid`: the workgroup size, the number of workgroups to dispatch (expressions over the
-symbols), and where each section of the body begins among them. A body that is several nests in
-sequence (a tiled part and its remainder) becomes one dispatch whose workgroups are shared out, so
-no section may read what another writes: a dispatch has no barrier across workgroups.
+Out: a `Grid`. It holds the workgroup size, the number of workgroups to dispatch (expressions of the
+symbols), and the first workgroup of each section of the body. A body may be several nests in
+sequence, such as a tiled part and its remainder. It becomes one dispatch, whose workgroups are
+divided among the nests. No section may read what another one writes, because a dispatch has no
+barrier across workgroups.
 
     for b in T.thread_binding(98, "blockIdx.x"): ...      section 0: workgroups 0 to 97
     for c in T.thread_binding(2, "blockIdx.x"): ...       section 1: workgroups 98 and 99
@@ -34,7 +35,7 @@ from webmlc.loops.ir import (
 )
 
 LARGEST_GRID = 65_535
-"""Workgroups along one dimension of a dispatch: the default limit of WebGPU."""
+"""The workgroups along one dimension of a dispatch, at most: the default limit of WebGPU."""
 
 _BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -42,8 +43,8 @@ _THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Statements that `count` workgroups run, from workgroup `first` on; `blocks` are the extents
-    of blockIdx x, y, z.
+    """The statements that `count` workgroups run, starting with workgroup `first`. `blocks` are the
+    extents of blockIdx.x, y and z.
     """
 
     body: Stmt
@@ -54,10 +55,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A kernel's launch: its sections, its workgroup size, and the workgroups to dispatch.
+    """The launch of a kernel: its sections, its workgroup size, and the workgroups to dispatch.
 
-    `is_linear`: workgroups are numbered through x, then y, in rows of the dispatched x, and those
-    past `total` have nothing to do; else blockIdx x, y, z are the dispatched dimensions.
+    If the grid `is_linear`, workgroups are numbered along x, then y, in rows of the dispatched x.
+    Workgroups from `total` on are idle. Else blockIdx.x, y and z are the dispatched dimensions.
     """
 
     sections: tuple[Section, ...]
@@ -68,7 +69,7 @@ class Grid:
 
 
 def grid_of(function: LoopFunction) -> Grid:
-    """The grid of a function; raises InternalError where its sections cannot run side by side, or
+    """The grid of a function. Raises InternalError where its sections cannot run side by side, or
     need more invocations than a workgroup has.
     """
     lets, nests = _parts(function)
@@ -82,7 +83,7 @@ def grid_of(function: LoopFunction) -> Grid:
         sections.append(Section(_rewrap(lets, seq(fills, part)), blocks, first, count))
         first = simplify(first + count)
     sizes = [_extents(function, part, _THREADS) for part in parts]
-    size = tuple(max(_literal(function, s[axis]) for s in sizes) for axis in range(3))
+    size = tuple(max(_constant_extent(function, s[axis]) for s in sizes) for axis in range(3))
     assert len(size) == 3
     if math.prod(size) > MAX_INVOCATIONS:
         raise InternalError(
@@ -90,52 +91,54 @@ def grid_of(function: LoopFunction) -> Grid:
             f"more than {MAX_INVOCATIONS} together"
         )
     total = first
-    direct = [as_int(extent) for extent in sections[0].blocks]
-    if len(sections) == 1 and all(d is not None and d <= LARGEST_GRID for d in direct):
+    block_counts = [as_int(extent) for extent in sections[0].blocks]
+    if len(sections) == 1 and all(d is not None and d <= LARGEST_GRID for d in block_counts):
         return Grid(tuple(sections), size, sections[0].blocks, total, False)
-    count_or_none = as_int(total)
-    if count_or_none is not None and count_or_none <= LARGEST_GRID:
+    constant_total = as_int(total)
+    if constant_total is not None and constant_total <= LARGEST_GRID:
         return Grid(tuple(sections), size, (total, Const(1), Const(1)), total, True)
     rows = simplify((total + (LARGEST_GRID - 1)) // LARGEST_GRID)
-    if count_or_none is None:
+    if constant_total is None:
         rows = maximum(rows, 1)
     columns = simplify((total + rows - 1) // rows)
     return Grid(tuple(sections), size, (columns, rows, Const(1)), total, True)
 
 
 def _parts(function: LoopFunction) -> tuple[tuple[Let, ...], list[tuple[Stmt, Stmt]]]:
-    """The lets around the whole body; the nests of thread loops, each with what fills its registers
-    before it.
+    """The lets around the whole body, and the nests of thread loops. Each nest comes with the
+    stores before it that fill its registers.
     """
     body = function.body
     lets: list[Let] = []
     while isinstance(body, Let):
         lets.append(body)
         body = body.body
-    own = {b.name for b in function.allocations if b.scope == "local"}
+    local_names = {b.name for b in function.allocations if b.scope == "local"}
     fills: list[Store] = []
     nests: list[tuple[Stmt, Stmt]] = []
     if not any(bindings(body)):
-        return tuple(lets), [(Seq(()), body)]  # one thread does it all
+        return tuple(lets), [(Seq(()), body)]  # a single thread runs the body
     statements = body.statements if isinstance(body, Seq) else (body,)
     for position, stmt in enumerate(statements):
         match stmt:
-            case Store(buffer=buffer) if buffer.name in own and position < len(statements) - 1:
+            case Store(buffer=buffer) if (
+                buffer.name in local_names and position < len(statements) - 1
+            ):
                 fills.append(stmt)
             case _:
-                nests.append((_needed(fills, stmt), stmt))
+                nests.append((_needed_stores(fills, stmt), stmt))
     return tuple(lets), nests
 
 
-def _needed(fills: list[Store], nest: Stmt) -> Stmt:
-    """Of the stores before a nest those whose registers it reads, directly or not."""
-    read = {load.buffer.name for load in loads(nest)}
-    kept: list[Store] = []
+def _needed_stores(fills: list[Store], nest: Stmt) -> Stmt:
+    """The stores before a nest whose registers the nest reads, directly or through other stores."""
+    names_read = {load.buffer.name for load in loads(nest)}
+    needed: list[Store] = []
     for fill in reversed(fills):
-        if fill.buffer.name in read:
-            kept.append(fill)
-            read |= {load.buffer.name for load in loads(fill)}
-    return seq(*reversed(kept))
+        if fill.buffer.name in names_read:
+            needed.append(fill)
+            names_read |= {load.buffer.name for load in loads(fill)}
+    return seq(*reversed(needed))
 
 
 def _rewrap(lets: tuple[Let, ...], body: Stmt) -> Stmt:
@@ -145,14 +148,16 @@ def _rewrap(lets: tuple[Let, ...], body: Stmt) -> Stmt:
 
 
 def _check_independent(function: LoopFunction, parts: list[Stmt]) -> None:
+    """Raise InternalError where one nest reads a buffer that another writes."""
     written = [{s.buffer.name for s in stores(part)} for part in parts]
     for position, part in enumerate(parts):
-        others = set().union(*(w for p, w in enumerate(written) if p != position))
-        read = ({load.buffer.name for load in loads(part)} & others) - written[position]
-        if read:
+        written_elsewhere = set().union(*(w for p, w in enumerate(written) if p != position))
+        read = {load.buffer.name for load in loads(part)} - written[position]
+        conflicts = read & written_elsewhere
+        if conflicts:
             raise InternalError(
                 f"webgpu: kernel {function.name}: one of its {len(parts)} top-level loop nests "
-                f"reads {min(read)}, which another writes: a dispatch cannot wait for all its "
+                f"reads {min(conflicts)}, which another writes: a dispatch cannot wait for all its "
                 "workgroups, so this must be two kernels"
             )
 
@@ -165,22 +170,24 @@ def bindings(root: Stmt) -> Iterator[For]:
 def _extents(
     function: LoopFunction, part: Stmt, axes: tuple[str, str, str]
 ) -> tuple[Expr, Expr, Expr]:
-    found: dict[str, Expr] = {}
+    """The extents of the thread loops of a nest along three axes; 1 where there is none."""
+    extents: dict[str, Expr] = {}
     for loop in bindings(part):
         if loop.thread in axes:
-            have = found.setdefault(loop.thread, loop.extent)
-            if loop.thread in _BLOCKS and not prove_equal(have, loop.extent):
+            extent = extents.setdefault(loop.thread, loop.extent)
+            if loop.thread in _BLOCKS and not prove_equal(extent, loop.extent):
                 raise InternalError(
-                    f"webgpu: kernel {function.name}: {loop.thread} has the extents {have} "
+                    f"webgpu: kernel {function.name}: {loop.thread} has the extents {extent} "
                     f"and {loop.extent}"
                 )
             if loop.thread in _THREADS:
-                found[loop.thread] = simplify(maximum(have, loop.extent))
+                extents[loop.thread] = simplify(maximum(extent, loop.extent))
     one = Const(1)
-    return found.get(axes[0], one), found.get(axes[1], one), found.get(axes[2], one)
+    return extents.get(axes[0], one), extents.get(axes[1], one), extents.get(axes[2], one)
 
 
-def _literal(function: LoopFunction, extent: Expr) -> int:
+def _constant_extent(function: LoopFunction, extent: Expr) -> int:
+    """The value of an extent that must be a literal."""
     value = as_int(extent)
     if value is None:
         raise InternalError(f"webgpu: kernel {function.name}: {extent} threads are not a constant")

@@ -1,7 +1,7 @@
-"""Which memory buffers a shader sees as `array<vec4<...>>`, and which as scalars.
+"""Choose the memory buffers that a shader sees as `array<vec4<...>>` instead of scalars.
 
-In: a lowered function. Out: the names of the buffers that are accessed by aligned vectors only
-(single elements may be read too, as components), so that every access is one load or store of 16
+In: a lowered function. Out: the names of the buffers that are accessed as aligned vectors. Single
+elements of them may also be read, as components. Every access is then one load or store of 16
 bytes.
 
     a[T.ramp(i * 4, 1, 4)]  ->  vec4 view        a[T.ramp(i * 4 + 1, 1, 4)]  ->  scalars
@@ -23,7 +23,7 @@ from webmlc.target.scoped import Scope, loop_range, symbol_ranges
 
 @dataclass(frozen=True, slots=True)
 class ScopedAccess:
-    """One load or store with the intervals of the variables around it."""
+    """One load or store, with the intervals of the variables in scope."""
 
     buffer: Buffer
     index: Expr
@@ -42,8 +42,8 @@ def scoped_accesses(function: LoopFunction) -> Iterator[ScopedAccess]:
             case For(var=var, extent=extent, body=body):
                 stack.append((body, {**scope, var: loop_range(extent, scope)}))
             case Let(var=var, value=value, body=body):
-                known = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                stack.append((body, known))
+                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
+                stack.append((body, inner))
             case If(then=then, otherwise=otherwise):
                 stack.extend((s, scope) for s in (then, otherwise) if s is not None)
             case Store(buffer=buffer, indices=(index,)):
@@ -55,21 +55,21 @@ def scoped_accesses(function: LoopFunction) -> Iterator[ScopedAccess]:
 
 
 def vector_views(function: LoopFunction, registers: frozenset[str]) -> frozenset[str]:
-    """Names of the memory buffers viewed as vectors; `registers` are the buffers that are not
-    memory.
+    """The names of the memory buffers to view as vectors. `registers` are the buffers that
+    are not memory.
     """
-    seen: dict[str, bool] = {}
-    shaped: set[str] = set()
+    is_aligned: dict[str, bool] = {}
+    accessed_as_vectors: set[str] = set()
     for buffer in (*function.params, *function.allocations):
         if not divides(VECTOR_LANES, buffer.shape[0] if buffer.shape else Const(1)):
-            seen[buffer.name] = False  # the last elements would be out of a vector's reach
+            is_aligned[buffer.name] = False  # no vector holds the last elements
     for access in scoped_accesses(function):
         name = access.buffer.name
         match access.index:
             case Ramp(base=base, stride=Const(value=1)):
-                shaped.add(name)
+                accessed_as_vectors.add(name)
                 fits = divides(VECTOR_LANES, base, access.ranges)
             case _:
                 fits = not access.is_store
-        seen[name] = seen.get(name, True) and fits
-    return frozenset(n for n in shaped if seen[n] and n not in registers)
+        is_aligned[name] = is_aligned.get(name, True) and fits
+    return frozenset(n for n in accessed_as_vectors if is_aligned[n] and n not in registers)

@@ -1,8 +1,8 @@
-"""Four scalar loads of one aligned vector become one load.
+"""Replace four scalar loads from one aligned vector by a single load.
 
-In: a lowered function. Out: an equal one, and the vector registers it made. Rows of a left operand
-are read element by element along the reduction; where four unrolled steps fall into one `vec4`,
-that is one load and four components:
+In: a lowered function. Out: an equal function, and the vector registers that it created. Rows of a
+left operand are read element by element along the reduction. Where four unrolled steps read the
+same `vec4`, one load and four components replace them:
 
     a0[...] = T.broadcast(A[m * 64 + k * 4], 4)              v = A[T.ramp(m * 64 + k * 4, 1, 4)]
     C_0 = C_0 + a0 * b0                                ->    C_0 = C_0 + T.broadcast(v[0], 4) * b0
@@ -39,12 +39,13 @@ from webmlc.target import VECTOR_LANES
 from webmlc.target.registers import LANES, register_lanes
 from webmlc.target.scoped import Names, Scope, loop_range, symbol_ranges
 
-Place = tuple[str, Expr]  # a buffer and the number of a vector in it
+Place = tuple[str, Expr]
+"""The name of a buffer, and the number of a vector in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """Where a scalar load falls: the vector, and the component."""
+    """The vector that a scalar load belongs to, and its component."""
 
     buffer: Buffer
     unit: Expr
@@ -52,10 +53,11 @@ class _Element:
 
 
 def widen_loads(function: LoopFunction) -> tuple[LoopFunction, frozenset[str]]:
-    """Needs the lowered form. Guarantees the same results; every load it makes is of an aligned
-    vector of a buffer that the function only reads, in which some element was read there before.
+    """Needs the lowered form. Guarantees the same results. Each new load is of an aligned vector of
+    a buffer that the function only reads, and an element of that vector was read at the same place
+    before.
 
-    Returns the function and the names of the registers whose components it reads.
+    Returns the function, and the names of the registers whose components it reads.
     """
     written = {s.buffer.name for s in stores(function.body)}
     readable = frozenset(
@@ -65,13 +67,13 @@ def widen_loads(function: LoopFunction) -> tuple[LoopFunction, frozenset[str]]:
     )
     widener = _Widener(Names.of(function), readable, dict(_scalars_in_lanes(function)))
     body = widener.statement(function.body, symbol_ranges(function))
-    allocations = (*function.allocations, *widener.made)
+    allocations = (*function.allocations, *widener.created)
     widened = replace(function, body=body, allocations=allocations)
-    return _inline(widened, widener), frozenset(b.name for b in widener.made)
+    return _inline(widened, widener), frozenset(b.name for b in widener.created)
 
 
 def _scalars_in_lanes(function: LoopFunction) -> dict[str, int]:
-    """Vector registers that are written once: candidates to be a component in all lanes."""
+    """The vector registers that are stored to once, which may hold a component in all lanes."""
     counts: dict[str, int] = {}
     for store in stores(function.body):
         counts[store.buffer.name] = counts.get(store.buffer.name, 0) + 1
@@ -81,12 +83,12 @@ def _scalars_in_lanes(function: LoopFunction) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _Widener:
-    """One walk: the registers made, and the values of registers that became components."""
+    """One walk: the registers it created, and the registers whose value is a component."""
 
     names: Names
     readable: frozenset[str]
     single: Mapping[str, int]
-    made: list[Buffer] = field(default_factory=list)
+    created: list[Buffer] = field(default_factory=list)
     components: dict[str, Expr] = field(default_factory=dict)
 
     def statement(self, root: Stmt, scope: Scope) -> Stmt:
@@ -97,8 +99,8 @@ class _Widener:
                 inner = {**scope, var: loop_range(extent, scope)}
                 return replace(root, body=self.statement(body, inner))
             case Let(var=var, value=value, body=body):
-                known = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
-                return replace(root, body=self.statement(body, known))
+                inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
+                return replace(root, body=self.statement(body, inner))
             case If(then=then, otherwise=otherwise):
                 other = None if otherwise is None else self.statement(otherwise, scope)
                 return replace(root, then=self.statement(then, scope), otherwise=other)
@@ -112,7 +114,7 @@ class _Widener:
                 for element in self.elements(stmt, scope):
                     place = (element.buffer.name, element.unit)
                     lanes.setdefault(place, set()).add(element.lane)
-        chosen = {place for place, found in lanes.items() if len(found) > 1}
+        places = {place for place, lanes_read in lanes.items() if len(lanes_read) > 1}
         registers: dict[Place, Buffer] = {}
         result: list[Stmt] = []
         for stmt in statements:
@@ -121,7 +123,7 @@ class _Widener:
                 continue
             for element in self.elements(stmt, scope):
                 place = (element.buffer.name, element.unit)
-                if place in chosen and place not in registers:
+                if place in places and place not in registers:
                     registers[place] = self.register(element)
                     base = simplify(element.unit * VECTOR_LANES, scope)
                     load = Load(element.buffer, (Ramp(base, Const(1), VECTOR_LANES),))
@@ -130,20 +132,23 @@ class _Widener:
         return seq(*result)
 
     def register(self, element: _Element) -> Buffer:
+        """Create the register for the vector of an element."""
         name = self.names.fresh(f"{element.buffer.name}_w")
         buffer = Buffer(name, (Const(VECTOR_LANES),), element.buffer.dtype, "local")
-        self.made.append(buffer)
+        self.created.append(buffer)
         return buffer
 
     def elements(self, stmt: Store, scope: Scope) -> list[_Element]:
-        found: list[_Element] = []
+        """The elements that a store reads, in the order of their use."""
+        elements: list[_Element] = []
         for node in (n for e in reversed(list(expressions(stmt))) for n in walk(e)):
             element = self.element(node, scope)
             if element is not None:
-                found.append(element)
-        return found
+                elements.append(element)
+        return elements
 
     def element(self, node: Expr, scope: Scope) -> _Element | None:
+        """The place of a scalar load whose component is known at build time, else None."""
         match node:
             case Load(buffer=buffer, indices=(index,)) if index.lanes == 1:
                 if buffer.name in self.readable:
@@ -154,6 +159,8 @@ class _Widener:
         return None
 
     def store(self, stmt: Store, registers: Mapping[Place, Buffer], scope: Scope) -> Stmt:
+        """A store that reads components of `registers` instead of memory."""
+
         def rule(node: Expr) -> Expr | None:
             element = self.element(node, scope)
             if element is None or (element.buffer.name, element.unit) not in registers:
@@ -163,14 +170,14 @@ class _Widener:
 
         value = rewrite(stmt.value, rule)
         match value:
-            case Broadcast(value=Load(buffer=buffer)) if buffer in self.made:
+            case Broadcast(value=Load(buffer=buffer)) if buffer in self.created:
                 if stmt.buffer.name in self.single:
                     self.components[stmt.buffer.name] = value
         return Store(stmt.buffer, tuple(rewrite(i, rule) for i in stmt.indices), value)
 
 
 def _inline(function: LoopFunction, widener: _Widener) -> LoopFunction:
-    """Use components in place of the registers that hold one in all lanes."""
+    """Use components directly, in place of the registers that hold one in all lanes."""
     values = widener.components
     if not values:
         return function
@@ -188,5 +195,5 @@ def _inline(function: LoopFunction, widener: _Widener) -> LoopFunction:
         return None
 
     body = map_statements(map_expressions(function.body, lambda e: rewrite(e, load)), drop)
-    kept = tuple(b for b in function.allocations if b.name not in values)
-    return replace(function, body=body, allocations=kept)
+    allocations = tuple(b for b in function.allocations if b.name not in values)
+    return replace(function, body=body, allocations=allocations)

@@ -1,0 +1,137 @@
+"""Split a row-major offset into the part that outer loops decide and one digit per dimension.
+
+In: an offset, the strides of the buffer, and the outer variables. Out: the terms over outer
+variables alone, and for each dimension a digit: the sum of the other terms that belong to it. A
+term belongs to the dimension with the largest stride that divides it. Fused loops
+(`f // 56, f % 56`) cancel in the offset, though not in the indices.
+
+    mo * 384 + mi * 64 + n   with strides (64, 1) and the outer variable mo
+        ->   outer terms mo * 384;   digits mi, n
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.affine import Term, from_terms, terms
+from webmlc.core.bounds import Interval, bounds
+from webmlc.core.expr import Const, Expr, Var, as_int
+from webmlc.core.rewrite import variables
+from webmlc.core.simplify import simplify
+from webmlc.loops.ir import Buffer
+from webmlc.target.buffer_accesses import Access
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The part of a buffer that is live at once, and how offsets shrink to it.
+
+    `strides` are those of the full buffer. Terms over `outer` variables alone are dropped.
+    `nearest` says how constants are split (`_split_constant`). `lows` and `extents` bound the digit
+    of each dimension.
+    """
+
+    strides: tuple[Expr, ...]
+    outer: frozenset[Var]
+    nearest: bool
+    lows: tuple[int, ...]
+    extents: tuple[int, ...]
+
+
+def strides_of(buffer: Buffer) -> tuple[Expr, ...]:
+    """The row-major stride of each dimension of a buffer, in elements."""
+    result: list[Expr] = []
+    stride: Expr = Const(1)
+    for extent in reversed(buffer.shape):
+        result.append(simplify(stride))
+        stride = stride * extent
+    return tuple(reversed(result))
+
+
+def term_variables(term: Term) -> frozenset[Var]:
+    """The variables of a product."""
+    return frozenset(v for factor in term for v in variables(factor))
+
+
+def outer_terms(
+    index: Expr, outer: frozenset[Var], strides: tuple[Expr, ...] = ()
+) -> dict[Term, int]:
+    """The terms of an offset that only the outer loops and the symbols decide. Multiples of
+    `strides` are left out: they are literal indices.
+    """
+    return {
+        term: factor
+        for term, factor in terms(index).items()
+        if term
+        and (term_vars := term_variables(term))
+        and term_vars <= outer
+        and not any(_is_multiple(term, factor, stride) for stride in strides)
+    }
+
+
+def _is_multiple(term: Term, factor: int, stride: Expr) -> bool:
+    """True where a term is a literal times the stride."""
+    quotient = divide_term(term, factor, stride)
+    return quotient is not None and not quotient[0]
+
+
+def divide_term(term: Term, factor: int, stride: Expr) -> tuple[Term, int] | None:
+    """`factor · term / stride` where the division is exact, else None. A stride that is a sum
+    (`6n - 18`) divides no term.
+    """
+    if len(terms(stride)) != 1:
+        return None
+    ((divisor, unit),) = terms(stride).items()
+    quotient = list(term)
+    for atom in divisor:
+        if atom not in quotient:
+            return None
+        quotient.remove(atom)
+    return (tuple(quotient), factor // unit) if factor % unit == 0 else None
+
+
+def split_offset(
+    index: Expr, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
+) -> list[Expr]:
+    """The digits of an offset, one expression per dimension, without its outer terms. `nearest`
+    says how constants are split (`_split_constant`).
+    """
+    outer_part = outer_terms(index, outer, strides)
+    digits: list[dict[Term, int]] = [{} for _ in strides]
+    for term, factor in terms(index).items():
+        if term in outer_part:
+            continue
+        if not term:
+            _split_constant(factor, strides, digits, nearest)
+            continue
+        for digit, stride in zip(digits, strides, strict=True):
+            quotient = divide_term(term, factor, stride)
+            if quotient is not None:
+                digit[quotient[0]] = digit.get(quotient[0], 0) + quotient[1]
+                break
+    return [from_terms(digit) for digit in digits]
+
+
+def _split_constant(
+    value: int, strides: tuple[Expr, ...], digits: list[dict[Term, int]], nearest: bool
+) -> None:
+    """Add a constant offset to the digits, as a number in mixed radix.
+
+    A digit is rounded to the `nearest` integer, so that a small negative offset (a halo) stays
+    small; or down, so that the last elements of a row stay in that row.
+    """
+    for digit, stride in zip(digits, strides, strict=True):
+        unit = as_int(stride)
+        if unit is None:
+            continue
+        quotient = (value + (unit // 2 if nearest else 0)) // unit if unit > 1 else value
+        digit[()] = quotient
+        value -= quotient * unit
+
+
+def digit_ranges(
+    access: Access, strides: tuple[Expr, ...], outer: frozenset[Var], nearest: bool
+) -> list[Interval]:
+    """The interval of each digit of an access's offset."""
+    parts = split_offset(access.offset, strides, outer, nearest)
+    return [bounds(part, access.scope) for part in parts]

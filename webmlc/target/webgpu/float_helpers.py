@@ -1,0 +1,201 @@
+"""Define the helper functions of WGSL that are printed once per type, on scalars and vectors alike.
+
+Only tables: `TEMPLATES` holds the texts, and `CALLED` the template that a template calls. `{T}` is
+the type, `{U}` and `{B}` are u32 and bool with as many lanes, and `{suffix}` names the type.
+`table.definitions` fills them in.
+
+    sign_of on vec4f   ->   fn sign_of_f32x4(x: vec4f) -> vec4f { ... }
+"""
+
+from __future__ import annotations
+
+TEMPLATES: dict[str, str] = {
+    # Compilers may assume that floats are finite, so only the bits show a NaN.
+    "is_nan": """\
+fn is_nan_{suffix}(x: {T}) -> {B} {{
+    return (bitcast<{U}>(x) & {U}(0x7fffffffu)) > {U}(0x7f800000u);
+}}
+""",
+    # WGSL's min and max may return either operand where one is a NaN.
+    "minimum": """\
+fn minimum_{suffix}(a: {T}, b: {T}) -> {T} {{
+    return select(select(min(a, b), b, is_nan_{suffix}(b)), a, is_nan_{suffix}(a));
+}}
+""",
+    "maximum": """\
+fn maximum_{suffix}(a: {T}, b: {T}) -> {T} {{
+    return select(select(max(a, b), b, is_nan_{suffix}(b)), a, is_nan_{suffix}(a));
+}}
+""",
+    # The same where `b` is a literal, and so no NaN.
+    "at_most": """\
+fn at_most_{suffix}(a: {T}, b: {T}) -> {T} {{
+    return select(min(a, b), a, is_nan_{suffix}(a));
+}}
+""",
+    "at_least": """\
+fn at_least_{suffix}(a: {T}, b: {T}) -> {T} {{
+    return select(max(a, b), a, is_nan_{suffix}(a));
+}}
+""",
+    "sign_of": """\
+fn sign_of_{suffix}(x: {T}) -> {T} {{
+    return select(sign(x), x, is_nan_{suffix}(x));
+}}
+""",
+    # x·P(x²)/Q(x²) on [-4, 4], as in Eigen and XLA: at 4, erf in float32 is 1.
+    "error_function": """\
+fn error_function_{suffix}(v: {T}) -> {T} {{
+    let x = clamp(v, {T}(-4.0), {T}(4.0));
+    let s = x * x;
+    var p = s * -2.72614225801306e-10 + 2.77068142495902e-08;
+    p = p * s - 2.10102402082508e-06;
+    p = p * s - 5.69250639462346e-05;
+    p = p * s - 7.34990630326855e-04;
+    p = p * s - 2.95459980854025e-03;
+    p = p * s - 1.60960333262415e-02;
+    var q = s * -1.45660718464996e-05 - 2.13374055278905e-04;
+    q = q * s - 1.68282697438203e-03;
+    q = q * s - 7.37332916720468e-03;
+    q = q * s - 1.42647390514189e-02;
+    return select(x * p / q, v, is_nan_{suffix}(v));
+}}
+""",
+    # WGSL leaves pow of a negative base undefined, and does not define 0 to the power 0.
+    "power": """\
+fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
+    let whole = floor(y) == y;
+    let odd = floor(y * 0.5) * 2.0 != y;
+    let magnitude = pow(abs(x), y);
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
+    let negative = select(undefined, select(magnitude, -magnitude, odd), whole);
+    var result = select(magnitude, negative, x < {T}(0.0));
+    result = select(select(result, y, is_nan_{suffix}(y)), x, is_nan_{suffix}(x));
+    return select(result, {T}(1.0), (y == {T}(0.0)) | (x == {T}(1.0)));
+}}
+""",
+    # WGSL's % may be wrong by the divisor where a quotient is close to an integer. It does not
+    # define remainders by infinity: a finite number is its own remainder.
+    "remainder": """\
+fn remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
+    let size = abs(b);
+    let step = select(size, -size, a < {T}(0.0));
+    var rest = a - trunc(a / b) * b;
+    rest = select(rest, rest + step, rest * step < {T}(0.0));
+    rest = select(rest, rest - step, abs(rest) >= size);
+    let endless = bitcast<{U}>(size) == {U}(0x7f800000u);
+    return select(rest, a, endless & ((bitcast<{U}>(a) & {U}(0x7fffffffu)) < {U}(0x7f800000u)));
+}}
+""",
+    "floored_remainder": """\
+fn floored_remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
+    let rest = remainder_{suffix}(a, b);
+    return select(rest, rest + b, rest * sign(b) < {T}(0.0));
+}}
+""",
+    # Repeated squaring over the bits of the exponent, which is not negative.
+    "whole_power": """\
+fn whole_power_{suffix}(x: {T}, y: {T}) -> {T} {{
+    var result = {T}(1);
+    var square = x;
+    for (var bit = 0u; bit < 31u; bit++) {{
+        let odd = ((y >> {U}(bit)) & {T}(1)) == {T}(1);
+        result = select(result, result * square, odd);
+        square = square * square;
+    }}
+    return result;
+}}
+""",
+    # Near 1, WGSL bounds only the absolute error: use the series of atanh((x - 1) / (x + 1)).
+    "natural_log": """\
+fn natural_log_{suffix}(x: {T}) -> {T} {{
+    let s = (x - 1.0) / (x + 1.0);
+    let q = s * s;
+    let series = s * (q * (q * (q * 0.28571430 + 0.4) + 0.66666669) + 2.0);
+    return select(log(x), series, abs(x - 1.0) < {T}(0.25));
+}}
+""",
+    # Near zero, 1 + x loses the bits of x: use the series of atanh(x / (x + 2)).
+    "log_one_plus": """\
+fn log_one_plus_{suffix}(x: {T}) -> {T} {{
+    let s = x / (x + 2.0);
+    let q = s * s;
+    let series = s * (q * (q * (q * 0.28571430 + 0.4) + 0.66666669) + 2.0);
+    return select(log(1.0 + x), series, abs(x) < {T}(0.25));
+}}
+""",
+    # WGSL requires 11 bits of atan, asin and acos, and some drivers give few more. These are the
+    # octants of atan, as in `wasm/approximations.py`.
+    "arc_tangent": """\
+fn arc_tangent_{suffix}(x: {T}) -> {T} {{
+    let a = abs(x);
+    let far = a > {T}(2.4142135);
+    let middle = a > {T}(0.41421357);
+    let r = select(select(a, (a - 1.0) / (a + 1.0), middle), -1.0 / a, far);
+    let q = r * r;
+    var p = q * -0.060811557748392364 + 0.10595139674993058;
+    p = p * q - 0.14243738766516356;
+    p = p * q + 0.19998484000375935;
+    p = p * q - 0.3333331542360185;
+    let octant = select(select({T}(0.0), {T}(0.78539816), middle), {T}(1.5707964), far);
+    let angle = octant + (r + r * q * p);
+    return select(angle, -angle, x < {T}(0.0));
+}}
+""",
+    "arc_sine": """\
+fn arc_sine_{suffix}(x: {T}) -> {T} {{
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
+    let angle = arc_tangent_{suffix}(x / max(sqrt((1.0 - x) * (1.0 + x)), {T}(1e-30)));
+    return select(angle, undefined, !(abs(x) <= {T}(1.0)));
+}}
+""",
+    "arc_cosine": """\
+fn arc_cosine_{suffix}(x: {T}) -> {T} {{
+    return 1.5707964 - arc_sine_{suffix}(x);
+}}
+""",
+    # Drivers square the operand, which may overflow. Above 2^30, x ± 1/x equals x.
+    "area_sine": """\
+fn area_sine_{suffix}(x: {T}) -> {T} {{
+    let far = log(abs(x)) + 0.6931472;
+    return select(asinh(x), select(far, -far, x < {T}(0.0)), abs(x) > {T}(1073741824.0));
+}}
+""",
+    "area_cosine": """\
+fn area_cosine_{suffix}(x: {T}) -> {T} {{
+    let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
+    let near = select(acosh(x), undefined, !(x >= {T}(1.0)));
+    return select(near, log(x) + 0.6931472, x > {T}(1073741824.0));
+}}
+""",
+    # Drivers compute tanh from exp(2x), which overflows to NaN and cancels near zero.
+    "hyperbolic_tangent": """\
+fn hyperbolic_tangent_{suffix}(x: {T}) -> {T} {{
+    let q = x * x;
+    let tail = q * (q * (q * 0.021869488 - 0.053968254) + 0.13333334) - 0.33333334;
+    let series = x * (q * tail + 1.0);
+    let far = select(tanh(clamp(x, {T}(-10.0), {T}(10.0))), x, is_nan_{suffix}(x));
+    return select(far, series, abs(x) < {T}(0.25));
+}}
+""",
+    # exp(x) - exp(-x) cancels near zero: use a series there.
+    "hyperbolic_sine": """\
+fn hyperbolic_sine_{suffix}(x: {T}) -> {T} {{
+    let s = x * x;
+    let series = x * (s * (s * (s * 1.9841270e-4 + 8.3333333e-3) + 0.16666667) + 1.0);
+    return select(sinh(x), series, abs(x) < {T}(0.5));
+}}
+""",
+}
+"""The helpers with one definition per type."""
+
+CALLED = {
+    "floored_remainder": "remainder",
+    "arc_sine": "arc_tangent",
+    "arc_cosine": "arc_sine",
+    "error_function": "is_nan",
+    "hyperbolic_tangent": "is_nan",
+    "power": "is_nan",
+    **dict.fromkeys(("minimum", "maximum", "at_most", "at_least", "sign_of"), "is_nan"),
+}
+"""The template that a template calls."""
