@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 MODULES = ROOT / "node_modules"
 OUT = ROOT / "build" / "benchmarks"
 PROFILES = 5
-"""The profiles of each model, at most; a profile runs every step on its own."""
+"""The profiles of each model, at most. A profile times every step."""
 WEBMLC = ({"engine": "webmlc"}, {"engine": "webmlc", "variant": "simd128"})
 """The module that the page chooses for a user, and the one without relaxed SIMD."""
 

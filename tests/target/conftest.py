@@ -1,6 +1,4 @@
-"""Fixtures: run lowered kernels in wasmtime, as the hosts do (the memory layout of
-`emit_module`).
-"""
+"""Run lowered kernels in wasmtime as the hosts do, with the memory layout of `emit_module`."""
 
 from __future__ import annotations
 
@@ -20,12 +18,15 @@ from webmlc.target.wasm.emit_module import SLOTS, Module, Step, emit_module
 from webmlc.target.wasm.threads import RUNNING
 
 PAGE = 65536
+"""The bytes of a page of WebAssembly memory. The arrays start at the second page."""
 Array = np.ndarray
 RunWasm = Callable[..., None]
 
 
 class SharedMemory(wasmtime.SharedMemory):
-    """wasmtime 50's own passes a pointer to a pointer here and fails."""
+    """A shared memory that can be imported: wasmtime 50 passes a pointer to a pointer here,
+    and fails.
+    """
 
     def _as_extern(self) -> ffi.wasmtime_extern_t:
         union = ffi.wasmtime_extern_union(sharedmemory=self.ptr())
@@ -34,6 +35,7 @@ class SharedMemory(wasmtime.SharedMemory):
 
 @cache
 def engine() -> wasmtime.Engine:
+    """An engine with threads, shared memory and relaxed SIMD."""
     config = wasmtime.Config()
     config.wasm_threads = True
     config.wasm_relaxed_simd = True
@@ -44,7 +46,7 @@ def engine() -> wasmtime.Engine:
 def run_module(
     module: Module, arrays: Sequence[Array], symbols: Sequence[int], steps: int, threads: int
 ) -> None:
-    """Lay out memory, run all steps on `threads` threads, copy the arrays back in place."""
+    """Lay out the memory, run all steps on `threads` threads, and copy the arrays back in place."""
     addresses: list[int] = []
     top = PAGE
     for array in arrays:
@@ -87,8 +89,8 @@ def run_module(
 
 @pytest.fixture
 def run_wasm() -> RunWasm:
-    """`run_wasm(lowered, {name: array}, {symbol: value}, threads=1, features="relaxed")`, in
-    place.
+    """A function `run(lowered, {name: array}, {symbol: value}, threads=1, features="relaxed")` that
+    updates the arrays in place.
     """
 
     def run(

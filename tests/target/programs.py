@@ -1,4 +1,4 @@
-"""Hand-made scheduled functions: what the lowering tests start from."""
+"""Define scheduled functions by hand, as the input of the lowering tests."""
 
 from __future__ import annotations
 
@@ -270,3 +270,4 @@ PROGRAMS = {
         }.items()
     },
 }
+"""Every function, by name."""

@@ -1,4 +1,4 @@
-"""Every elementary function, densely sampled in wasmtime, against numpy in a wider type."""
+"""Test every elementary function in wasmtime, on dense samples, against numpy in a wider type."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from webmlc.target.targets import lower
 from webmlc.target.wasm.emit_module import print_function
 
 COUNT = 1 << 16
+"""The elements of a sample."""
 WIDE = np.longdouble
+"""The type in which errors are computed."""
 
 
 def elementwise(
     op: str | Callable[..., Expr], dtype: DType, inputs: int = 1, kind: str = "serial"
 ) -> LoopFunction:
+    """A function that applies `op` to every element of its inputs, in inner loops of 8."""
     shape = (const(COUNT),)
     sources = tuple(Buffer(f"X{i}", shape, dtype) for i in range(inputs))
     target = Buffer("Y", shape, dtype)
@@ -40,30 +43,35 @@ def elementwise(
 
 
 def ulps(result: np.ndarray, exact: np.ndarray) -> float:
-    """The largest error in units in the last place of the result's type."""
+    """The largest error, in units in the last place of the result's type."""
     spacing = np.spacing(np.abs(exact).astype(result.dtype)).astype(WIDE)
-    tiny = WIDE(np.finfo(result.dtype).tiny)
+    smallest = WIDE(np.finfo(result.dtype).tiny)
     with np.errstate(invalid="ignore"):
-        error = np.abs(result - exact) / np.maximum(spacing, np.spacing(np.float32(tiny)))
+        error = np.abs(result - exact) / np.maximum(spacing, np.spacing(np.float32(smallest)))
     return float(np.max(error[np.isfinite(exact)]))
 
 
 def dense(low: float, high: float) -> np.ndarray:
-    """Numbers of every size up to the limits, those next to the limits, and between: the breaks of
-    every reduction are here.
+    """Numbers of every magnitude between the limits, all numbers next to the limits and to
+    `BREAKS`, and evenly spaced ones. Every interval of a range reduction is covered.
     """
     limits = np.array([low, high, *(b for b in BREAKS if low <= b <= high)], np.float32)
-    near = (limits.view(np.int32)[:, None] + np.arange(-64, 65, dtype=np.int32)).view(np.float32)
-    even = np.linspace(low, high, COUNT // 2 - near.size)
-    sizes = np.geomspace(SMALLEST, max(abs(low), abs(high)), COUNT // 2)
-    sizes[::2] *= -1 if low < 0 else 1
-    x = np.concatenate([near.ravel(), even, sizes]).astype(np.float32)
+    neighbours = (limits.view(np.int32)[:, None] + np.arange(-64, 65, dtype=np.int32)).view(
+        np.float32
+    )
+    evenly_spaced = np.linspace(low, high, COUNT // 2 - neighbours.size)
+    magnitudes = np.geomspace(SMALLEST, max(abs(low), abs(high)), COUNT // 2)
+    magnitudes[::2] *= -1 if low < 0 else 1
+    x = np.concatenate([neighbours.ravel(), evenly_spaced, magnitudes]).astype(np.float32)
     return np.clip(x, np.float32(low), np.float32(high))
 
 
 SMALLEST = float(np.finfo(np.float32).tiny)
+"""The smallest normal float32."""
 HALVES = [(n + 0.5) * math.log(2) * sign for n in (0, 1, 23, 24, 120) for sign in (-1, 1)]
+"""Odd multiples of ln 2 / 2."""
 TURNS = [n * math.pi / 4 * sign for n in (1, 2, 3, 4, 5, 475, 476, 41719) for sign in (-1, 1)]
+"""Multiples of π/4."""
 BREAKS = [
     0.5,
     0.55,
@@ -77,8 +85,8 @@ BREAKS = [
     *HALVES,
     *TURNS,
 ]
-"""Where a reduction takes its next step: n + 1/2 of ln 2, odd multiples of π/4, arms of choices;
-and zeros of sine and cosine.
+"""The points where a range reduction changes its interval, the bounds of polynomials, and zeros of
+sine and cosine.
 """
 ERF = np.vectorize(math.erf, otypes=[np.float64])
 CASES = {
@@ -99,12 +107,13 @@ CASES = {
     "acosh": (np.arccosh, dense(1, 3.4e38), 2.5),
     "atanh": (np.arctanh, dense(-1, 1), 2.5),
 }
+"""The function of numpy, the samples, and the largest error in units in the last place."""
 
 
 @pytest.mark.parametrize("op", CASES)
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
-def test_float32_within_its_ulps(run_wasm, op, features, kind) -> None:
+def test_float32_functions_are_within_their_error_bounds(run_wasm, op, features, kind) -> None:
     meaning, x, limit = CASES[op]
     y = np.zeros_like(x)
     lowered = lower(elementwise(op, DType.float32, kind=kind), RELAXED)
@@ -117,12 +126,16 @@ def test_float32_within_its_ulps(run_wasm, op, features, kind) -> None:
 @pytest.mark.parametrize("op", ["erf", "tanh"])
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 @pytest.mark.parametrize("divisor", [math.sqrt(2), -3.0, 0.0])
-def test_a_quotient_of_a_literal_costs_no_division(run_wasm, op, kind, divisor) -> None:
-    """But by zero, where it is one: the argument of GELU's error function is x / sqrt(2)."""
+def test_dividing_the_argument_by_a_literal_needs_no_division(run_wasm, op, kind, divisor) -> None:
+    """The argument of GELU's error function is x / sqrt(2). A divisor of zero still needs a
+    division.
+    """
     x = np.resize([*dense(-8, 8)[:-2], 0.0, np.nan], COUNT).astype(np.float32)
     y = np.zeros_like(x)
     function = elementwise(op, DType.float32, kind=kind)
-    divided = map_expressions(function.body, lambda e: rewrite(e, lambda n: _by(n, op, divisor)))
+    divided = map_expressions(
+        function.body, lambda e: rewrite(e, lambda n: _divide_argument(n, op, divisor))
+    )
     lowered = lower(replace(function, body=divided), RELAXED)
     text = print_function(lowered, "kernel", "relaxed").text
     assert len(re.findall(r"\.div ", text)) == (1 if divisor else 2) * text.count("store")
@@ -136,15 +149,16 @@ LOGISTIC = {
     "sigmoid": (sigmoid, lambda x: 1 / (1 + np.exp(-x))),
     "silu": (lambda x: x * sigmoid(x), lambda x: x / (1 + np.exp(-x))),
 }
+"""Sigmoid and SiLU, as an expression and as a function of numpy."""
 
 
 @pytest.mark.parametrize("name", LOGISTIC)
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
-def test_a_sigmoid_is_one_exponential_and_one_quotient(run_wasm, name, features, kind) -> None:
-    """No negation, no choice; and x · sigmoid(x) no product more."""
+def test_a_sigmoid_needs_one_exponential_and_one_division(run_wasm, name, features, kind) -> None:
+    """It has no negation and no select, and x · sigmoid(x) needs no further multiplication."""
     body, meaning = LOGISTIC[name]
-    # Around -24·ln 2 the sum 1 + e^-x is rounded although e^-x is an integer.
+    # Near -24·ln 2 the sum 1 + e^-x is rounded, although e^-x is an integer.
     x = np.concatenate([dense(-86, 86)[: COUNT // 2], dense(-17, 1)[: COUNT // 2 - 4]])
     x = np.concatenate([x, [np.inf, -np.inf, np.nan, -0.0]]).astype(np.float32)
     y = np.zeros_like(x)
@@ -163,8 +177,8 @@ def test_a_sigmoid_is_one_exponential_and_one_quotient(run_wasm, name, features,
 
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
-def test_gelu_is_within_ulps_of_its_argument(run_wasm, features, kind) -> None:
-    """And of itself above -1/2; below, 1 + erf(x/√2) cancels."""
+def test_the_error_of_gelu_is_bounded_relative_to_its_argument(run_wasm, features, kind) -> None:
+    """Above -1/2 the error is also bounded relative to the result. Below, 1 + erf(x/√2) cancels."""
     x = dense(-20, 20)
     x = np.concatenate(
         [x[: COUNT // 2], dense(-4, 4)[: COUNT // 2 - 4], [-0.0, 1e38, np.nan, np.inf]]
@@ -188,18 +202,18 @@ def test_gelu_is_within_ulps_of_its_argument(run_wasm, features, kind) -> None:
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
 def test_exponentials_underflow_to_zero(run_wasm, features, kind) -> None:
-    """e^x from 2^-125.5 on: what lies below is small, not wrong."""
+    """e^x is accurate down to 2^-125.5, and 0 below."""
     x = np.linspace(-110, -86.9, COUNT).astype(np.float32)
     y = np.zeros_like(x)
     lowered = lower(elementwise("exp", DType.float32, kind=kind), RELAXED)
     run_wasm(lowered, {"X0": x, "Y": y}, features=features)
     exact = np.exp(x.astype(np.float64))
-    kept = exact > 2.0**-125.49
-    assert ulps(y[kept], exact[kept].astype(WIDE)) <= 2
+    is_representable = exact > 2.0**-125.49
+    assert ulps(y[is_representable], exact[is_representable].astype(WIDE)) <= 2
     assert not y[exact < 2.0**-125.51].any()
 
 
-def _by(node: Expr, op: str, divisor: float) -> Expr | None:
+def _divide_argument(node: Expr, op: str, divisor: float) -> Expr | None:
     """op(x) -> op(x / divisor)."""
     match node:
         case Call(op=name, args=(x,)) if name == op:
@@ -208,7 +222,7 @@ def _by(node: Expr, op: str, divisor: float) -> Expr | None:
 
 
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
-def test_selects_take_what_the_machine_has(features) -> None:
+def test_selects_use_the_relaxed_instruction_if_there_is_one(features) -> None:
     lowered = lower(elementwise("log", DType.float32, kind="vectorized"), RELAXED)
     text = print_function(lowered, "kernel", features).text
     assert ("i32x4.relaxed_laneselect" in text) == (features == "relaxed")
@@ -216,8 +230,10 @@ def test_selects_take_what_the_machine_has(features) -> None:
 
 
 @pytest.mark.parametrize("op", ["sin", "cos"])
-def test_angles_past_their_range_lose_digits_slowly(run_wasm, op) -> None:
-    """As much as an angle of half a unit in the last place more would; past 2^22, they are 0."""
+def test_large_angles_lose_precision_gradually(run_wasm, op) -> None:
+    """The error is that of half a unit in the last place of the angle. From 2^22 on, angles
+    count as 0.
+    """
     x = np.geomspace(2.0**15, 2.0**22, COUNT, endpoint=False).astype(np.float32)
     y = np.zeros_like(x)
     run_wasm(lower(elementwise(op, DType.float32), RELAXED), {"X0": x, "Y": y})
@@ -229,15 +245,16 @@ def test_angles_past_their_range_lose_digits_slowly(run_wasm, op) -> None:
 
 
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 2.0, 100.0, -100.0, 1e-40, 1e38])
+"""Zeros, infinities, NaN, and numbers with exact results."""
 
 
 @pytest.mark.parametrize("op", CASES)
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
-def test_special_values_are_numpys(run_wasm, op, kind) -> None:
+def test_special_values_agree_with_numpy(run_wasm, op, kind) -> None:
     x = np.resize(SPECIAL, COUNT).astype(np.float32)
     with np.errstate(all="ignore"):
         exact = CASES[op][0](x.astype(np.float64)).astype(np.float32)
-    if op in ("sin", "cos", "tan"):  # angles past 2^22 are as 0
+    if op in ("sin", "cos", "tan"):  # angles of 2^22 and more count as 0
         with np.errstate(all="ignore"):
             exact = np.where(x == np.float32(1e38), CASES[op][0](np.float32(0)), exact)
     y = np.zeros_like(x)
@@ -252,10 +269,11 @@ FLOAT64 = {
     "acos": 6.0, "erf": 4.0, "asinh": 5.0, "acosh": 5.0, "atanh": 5.0, "sinh": 5.0, "cosh": 5.0,
     "tanh": 4.0, "tan": 6.0,
 }  # fmt: skip
+"""The largest error of each float64 function, in units in the last place."""
 
 
 @pytest.mark.parametrize(("op", "limit"), FLOAT64.items())
-def test_float64(run_wasm, op, limit) -> None:
+def test_float64_functions_are_within_their_error_bounds(run_wasm, op, limit) -> None:
     x = CASES[op][1].astype(np.float64)
     y = np.zeros_like(x)
     run_wasm(lower(elementwise(op, DType.float64), RELAXED), {"X0": x, "Y": y})
@@ -265,22 +283,22 @@ def test_float64(run_wasm, op, limit) -> None:
 
 
 @pytest.mark.parametrize("op", FLOAT64)
-def test_float64_special_values_are_numpys(run_wasm, op) -> None:
+def test_float64_special_values_agree_with_numpy(run_wasm, op) -> None:
     extremes = [1e-310, -1e-310, 5e-324, 1e-20, 709.5, 710.2, -720.0, -744.0, -746.0, 1e300, 1e5]
     x = np.resize(np.concatenate([SPECIAL, extremes]), COUNT)
-    if op in ("sin", "cos", "tan"):  # as for float32
+    if op in ("sin", "cos", "tan"):  # large angles count as 0
         x = np.where(np.abs(x) < 1e5, x, 0.0)
     with np.errstate(all="ignore"):
         exact = CASES[op][0](x)
     y = np.zeros_like(x)
     run_wasm(lower(elementwise(op, DType.float64), RELAXED), {"X0": x, "Y": y})
     np.testing.assert_allclose(y, exact, rtol=1e-14, atol=5e-324)
-    if op not in ("sin", "tan"):  # reduction loses the sign of a zero
+    if op not in ("sin", "tan"):  # range reduction loses the sign of zero
         np.testing.assert_array_equal(np.signbit(y[exact == 0]), np.signbit(exact[exact == 0]))
 
 
 def check_power(y: np.ndarray, a: np.ndarray, b: np.ndarray, limit: float) -> None:
-    """y is a^b: within `limit` where normal, else what numpy rounds to."""
+    """Assert that y is a^b: within `limit` where the result is normal, else rounded as by numpy."""
     with np.errstate(all="ignore"):
         exact = np.power(a.astype(np.float64), b.astype(np.float64))
         rounded = exact.astype(np.float32)
@@ -304,10 +322,14 @@ def test_power(run_wasm, features) -> None:
 
 @pytest.mark.parametrize("exponent", [*np.arange(-5, 5.25, 0.25), 7, 16, -16, 17, 0.3, -2.7])
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])
-def test_power_of_a_literal(run_wasm, exponent, kind) -> None:
-    """Three quarters, as in local response normalisation, are three roundings in vectors."""
-    whole = float(exponent).is_integer()
-    x = np.concatenate([dense(-8 if whole else 0, 8)[: COUNT // 2], dense(0, 3.4e38)[: COUNT // 2]])
+def test_power_with_a_literal_exponent(run_wasm, exponent, kind) -> None:
+    """An exponent of 3/4, as in local response normalisation, is computed with three
+    roundings in vectors.
+    """
+    is_integer = float(exponent).is_integer()
+    x = np.concatenate(
+        [dense(-8 if is_integer else 0, 8)[: COUNT // 2], dense(0, 3.4e38)[: COUNT // 2]]
+    )
     y = np.zeros_like(x)
 
     def power(v: Expr) -> Expr:
@@ -328,7 +350,7 @@ def test_power_of_integers(run_wasm) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.float16, DType.bfloat16])
 @pytest.mark.parametrize("op", ["add", "mul", "div", "max"])
-def test_small_floats_round_as_numpys(run_wasm, dtype, op) -> None:
+def test_small_floats_round_as_in_numpy(run_wasm, dtype, op) -> None:
     rng = np.random.default_rng(1)
     patterns = rng.integers(0, 1 << 16, (2, COUNT)).astype(np.uint16)
     a, b = patterns.view(dtype.numpy)

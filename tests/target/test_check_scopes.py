@@ -1,4 +1,6 @@
-"""`check_scopes`: the whole messages, and what is allowed beside what is refused."""
+"""Test the whole messages of `check_scopes`, and that it accepts the legal variant of each
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from webmlc.target.check_scopes import check_scopes
 
 
 def kernel(scope: str, body: str) -> LoopFunction:
+    """A kernel with a buffer S in this scope."""
     lines = "\n".join("    " + line for line in body.splitlines())
     return parse_function(f"""\
 @T.kernel
@@ -20,22 +23,23 @@ def f(A: T.Buffer((4,), "float32"), R: T.Output((4,), "float32")):
 """)
 
 
-THREADS = 'for t in T.thread_binding(4, "threadIdx.x"):\n    '
+THREAD_LOOP = 'for t in T.thread_binding(4, "threadIdx.x"):\n    '
+"""The head of a loop over four threads."""
 
 
 def test_an_update_by_every_thread_is_refused() -> None:
-    body = "S[0] = 0.0\nfor k in range(4):\n    S[0] = S[0] + A[k]\n" + THREADS + "R[t] = S[0]"
+    body = "S[0] = 0.0\nfor k in range(4):\n    S[0] = S[0] + A[k]\n" + THREAD_LOOP + "R[t] = S[0]"
     with pytest.raises(InternalError) as error:
         check_scopes(kernel("shared", body))
     assert str(error.value) == (
         "lower: kernel f: every thread of threadIdx.x updates the same element of the shared "
         "buffer S; accumulate in a local buffer"
     )
-    check_scopes(kernel("local", body))  # each thread its own sum
+    check_scopes(kernel("local", body))  # each thread has a sum of its own
 
 
-def test_another_threads_local_buffer_is_refused() -> None:
-    body = THREADS + "S[t] = A[t]\nfor j in range(4):\n    R[j] = S[j]"
+def test_a_read_of_another_threads_local_buffer_is_refused() -> None:
+    body = THREAD_LOOP + "S[t] = A[t]\nfor j in range(4):\n    R[j] = S[j]"
     with pytest.raises(InternalError) as error:
         check_scopes(kernel("local", body))
     assert str(error.value) == (
@@ -50,6 +54,6 @@ def test_another_threads_local_buffer_is_refused() -> None:
         check_scopes(kernel("shared", groups))
 
 
-def test_a_loop_of_one_thread_is_none() -> None:
+def test_a_thread_loop_of_one_iteration_is_ignored() -> None:
     body = 'for t in T.thread_binding(1, "threadIdx.x"):\n    S[t] = A[t]\nR[0] = S[0]'
     check_scopes(kernel("local", body))

@@ -1,4 +1,4 @@
-"""Intermediate rows of a symbolic number of rows shrink to one row, remainders included."""
+"""Test that buffers of symbolic size shrink to the part that one iteration uses."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ from webmlc.loops.text import parse_function
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.lower_blocks import lower_blocks
 
-# As a rule for rows leaves it: 8 elements by vectors, 2 left over. The constant 8 is nearer to the
-# next row than to its own, and belongs to its own all the same.
+# A kernel as a rule for rows schedules it: 8 elements in vectors, and a remainder of 2. The
+# offset 8 is nearer to the next row than to the start of its row, but it belongs to its row.
 ROWS = """
 @T.kernel
 def rows(x: T.Buffer((n, 10), "float32"), y: T.Output((n, 10), "float32"), n: T.symbol):
@@ -21,7 +21,7 @@ def rows(x: T.Buffer((n, 10), "float32"), y: T.Output((n, 10), "float32"), n: T.
                 v_j = T.axis.spatial(10, j)
                 e[v_i, v_j] = x[v_i, v_j] * T.float32(2.0)
         for t in range(2):
-            with T.block("rest"):
+            with T.block("remainder"):
                 v_it = T.axis.spatial(n, i)
                 v_jt = T.axis.spatial(10, t + 8)
                 e[v_it, v_jt] = x[v_it, v_jt] * T.float32(3.0)
@@ -33,7 +33,7 @@ def rows(x: T.Buffer((n, 10), "float32"), y: T.Output((n, 10), "float32"), n: T.
 """
 
 
-def test_a_row_with_a_remainder_is_one_row() -> None:
+def test_rows_with_a_remainder_shrink_to_one_row() -> None:
     function = compact_buffers(lower_blocks(parse_function(ROWS)))
     [row] = function.allocations
     assert np.prod([as_int(extent) for extent in row.shape]) == 10
@@ -49,18 +49,18 @@ ELEMENT = """
 def element(x: T.Buffer((3, k), "float32"), y: T.Output((3, k), "float32"), k: T.symbol):
     e = T.alloc_buffer((3, k), "float32", scope="local")
     for t in T.thread_binding(k * 3, "threadIdx.x"):
-        with T.block("made"):
+        with T.block("producer"):
             v_i = T.axis.spatial(3, t // k)
             v_j = T.axis.spatial(k, t % k)
             e[v_i, v_j] = x[v_i, v_j] * T.float32(2.0)
-        with T.block("used"):
+        with T.block("consumer"):
             v_a = T.axis.spatial(3, t // k)
             v_b = T.axis.spatial(k, t % k)
             y[v_a, v_b] = e[v_a, v_b] + T.float32(1.0)
 """
 
 
-def test_a_thread_s_only_element_needs_no_array() -> None:
+def test_the_only_element_of_a_thread_needs_no_array() -> None:
     function = compact_buffers(lower_blocks(parse_function(ELEMENT)))
     assert [as_int(extent) for extent in function.allocations[0].shape] == [1]
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -75,20 +75,20 @@ def planes(x: T.Buffer((n, 6), "float32"), y: T.Output((n, 6), "float32"), n: T.
     e = T.alloc_buffer((3, n, 6), "float32")
     for i in range(n):
         for p, j in T.grid(3, 6):
-            with T.block("made"):
+            with T.block("producer"):
                 v_p = T.axis.spatial(3, p)
                 v_i = T.axis.spatial(n, i)
                 v_j = T.axis.spatial(6, j)
                 e[v_p, v_i, v_j] = x[v_i, v_j] + T.cast(v_p, "float32")
         for k in range(6):
-            with T.block("used"):
+            with T.block("consumer"):
                 v_u = T.axis.spatial(n, i)
                 v_k = T.axis.spatial(6, k)
                 y[v_u, v_k] = e[2, v_u, v_k] * T.float32(4.0) - e[1, v_u, v_k]
 """
 
 
-def test_planes_that_are_read_by_number_shrink_though_they_are_a_symbol_apart() -> None:
+def test_planes_at_symbolic_distances_shrink_if_indexed_by_literals() -> None:
     function = compact_buffers(lower_blocks(parse_function(PLANES)))
     [row] = function.allocations
     assert np.prod([as_int(extent) for extent in row.shape]) == 3 * 6

@@ -1,4 +1,6 @@
-"""Reductions too long for one dispatch: in parts, side by side, and then the parts' results."""
+"""Test that long reductions are split into parts, and that the results of the parts are
+combined.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from webmlc.target.split_kernels import fits_dispatch, split_kernels
 S: Expr = k.S
 
 
-def test_parts_side_by_side_then_their_results() -> None:
+def test_a_reduction_becomes_parts_and_a_sum_of_their_results() -> None:
     factored = factor_kernel(k.column_sums(1100, 4), WEBGPU)
     assert (
         body_text(factored)
@@ -59,6 +61,7 @@ FACTORED: dict[str, tuple[LoopFunction, dict[str, int]]] = {
     "largest of a row": (k.total(1, 66_000, keep=1, combine="max"), {}),
     "softmax over channels": (k.softmax(1, 1100, 3, axis=1), {}),
 }
+"""Kernels whose reductions are split, with the values of their symbols."""
 WHOLE: dict[str, LoopFunction] = {
     "short columns": k.column_sums(900, 8),
     "columns that fill the GPU": k.column_sums(1500, 40_000),
@@ -66,10 +69,11 @@ WHOLE: dict[str, LoopFunction] = {
     "a symbolic row": k.total(2, S, keep=1),
     "no reduction": k.add(4, 5000),
 }
+"""Kernels that stay as they are."""
 
 
 @pytest.mark.parametrize("case", FACTORED.values(), ids=FACTORED)
-def test_long_reductions_of_few_results_keep_them(
+def test_split_reductions_have_the_same_results(
     case: tuple[LoopFunction, dict[str, int]],
 ) -> None:
     function, symbols = case
@@ -78,16 +82,16 @@ def test_long_reductions_of_few_results_keep_them(
     assert not fits_dispatch(factored, WEBGPU)
     data = k.arguments(function, symbols)
     run(factored, data, symbols)
-    (want,) = k.outputs_of(function, symbols)
-    np.testing.assert_allclose(data[function.params[-1].name], want, rtol=1e-4, atol=1e-4)
+    (expected,) = k.outputs_of(function, symbols)
+    np.testing.assert_allclose(data[function.params[-1].name], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("function", WHOLE.values(), ids=WHOLE)
-def test_others_stay_whole(function: LoopFunction) -> None:
+def test_other_reductions_are_unchanged(function: LoopFunction) -> None:
     assert factor_kernel(function, WEBGPU) is function
 
 
-def test_each_part_is_a_dispatch_of_its_own() -> None:
+def test_each_part_becomes_a_separate_dispatch() -> None:
     text = """g (float[1,2,300,400] x) => (float[1,2,300,400] y) {
         m = ReduceMean<axes = [2, 3], keepdims = 1>(x)
         y = Sub(x, m)

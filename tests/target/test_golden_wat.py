@@ -1,6 +1,6 @@
-"""The WAT of a dozen kernels, word for word, and what must and must not be in it.
+"""Compare the WAT of a dozen kernels with golden files, and count the instructions that matter.
 
-WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_golden_wat.py      # after a change on purpose
+WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_golden_wat.py      # after an intended change
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_text_is_golden(name) -> None:
     assert path.read_text() == text + "\n"
 
 
-def test_the_tile_is_the_ideal_loop() -> None:
+def test_the_loop_of_a_tile_has_no_superfluous_instruction() -> None:
     printed = print_function(TILE, "gemm", "relaxed")
     text = printed.text
     (loop,) = [part for part in innermost_loops(text) if "relaxed_madd" in part]
@@ -60,7 +60,7 @@ def test_baseline_module_has_no_relaxed_opcode() -> None:
     assert text.count("f32x4.mul") == 12
 
 
-def test_binary_is_small_and_bare() -> None:
+def test_the_binary_is_small_and_has_no_names() -> None:
     module = emit_module({"gemm": TILE}, [Step("gemm", (0, 1, 2, 3))], "relaxed")
     binary = assemble(module.text)
     assert len(binary) < 2000

@@ -1,7 +1,9 @@
-"""The inner loops of matrix product, 3x3 and depthwise convolution, as the rules and lowering make
-them: word for word, and what makes them fast.
+"""Compare inner loops with golden files, and check the properties that make them fast.
 
-WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_inner_loops.py      # after a change on purpose
+The loops are those of a matrix product, a 3x3 and a depthwise convolution, as the rules and the
+lowering build them.
+
+WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_inner_loops.py      # after an intended change
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ CASES = {
     "depthwise": (kernels.depthwise(8, 8, 16, 3), 8, 9),
     "depthwise_stride_2": (kernels.depthwise(8, 8, 16, 3, 2), 8, 9),
 }
-"""A kernel, the accumulators of its tile, and the taps that its inner loop holds."""
+"""A kernel, the accumulators of its tile, and the taps in one iteration of its inner loop."""
 Tree = list["Tree | str"]
+"""An S-expression as nested lists of words."""
 
 
 @pytest.fixture(params=CASES)
@@ -39,13 +42,15 @@ def case(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def loop(case: str) -> str:
-    """The text of the innermost loop with most multiply-adds, its branch back included."""
+    """The text of the innermost loop with the most multiply-adds, up to and including its
+    branch back.
+    """
     function = CASES[case][0]
     lowered = lower(choose_rule(function, RELAXED)[1].function, RELAXED)
     steps = [Step("kernel", tuple(range(len(function.params))))]
     text = emit_module({"kernel": lowered}, steps, "relaxed").text
-    found = re.findall(r"\(loop (?:(?!\(loop ).)*?\(br_if[^\n]*", text, re.DOTALL)
-    return max(found, key=lambda part: part.count("relaxed_madd"))
+    loops = re.findall(r"\(loop (?:(?!\(loop ).)*?\(br_if[^\n]*", text, re.DOTALL)
+    return max(loops, key=lambda part: part.count("relaxed_madd"))
 
 
 def statements(loop: str) -> list[Tree]:
@@ -55,8 +60,8 @@ def statements(loop: str) -> list[Tree]:
         if token == "(":
             open_lists.append([])
         elif token == ")":
-            done = open_lists.pop()
-            open_lists[-1].append(done)
+            statement = open_lists.pop()
+            open_lists[-1].append(statement)
         else:
             open_lists[-1].append(token)
     return [part for part in open_lists[-1] if isinstance(part, list)]
@@ -70,22 +75,24 @@ def nodes(tree: Tree) -> Iterator[Tree]:
             yield from nodes(part)
 
 
-def most_alive(body: list[Tree]) -> int:
-    """The most vectors that are needed at once anywhere in a loop: locals that a later statement
-    (or iteration) reads, and what a statement loads for itself.
+def register_pressure(body: list[Tree]) -> int:
+    """The largest number of vectors that are needed at once anywhere in a loop: locals that a later
+    statement or iteration reads, and the operands that a statement loads itself.
     """
     vectors = {s[1] for s in body if s[0] == "local.set" and str(s[2][0]).startswith(("v", "f"))}
     reads = [{n[1] for n in nodes(s) if n[0] == "local.get"} & vectors for s in body]
     writes = [{s[1]} & vectors if s[0] == "local.set" else set() for s in body]
-    own = [sum(n[0] == "v128.load" for n in nodes(s)) - (s[2][0] == "v128.load") for s in body]
+    operand_loads = [
+        sum(n[0] == "v128.load" for n in nodes(s)) - (s[2][0] == "v128.load") for s in body
+    ]
     alive: set[str] = set()
-    most = 0
-    for _ in range(2):  # the second time knows what the next iteration reads
+    pressure = 0
+    for _ in range(2):  # the second pass includes reads of the next iteration
         for position in reversed(range(len(body))):
-            most = max(most, len(alive | writes[position]))
+            pressure = max(pressure, len(alive | writes[position]))
             alive = alive - writes[position] | reads[position]
-            most = max(most, len(alive) + own[position])
-    return most
+            pressure = max(pressure, len(alive) + operand_loads[position])
+    return pressure
 
 
 def test_the_loop_is_golden(case: str, loop: str) -> None:
@@ -95,20 +102,22 @@ def test_the_loop_is_golden(case: str, loop: str) -> None:
     assert path.read_text() == loop + "\n"
 
 
-def test_addresses_are_pointers_that_step(loop: str) -> None:
-    """No address is computed but by offsets: at the end each pointer moves on."""
+def test_addresses_are_pointers_that_the_loop_increments(loop: str) -> None:
+    """Addresses differ by literal offsets only, and the loop ends with the increments of the
+    pointers.
+    """
     assert "i32.mul" not in loop and "i32.shl" not in loop
     adds = [s for s in statements(loop) if any(n[0] == "i32.add" for n in nodes(s))]
     assert adds and adds == statements(loop)[-1 - len(adds) : -1]
     assert all(s[0] == "local.set" and s[2][1] == ["local.get", s[1]] for s in adds)
 
 
-def test_everything_stays_in_registers(loop: str) -> None:
-    assert 8 < most_alive(statements(loop)) <= RELAXED.vector_registers
+def test_all_vectors_fit_in_registers(loop: str) -> None:
+    assert 8 < register_pressure(statements(loop)) <= RELAXED.vector_registers
 
 
-def test_multiply_adds_stand_back_to_back(case: str, loop: str) -> None:
-    """Nothing but loads stands between them, and each sum rests while all the others have one."""
+def test_only_loads_stand_between_multiply_adds(case: str, loop: str) -> None:
+    """Each sum is used again only after all other sums were."""
     _, accumulators, taps = CASES[case]
     body = statements(loop)
     places = [i for i, s in enumerate(body) if s[2][0] == "f32x4.relaxed_madd"]

@@ -1,4 +1,6 @@
-"""`insert_barriers`: golden bodies, and lock-step results that a missing barrier would change."""
+"""Test `insert_barriers` by golden bodies, and by results in lock-step that a missing
+barrier would change.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ def f(A: T.Buffer((8, 4), "float32"), R: T.Output((4,), "float32")):
     for b in T.thread_binding(1, "blockIdx.x"):
         for t in T.thread_binding(4, "threadIdx.x"):
 """
+"""The head of a kernel of one workgroup with four threads."""
 
 
 def kernel(body: str) -> LoopFunction:
@@ -38,7 +41,7 @@ BODIES = {
         "    T.barrier()\n"
         "    R[t] = R[t] + S[3 - t]",
     ),
-    "shared out, in a loop": (
+    "distributed over the threads, in a loop": (
         "for k in range(2):\n"
         "    for j in range(2):\n"
         '        for u in T.thread_binding(2, "threadIdx.x"):\n'
@@ -60,7 +63,7 @@ BODIES = {
         "S[t] = A[0, t]\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
         "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    R[t] = S[t + 2]\nelse:\n    R[t] = S[t - 2]",
     ),
-    "elements of its own": (
+    "private elements": (
         "S[t] = 0.0\nfor k in range(8):\n    S[t] = S[t] + A[k, t]\nR[t] = S[3 - t]",
         "S[t] = 0.0\nfor k in range(8):\n    S[t] = S[t] + A[k, t]\nT.barrier()\nR[t] = S[3 - t]",
     ),
@@ -68,23 +71,24 @@ BODIES = {
         "if t == 0:\n    S[0] = A[0, 0]\nR[t] = S[0]",
         "if t == 0:\n    S[0] = A[0, 0]\nT.barrier()\nR[t] = S[0]",
     ),
-    "a tree": (
+    "a tree of sums": (
         "S[t] = A[0, t]\nif t < 2:\n    S[t] = S[t] + S[t + 2]\nR[t] = S[0] + S[1]",
         "S[t] = A[0, t]\nT.barrier()\nif t < 2:\n    S[t] = S[t] + S[t + 2]\nT.barrier()\n"
         "R[t] = S[0] + S[1]",
     ),
 }
+"""Bodies of a kernel, before and after."""
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_barriers(name: str) -> None:
+def test_barriers_are_inserted_where_threads_must_wait(name: str) -> None:
     before, after = BODIES[name]
     result = insert_barriers(kernel(before))
     assert result == kernel(after)
     assert "T.barrier()" in body_text(result)
 
 
-def test_the_threads_wait_where_they_must() -> None:
+def test_threads_wait_for_each_other() -> None:
     before, _ = BODIES["around the back edge"]
     a = np.random.default_rng(0).standard_normal((8, 4), np.float32)
     r = np.zeros(4, np.float32)
@@ -92,7 +96,7 @@ def test_the_threads_wait_where_they_must() -> None:
     np.testing.assert_allclose(r, a[:, ::-1].sum(0), rtol=1e-5)
 
 
-def test_without_shared_buffers_nothing_changes() -> None:
+def test_a_function_without_shared_buffers_is_unchanged() -> None:
     function = parse_function("""\
 @T.kernel
 def f(A: T.Buffer((4,), "float32"), R: T.Output((4,), "float32")):

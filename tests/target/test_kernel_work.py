@@ -1,5 +1,5 @@
-"""The work of kernels as they are compiled: what their code writes is known, and so is the least
-that they move.
+"""Test the work of compiled kernels: the bytes their code writes, and the fewest bytes they
+could move.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ WRITTEN_ONCE: dict[str, tuple[LoopFunction, dict[str, int]]] = {
     "transpose": (k.transpose((0, 2, 3, 1), 1, 3, 8, 8), {}),
     "gather": (k.gather_rows(3, 12, S), {"s": 4}),
 }
+"""Kernels whose code writes every result once, with the values of their symbols."""
 MACHINES = {"relaxed": RELAXED, "simd128": SIMD128}
 
 
 def size(buffer: Buffer, sizes: dict[str, int]) -> int:
-    """Bytes."""
+    """The bytes of a buffer."""
     return math.prod(int(evaluate(d, sizes)) for d in buffer.shape) * buffer.dtype.bytes
 
 
 def compiled(function: LoopFunction, machine: Machine) -> Kernel:
-    """The kernel with its code."""
+    """A kernel with its code."""
     return Kernel(function, lower(schedule_kernel(function, machine).function, machine))
 
 
@@ -57,16 +58,16 @@ def test_the_code_writes_every_result_once(
     assert [written[b] for b in results] == [size(b, sizes) for b in results]
 
 
-def test_a_product_moves_more_than_the_least_and_a_sum_does_not() -> None:
-    found = kernel_work(compiled(k.matmul(48, 64, 32, epilogue=False), RELAXED), {})
-    assert found.flops == 2 * 48 * 64 * 32
-    assert found.least == 4 * (48 * 32 + 32 * 64 + 48 * 64)
-    assert found.least < found.moved < 2 * 4 * 48 * 64 * 32
-    found = kernel_work(compiled(k.add(4, 16, 8), RELAXED), {})
-    assert found.flops == 4 * 16 * 8
-    assert found.moved == found.least == 3 * 4 * 4 * 16 * 8
+def test_a_matrix_product_moves_more_than_the_least_and_an_addition_does_not() -> None:
+    work = kernel_work(compiled(k.matmul(48, 64, 32, epilogue=False), RELAXED), {})
+    assert work.flops == 2 * 48 * 64 * 32
+    assert work.least == 4 * (48 * 32 + 32 * 64 + 48 * 64)
+    assert work.least < work.moved < 2 * 4 * 48 * 64 * 32
+    work = kernel_work(compiled(k.add(4, 16, 8), RELAXED), {})
+    assert work.flops == 4 * 16 * 8
+    assert work.moved == work.least == 3 * 4 * 4 * 16 * 8
 
 
-def test_of_a_table_only_the_rows_that_are_read_are_needed() -> None:
-    found = kernel_work(compiled(k.gather_rows(1000, 12, 5), RELAXED), {})
-    assert found.least == 2 * 4 * 5 * 12 + 5 * k.gather_rows(1000, 12, 5).params[1].dtype.bytes
+def test_a_gather_needs_only_the_rows_that_it_reads() -> None:
+    work = kernel_work(compiled(k.gather_rows(1000, 12, 5), RELAXED), {})
+    assert work.least == 2 * 4 * 5 * 12 + 5 * k.gather_rows(1000, 12, 5).params[1].dtype.bytes

@@ -1,4 +1,6 @@
-"""Every pass keeps the meaning: the interpreter before and after each, and wasmtime at the end."""
+"""Test that every pass keeps the meaning: by the interpreter after each pass, and by
+wasmtime at the end.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,7 @@ Pass = Callable[[LoopFunction], LoopFunction]
 
 
 def pointers(function: LoopFunction) -> LoopFunction:
+    """The form that the printer receives, as a function."""
     return legalise_division(reduce_strength(function)).function
 
 
@@ -49,10 +52,13 @@ PASSES: dict[str, Pass] = {
     "hoist_invariants": hoist_invariants,
     "reduce_strength": pointers,
 }
+"""The passes of the WASM target, in order."""
 SYMBOLS = {"n": 5}
+"""The values of the symbols."""
 
 
 def arguments(function: LoopFunction) -> dict[str, np.ndarray]:
+    """Random arguments of a function."""
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
     for buffer in function.params:
@@ -70,25 +76,27 @@ def arguments(function: LoopFunction) -> dict[str, np.ndarray]:
 
 
 def interpreted(function: LoopFunction, like: LoopFunction) -> dict[str, np.ndarray]:
+    """The arguments of `like` after the interpreter has run `function` on them."""
     arrays = arguments(like)
     interp.run(function, arrays, {s.name: SYMBOLS[s.name] for s in function.symbols})
     return arrays
 
 
-def assert_equal(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
-    for name, array in want.items():
-        np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+def assert_equal(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Assert that the arrays are equal, up to rounding."""
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_pass_keeps_the_meaning(name) -> None:
     original = PROGRAMS[name]
-    want = interpreted(original, original)
+    expected = interpreted(original, original)
     function = original
     for title, transform in PASSES.items():
         function = transform(function)
         try:
-            assert_equal(interpreted(function, original), want)
+            assert_equal(interpreted(function, original), expected)
         except Exception as error:
             raise AssertionError(f"after {title}") from error
 
@@ -98,14 +106,14 @@ def test_every_pass_keeps_the_meaning(name) -> None:
 @pytest.mark.parametrize("features", ["relaxed", "simd128"])
 def test_wasm_computes_the_same(run_wasm, name, threads, features) -> None:
     original = PROGRAMS[name]
-    want = interpreted(original, original)
+    expected = interpreted(original, original)
     arrays = arguments(original)
     run_wasm(lower(original, RELAXED), arrays, SYMBOLS, threads=threads, features=features)
-    assert_equal(arrays, want)
+    assert_equal(arrays, expected)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_lowered_form_holds(name) -> None:
+def test_the_result_is_in_the_lowered_form(name) -> None:
     lowered = lower(PROGRAMS[name], RELAXED)
     registers = register_lanes(lowered)
     for stmt in walk_statements(lowered.body):
@@ -120,7 +128,7 @@ def test_the_lowered_form_holds(name) -> None:
             assert indices[0].lanes in (1, 4)
 
 
-def test_the_tile_lives_in_registers() -> None:
+def test_a_tile_is_held_in_registers() -> None:
     lowered = lower(gemm(12, 16, 5), RELAXED)
     lanes = register_lanes(lowered)
     assert [b for b in lowered.allocations if b not in lanes] == []
@@ -130,20 +138,20 @@ def test_the_tile_lives_in_registers() -> None:
     assert len(in_loop) == 12 + 2 + 6  # accumulators, vectors of B, splats of A
 
 
-def test_pointers_leave_no_index_arithmetic() -> None:
+def test_a_loop_increments_one_pointer_per_operand() -> None:
     reduced: StrengthReduced = reduce_strength(lower(gemm(12, 16, 5), RELAXED))
     (loop,) = [
         s
         for s in walk_statements(reduced.function.body)
         if isinstance(s, For) and s.var.name == "k"
     ]
-    bumps = [
+    increments = [
         s
         for s in walk_statements(loop.body)
         if isinstance(s, Store) and s.buffer in reduced.pointers
     ]
-    assert {s.buffer.name.split("_")[0] for s in bumps} == {"A", "B"}
-    assert len(bumps) == 2
+    assert {s.buffer.name.split("_")[0] for s in increments} == {"A", "B"}
+    assert len(increments) == 2
 
 
 ROWS = """
@@ -156,27 +164,27 @@ def rows(A: T.Buffer((3 * n * 7,), "float32"), B: T.Output((n,), "float32"), n: 
 """
 
 
-def test_a_pointer_is_set_from_a_near_one() -> None:
+def test_a_pointer_is_set_relative_to_a_nearby_pointer() -> None:
     reduced = reduce_strength(lower(parse_function(ROWS), RELAXED))
     owners = reduced.pointers
     starts = [
         s for s in stores(reduced.function.body) if owners.get(s.buffer, s.buffer).name == "A"
     ]
-    others = [{load.buffer for load in loads(s)} - {s.buffer} for s in starts]
-    assert sum(bool(read & owners.keys()) for read in others) == 2
+    buffers_read = [{load.buffer for load in loads(s)} - {s.buffer} for s in starts]
+    assert sum(bool(buffers & owners.keys()) for buffers in buffers_read) == 2
 
 
-def test_carried_values_keep_their_buffer() -> None:
+def test_a_buffer_of_carried_values_keeps_its_size() -> None:
     compact = compact_buffers(lower_blocks(PROGRAMS["carried"]))
     assert compact.allocations[0].shape == (Const(6),)
 
 
-def test_a_window_shrinks_to_what_one_iteration_needs() -> None:
+def test_a_buffer_shrinks_to_the_window_of_one_iteration() -> None:
     compact = compact_buffers(lower_blocks(PROGRAMS["padded"]))
     assert compact.allocations[0].shape == (Const(5 * 8),)
 
 
-def test_a_remainder_of_lanes_is_scalar() -> None:
+def test_the_remainder_of_a_vector_loop_is_scalar() -> None:
     lowered = lower(PROGRAMS["uneven"], RELAXED)
     widths = {s.indices[0].lanes for s in stores(lowered.body) if s.buffer.name == "Y"}
     assert widths == {1, 4}

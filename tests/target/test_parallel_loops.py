@@ -1,6 +1,6 @@
-"""Parallel loops as functions: what they take from outside, and how threads share them.
+"""Test the functions of parallel loops: the outer values they read, and how threads share them.
 
-That they compute the same is tested wherever a kernel runs (`test_lower`, `test_wasm_threads`).
+Every test that runs a kernel checks their results (`test_lower`, `test_wasm_threads`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def long(A: T.Buffer((4096, 256), "float32"), B: T.Output((4096,), "float32")):
 """
 
 
-def test_the_body_reads_what_it_takes_from_outside() -> None:
+def test_a_loop_function_reads_the_outer_values_that_the_kernel_stores() -> None:
     printed = print_function(lower(gemm(480, 480, 480), RELAXED), "gemm", "relaxed", table=7)
     loop, kernel = printed.text.split("(func $gemm ")
     assert printed.loops == ("gemm.0",)
     assert "relaxed_madd" in loop
     assert "relaxed_madd" not in kernel
     for name in ("A", "B", "C"):
-        place = loop.split(f"(local.set ${name} (i32.load offset=")[1].split()[0]
-        assert f"(i32.store offset={place} (i32.const 0) (local.get ${name}))" in kernel
+        address = loop.split(f"(local.set ${name} (i32.load offset=")[1].split()[0]
+        assert f"(i32.store offset={address} (i32.const 0) (local.get ${name}))" in kernel
     assert kernel.count("(call $parallel (i32.const 7) ") == 1
 
 
-def test_a_kernel_has_a_function_for_each_of_its_parallel_loops() -> None:
+def test_a_kernel_has_one_function_per_parallel_loop() -> None:
     printed = print_function(lower(PROGRAMS["two_phases"], RELAXED), "two", "relaxed")
     assert printed.loops == ("two.0", "two.1")
     assert printed.text.index("(call $parallel (i32.const 0)") < printed.text.index(
@@ -56,7 +56,7 @@ def test_a_kernel_has_a_function_for_each_of_its_parallel_loops() -> None:
     )
 
 
-def test_operands_are_read_before_the_result_is_set() -> None:
+def test_a_line_reads_its_operands_before_it_sets_its_result() -> None:
     lines = [
         "(local.set $a (i32.add (local.get $base) (local.get $a)))",
         "(local.set $b (i32.const 0))",
@@ -66,7 +66,7 @@ def test_operands_are_read_before_the_result_is_set() -> None:
 
 
 class Shared:
-    """The module of `LONG` in memory of its own, and threads that run it."""
+    """The module of `LONG` with a memory, and methods that run it on several threads."""
 
     def __init__(self) -> None:
         kernel = lower(parse_function(LONG), RELAXED)
@@ -85,17 +85,18 @@ class Shared:
         self.done = 0
 
     def export(self, name: str, module: wasmtime.Module | None = None) -> Callable[..., Any]:
-        """A function of the module, or of another on the same memory, in a store of its own."""
+        """A function of this module, or of another one on the same memory, in a new store."""
         store = wasmtime.Store(engine())
         instance = wasmtime.Instance(store, module or self.module, [self.memory])
         function: Any = instance.exports(store)[name]
         return partial(function, store)
 
     def call(self, tid: int, threads: int) -> None:
-        """`run` on the calling thread."""
+        """Call `run` on the calling thread."""
         self.export("run")(0, 1, tid, threads)
 
     def check(self) -> None:
+        """Assert that all sums are right, and that the run has ended."""
         sums = self.bytes[self.sums : self.sums + ROWS * 4].view(np.float32)
         np.testing.assert_array_equal(sums, 256)
         sums[:] = np.nan
@@ -107,18 +108,20 @@ def shared() -> Shared:
     return Shared()
 
 
-def test_the_leader_needs_no_helper(shared: Shared) -> None:
+def test_the_leader_finishes_without_helpers(shared: Shared) -> None:
     shared.words[RUNNING // 4] = 1
     shared.call(0, 4)
     shared.check()
 
 
-def test_a_helper_that_comes_after_the_run_returns(shared: Shared) -> None:
+def test_a_helper_that_arrives_after_the_run_returns(shared: Shared) -> None:
     shared.call(1, 2)
 
 
 def test_helpers_take_chunks(shared: Shared) -> None:
-    """Of the very same offer, in some of many runs: a helper may always come late."""
+    """Helpers take chunks of the leader's offer in at least one of many runs: in any run
+    they may arrive late.
+    """
     for _ in range(200):
         shared.words[RUNNING // 4] = 1
         helpers = [threading.Thread(target=shared.call, args=(t, 3), daemon=True) for t in (1, 2)]
@@ -135,7 +138,7 @@ def test_helpers_take_chunks(shared: Shared) -> None:
     pytest.fail("no helper ever took a chunk")
 
 
-def test_warm_loops_do_nothing(shared: Shared) -> None:
+def test_warming_a_loop_writes_nothing(shared: Shared) -> None:
     warm = shared.export("warm")
     shared.bytes[shared.sums :] = 7
     before = shared.bytes.copy()
@@ -151,12 +154,12 @@ THIEF = f"""(module (import "env" "memory" (memory 1 65536 shared))
       (br_if $again (i64.eqz (i64.and (local.get $offer) (i64.const 0xffff))))
       (br_if $again (i64.ne (local.get $offer) (i64.atomic.rmw.cmpxchg offset={OFFER} (i32.const 0)
         (local.get $offer) (i64.sub (local.get $offer) (i64.const 1))))))))"""
-"""Takes a chunk as helpers do, and never runs it."""
+"""A module that takes a chunk as helpers do, and never runs it."""
 
 
 @pytest.mark.parametrize("awake", [0, 1])
 def test_the_leader_gives_up_when_a_helper_failed(shared: Shared, awake: int) -> None:
-    """The host says so: it takes `RUNNING` back while the leader waits for the helper's chunk."""
+    """The host clears `RUNNING` while the leader waits for the helper's chunk."""
     shared.words[AWAKE // 4] = awake
     thief = wasmtime.Module(engine(), wasmtime.wat2wasm(THIEF))
     steal = shared.export("steal", thief)
@@ -164,7 +167,7 @@ def test_the_leader_gives_up_when_a_helper_failed(shared: Shared, awake: int) ->
 
     def lead() -> None:
         try:
-            while True:  # a helper may come late
+            while True:  # a helper may arrive late
                 shared.words[RUNNING // 4] = 1
                 shared.call(0, 2)
         except wasmtime.Trap as error:

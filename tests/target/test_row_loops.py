@@ -1,7 +1,9 @@
-"""Softmax by rows, as the rules and lowering make it: the loops over a row, word for word, what
-stands between them, and what becomes of numbers that are none.
+"""Test softmax over rows, as the rules and the lowering build it.
 
-WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_row_loops.py      # after a change on purpose
+The tests compare the loops over a row with a golden file, count the instructions between them, and
+check rows with NaN and infinity.
+
+WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/test_row_loops.py      # after an intended change
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ ROWS, COLUMNS = 3, 128
 
 @pytest.fixture(scope="module")
 def softmax() -> LoopFunction:
+    """The lowered kernel."""
     return lower(choose_rule(kernels.softmax(ROWS, COLUMNS), RELAXED)[1].function, RELAXED)
 
 
@@ -45,22 +48,26 @@ def test_the_rows_are_golden(softmax: LoopFunction) -> None:
 
 
 def test_a_maximum_is_one_instruction(softmax: LoopFunction) -> None:
-    """Where a NaN shows anyway; the one that hands it on takes nine on x86."""
+    """A NaN shows in the result anyway, and a maximum that propagates NaN takes nine
+    instructions on x86.
+    """
     text = print_function(softmax, "softmax", "relaxed").text
     assert "f32x4.max" not in text
-    # Of four vectors in the loop, and these of one; the lower limits of two exponentials.
+    # Four vectors in the loop, their lanes' maximum, and the lower limits of two exponentials.
     assert text.count("f32x4.pmax") == 4 + 4 + 2
 
 
-def test_vectors_are_added_before_lanes(softmax: LoopFunction) -> None:
-    """A row's four vectors of sums become one in registers; only its lanes are added one by one."""
+def test_vectors_are_added_before_their_lanes(softmax: LoopFunction) -> None:
+    """The four vectors of sums of a row become one in registers. Only its lanes are added
+    one by one.
+    """
     text = print_function(softmax, "softmax", "relaxed").text
     assert len(re.findall(r"\(f32\.add ", text)) == 4
     assert len(re.findall(r"\(f32\.load ", text)) == 4 + 4  # lanes of the maximum and of the sum
 
 
-def test_numbers_that_are_none(run_wasm: Any, softmax: LoopFunction) -> None:
-    """A NaN makes its row NaN, wherever it stands; what is -inf becomes 0."""
+def test_nan_and_infinity(run_wasm: Any, softmax: LoopFunction) -> None:
+    """A NaN makes its whole row NaN, wherever it is. An element of -inf becomes 0."""
     rng = np.random.default_rng(2)
     x = rng.normal(size=(ROWS, COLUMNS)).astype(np.float32)
     x[0, 77] = x[1, 0] = np.nan

@@ -1,4 +1,4 @@
-"""Vector literals are shared where that saves bytes."""
+"""Test that vector literals are shared where that saves bytes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from webmlc.target.wasm.share_constants import share_constants
 
 
 def _function(name: str, *literals: str) -> str:
+    """A function that drops these literals."""
     drops = "".join(f"(drop (v128.const {literal}))" for literal in literals)
     return f"(func ${name} {drops})"
 
 
-def test_what_is_repeated_becomes_a_global() -> None:
+def test_a_repeated_literal_becomes_a_global() -> None:
     four, five, nan = "f32x4 4 4 4 4", "f32x4 5 5 5 5", "f32x4 nan nan nan nan"
     functions = [_function("f", four, five, nan), _function("g", four, nan)]
     constants, shared = share_constants(functions)
@@ -25,7 +26,7 @@ def test_what_is_repeated_becomes_a_global() -> None:
     wasmtime.wat2wasm("(module " + "\n".join((*constants, *shared)) + ")")
 
 
-def test_what_one_instruction_makes_is_not_shared() -> None:
+def test_a_literal_of_one_instruction_is_not_shared() -> None:
     bits = _function("f", *["i32x4 -1 -1 -1 -1"] * 2)
     assert share_constants([bits]) == ([], [bits])
     constants, shared = share_constants([_function("f", *["f32x4 0 0 0 0", "i32x4 0 0 0 0"] * 2)])

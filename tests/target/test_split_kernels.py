@@ -1,4 +1,6 @@
-"""Kernels that one dispatch cannot compute: cut between blocks, and still the same results."""
+"""Test that kernels that one dispatch cannot compute are cut between blocks, with the same
+results.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +28,29 @@ NORMALISED = """g (float[5,8] x, float[5,8] s, float[5,8] b) => (float[5,8] y) {
 
 
 def _lowered(text: str) -> Module:
+    """The kernels of a model, lowered for the GPU."""
     return lower_module(fuse(choose_layouts(module(text)), FusionLimits(buffers=8)), GPU_FORM)
 
 
-def _evaluate(made: Module, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The values of every call, by the interpreter, on what the graph says is passed on."""
-    values = {**values, **made.main.constants}
-    for node in made.main.nodes:
+def _evaluate(module_: Module, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The values of the graph, after the interpreter has run every call."""
+    values = {**values, **module_.main.constants}
+    for node in module_.main.nodes:
         if node.op == "View":
-            shape = made.main.type(node.outputs[0]).static_shape
+            shape = module_.main.type(node.outputs[0]).static_shape
             values[node.outputs[0]] = values[node.inputs[0]].reshape(shape)
             continue
-        kernel = made.kernels[node.attributes["kernel"]]
+        kernel = module_.kernels[node.attributes["kernel"]]
         verify(kernel)
         for value in node.outputs:
-            known = made.main.type(value)
-            values[value] = np.zeros(known.static_shape, known.dtype.numpy)
+            value_type = module_.main.type(value)
+            values[value] = np.zeros(value_type.static_shape, value_type.dtype.numpy)
         names = (*node.inputs, *node.outputs)
         run(kernel, {b.name: values[n] for b, n in zip(kernel.params, names, strict=True)}, {})
     return values
 
 
-def test_what_needs_whole_results_is_cut_and_computes_the_same() -> None:
+def test_a_kernel_that_needs_whole_results_is_cut() -> None:
     whole = _lowered(NORMALISED)
     assert not fits_dispatch(next(iter(whole.kernels.values())), WEBGPU)
     cut = split_kernels(whole, WEBGPU, fits_dispatch)
@@ -58,14 +61,14 @@ def test_what_needs_whole_results_is_cut_and_computes_the_same() -> None:
         choose_rule(cut.kernels[name], WEBGPU)
     rng = np.random.default_rng(0)
     inputs = {name: rng.random((5, 8), np.float32) for name in "xsb"}
-    want = _evaluate(whole, inputs)["y"]
-    np.testing.assert_allclose(_evaluate(cut, inputs)["y"], want, rtol=1e-6)
+    result = _evaluate(whole, inputs)["y"]
+    np.testing.assert_allclose(_evaluate(cut, inputs)["y"], result, rtol=1e-6)
     centred = inputs["x"] - inputs["x"].mean()
-    scaled = centred / np.sqrt((centred**2).mean() + 1e-5) * inputs["s"] + inputs["b"]
-    np.testing.assert_allclose(want, scaled, rtol=1e-4, atol=1e-5)
+    expected = centred / np.sqrt((centred**2).mean() + 1e-5) * inputs["s"] + inputs["b"]
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_one_dispatch_computes_stays_one_kernel() -> None:
+def test_a_kernel_of_one_dispatch_is_not_cut() -> None:
     whole = _lowered(CENTRED)
     cut = split_kernels(whole, WEBGPU, fits_dispatch)
     assert [n.attributes["kernel"] for n in cut.main.nodes] == [

@@ -75,9 +75,10 @@ def _is_injective(access: Access, loops: list[For], region: Region) -> bool:
 
 
 def _are_variables_in_indices(access: Access, loops: list[For], region: Region) -> bool:
-    """True where the indices determine the outer variables. Each variable is an index itself, or it
-    was fused from several loops and several indices are its digits (`f // (n * 4), f // 4 % n, f %
-    4`).
+    """True where the indices determine the outer variables.
+
+    Each variable is an index itself, or several indices are its digits. The latter is so where it
+    was fused from several loops (`f // (n * 4), f // 4 % n, f % 4`).
     """
     outer = {v for t in outer_terms(access.offset, region.outer) for v in term_variables(t)}
     return all(

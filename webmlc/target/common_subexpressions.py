@@ -1,11 +1,11 @@
 """Compute each value of straight-line code once, just before its first use.
 
 Needs: the lowered form, legalised for the target. Guarantees: within a run of consecutive stores,
-equal values that are used twice or more are bound, a scalar by a `Let` and a vector by a vector
-register stored once. Values are operations, broadcasts, and loads from memory where no store to
-that buffer intervenes. Index expressions stay in place (they are addresses), as do literals and
-values that only one arm of a `select` loads. Where such an arm is long and repeats values, the
-store becomes two stores under a condition, and each has values of its own.
+equal values that are used twice or more are bound. A scalar is bound by a `Let`, and a vector by a
+vector register that is stored once. Values are operations, broadcasts, and loads from memory where
+no store to that buffer intervenes. Index expressions stay in place (they are addresses), as do
+literals and values that only one arm of a `select` loads. Where such an arm is long and repeats
+values, the store becomes two stores under a condition, and each has values of its own.
 
 before                                                   after
     C_0[r] = C_0[r] + T.broadcast(A[k], 4) * B[...]          t[r] = T.broadcast(A[k], 4)
@@ -75,8 +75,8 @@ class _Pass:
             case Let(body=body):
                 return replace(stmt, body=self.statement(body))
             case If(then=then, otherwise=otherwise):
-                other = None if otherwise is None else self.statement(otherwise)
-                return replace(stmt, then=self.statement(then), otherwise=other)
+                new_otherwise = None if otherwise is None else self.statement(otherwise)
+                return replace(stmt, then=self.statement(then), otherwise=new_otherwise)
         return stmt
 
     def sequence(self, statements: tuple[Stmt, ...]) -> Stmt:
@@ -114,7 +114,7 @@ class _Pass:
         """Count the values under `root`. The operands of a value that was counted before are not
         counted again.
         """
-        certain = certain_reads(root)
+        always_read = certain_reads(root)
         stack = [root]
         while stack:
             node = stack.pop()
@@ -123,7 +123,7 @@ class _Pass:
                 counts[key] += 1
                 if counts[key] > 1:
                     continue
-            stack.extend(reversed(operands(node, certain)))
+            stack.extend(reversed(operands(node, always_read)))
 
     def is_candidate(self, node: Expr) -> bool:
         """True for a value that is worth binding: not a literal, variable, register, ramp, or
@@ -151,7 +151,7 @@ class _Binder:
 
     owner: _Pass
     repeated: set[Key]
-    bound: dict[Key, Expr] = field(default_factory=dict)
+    names_of: dict[Key, Expr] = field(default_factory=dict)
     versions: Versions = field(default_factory=dict)
     out: list[Stmt | tuple[Var, Expr]] = field(default_factory=list)
 
@@ -173,29 +173,29 @@ class _Binder:
 
     def value(self, root: Expr) -> Expr:
         """`root` with its repeated values replaced by their names. Operands are bound first."""
-        done: dict[Expr, Expr] = {}
-        certain = certain_reads(root)
+        results: dict[Expr, Expr] = {}
+        always_read = certain_reads(root)
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
             node, expanded = stack.pop()
-            if node in done:
+            if node in results:
                 continue
             candidate = self.owner.is_candidate(node)
             key = self.owner.key(node, self.versions) if candidate else None
-            if key is not None and key in self.bound:
-                done[node] = self.bound[key]
+            if key is not None and key in self.names_of:
+                results[node] = self.names_of[key]
                 continue
-            below = operands(node, certain)
-            if below and not expanded:
+            node_operands = operands(node, always_read)
+            if node_operands and not expanded:
                 stack.append((node, True))
-                stack.extend((child, False) for child in reversed(below))
+                stack.extend((child, False) for child in reversed(node_operands))
                 continue
-            new = _with_operands(node, {child: done[child] for child in below})
+            new = _with_operands(node, {child: results[child] for child in node_operands})
             if key is not None and key in self.repeated:
                 new = self.name(new)
-                self.bound[key] = new
-            done[node] = new
-        return done[root]
+                self.names_of[key] = new
+            results[node] = new
+        return results[root]
 
     def name(self, value: Expr) -> Expr:
         """Bind a value to a fresh variable or vector register, and return the read of it."""
@@ -210,12 +210,11 @@ class _Binder:
         return read_register(register)
 
 
-def operands(node: Expr, certain: frozenset[Expr] = frozenset()) -> tuple[Expr, ...]:
+def operands(node: Expr, always_read: frozenset[Expr] = frozenset()) -> tuple[Expr, ...]:
     """The values that `node` is computed from.
 
-    Excluded are indices, the amount of a vector shift (targets want a literal there), and any
-    `select` arm that is guarded and loads a value that is not in `certain`, the loads that happen
-    anyway.
+    Excluded are indices, and the amount of a vector shift (targets want a literal there). A guarded
+    `select` arm is excluded too if it performs a load that is not in `always_read`.
     """
     match node:
         case Load() | Ramp():
@@ -223,7 +222,7 @@ def operands(node: Expr, certain: frozenset[Expr] = frozenset()) -> tuple[Expr, 
         case Call(op="shift_left" | "shift_right", args=(value, _)) if node.lanes > 1:
             return (value,)
         case Call(op="select", args=(condition, *arms)):
-            available = certain_reads(condition) | certain
+            available = certain_reads(condition) | always_read
             return (condition, *(arm for arm in arms if reads_only(arm, available)))
     return node.children()
 
@@ -249,17 +248,17 @@ def _split_store(stmt: Stmt) -> Stmt:
 
 def _long_choice(root: Expr) -> Call | None:
     """The first `select` under `root` with a long arm that may not be computed before it."""
-    certain = certain_reads(root)
+    always_read = certain_reads(root)
     pending, visited = [root], {root}
     while pending:
         node = pending.pop()
         match node:
             case Call(op="select", lanes=1, args=(condition, *arms)):
-                available = certain_reads(condition) | certain
+                available = certain_reads(condition) | always_read
                 guarded = [arm for arm in arms if not reads_only(arm, available)]
                 if any(written_out(arm) > _MAX_WRITTEN_NODES for arm in guarded):
                     return node
-        unvisited = [child for child in operands(node, certain) if child not in visited]
+        unvisited = [child for child in operands(node, always_read) if child not in visited]
         visited.update(unvisited)
         pending += unvisited
     return None
@@ -319,10 +318,10 @@ def memory_loads(root: Expr) -> frozenset[Load]:
     return frozenset(n for n in nodes if isinstance(n, Load) and n.buffer.scope != "local")
 
 
-def _with_operands(node: Expr, done: dict[Expr, Expr]) -> Expr:
-    """`node` over the new forms of its children, where `done` has them."""
+def _with_operands(node: Expr, results: dict[Expr, Expr]) -> Expr:
+    """`node` over the new forms of its children, where `results` has them."""
     children = node.children()
-    new = tuple(done.get(child, child) for child in children)
+    new = tuple(results.get(child, child) for child in children)
     return node if all(a is b for a, b in zip(new, children, strict=True)) else node.rebuild(new)
 
 

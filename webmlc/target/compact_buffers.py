@@ -106,12 +106,12 @@ def _ancestor_depth(accesses: list[Access]) -> int:
     first = accesses[0].path
     depth = len(first)
     for access in accesses[1:]:
-        common = 0
+        common_steps = 0
         for (a, i), (b, j) in zip(first[:depth], access.path, strict=False):
             if a is not b or i != j:
                 break
-            common += 1
-        depth = min(depth, common)
+            common_steps += 1
+        depth = min(depth, common_steps)
     return depth
 
 

@@ -82,8 +82,8 @@ def _visit(stmt: Stmt, scope: Scope) -> Stmt:
             inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
             return replace(stmt, body=_visit(body, inner))
         case If(then=then, otherwise=otherwise):
-            other = None if otherwise is None else _visit(otherwise, scope)
-            return replace(stmt, then=_visit(then, scope), otherwise=other)
+            new_otherwise = None if otherwise is None else _visit(otherwise, scope)
+            return replace(stmt, then=_visit(then, scope), otherwise=new_otherwise)
     return stmt
 
 
@@ -105,9 +105,9 @@ class _Expander:
     def __init__(self, var: Var, extent: int, scope: Scope) -> None:
         self.var = var
         self.scope = scope
-        whole = extent // VECTOR_LANES * VECTOR_LANES
-        self.vectors = range(0, whole, VECTOR_LANES)
-        self.scalars = range(whole, extent)
+        vector_end = extent // VECTOR_LANES * VECTOR_LANES
+        self.vectors = range(0, vector_end, VECTOR_LANES)
+        self.scalars = range(vector_end, extent)
         self.vectors_of: dict[tuple[int, int], tuple[Expr, Expr]] = {}
 
     def statement(self, stmt: Stmt, lets: dict[Var, Expr]) -> Stmt:
@@ -122,8 +122,8 @@ class _Expander:
                 return replace(stmt, body=self.statement(body, lets))
             case If(condition=condition, then=then, otherwise=otherwise):
                 self.check_uniform(substitute(condition, lets))
-                other = None if otherwise is None else self.statement(otherwise, lets)
-                return replace(stmt, then=self.statement(then, lets), otherwise=other)
+                new_otherwise = None if otherwise is None else self.statement(otherwise, lets)
+                return replace(stmt, then=self.statement(then, lets), otherwise=new_otherwise)
             case Let(var=var, value=value, body=body):
                 value = substitute(value, lets)
                 if depends(value, self.var):
@@ -216,15 +216,15 @@ class _Expander:
     def check_guarded(self, expr: Expr, condition: Expr) -> None:
         """Refuse loads that may be out of bounds in a lane where `condition` rules them out."""
         # The left side of an index test guards the loads on its right.
-        certain = frozenset() if compares_indices(condition) else certain_reads(condition)
-        if not all(load in certain or self.is_in_bounds(load) for load in memory_loads(expr)):
+        always_read = frozenset() if compares_indices(condition) else certain_reads(condition)
+        if not all(load in always_read or self.is_in_bounds(load) for load in memory_loads(expr)):
             raise _NotVectorizable
 
     def is_in_bounds(self, load: Load) -> bool:
         """True where the load is certain to lie inside its buffer."""
         (index,), (size,) = load.indices, load.buffer.shape
-        past = bounds(simplify(index - size, self.scope), self.scope)
-        return bounds(index, self.scope).low >= 0 and past.high < 0
+        distance_past_end = bounds(simplify(index - size, self.scope), self.scope)
+        return bounds(index, self.scope).low >= 0 and distance_past_end.high < 0
 
 
 def _has_lanes(op: str, dtype: DType) -> bool:

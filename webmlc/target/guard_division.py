@@ -75,10 +75,10 @@ def _guarded(op: str, a: Expr, b: Expr) -> Expr | None:
         if divisor == 0:
             return zero
         return Call("sub", (zero, a), a.dtype) if divisor == -1 and op in _QUOTIENTS else None
-    special = call("eq", b, zero)
+    is_special = call("eq", b, zero)
     if op in _QUOTIENTS and b.dtype.is_signed:
-        special = special | call("eq", b, literal(-1, b))
-    result = Call(op, (a, select(special, one, b)), a.dtype)
+        is_special = is_special | call("eq", b, literal(-1, b))
+    result = Call(op, (a, select(is_special, one, b)), a.dtype)
     if op in _REMAINDERS:
         return result
-    return select(special, Call("mul", (a, b), a.dtype), result)
+    return select(is_special, Call("mul", (a, b), a.dtype), result)

@@ -273,19 +273,19 @@ def _replace_values(item: Item, names: dict[Expr, Expr]) -> Item:
 
 def _use(root: Expr, names: dict[Expr, Expr]) -> Expr:
     """Replace whole values by their names, from the root down. Indices stay."""
-    done: dict[Expr, Expr] = dict(names)
+    results: dict[Expr, Expr] = dict(names)
     stack: list[tuple[Expr, bool]] = [(root, False)]
     while stack:
         node, expanded = stack.pop()
-        if node in done:
+        if node in results:
             continue
-        below = operands(node)
-        if below and not expanded:
+        node_operands = operands(node)
+        if node_operands and not expanded:
             stack.append((node, True))
-            stack.extend((child, False) for child in below)
+            stack.extend((child, False) for child in node_operands)
             continue
-        replaced = {id(child) for child in below}
-        children = tuple(done[c] if id(c) in replaced else c for c in node.children())
-        same = all(a is b for a, b in zip(children, node.children(), strict=True))
-        done[node] = node if same else node.rebuild(children)
-    return done[root]
+        operand_ids = {id(child) for child in node_operands}
+        children = tuple(results[c] if id(c) in operand_ids else c for c in node.children())
+        is_unchanged = all(a is b for a, b in zip(children, node.children(), strict=True))
+        results[node] = node if is_unchanged else node.rebuild(children)
+    return results[root]

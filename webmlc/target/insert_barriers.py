@@ -1,9 +1,9 @@
 """Insert barriers where the threads of a workgroup must wait for each other's `shared` accesses.
 
-Needs the lowered form of a GPU kernel. Guarantees a `Barrier` between a statement that writes a
-shared buffer and a later statement that reads or rewrites it, and between a read and a later write.
-The same holds around the back edge of a loop. No barrier is inserted between accesses of a thread
-to its private element, which is the one indexed by the variable of the only thread axis.
+Needs the lowered form of a GPU kernel. Guarantees a `Barrier` between a write of a shared buffer
+and a later read or write of it, and between a read and a later write. The same holds around the
+back edge of a loop. A thread's private element needs no barrier: it is the one indexed by the
+variable of the only thread axis.
 
 for k in range(8):                             for k in range(8):
     S[t] = A[k, t]                                 T.barrier()
@@ -94,11 +94,11 @@ def _order(stmt: Stmt, before: _Pending, threads: Threads) -> tuple[Stmt, _Pendi
     """
     match stmt:
         case Seq(statements=statements):
-            ordered: list[Stmt] = []
+            new_statements: list[Stmt] = []
             for child in statements:
                 statement, before = _order(child, before, threads)
-                ordered.append(statement)
-            return seq(*ordered), before
+                new_statements.append(statement)
+            return seq(*new_statements), before
         case For(thread=str() as thread) if thread in threads:
             return _with_barrier_before(stmt, before, _accesses(stmt, threads))
         case For(thread=str() as thread, body=body):

@@ -80,19 +80,19 @@ class _Legaliser:
 
     def expression(self, root: Expr) -> Expr:
         """Rewrite an expression bottom-up with an explicit stack. Rules see the original types."""
-        done: dict[Expr, Expr] = {}
+        results: dict[Expr, Expr] = {}
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
             node, expanded = stack.pop()
-            if node in done:
+            if node in results:
                 continue
             children = node.children()
             if children and not expanded:
                 stack.append((node, True))
                 stack.extend((c, False) for c in children)
                 continue
-            done[node] = self.node(node, tuple(done[c] for c in children))
-        return done[root]
+            results[node] = self.node(node, tuple(results[c] for c in children))
+        return results[root]
 
     def node(self, node: Expr, children: tuple[Expr, ...]) -> Expr:
         """The legal form of `node`, given the legal forms of its children."""
@@ -107,10 +107,10 @@ class _Legaliser:
                 return Call("select", children, self.storage(dtype))
             case Call(op=op, args=args, dtype=dtype) if args[-1].dtype in self.small:
                 small = args[-1].dtype
-                wide = tuple(self.widened(child, small) for child in children)
+                wide_operands = tuple(self.widened(child, small) for child in children)
                 if dtype is DType.bool:
-                    return Call(op, wide, dtype)
-                return self.narrowed(Call(op, wide, wide[-1].dtype), small)
+                    return Call(op, wide_operands, dtype)
+                return self.narrowed(Call(op, wide_operands, wide_operands[-1].dtype), small)
             case Cast(value=value, dtype=dtype):
                 return self.cast(children[0], value.dtype, dtype)
             case Bitcast(value=value, dtype=dtype) if {value.dtype, dtype} & self.stored:
@@ -130,12 +130,14 @@ class _Legaliser:
 
     def cast(self, value: Expr, source: DType, target: DType) -> Expr:
         """The conversion of a value of type `source`, given in its legal form."""
-        wide = decode(value, source) if source in self.stored else value
+        wide_value = decode(value, source) if source in self.stored else value
         if source == target:
             return value
         if target in TINY_INTEGERS:
-            return encode(wide.astype(DType.int32), target)
+            return encode(wide_value.astype(DType.int32), target)
         if target in self.stored:
-            is_exact = target is DType.float16 and wide.dtype is DType.float64
-            return encode(to_odd(wide) if is_exact else wide.astype(DType.float32), target)
-        return Cast(wide, target) if wide.dtype != target else wide
+            is_exact = target is DType.float16 and wide_value.dtype is DType.float64
+            return encode(
+                to_odd(wide_value) if is_exact else wide_value.astype(DType.float32), target
+            )
+        return Cast(wide_value, target) if wide_value.dtype != target else wide_value

@@ -46,11 +46,11 @@ def _rule(stmt: Stmt) -> Stmt | None:
             return _guarded([*_factors(condition), *_factors(inner)], then)
         case For(var=var, body=If(condition=condition, then=then, otherwise=None)):
             factors = _factors(condition)
-            free = [f for f in factors if var not in variables(f) and not _reads_memory(f)]
-            bound = [f for f in factors if f not in free]
-            if not free or stmt.kind == "parallel" or _waits(then):
+            invariant = [f for f in factors if var not in variables(f) and not _reads_memory(f)]
+            variant = [f for f in factors if f not in invariant]
+            if not invariant or stmt.kind == "parallel" or _waits(then):
                 return None
-            return _guarded(free, replace(stmt, body=_guarded(bound, then)))
+            return _guarded(invariant, replace(stmt, body=_guarded(variant, then)))
         case Let(var=var, body=If(condition=condition, then=then, otherwise=None)):
             if var not in variables(condition) and not _reads_memory(condition):
                 return If(condition, replace(stmt, body=then))
@@ -67,14 +67,14 @@ def _merge(statements: tuple[Stmt, ...]) -> Stmt | None:
         match previous, stmt:
             case If(otherwise=None), If(otherwise=None):
                 first, second = _factors(previous.condition), _factors(stmt.condition)
-                common = [f for f in first if f in second and not _reads_memory(f)]
-                if common:
-                    left = _guarded([f for f in first if f not in common], previous.then)
-                    right = _guarded([f for f in second if f not in common], stmt.then)
-                    joined = seq(left, right)
-                    if isinstance(joined, Seq):
-                        joined = _merge(joined.statements) or joined
-                    result[-1] = _guarded(common, joined)
+                shared_factors = [f for f in first if f in second and not _reads_memory(f)]
+                if shared_factors:
+                    left = _guarded([f for f in first if f not in shared_factors], previous.then)
+                    right = _guarded([f for f in second if f not in shared_factors], stmt.then)
+                    combined = seq(left, right)
+                    if isinstance(combined, Seq):
+                        combined = _merge(combined.statements) or combined
+                    result[-1] = _guarded(shared_factors, combined)
                     continue
         result.append(stmt)
     return None if len(result) == len(statements) else seq(*result)

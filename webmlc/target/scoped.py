@@ -58,8 +58,8 @@ def map_scoped(root: Stmt, scope: Scope, rule: Callable[[Expr, Ranges], Expr]) -
             inner = {**scope, var: bounds(new, scope)} if var.dtype.is_integer else scope
             return Let(var, new, map_scoped(body, inner, rule))
         case If(condition=condition, then=then, otherwise=otherwise):
-            other = None if otherwise is None else map_scoped(otherwise, scope, rule)
-            return If(rule(condition, scope), map_scoped(then, scope, rule), other)
+            new_otherwise = None if otherwise is None else map_scoped(otherwise, scope, rule)
+            return If(rule(condition, scope), map_scoped(then, scope, rule), new_otherwise)
         case Block():
             raise TypeError(f"block {root.name!r} is still there: lower_blocks comes first")
     return root

@@ -52,8 +52,8 @@ class Format:
     @property
     def infinity(self) -> int:
         """The bits after the last finite magnitude: infinity, NaN, or no number."""
-        past = self.sign - (1 << self.mantissa if self.special == "ieee" else 0)
-        return past - 1 if self.special == "nan" else past
+        code = self.sign - (1 << self.mantissa if self.special == "ieee" else 0)
+        return code - 1 if self.special == "nan" else code
 
     @property
     def shift(self) -> int:
@@ -99,21 +99,23 @@ def bits_of(value: float, dtype: DType) -> Const:
 
 def decode(bits: Expr, dtype: DType) -> Expr:
     """The value of the bits of `dtype`: an int32 for integers, a float32 for floats."""
-    wide = bits.astype(DType.int32)
+    wide_bits = bits.astype(DType.int32)
     match dtype:
         case DType.int4 | DType.int2:
-            spare = 32 - dtype.bits
-            return _right(_left(wide, spare), spare)
+            spare_bits = 32 - dtype.bits
+            return _right(_left(wide_bits, spare_bits), spare_bits)
         case DType.uint4 | DType.uint2:
-            return wide & literal((1 << dtype.bits) - 1, wide)
+            return wide_bits & literal((1 << dtype.bits) - 1, wide_bits)
         case DType.bfloat16:
-            return Bitcast(_left(wide, 16), DType.float32)
+            return Bitcast(_left(wide_bits, 16), DType.float32)
         case DType.float8_e8m0fnu:
             power = select(
-                call("eq", wide, literal(0, wide)), literal(1 << 22, wide), _left(wide, 23)
+                call("eq", wide_bits, literal(0, wide_bits)),
+                literal(1 << 22, wide_bits),
+                _left(wide_bits, 23),
             )
-            return Bitcast(_where_nan(wide, 0xFF, power), DType.float32)
-    return _decode_float(wide, FORMATS[dtype])
+            return Bitcast(_where_nan(wide_bits, 0xFF, power), DType.float32)
+    return _decode_float(wide_bits, FORMATS[dtype])
 
 
 def _decode_float(bits: Expr, form: Format) -> Expr:
@@ -127,9 +129,9 @@ def _decode_float(bits: Expr, form: Format) -> Expr:
     magnitude = select(is_subnormal, subnormal, normal)
     match form.special:
         case "ieee":
-            special = _left(payload, form.shift) | literal(_INFINITY, bits)
+            special_bits = _left(payload, form.shift) | literal(_INFINITY, bits)
             magnitude = select(
-                call("ge", payload, literal(form.infinity, bits)), special, magnitude
+                call("ge", payload, literal(form.infinity, bits)), special_bits, magnitude
             )
         case "nan":
             magnitude = _where_nan(payload, form.infinity, magnitude)

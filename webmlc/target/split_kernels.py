@@ -2,10 +2,9 @@
 
 In: a lowered module, and a test that a kernel must pass. Out: the same module, whose kernels pass
 it. On the GPU, a dispatch cannot wait for all its workgroups. No rule schedules a kernel in which
-one block needs the whole result of another, such as a mean over all elements that a later block
-subtracts. On the CPU, scratch memory has a fixed size, so intermediates of symbolic size need a
-place in the memory plan. Such a kernel is cut between blocks, and the buffers between the parts
-become values of the graph.
+one block needs the whole result of another, such as a mean over all elements. On the CPU, scratch
+memory has a fixed size, so intermediates of symbolic size need a place in the memory plan. Such a
+kernel is cut between blocks, and the buffers between the parts become values of the graph.
 
     call_kernel(norm; x -> y)   ->   call_kernel(norm_part0; x -> mean)
                                      call_kernel(norm_part1; x, mean -> y)
@@ -135,8 +134,8 @@ class _Splitter:
         groups: list[list[Stmt]] = []
         for nest in nests:
             if groups:
-                merged = _part(function, [*groups[-1], nest], nests)
-                if self.passes(merged, self.machine):
+                larger_part = _part(function, [*groups[-1], nest], nests)
+                if self.passes(larger_part, self.machine):
                     groups[-1].append(nest)
                     continue
             groups.append([nest])
@@ -154,16 +153,18 @@ def _part(function: LoopFunction, group: Sequence[Stmt], nests: Sequence[Stmt]) 
     """
     body = seq(*group)
     group_ids = {id(nest) for nest in group}
-    written = {s.buffer.name for s in stores(body)}
-    read = {load.buffer.name for load in loads(body)}
+    names_written = {s.buffer.name for s in stores(body)}
+    names_read = {load.buffer.name for load in loads(body)}
     read_elsewhere = {
         load.buffer.name for nest in nests if id(nest) not in group_ids for load in loads(nest)
     }
     results = {b.name for b in function.params[len(function.params) - function.outputs :]}
     buffers = (*function.params, *function.allocations)
-    inputs = [b for b in buffers if b.name in read - written]
-    outputs = [b for b in buffers if b.name in written and b.name in results | read_elsewhere]
-    allocations = tuple(b for b in function.allocations if b.name in written and b not in outputs)
+    inputs = [b for b in buffers if b.name in names_read - names_written]
+    outputs = [b for b in buffers if b.name in names_written and b.name in results | read_elsewhere]
+    allocations = tuple(
+        b for b in function.allocations if b.name in names_written and b not in outputs
+    )
     part = replace(
         function,
         params=(*inputs, *outputs),

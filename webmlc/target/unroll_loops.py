@@ -89,17 +89,17 @@ def _tidy_index(node: Expr) -> Expr | None:
 
 def rename_bound(root: Stmt, names: Names) -> Stmt:
     """Return a copy of `root` whose loops and lets have fresh names."""
-    bound = [s.var for s in walk_statements(root) if isinstance(s, For | Let)]
-    if not bound:
+    variables = [s.var for s in walk_statements(root) if isinstance(s, For | Let)]
+    if not variables:
         return root
-    fresh: dict[Var, Expr] = {v: Var(names.fresh(v.name), v.dtype) for v in bound}
+    new_variables: dict[Var, Expr] = {v: Var(names.fresh(v.name), v.dtype) for v in variables}
 
     def rule(stmt: Stmt) -> Stmt | None:
         match stmt:
             case For(var=var) | Let(var=var):
-                new = fresh[var]
+                new = new_variables[var]
                 assert isinstance(new, Var)
                 return replace(stmt, var=new)
         return None
 
-    return substitute_statement(map_statements(root, rule), fresh)
+    return substitute_statement(map_statements(root, rule), new_variables)

@@ -1,9 +1,8 @@
-"""Run one kernel on a real adapter through wgpu-py: what the WebGPU tests compare the interpreter
-with.
+"""Run one kernel on a real adapter through wgpu-py, for comparison with the interpreter.
 
     outputs = run_on_gpu(lower(function, WEBGPU), {"A": a, "B": b}, {"n": 3})
 
-A missing adapter is an error that says what to install, never a skip.
+A missing adapter is an error that says what to install. It never skips a test.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ def run_on_gpu(
     symbols: Mapping[str, int] | None = None,
     constants: frozenset[str] = frozenset(),
 ) -> dict[str, Array]:
-    """The outputs of a lowered kernel, by name. Outputs start as NaN patterns, so unwritten ones
-    show.
-    """
+    """The outputs of a lowered kernel, by name. They start as the arrays of the same name."""
     shaders = emit_shaders({function.name: function}, {function.name: constants})
     return launch(
         shaders.text, shaders.entries[function.name], function, arrays, symbols or {}, constants
@@ -57,7 +54,7 @@ def launch(
     symbols: Mapping[str, int],
     constants: frozenset[str] = frozenset(),
 ) -> dict[str, Array]:
-    """Dispatch one entry point of a module and read its outputs back."""
+    """Dispatch one entry point of a module, and read its outputs back."""
     import wgpu
 
     gpu = device()

@@ -1,4 +1,4 @@
-"""Grids, bindings, workgroup memory and refusals of the WGSL emitter."""
+"""Test the grids, bindings, workgroup memory and refusals of the WGSL emitter."""
 
 from __future__ import annotations
 
@@ -56,17 +56,19 @@ def chain(
 
 
 def _double(n: object, dtype: str = "float32") -> LoopFunction:
+    """A kernel that doubles n elements, where n may be a symbol."""
     symbol = f", {n}: T.symbol" if isinstance(n, str) else ""
     return parse_function(DOUBLE.format(n=n, dtype=dtype, symbol=symbol))
 
 
 def _lowered(function: LoopFunction, workgroup_size: int = 64) -> LoopFunction:
+    """A kernel, scheduled and lowered."""
     machine = replace(WEBGPU, workgroup_size=workgroup_size)
     return lower(schedule_kernel(function, machine).function, machine)
 
 
 @pytest.mark.parametrize("size", [70_001, 131_073])
-def test_grids_past_the_limit_fold_into_rows(size: int) -> None:
+def test_a_grid_above_the_limit_has_several_rows(size: int) -> None:
     lowered = _lowered(_double(size), 1)
     entry = emit_shaders({"double": lowered}).entries["double"]
     x, y, z = (int(str(extent)) for extent in entry.workgroups)
@@ -84,16 +86,16 @@ def test_symbolic_grids_are_evaluated_at_launch(size: int) -> None:
     np.testing.assert_array_equal(out, a + a)
 
 
-def test_constants_are_read_only_and_the_origin_is_told() -> None:
+def test_constants_are_read_only_and_the_origin_is_a_comment() -> None:
     text = emit_shaders({"double": _lowered(_double(8))}, {"double": frozenset({"A"})}).text
     assert "var<storage, read> A_0" in text
     assert "var<storage, read_write> C_0" in text
     assert "// double: Mul 1, twice\n" in text
 
 
-def test_kernels_of_one_module_do_not_meet() -> None:
-    one = _lowered(_double(8))
-    text = emit_shaders({"double": one, "again": replace(one, name="again")}).text
+def test_kernels_of_one_module_have_distinct_names() -> None:
+    kernel = _lowered(_double(8))
+    text = emit_shaders({"double": kernel, "again": replace(kernel, name="again")}).text
     assert text.count("fn double(") == text.count("fn again(") == 1
     assert "A_0" in text and "A_1" in text
 
@@ -101,10 +103,10 @@ def test_kernels_of_one_module_do_not_meet() -> None:
 def test_workgroup_memory_and_barriers() -> None:
     function = parse_function(REVERSE)
     a = np.arange(96, dtype=np.float32)
-    want = {"A": a, "C": np.zeros_like(a)}
-    run(function, want)
-    got = gpu.run_on_gpu(function, {"A": a, "C": np.zeros_like(a)})["C"]
-    np.testing.assert_array_equal(got, want["C"])
+    expected = {"A": a, "C": np.zeros_like(a)}
+    run(function, expected)
+    actual = gpu.run_on_gpu(function, {"A": a, "C": np.zeros_like(a)})["C"]
+    np.testing.assert_array_equal(actual, expected["C"])
     assert "var<workgroup> S_0: array<f32, 32>;" in emit_shaders({"reverse": function}).text
 
 
@@ -115,7 +117,7 @@ def test_workgroup_memory_and_barriers() -> None:
         (CHAIN, "reads B, which another writes"),
     ],
 )
-def test_what_one_dispatch_cannot_do_is_refused(text: str, message: str) -> None:
+def test_a_kernel_that_one_dispatch_cannot_run_is_refused(text: str, message: str) -> None:
     with pytest.raises(InternalError, match=message):
         emit_shaders({"kernel": parse_function(text)})
 
@@ -125,7 +127,7 @@ def test_a_workgroup_too_large_for_webgpu_is_refused() -> None:
         emit_shaders({"double": _lowered(_double(2048), 512)})
 
 
-def test_obstacles_are_named() -> None:
+def test_obstacles_are_reported() -> None:
     assert gpu_obstacle(_double(8)) is None
     assert gpu_obstacle(_double(8, "int64")) is None
     assert gpu_obstacle(_double(8, "float64")) == "a shader has no values of float64"
@@ -133,7 +135,7 @@ def test_obstacles_are_named() -> None:
         emit_shaders({"double": _double(8, "float64")})
 
 
-def test_names_that_wgsl_reserves() -> None:
+def test_reserved_names_are_changed() -> None:
     assert [wgsl_name(n) for n in ("k", "target", "vec4", "9a", "a.b")] == [
         "k", "target_", "vec4_", "x9a", "a_b",
     ]  # fmt: skip

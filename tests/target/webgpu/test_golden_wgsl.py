@@ -1,6 +1,7 @@
-"""The WGSL of ten kernels, word for word, and that Tint accepts all of it as one module.
+"""Compare the WGSL of eleven kernels with golden files, and test that Tint accepts all of it as one
+module.
 
-WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/webgpu/test_golden_wgsl.py   # after a change on purpose
+WEBMLC_UPDATE_GOLDEN=1 pytest tests/target/webgpu/test_golden_wgsl.py   # after an intended change
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ KERNELS: dict[str, LoopFunction] = {
     "transpose": k.transpose((0, 2, 3, 1), 1, 3, 8, 8),
     "add_bias": k.add_bias(2, 3, 4, 10),
 }
+"""The kernels, by the names of their golden files."""
 
 
 def _lowered(name: str) -> LoopFunction:
@@ -74,6 +76,7 @@ COMPILE = """async ({ text, entries }) => {
   const error = await device.popErrorScope();
   return [...messages.map((m) => `${m.lineNum}: ${m.message}`), ...(error ? [error.message] : [])];
 }"""
+"""Compiles every entry point in a page, and returns the messages."""
 
 
 def test_tint_accepts_every_kernel(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Every scalar operator on the GPU against its numpy meaning: alone and in vectors, ordinary values
-and edges.
+"""Test every scalar operator on the GPU against its numpy meaning, as scalars and as vectors, on
+ordinary values and edge cases.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ DOMAINS = {
     "atanh": (-0.9, 0.9), "acosh": (1.0, 30.0), "exp": (-20.0, 20.0), "cosh": (-8.0, 8.0),
     "sinh": (-8.0, 8.0), "tan": (-1.2, 1.2),
 }  # fmt: skip
-ONE = ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "erf", "sin",
-       "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh",
-       "atanh"]  # fmt: skip
-TWO = ["add", "sub", "mul", "div", "floordiv", "floormod", "truncmod", "min", "max", "relaxed_max",
-       "pow"]  # fmt: skip
-WHOLE = ["add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max",
-         "bit_and", "bit_or", "bit_xor"]  # fmt: skip
+"""The interval to test an operator on, where it is not the default."""
+UNARY = [
+    "neg", "abs", "sign", "floor", "ceil", "trunc", "round", "sqrt", "exp", "log", "erf", "sin",
+    "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+]  # fmt: skip
+BINARY = [
+    "add", "sub", "mul", "div", "floordiv", "floormod", "truncmod", "min", "max", "relaxed_max",
+    "pow",
+]  # fmt: skip
+BINARY_INTEGER = [
+    "add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max", "bit_and",
+    "bit_or", "bit_xor",
+]  # fmt: skip
 
 
 def _kernel(size: int, dtype: DType, arity: int, value: object) -> LoopFunction:
@@ -45,6 +51,7 @@ def _kernel(size: int, dtype: DType, arity: int, value: object) -> LoopFunction:
 
 
 def _run(size: int, dtype: DType, arguments: list[np.ndarray], value: object) -> np.ndarray:
+    """The result on the GPU of `out[i] = value(a[i], b[i], ...)`."""
     function = _kernel(size, dtype, len(arguments), value)
     lowered = lower(schedule_kernel(function, WEBGPU).function, WEBGPU)
     arrays = dict(zip("ab", arguments, strict=False))
@@ -54,6 +61,7 @@ def _run(size: int, dtype: DType, arguments: list[np.ndarray], value: object) ->
 
 
 def _floats(size: int, seed: int, low: float = -4.0, high: float = 4.0) -> np.ndarray:
+    """Random floats in an interval, edge cases first."""
     values = np.random.default_rng(seed).uniform(low, high, size).astype(np.float32)
     edges = np.float32([v for v in FLOATS if low <= v <= high])
     values[: len(edges)] = edges
@@ -61,39 +69,39 @@ def _floats(size: int, seed: int, low: float = -4.0, high: float = 4.0) -> np.nd
 
 
 @pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
-@pytest.mark.parametrize("name", ONE)
-def test_one_operand(name: str, size: int) -> None:
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_operators(name: str, size: int) -> None:
     x = _floats(size, 0, *DOMAINS.get(name, (-25.0, 25.0)))
-    got = _run(size, DType.float32, [x], lambda a: Call(name, (a,), DType.float32))
-    want = SCALAR_OPERATORS[name].meaning(x.astype(np.float64))
-    loose = 300 if name in ("sin", "cos", "tan") else 1  # WGSL asks for 11 bits
-    np.testing.assert_allclose(got, want, rtol=2e-5 * loose, atol=2e-6 * loose)
+    actual = _run(size, DType.float32, [x], lambda a: Call(name, (a,), DType.float32))
+    expected = SCALAR_OPERATORS[name].meaning(x.astype(np.float64))
+    tolerance = 300 if name in ("sin", "cos", "tan") else 1  # WGSL requires only 11 bits
+    np.testing.assert_allclose(actual, expected, rtol=2e-5 * tolerance, atol=2e-6 * tolerance)
 
 
 @pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
-@pytest.mark.parametrize("name", TWO)
-def test_two_operands(name: str, size: int) -> None:
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_operators(name: str, size: int) -> None:
     x, y = _floats(size, 0), np.roll(_floats(size, 1), 5)
     if name in ("div", "floordiv", "floormod", "truncmod"):
         y = np.where(np.abs(y) < 0.1, np.float32(0.75), y)
     if name == "pow":
         y = np.where(x <= 0, np.abs(np.round(y)), y).astype(np.float32)
-    got = _run(size, DType.float32, [x, y], lambda a, b: Call(name, (a, b), DType.float32))
-    want = SCALAR_OPERATORS[name].meaning(x, y)
-    np.testing.assert_allclose(got, want, rtol=3e-5, atol=1e-5)
+    actual = _run(size, DType.float32, [x, y], lambda a, b: Call(name, (a, b), DType.float32))
+    expected = SCALAR_OPERATORS[name].meaning(x, y)
+    np.testing.assert_allclose(actual, expected, rtol=3e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
 @pytest.mark.parametrize("dtype", [DType.int32, DType.uint32])
-@pytest.mark.parametrize("name", WHOLE)
-def test_integers(name: str, dtype: DType, size: int) -> None:
+@pytest.mark.parametrize("name", BINARY_INTEGER)
+def test_integer_operators(name: str, dtype: DType, size: int) -> None:
     values = np.resize(np.array(INTEGERS), size)
     x = np.abs(values).astype(np.uint32) if dtype is DType.uint32 else values.astype(np.int32)
     y = np.roll(x, 3)
     y[y == 0] = 5
-    got = _run(size, dtype, [x, y], lambda a, b: Call(name, (a, b), dtype))
+    actual = _run(size, dtype, [x, y], lambda a, b: Call(name, (a, b), dtype))
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, y))
+        np.testing.assert_array_equal(actual, SCALAR_OPERATORS[name].meaning(x, y))
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 8, 3, 7, -3])
@@ -101,48 +109,50 @@ def test_integers(name: str, dtype: DType, size: int) -> None:
 def test_division_by_a_literal_rounds_down(name: str, divisor: int) -> None:
     x = np.resize(np.array(INTEGERS, np.int32), 63)
     right = Const(divisor)
-    got = _run(63, DType.int32, [x], lambda a: Call(name, (a, right), DType.int32))
-    np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, divisor))
+    actual = _run(63, DType.int32, [x], lambda a: Call(name, (a, right), DType.int32))
+    np.testing.assert_array_equal(actual, SCALAR_OPERATORS[name].meaning(x, divisor))
 
 
 @pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
-def test_nan_and_infinity_are_told_apart(size: int) -> None:
+def test_nan_and_infinity_are_distinguished(size: int) -> None:
     x = np.resize(np.float32([1, np.nan, np.inf, -np.inf, 0, -1, 3e38]), size)
     for name in ("isnan", "isinf"):
-        got = _run(
+        actual = _run(
             size, DType.float32, [x], lambda a, n=name: Cast(Call(n, (a,), DType.bool), DType.int32)
         )
-        np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x).astype(np.int32))
+        np.testing.assert_array_equal(actual, SCALAR_OPERATORS[name].meaning(x).astype(np.int32))
 
 
-def test_infinite_literals_are_made_at_run_time() -> None:
+def test_infinite_literals_are_built_at_run_time() -> None:
     x = np.zeros(64, np.float32)
     for value in (np.inf, -np.inf, np.nan):
         literal = Const(float(value), DType.float32)
-        got = _run(64, DType.float32, [x], lambda a, v=literal: Call("add", (a, v), DType.float32))
-        np.testing.assert_array_equal(got, np.full(64, value, np.float32))
+        actual = _run(
+            64, DType.float32, [x], lambda a, v=literal: Call("add", (a, v), DType.float32)
+        )
+        np.testing.assert_array_equal(actual, np.full(64, value, np.float32))
 
 
 @pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
 def test_select_and_comparisons(size: int) -> None:
     x, y = _floats(size, 2), _floats(size, 3)
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
-        got = _run(
+        actual = _run(
             size, DType.float32, [x, y],
             lambda a, b, n=name: Call("select", (Call(n, (a, b), DType.bool), a, b), DType.float32),
         )  # fmt: skip
-        np.testing.assert_array_equal(got, np.where(SCALAR_OPERATORS[name].meaning(x, y), x, y))
+        np.testing.assert_array_equal(actual, np.where(SCALAR_OPERATORS[name].meaning(x, y), x, y))
 
 
 @pytest.mark.parametrize("dtype", [DType.int8, DType.uint8, DType.int16, DType.uint16])
 def test_narrow_integers_wrap(dtype: DType) -> None:
     x = np.resize(np.array(INTEGERS, np.int32), 63)
-    got = _run(63, DType.int32, [x], lambda a: Cast(Cast(a, dtype), DType.int32))
-    np.testing.assert_array_equal(got, x.astype(dtype.numpy).astype(np.int32))
+    actual = _run(63, DType.int32, [x], lambda a: Cast(Cast(a, dtype), DType.int32))
+    np.testing.assert_array_equal(actual, x.astype(dtype.numpy).astype(np.int32))
 
 
 @pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
-def test_logarithms_near_one_are_exact_relative_to_their_size(size: int) -> None:
+def test_logarithms_near_one_have_a_small_relative_error(size: int) -> None:
     x = (1 + np.linspace(-0.3, 0.3, size) ** 5 * 100).astype(np.float32)
-    got = _run(size, DType.float32, [x], lambda a: Call("log", (a,), DType.float32))
-    np.testing.assert_allclose(got, np.log(x.astype(np.float64)), rtol=1e-6, atol=1e-12)
+    actual = _run(size, DType.float32, [x], lambda a: Call("log", (a,), DType.float32))
+    np.testing.assert_allclose(actual, np.log(x.astype(np.float64)), rtol=1e-6, atol=1e-12)

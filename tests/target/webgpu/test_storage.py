@@ -1,4 +1,4 @@
-"""Types that WGSL does not have: parts of words, pairs of words, 16-bit floats, against numpy."""
+"""Test types that WGSL lacks against numpy: parts of words, pairs of words, and 16-bit floats."""
 
 from __future__ import annotations
 
@@ -45,19 +45,20 @@ def _run(arguments: list[Array], value: Callable[..., Expr]) -> Array:
 
 
 def _longs(dtype: DType) -> Array:
+    """64-bit integers at the edges of words and of their range."""
     values = [*EDGES, *([-v for v in EDGES] if dtype is DType.int64 else [2**63 + 1, 2**64 - 1])]
     return np.array(values, dtype.numpy)
 
 
 @pytest.mark.parametrize("size", [1, 5, 64, 131])
 @pytest.mark.parametrize("dtype", [DType.bool, *SMALL, *LONGS, *HALVES])
-def test_elements_are_copied_among_their_neighbours(dtype: DType, size: int) -> None:
+def test_a_store_does_not_change_neighbouring_elements(dtype: DType, size: int) -> None:
     data = np.random.default_rng(0).integers(0, 256, size * dtype.bytes, np.uint8)
     x = (data & 1).astype(bool) if dtype is DType.bool else data.view(dtype.numpy)
     if dtype.is_float:
         x = np.where(x == x, x, np.ones_like(x))
-    got = _run([x], lambda a: Call("select", (Const(True, DType.bool), a, a), dtype))
-    assert got.tobytes() == x.tobytes()
+    actual = _run([x], lambda a: Call("select", (Const(True, DType.bool), a, a), dtype))
+    assert actual.tobytes() == x.tobytes()
 
 
 @pytest.mark.parametrize("dtype", LONGS)
@@ -65,37 +66,37 @@ def test_elements_are_copied_among_their_neighbours(dtype: DType, size: int) -> 
     "name", ["add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max",
              "bit_and", "bit_or", "bit_xor", "lt", "le", "gt", "ge", "eq", "ne"],
 )  # fmt: skip
-def test_long_integers(name: str, dtype: DType) -> None:
+def test_binary_operators_on_long_integers(name: str, dtype: DType) -> None:
     x, y = (m.reshape(-1) for m in np.meshgrid(_longs(dtype), _longs(dtype)))
     if name.startswith(("floor", "trunc")):
         y = np.where(y == 0, np.ones_like(y), y)
     result = SCALAR_OPERATORS[name].result
-    made = DType.bool if result == "bool" else dtype
-    got = _run([x, y], lambda a, b: Call(name, (a, b), made))
+    result_type = DType.bool if result == "bool" else dtype
+    actual = _run([x, y], lambda a, b: Call(name, (a, b), result_type))
     if name == "truncdiv":  # numpy has none for integers, and its `abs` is signed
         quotients = [abs(int(a)) // abs(int(b)) for a, b in zip(x, y, strict=True)]
         signs = np.where((x < 0) != (y < 0), -1, 1).astype(object)
-        want = (np.array(quotients, object) * signs).astype(dtype.numpy)
+        expected = (np.array(quotients, object) * signs).astype(dtype.numpy)
     else:
         with np.errstate(over="ignore"):
-            want = SCALAR_OPERATORS[name].meaning(x, y)
-    np.testing.assert_array_equal(got, want)
+            expected = SCALAR_OPERATORS[name].meaning(x, y)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", LONGS)
 @pytest.mark.parametrize("name", ["shift_left", "shift_right"])
-def test_long_shifts(name: str, dtype: DType) -> None:
+def test_shifts_of_long_integers(name: str, dtype: DType) -> None:
     amounts = np.array([0, 1, 5, 31, 32, 33, 63], dtype.numpy)
     x, y = (m.reshape(-1) for m in np.meshgrid(_longs(dtype), amounts))
-    got = _run([x, y], lambda a, b: Call(name, (a, b), dtype))
-    np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, y))
+    actual = _run([x, y], lambda a, b: Call(name, (a, b), dtype))
+    np.testing.assert_array_equal(actual, SCALAR_OPERATORS[name].meaning(x, y))
 
 
 @pytest.mark.parametrize("name", ["neg", "abs", "sign", "bit_not"])
-def test_long_integers_alone(name: str) -> None:
+def test_unary_operators_on_long_integers(name: str) -> None:
     x = _longs(DType.int64)
-    got = _run([x], lambda a: Call(name, (a,), DType.int64))
-    np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x))
+    actual = _run([x], lambda a: Call(name, (a,), DType.int64))
+    np.testing.assert_array_equal(actual, SCALAR_OPERATORS[name].meaning(x))
 
 
 @pytest.mark.parametrize("source", [DType.bool, *SMALL, *LONGS, DType.int32, DType.uint32])
@@ -106,10 +107,10 @@ def test_casts_of_integers(source: DType, target: DType) -> None:
     values = [0, 1, -1, 2, 100, -100, 127, 128, 255, 256, 65535, -65536, 12345678, -12345678]
     values += [2**40 + 1, -(2**40) - 12345, 2**53 - 1] if source in LONGS else []
     x = np.array(values).astype(source.numpy)
-    got = _run([x], lambda a: Cast(a, target))
+    actual = _run([x], lambda a: Cast(a, target))
     with np.errstate(over="ignore"):
-        want = (x.astype(np.float32) if target in HALVES else x).astype(target.numpy)
-    np.testing.assert_array_equal(got, want)
+        expected = (x.astype(np.float32) if target in HALVES else x).astype(target.numpy)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("target", [*SMALL, *LONGS, *HALVES, DType.bool])
@@ -120,38 +121,38 @@ def test_casts_of_floats(target: DType) -> None:
     values += [1e-8, 6e-8, 1e-5, 65504.0, 1e9, 0.1, -0.3, np.inf] if target in HALVES else []
     x = np.float32(values)
     with np.errstate(over="ignore"):
-        want = x.astype(target.numpy)
-    np.testing.assert_array_equal(_run([x], lambda a: Cast(a, target)), want)
+        expected = x.astype(target.numpy)
+    np.testing.assert_array_equal(_run([x], lambda a: Cast(a, target)), expected)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max"])
-def test_halves_are_rounded_once_an_operation(name: str, dtype: DType) -> None:
+def test_each_operation_on_halves_rounds_once(name: str, dtype: DType) -> None:
     rng = np.random.default_rng(1)
     x, y = (rng.uniform(-4, 4, 200).astype(dtype.numpy) for _ in range(2))
-    got = _run([x, y], lambda a, b: Call(name, (a, b), dtype))
-    want = SCALAR_OPERATORS[name].meaning(x.astype(np.float32), y.astype(np.float32))
-    np.testing.assert_array_equal(got, want.astype(dtype.numpy))
+    actual = _run([x, y], lambda a, b: Call(name, (a, b), dtype))
+    expected = SCALAR_OPERATORS[name].meaning(x.astype(np.float32), y.astype(np.float32))
+    np.testing.assert_array_equal(actual, expected.astype(dtype.numpy))
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_bits_of_halves(dtype: DType) -> None:
+def test_halves_and_their_bits_convert(dtype: DType) -> None:
     x = np.arange(0, 2**16, 7, dtype=np.uint16)
     values = x.view(np.float16 if dtype is DType.float16 else ml_dtypes.bfloat16)
     x = x[~np.isnan(values.astype(np.float32))]
     as_bits = _run([x], lambda a: Bitcast(Cast(Bitcast(a, dtype), DType.float32), DType.uint32))
-    want = x.view(values.dtype).astype(np.float32).view(np.uint32)
-    if dtype is DType.bfloat16:  # subnormals may be flushed by the copy
-        as_bits, want = as_bits[(want << 1) >> 24 > 0], want[(want << 1) >> 24 > 0]
-    np.testing.assert_array_equal(as_bits, want)
+    expected = x.view(values.dtype).astype(np.float32).view(np.uint32)
+    if dtype is DType.bfloat16:  # the copy may flush subnormals
+        as_bits, expected = as_bits[(expected << 1) >> 24 > 0], expected[(expected << 1) >> 24 > 0]
+    np.testing.assert_array_equal(as_bits, expected)
 
 
 @pytest.mark.parametrize("dtype", SMALL)
 def test_small_arithmetic_wraps(dtype: DType) -> None:
     x = np.array([0, 1, -1, 100, -100, 127, 128, 255, 32767]).astype(dtype.numpy)
     for name in ("add", "sub", "mul"):
-        got = _run([x, x[::-1].copy()], lambda a, b, n=name: Call(n, (a, b), dtype))
-        np.testing.assert_array_equal(got, SCALAR_OPERATORS[name].meaning(x, x[::-1]))
+        actual = _run([x, x[::-1].copy()], lambda a, b, n=name: Call(n, (a, b), dtype))
+        np.testing.assert_array_equal(actual, SCALAR_OPERATORS[name].meaning(x, x[::-1]))
 
 
 @pytest.mark.parametrize("dtype", [DType.int32, DType.uint32, *LONGS])
@@ -159,5 +160,5 @@ def test_powers_of_integers(dtype: DType) -> None:
     x, y = np.array([0, 1, 2, 3, 7, 10, 2, 5]), np.array([0, 5, 30, 7, 3, 9, 31, 0])
     x = np.where(dtype.is_signed & (np.arange(8) % 2 == 1), -x, x).astype(dtype.numpy)
     y = y.astype(dtype.numpy)
-    got = _run([x, y], lambda a, b: Call("pow", (a, b), dtype))
-    np.testing.assert_array_equal(got, np.power(x, y))
+    actual = _run([x, y], lambda a, b: Call("pow", (a, b), dtype))
+    np.testing.assert_array_equal(actual, np.power(x, y))

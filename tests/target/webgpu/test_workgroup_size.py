@@ -1,5 +1,5 @@
-"""Matrix products whose columns fill no whole panels: the sections of a kernel share workgroups
-that every WebGPU device runs.
+"""Test that the sections of a kernel share workgroups that every WebGPU device can run, for matrix
+products whose columns do not fill whole panels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from webmlc.core.machine import WEBGPU
 
 @pytest.mark.parametrize("rows", ["512", "rows"])
 @pytest.mark.parametrize("columns", [12, 36, 44, 60, 68, 100, 196])
-def test_sections_agree_on_one_workgroup(rows: str, columns: int) -> None:
+def test_sections_share_one_workgroup_size(rows: str, columns: int) -> None:
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 17]>
         g (float[{rows}, 32] x) => (float[{rows}, {columns}] y) {{ y = MatMul(x, w) }}"""

@@ -266,11 +266,11 @@ def power(a: Expr, b: Expr) -> Expr:
 
 def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
     """The exact remainder of a division that rounds towards zero (C's `fmod`) or down (numpy's
-    `mod`, which has the sign of the divisor, also for zero). Quotients of 2^52 and more are not
-    supported.
+    `mod`).
 
-    Subtracts q·b twice, where q has 26 bits and b is split into two parts of 26 bits: each product
-    is exact.
+    The latter has the sign of the divisor, also for zero. Quotients of 2^52 and more are not
+    supported. The function subtracts q·b twice, where q has 26 bits and b is split into two parts
+    of 26 bits. Each product is therefore exact.
     """
     x, y = a.astype(DType.float64), b.astype(DType.float64)
     zero, infinity = _const(0.0), _const(math.inf)

@@ -154,8 +154,8 @@ def _limit(op: str, a: Expr, b: Expr) -> Expr | None:
 
 def _compare(op: str, x: Expr, limit: Expr) -> Expr:
     """`x` limited by `limit`: from below for "max", from above for "min"."""
-    past = call("lt", x, limit) if op == "max" else call("lt", limit, x)
-    return select(past, limit, x)
+    exceeds = call("lt", x, limit) if op == "max" else call("lt", limit, x)
+    return select(exceeds, limit, x)
 
 
 def is_number(expr: Expr) -> bool:
@@ -274,16 +274,16 @@ def _saturated(value: Expr, dtype: DType) -> Expr | None:
     if (low, high) != dtype.limits or not float(zero).is_integer():
         return None
     upper = _compare("min", x, literal(high - zero, x))
-    limited = _compare("max", upper, literal(low - zero, x))
-    bits = Bitcast(call("add", limited, literal(_MAGIC, x)), DType.int32)
+    limited_value = _compare("max", upper, literal(low - zero, x))
+    bits = Bitcast(call("add", limited_value, literal(_MAGIC, x)), DType.int32)
     return Cast(call("sub", bits, literal(_MAGIC_BITS - int(zero), bits)), dtype)
 
 
 def _limited(op: str, value: Expr) -> tuple[Expr, float]:
     """The operand and the limit of a value that `_compare` made, else the value itself and NaN."""
     match value:
-        case Call(op="select", args=(_, Broadcast(value=Const(value=limit)) as past, x)):
-            if value == _compare(op, x, past):
+        case Call(op="select", args=(_, Broadcast(value=Const(value=limit)) as limit_vector, x)):
+            if value == _compare(op, x, limit_vector):
                 return x, float(limit)
     return value, math.nan
 

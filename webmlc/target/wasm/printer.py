@@ -273,8 +273,9 @@ class _KernelPrinter:
 
         The local counts up where the body uses the loop variable. Else it is the end address of a
         pointer that every iteration advances by a constant, or it counts down. An end address is
-        cheaper when registers run short: V8 then reads the constant from memory. It would load and
-        store a counter in every iteration, which takes longer than the multiply-adds of a tile.
+        cheaper when registers run short: V8 then keeps the constant end in memory, and the changing
+        pointer in a register. A counter in memory would take longer per iteration than the
+        multiply-adds of a tile.
         """
         name, count = loop.var.name, self.expr.value(loop.extent)
         local = f"(local.get ${name})"

@@ -120,11 +120,11 @@ class _Reducer:
                 needs = {}
                 new = self.use(condition, scope, needs)
                 then, inner_needs = self.statement(then, scope)
-                other: Stmt | None = None
+                new_otherwise: Stmt | None = None
                 if otherwise is not None:
-                    other, child_needs = self.statement(otherwise, scope)
+                    new_otherwise, child_needs = self.statement(otherwise, scope)
                     inner_needs |= child_needs
-                return bind(If(new, then, other), needs, inner_needs)
+                return bind(If(new, then, new_otherwise), needs, inner_needs)
             case Seq(statements=statements):
                 inner_needs = {}
                 parts: list[Stmt] = []

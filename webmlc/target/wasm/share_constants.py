@@ -29,12 +29,12 @@ def share_constants(functions: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     functions = [_ZEROS.sub("(i32x4.splat (i32.const 0))", f) for f in functions]
     counts = Counter(m.group() for f in functions for m in _LITERAL.finditer(f))
-    repeated = [c for c, n in counts.items() if n > 1 and not _SET_BITS.fullmatch(c)]
-    names = {constant: f"$c{i}" for i, constant in enumerate(repeated)}
+    repeated_literals = [c for c, n in counts.items() if n > 1 and not _SET_BITS.fullmatch(c)]
+    names = {constant: f"$c{i}" for i, constant in enumerate(repeated_literals)}
 
     def name(match: re.Match[str]) -> str:
         constant = match.group()
         return f"(global.get {names[constant]})" if constant in names else constant
 
-    globals_ = [f"(global {names[c]} v128 {c})" for c in repeated]
+    globals_ = [f"(global {names[c]} v128 {c})" for c in repeated_literals]
     return globals_, [_LITERAL.sub(name, f) for f in functions]

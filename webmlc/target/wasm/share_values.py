@@ -32,7 +32,7 @@ from webmlc.target.scoped import Names
 
 MAX_WRITTEN_NODES = 2000
 """The nodes of an expression, counting a shared node once per use, above which its parts are bound.
-Chosen by hand, above any kernel of the models in `benchmarks/models.py`.
+Chosen by hand: the kernels of known models stay below it.
 """
 
 _DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
@@ -60,17 +60,17 @@ def _bound(roots: Sequence[Expr], names: Names) -> tuple[list[tuple[Var, Expr]],
     """The values to bind, in order, and the new form of every node."""
     uses = Counter(child for root in roots for node in set(walk(root)) for child in node.children())
     lets: list[tuple[Var, Expr]] = []
-    done: dict[Expr, Expr] = {}
+    results: dict[Expr, Expr] = {}
     for root in roots:
-        for node in postorder(root, lambda node: node.children(), done):
+        for node in postorder(root, lambda node: node.children(), results):
             children = node.children()
-            new = node.rebuild(tuple(done[child] for child in children)) if children else node
+            new = node.rebuild(tuple(results[child] for child in children)) if children else node
             if uses[node] > 1 and children and node.lanes == 1 and _is_safe_anywhere(node):
                 var = Var(names.fresh("s"), node.dtype)
                 lets.append((var, new))
                 new = var
-            done[node] = new
-    return lets, done
+            results[node] = new
+    return lets, results
 
 
 @bottom_up()

@@ -241,11 +241,11 @@ _NARROW_LANES = {
 
 def _vector_conversion(source: DType, target: DType) -> tuple[str, ...] | None:
     """The conversion of lanes. Lanes of small integers hold their values as int32."""
-    wide = DType.int32 if source in _NARROW_LANES else source
+    lane_type = DType.int32 if source in _NARROW_LANES else source
     if target not in _NARROW_LANES:
-        return () if wide == target else _VECTOR_CONVERSIONS.get((wide, target))
-    if wide is not DType.int32:
-        first = _VECTOR_CONVERSIONS.get((wide, DType.int32))
+        return () if lane_type == target else _VECTOR_CONVERSIONS.get((lane_type, target))
+    if lane_type is not DType.int32:
+        first = _VECTOR_CONVERSIONS.get((lane_type, DType.int32))
         return None if first is None else (*first, *_NARROW_LANES[target])
     return _NARROW_LANES[target] if _narrows(source, target) else ()
 

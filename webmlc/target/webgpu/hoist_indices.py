@@ -82,14 +82,14 @@ class _Hoister:
                 inner = self.scope(kind == "serial", lambda: self.statement(body))
                 return replace(root, body=inner)
             case Let(var=var, value=value, body=body):
-                bound = self.around(lambda: Let(var, self.expression(value), Seq(())))
+                let = self.around(lambda: Let(var, self.expression(value), Seq(())))
                 self.levels[var] = len(self.lets)
                 inner = self.scope(False, lambda: self.statement(body))
-                return _replace_innermost(bound, inner)
+                return _replace_innermost(let, inner)
             case If(condition=condition, then=then, otherwise=otherwise):
-                other = None if otherwise is None else self.statement(otherwise)
+                new_otherwise = None if otherwise is None else self.statement(otherwise)
                 then = self.statement(then)
-                return self.around(lambda: If(self.expression(condition), then, other))
+                return self.around(lambda: If(self.expression(condition), then, new_otherwise))
             case Store(buffer=buffer, indices=indices, value=value):
                 return self.around(
                     lambda: Store(

@@ -88,19 +88,19 @@ class ExpressionPrinter:
 
     def printed(self, root: Expr) -> Printed:
         """The text and the precedence of an expression. An explicit stack allows any depth."""
-        done: dict[int, Printed] = {}
+        results: dict[int, Printed] = {}
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
             node, expanded = stack.pop()
-            if id(node) in done:
+            if id(node) in results:
                 continue
             children = () if isinstance(node, Load) else node.children()
             if children and not expanded:
                 stack.append((node, True))
                 stack.extend((child, False) for child in children)
                 continue
-            done[id(node)] = self.node(node, [done[id(child)] for child in children])
-        return done[id(root)]
+            results[id(node)] = self.node(node, [results[id(child)] for child in children])
+        return results[id(root)]
 
     def node(self, node: Expr, parts: list[Printed]) -> Printed:
         """The text and the precedence of a node, given those of its children."""

@@ -149,11 +149,11 @@ def _rewrap(lets: tuple[Let, ...], body: Stmt) -> Stmt:
 
 def _check_independent(function: LoopFunction, parts: list[Stmt]) -> None:
     """Raise InternalError where one nest reads a buffer that another writes."""
-    written = [{s.buffer.name for s in stores(part)} for part in parts]
+    names_written = [{s.buffer.name for s in stores(part)} for part in parts]
     for position, part in enumerate(parts):
-        written_elsewhere = set().union(*(w for p, w in enumerate(written) if p != position))
-        read = {load.buffer.name for load in loads(part)} - written[position]
-        conflicts = read & written_elsewhere
+        written_elsewhere = set().union(*(w for p, w in enumerate(names_written) if p != position))
+        names_read = {load.buffer.name for load in loads(part)} - names_written[position]
+        conflicts = names_read & written_elsewhere
         if conflicts:
             raise InternalError(
                 f"webgpu: kernel {function.name}: one of its {len(parts)} top-level loop nests "

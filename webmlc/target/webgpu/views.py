@@ -68,8 +68,8 @@ def vector_views(function: LoopFunction, registers: frozenset[str]) -> frozenset
         match access.index:
             case Ramp(base=base, stride=Const(value=1)):
                 accessed_as_vectors.add(name)
-                fits = divides(VECTOR_LANES, base, access.ranges)
+                access_is_aligned = divides(VECTOR_LANES, base, access.ranges)
             case _:
-                fits = not access.is_store
-        is_aligned[name] = is_aligned.get(name, True) and fits
+                access_is_aligned = not access.is_store
+        is_aligned[name] = is_aligned.get(name, True) and access_is_aligned
     return frozenset(n for n in accessed_as_vectors if is_aligned[n] and n not in registers)

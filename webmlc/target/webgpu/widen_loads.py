@@ -59,11 +59,11 @@ def widen_loads(function: LoopFunction) -> tuple[LoopFunction, frozenset[str]]:
 
     Returns the function, and the names of the registers whose components it reads.
     """
-    written = {s.buffer.name for s in stores(function.body)}
+    names_written = {s.buffer.name for s in stores(function.body)}
     readable = frozenset(
         b.name
         for b in function.params
-        if b.name not in written and b.dtype.bytes <= 4 and divides(VECTOR_LANES, b.shape[0])
+        if b.name not in names_written and b.dtype.bytes <= 4 and divides(VECTOR_LANES, b.shape[0])
     )
     widener = _Widener(Names.of(function), readable, dict(_scalars_in_lanes(function)))
     body = widener.statement(function.body, symbol_ranges(function))
@@ -102,8 +102,8 @@ class _Widener:
                 inner = {**scope, var: bounds(value, scope)} if var.dtype.is_integer else scope
                 return replace(root, body=self.statement(body, inner))
             case If(then=then, otherwise=otherwise):
-                other = None if otherwise is None else self.statement(otherwise, scope)
-                return replace(root, then=self.statement(then, scope), otherwise=other)
+                new_otherwise = None if otherwise is None else self.statement(otherwise, scope)
+                return replace(root, then=self.statement(then, scope), otherwise=new_otherwise)
         return root
 
     def sequence(self, statements: tuple[Stmt, ...], scope: Scope) -> Stmt:
