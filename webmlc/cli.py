@@ -117,13 +117,13 @@ def build(
     from webmlc.host.report import package_report
 
     folder = out or Path("build") / model.stem
-    fixed = read_constants(constant)
+    constants = read_constants(constant)
     with _progress(f"Building {model.name}", quiet=as_json) as advance:
         build_package(
             model,
             folder,
             target.value,
-            constants=fixed,
+            constants=constants,
             emit_text=emit_text,
             force=force,
             on_stage=advance,
@@ -156,8 +156,8 @@ def run(
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.try_model import load_any, read_inputs, summarise, write_outputs
 
-    fixed = read_constants(constant)
-    with load_any(package, device.value, threads, _build_for(device), fixed) as model:
+    constants = read_constants(constant)
+    with load_any(package, device.value, threads, _build_for(device), constants) as model:
         arrays = read_inputs(model, inputs, _dimensions(dim), seed)
         outputs = model.run(arrays)
     if out is not None:
@@ -192,9 +192,9 @@ def check(
 
     with _progress(f"Checking {model.name}", quiet=as_json) as advance:
         build_package = _build_for(device, advance)
-        sizes, fixed = _dimensions(dim), read_constants(constant)
+        sizes, constants = _dimensions(dim), read_constants(constant)
         result = check_model(
-            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, fixed
+            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, constants
         )
     first = result.first_difference
     if as_json:
@@ -225,8 +225,8 @@ def bench(
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.try_model import load_any, time_kernels, time_runs
 
-    fixed = read_constants(constant)
-    with load_any(package, device.value, threads, _build_for(device), fixed) as model:
+    constants = read_constants(constant)
+    with load_any(package, device.value, threads, _build_for(device), constants) as model:
         sizes = _dimensions(dim)
         rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
     if as_json:
@@ -272,8 +272,8 @@ def inspect(
     from webmlc.package.step_work import print_work
 
     stages = Listing()
-    fixed = read_constants(constant)
-    parts = compile_model(model, target.value, constants=fixed, on_stage=stages)
+    constants = read_constants(constant)
+    parts = compile_model(model, target.value, constants=constants, on_stage=stages)
     sizes = _dimensions(dim)
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)

@@ -114,25 +114,25 @@ def compile_model(
     module = _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
 
     devices = tuple(TARGETS) if target == "both" else (target,)
-    lowered = {d: _kernels_of(module, TARGETS[d], watch) for d in devices}
-    described = signature(module)
-    programs = {d: program_parts(m) for d, m in lowered.items()}
+    lowered_modules = {d: _kernels_of(module, TARGETS[d], watch) for d in devices}
+    model_signature = signature(module)
+    programs = {d: program_parts(m) for d, m in lowered_modules.items()}
 
-    modules, cpu_kernels = _wasm_modules(lowered, programs, described, watch)
-    shaders, gpu_kernels = _shaders(lowered, watch)
+    modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, watch)
+    shaders, gpu_kernels = _shaders(lowered_modules, watch)
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
-        symbols=described.symbols,
-        inputs=described.inputs,
-        outputs=described.outputs,
-        sequences=described.sequences,
+        symbols=model_signature.symbols,
+        inputs=model_signature.inputs,
+        outputs=model_signature.outputs,
+        sequences=model_signature.sequences,
         requirements=module.requirements,
         checks=module.checks,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
         constants={
             n: a
-            for m in lowered.values()
+            for m in lowered_modules.values()
             for f in m.functions.values()
             for n, a in f.constants.items()
         },
@@ -151,9 +151,9 @@ def _kernels_of(module: Module, target: Target, watch: Watcher) -> Module:
 
 
 def _wasm_modules(
-    lowered: Mapping[Device, Module],
+    lowered_modules: Mapping[Device, Module],
     programs: Mapping[Device, ProgramParts],
-    described: Signature,
+    model_signature: Signature,
     watch: Watcher,
 ) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
     """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
@@ -163,10 +163,10 @@ def _wasm_modules(
     relaxed variant.
     """
     by_program: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
-    calls = module_calls(programs, described)
+    calls = module_calls(programs, model_signature)
     steps = [Step(c.kernel, c.slots, c.displacements, c.control) for c in calls]
     kernels = {
-        call.kernel: lowered[call.program].kernels[call.source]
+        call.kernel: lowered_modules[call.program].kernels[call.source]
         for call in calls
         if call.control is None
     }
@@ -191,16 +191,22 @@ def _wasm_modules(
     return modules, by_program
 
 
-def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> tuple[Shaders, dict[str, Kernel]]:
+def _shaders(
+    lowered_modules: Mapping[Device, Module], watch: Watcher
+) -> tuple[Shaders, dict[str, Kernel]]:
     """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
     kernels: dict[str, LoopFunction] = {}
     constants: dict[str, frozenset[str]] = {}
     (machine,) = TARGETS[WEBGPU.device].variants.values()
-    functions = lowered[WEBGPU.device].functions.values() if WEBGPU.device in lowered else ()
+    functions = (
+        lowered_modules[WEBGPU.device].functions.values()
+        if WEBGPU.device in lowered_modules
+        else ()
+    )
     for node in (node for function in functions for node in function.nodes):
         if node.op == "call_kernel" and node.attributes["device"] == WEBGPU.device:
             name = node.attributes["kernel"]
-            kernels[name] = lowered[WEBGPU.device].kernels[name]
+            kernels[name] = lowered_modules[WEBGPU.device].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
     compiled = _compile_kernels(kernels, machine, WEBGPU.device, watch)
     shaders = emit_shaders(compiled, constants)
@@ -215,15 +221,21 @@ def _compile_kernels(
     """Schedule and lower every kernel for a machine."""
     compiled = {}
     for name, kernel in kernels.items():
-        named = name_dimensions(kernel)
-        watch(Stage(f"{title}: loops", partial(loop_text.print_function, named.function), name))
+        named_dimensions = name_dimensions(kernel)
+        watch(
+            Stage(
+                f"{title}: loops",
+                partial(loop_text.print_function, named_dimensions.function),
+                name,
+            )
+        )
         if verify_level():
-            verify(named.function)
-        schedule = schedule_kernel(named.function, machine)
+            verify(named_dimensions.function)
+        schedule = schedule_kernel(named_dimensions.function, machine)
         watch(
             Stage(f"{title}: schedule", partial(loop_text.print_function, schedule.function), name)
         )
-        lowered = bind_dimensions(lower(schedule.function, machine), named.values)
+        lowered = bind_dimensions(lower(schedule.function, machine), named_dimensions.values)
         compiled[name] = replace(lowered, origin=kernel.origin)
         watch(Stage(f"{title}: lowered", partial(loop_text.print_function, compiled[name]), name))
     return compiled

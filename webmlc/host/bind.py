@@ -47,10 +47,10 @@ def bind(
     for port in manifest.inputs:
         expected = shape_of(port, symbols)
         if arrays[port.name].shape != expected:
-            bound = _origins(manifest, symbols)
+            origins = _origins(manifest, symbols)
             raise InputError(
                 f"input {port.name!r} has shape {_text(arrays[port.name].shape)}, expected "
-                f"{_text(port.shape)} = {_text(expected)}" + (f" with {bound}" if bound else "")
+                f"{_text(port.shape)} = {_text(expected)}" + (f" with {origins}" if origins else "")
             )
     check_requirements(manifest, symbols, symbols)
     return symbols, arrays
@@ -105,10 +105,10 @@ def check_requirements(
             str(size) if isinstance(size, Const) else f"{size} = {value}"
             for size, value in ((left, a), (right, b))
         )
-        bound = _origins(manifest, symbols, names)
+        origins = _origins(manifest, symbols, names)
         raise InputError(
             f"node {requirement.node!r}: its sizes are {sizes}: {FAILURES[requirement.rule]}"
-            + (f"; {bound}" if bound else "")
+            + (f"; {origins}" if origins else "")
         )
 
 

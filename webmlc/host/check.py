@@ -166,16 +166,16 @@ def check_model(
     other outputs are compared with the spread between onnxruntime with and without optimisations:
     see `MAX_SPREADS`. Raises every error of building and running.
     """
-    fixed = constants or {}
+    constant_inputs = constants or {}
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         package = Path(scratch) / "package"
-        build(path, package, constants=fixed)
+        build(path, package, constants=constant_inputs)
         model = load(package, device, threads)
         inputs = read_inputs(model, inputs_file, sizes or {}, seed)
         actual = model.run(inputs)
         model.dispose()
     source = onnx.load(path, load_external_data=False)
-    inputs |= bind_constants(source.graph, fixed)[0]
+    inputs |= bind_constants(source.graph, constant_inputs)[0]
     expected, reference = run_reference(path, inputs)
     steps = quantisation_steps(source)
     errors = tuple(compare(n, expected[n], a, tolerance, steps.get(n)) for n, a in actual.items())
@@ -187,7 +187,7 @@ def check_model(
     result = CheckResult(errors, reference)
     if result.verdict != "failed":
         return result
-    first = _first_difference(path, build, device, inputs, tolerance, fixed)
+    first = _first_difference(path, build, device, inputs, tolerance, constant_inputs)
     return CheckResult(errors, reference, first)
 
 
@@ -256,17 +256,19 @@ def compare(
         return OutputError(name, actual.shape, 0.0, 0.0, 0.0, True)
     expected_values, actual_values = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(expected_values)
-    alike = np.array_equal(expected_values[~finite], actual_values[~finite], equal_nan=True)
+    nonfinite_agree = np.array_equal(
+        expected_values[~finite], actual_values[~finite], equal_nan=True
+    )
     errors = np.abs(expected_values[finite] - actual_values[finite])
-    error = float(errors.max(initial=0.0)) if alike else float("inf")
+    error = float(errors.max(initial=0.0)) if nonfinite_agree else float("inf")
     scale = float(np.abs(expected_values[finite]).max(initial=0.0))
     relative = error / scale if scale else error
-    if step is not None and alike:
+    if step is not None and nonfinite_agree:
         within = float(np.mean(errors <= step * _ROUNDING))
         passed = within >= MIN_SHARE_WITHIN_ONE_STEP
         return OutputError(name, actual.shape, scale, error, relative, passed, error / step, within)
-    exact = not np.issubdtype(expected.dtype, np.floating)
-    passed = bool(error == 0.0 if exact else relative <= tolerance)
+    is_exact = not np.issubdtype(expected.dtype, np.floating)
+    passed = bool(error == 0.0 if is_exact else relative <= tolerance)
     return OutputError(name, actual.shape, scale, error, relative, passed)
 
 

@@ -165,9 +165,9 @@ class Model:
                     if measure:
                         times += self._executors[device].profile(run, uploads)
                 case Bind(buffer=buffer) as segment:
-                    bound = bind_from_memory(self.program, segment, values[buffer])
-                    symbols |= bound
-                    check_requirements(self.manifest, symbols, bound)
+                    new_symbols = bind_from_memory(self.program, segment, values[buffer])
+                    symbols |= new_symbols
+                    check_requirements(self.manifest, symbols, new_symbols)
         return symbols, values, times
 
     def _check_not_disposed(self) -> None:
@@ -206,9 +206,9 @@ def _read(folder: Path, manifest: Manifest, device: Device, features: Features) 
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
     module, shaders = b"", ""
     if any(step.device == "wasm" for step in program.steps):
-        module = _verified(folder, manifest, _variant(program.modules, features))
+        module = _read_verified(folder, manifest, _variant(program.modules, features))
     if program.shaders is not None:
-        shaders = _verified(folder, manifest, program.shaders).decode()
+        shaders = _read_verified(folder, manifest, program.shaders).decode()
     return Loaded(manifest, device, read_weights(folder, files), module, shaders)
 
 
@@ -259,7 +259,7 @@ def _variant(modules: Mapping[str, str], features: str) -> str:
     return modules[features]
 
 
-def _verified(folder: Path, manifest: Manifest, path: str) -> bytes:
+def _read_verified(folder: Path, manifest: Manifest, path: str) -> bytes:
     if path not in manifest.files:
         raise PackageError(f"manifest.json: {path} has no hash")
     file = manifest.files[path]

@@ -78,8 +78,8 @@ def random_inputs(ports: Sequence[Port], sizes: Mapping[str, int], seed: int) ->
     if unknown := sorted(sizes.keys() - symbols):
         names = ", ".join(sorted(symbols)) or "none"
         raise InputError(f"no dimension is named {unknown[0]!r}; the model's are: {names}")
-    bound = {name: sizes.get(name, 1) for name in symbols}
-    return {port.name: _random_array(port, bound, generator) for port in ports}
+    symbol_sizes = {name: sizes.get(name, 1) for name in symbols}
+    return {port.name: _random_array(port, symbol_sizes, generator) for port in ports}
 
 
 def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
@@ -94,14 +94,14 @@ def read_inputs(
     model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
     """Read the arrays of a `.npz` file; inputs that it does not hold are random."""
-    stored: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     if path is not None:
         try:
             with np.load(path) as file:
-                stored = {name: file[name] for name in file.files}
+                arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: not a readable .npz file of named arrays") from error
-    return random_inputs(model.inputs, sizes, seed) | stored
+    return random_inputs(model.inputs, sizes, seed) | arrays
 
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
