@@ -1,6 +1,6 @@
 """The command line: `webmlc build | run | check | bench | serve | inspect | ops`.
 
-No logic of its own: every command calls one function and prints what it returns.
+It contains no logic: every command calls one function and prints its result.
 
 webmlc build model.onnx -o build/model
 webmlc check model.onnx --device webgpu
@@ -40,7 +40,7 @@ errors = Console(stderr=True)
 
 
 class TargetChoice(StrEnum):
-    """What to compile for."""
+    """The targets to compile for."""
 
     wasm = "wasm"
     webgpu = "webgpu"
@@ -48,7 +48,7 @@ class TargetChoice(StrEnum):
 
 
 class DeviceChoice(StrEnum):
-    """What to run on."""
+    """The device to run on."""
 
     wasm = "wasm"
     webgpu = "webgpu"
@@ -74,12 +74,12 @@ ConstantInputs = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
 Inputs = Annotated[
-    Path | None, typer.Option(help="A .npz file of inputs; those it does not hold are random.")
+    Path | None, typer.Option(help="A .npz file of inputs; inputs it does not hold are random.")
 ]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print(f"webmlc {VERSION}")
         raise typer.Exit
 
@@ -117,13 +117,13 @@ def build(
     from webmlc.host.report import package_report
 
     folder = out or Path("build") / model.stem
-    fixed = read_constants(constant)
+    constants = read_constants(constant)
     with _progress(f"Building {model.name}", quiet=as_json) as advance:
         build_package(
             model,
             folder,
             target.value,
-            constants=fixed,
+            constants=constants,
             emit_text=emit_text,
             force=force,
             on_stage=advance,
@@ -136,7 +136,7 @@ def build(
         _print_table(f"{report['name']} for {device}", _resource_rows(program))
         if nodes := program["cpu nodes"]:
             rows = [{"on the CPU": node, "why": reason} for node, reason in nodes.items()]
-            _print_table("For want of a GPU form", rows)
+            _print_table("Nodes that the GPU cannot run", rows)
     console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
 
 
@@ -156,8 +156,8 @@ def run(
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.try_model import load_any, read_inputs, summarise, write_outputs
 
-    fixed = read_constants(constant)
-    with load_any(package, device.value, threads, _build_for(device), fixed) as model:
+    constants = read_constants(constant)
+    with load_any(package, device.value, threads, _build_for(device), constants) as model:
         arrays = read_inputs(model, inputs, _dimensions(dim), seed)
         outputs = model.run(arrays)
     if out is not None:
@@ -183,17 +183,18 @@ def check(
     ] = 1e-3,
     as_json: AsJson = False,
 ) -> None:
-    """Compare with onnxruntime (or onnx.reference), by default on random inputs; exit 1 on a
-    mismatch, 2 where the references disagree among themselves.
+    """Compare a model with onnxruntime (or onnx.reference), by default on random inputs.
+
+    The exit code is 1 on a mismatch, and 2 if the references disagree with each other.
     """
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
 
     with _progress(f"Checking {model.name}", quiet=as_json) as advance:
         build_package = _build_for(device, advance)
-        sizes, fixed = _dimensions(dim), read_constants(constant)
+        sizes, constants = _dimensions(dim), read_constants(constant)
         result = check_model(
-            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, fixed
+            model, build_package, device.value, threads, sizes, seed, tolerance, inputs, constants
         )
     first = result.first_difference
     if as_json:
@@ -220,12 +221,12 @@ def bench(
     constant: ConstantInputs = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Time a model in the Python hosts (the validators: a browser's figures are its own)."""
+    """Time a model in the Python hosts. They validate packages; a browser's times differ."""
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.try_model import load_any, time_kernels, time_runs
 
-    fixed = read_constants(constant)
-    with load_any(package, device.value, threads, _build_for(device), fixed) as model:
+    constants = read_constants(constant)
+    with load_any(package, device.value, threads, _build_for(device), constants) as model:
         sizes = _dimensions(dim)
         rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
     if as_json:
@@ -260,17 +261,19 @@ def inspect(
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
 ) -> None:
-    """Print the stages of the pipeline: a numbered list, then what each made, from the graph to the
-    emitted text, where it changed anything; last what each step computes, and the bytes it moves
-    beside the least (with the sizes of --dim).
+    """Print the stages of the pipeline, from the graph to the emitted text.
+
+    A numbered list comes first, then the result of each stage that changed something. Last comes
+    the work of each step (with the sizes of --dim): its operations, and the bytes that it moves
+    beside the least possible bytes.
     """
     from webmlc.compile import compile_model
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.package.step_work import print_work
 
     stages = Listing()
-    fixed = read_constants(constant)
-    parts = compile_model(model, target.value, constants=fixed, on_stage=stages)
+    constants = read_constants(constant)
+    parts = compile_model(model, target.value, constants=constants, on_stage=stages)
     sizes = _dimensions(dim)
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)
@@ -304,7 +307,7 @@ def ops(
 
 
 def main() -> None:
-    """Entry point: errors of the user's are one message; ours say that they are ours."""
+    """Run the command line. A user's error is one message; a bug of webmlc says that it is one."""
     warnings.showwarning = _show_warning
     try:
         app()
@@ -334,7 +337,7 @@ def _escape(text: str) -> str:
 
 
 class _progress:
-    """A progress line that shows the stage being built; nothing where `quiet` or not a terminal."""
+    """A progress line that shows the current stage, unless `quiet` or not on a terminal."""
 
     def __init__(self, title: str, *, quiet: bool) -> None:
         self.progress = Progress(
@@ -361,7 +364,7 @@ class _progress:
 
 
 def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
-    """A function that builds a model for one device into a folder, with some constants."""
+    """Return a function that builds a model for one device into a folder, with some constants."""
     from webmlc.compile import build as build_package
 
     def build_one(model: Path, folder: Path, /, *, constants: Constants) -> object:
@@ -371,7 +374,7 @@ def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
 
 
 def _resource_rows(program: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row per figure of a program."""
+    """Build a row per figure of a program."""
     rows = []
     for name, value in program.items():
         if name == "arena bytes":

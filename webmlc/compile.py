@@ -1,8 +1,8 @@
-"""The table of contents: the whole pipeline, one line per step.
+"""Compile a model. This module is the table of contents: the whole pipeline, one line per step.
 
-In: a model. Out: a package on disk (`build`), or its parts in memory (`compile_model`). Every
-step's result can be watched (`on_stage`): that is what `webmlc inspect` prints and what
-`WEBMLC_DUMP` writes.
+In: a model. Out: a package on disk (`build`), or its parts in memory (`compile_model`). A watcher
+(`on_stage`) receives the result of every step: `webmlc inspect` prints these results, and
+`WEBMLC_DUMP` writes them.
 
     >>> build("model.onnx", "build/model", target="both")  # doctest: +SKIP
 """
@@ -67,15 +67,18 @@ def build(
     force: bool = False,
     on_stage: Watcher | None = None,
 ) -> Manifest:
-    """Compile `model` and write the package into folder `out`; returns its manifest.
+    """Compile `model`, write the package into folder `out`, and return its manifest.
 
-    `constants` are inputs that become constants: they leave the signature. Integers and booleans
-    must fit the input's type exactly, floats are rounded to it.
+    `constants` are inputs that become constants, and that leave the signature. Integers and
+    booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
+    the WAT text. The same model and arguments give the same bytes.
 
-    Raises `ModelError` (unreadable model), `UnsupportedError` (every unsupported node at once),
-    `InputError` (a constant that is no input's, or does not fit it), `PackageError` (a file in
-    `out` that no build wrote would be replaced, and not `force`) or `UserError`. The same model and
-    arguments give the same bytes. `emit_text` also writes the WAT text.
+    Raises:
+    - `ModelError` if the model cannot be read;
+    - `UnsupportedError`, which lists every unsupported node;
+    - `InputError` if a constant names no input, or does not fit its input;
+    - `PackageError` if a file in `out` that no build wrote would be replaced, unless `force`;
+    - `UserError` for any other mistake of the caller.
     """
     parts = compile_model(
         model, target, constants=constants, emit_text=emit_text, on_stage=on_stage
@@ -91,45 +94,45 @@ def compile_model(
     emit_text: bool = False,
     on_stage: Watcher | None = None,
 ) -> Parts:
-    """The whole pipeline, in memory."""
+    """Run the whole pipeline in memory."""
     if target not in ("wasm", "webgpu", "both"):
         raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
     watch = watcher(on_stage)
-    module = _seen(watch, "frontend", read_model(model, constants))
-    module = _seen(watch, "normalise", normalise(module))
+    module = _show(watch, "frontend", read_model(model, constants))
+    module = _show(watch, "normalise", normalise(module))
     warn_of_training(module)
-    module = _seen(watch, "infer shapes", infer_shapes(module))
-    module = _seen(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
-    module = _seen(watch, "simplify", simplify_graph(module))
-    module = _seen(watch, "check indices", check_indices(module))
-    module = _seen(watch, "compute in integers", compute_in_integers(module))
-    module = _seen(watch, "choose layouts", choose_layouts(module))
-    module = _seen(watch, "widen halves", widen_halves(module))
-    module = _seen(watch, "simplify layouts", simplify_graph(module))
-    module = _seen(watch, "hand down constants", hand_down_constants(module))
-    module = _seen(watch, "flush subnormals", flush_subnormals(module))
-    module = _seen(watch, "duplicate dequantisation", duplicate_dequantisation(module))
+    module = _show(watch, "infer shapes", infer_shapes(module))
+    module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
+    module = _show(watch, "simplify", simplify_graph(module))
+    module = _show(watch, "check indices", check_indices(module))
+    module = _show(watch, "compute in integers", compute_in_integers(module))
+    module = _show(watch, "choose layouts", choose_layouts(module))
+    module = _show(watch, "widen halves", widen_halves(module))
+    module = _show(watch, "simplify layouts", simplify_graph(module))
+    module = _show(watch, "hand down constants", hand_down_constants(module))
+    module = _show(watch, "flush subnormals", flush_subnormals(module))
+    module = _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
 
     devices = tuple(TARGETS) if target == "both" else (target,)
-    lowered = {d: _kernels_of(module, TARGETS[d], watch) for d in devices}
-    described = signature(module)
-    programs = {d: program_parts(m) for d, m in lowered.items()}
+    lowered_modules = {d: _kernels_of(module, TARGETS[d], watch) for d in devices}
+    model_signature = signature(module)
+    programs = {d: program_parts(m) for d, m in lowered_modules.items()}
 
-    modules, cpu_kernels = _wasm_modules(lowered, programs, described, watch)
-    shaders, gpu_kernels = _shaders(lowered, watch)
+    modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, watch)
+    shaders, gpu_kernels = _shaders(lowered_modules, watch)
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
-        symbols=described.symbols,
-        inputs=described.inputs,
-        outputs=described.outputs,
-        sequences=described.sequences,
+        symbols=model_signature.symbols,
+        inputs=model_signature.inputs,
+        outputs=model_signature.outputs,
+        sequences=model_signature.sequences,
         requirements=module.requirements,
         checks=module.checks,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
         constants={
             n: a
-            for m in lowered.values()
+            for m in lowered_modules.values()
             for f in m.functions.values()
             for n, a in f.constants.items()
         },
@@ -143,25 +146,27 @@ def compile_model(
 def _kernels_of(module: Module, target: Target, watch: Watcher) -> Module:
     """Run the passes of a target: from the graph that all targets share to loop functions."""
     for title, transform in target.passes:
-        module = _seen(watch, f"{target.device}: {title}", transform(module))
+        module = _show(watch, f"{target.device}: {title}", transform(module))
     return module
 
 
 def _wasm_modules(
-    lowered: Mapping[Device, Module],
+    lowered_modules: Mapping[Device, Module],
     programs: Mapping[Device, ProgramParts],
-    described: Signature,
+    model_signature: Signature,
     watch: Watcher,
 ) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
-    """The variants of the one module that holds every CPU kernel of every program, and the kernels
-    of the relaxed variant by program. The variant `dot` exists only if some kernel has dot products
-    of bytes: only such kernels differ from the relaxed variant's.
+    """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
+
+    Returns the variants, and the kernels of the relaxed variant by program. The variant `dot`
+    exists only if some kernel has dot products of bytes. Only such kernels differ from those of the
+    relaxed variant.
     """
     by_program: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
-    calls = module_calls(programs, described)
+    calls = module_calls(programs, model_signature)
     steps = [Step(c.kernel, c.slots, c.displacements, c.control) for c in calls]
     kernels = {
-        call.kernel: lowered[call.program].kernels[call.source]
+        call.kernel: lowered_modules[call.program].kernels[call.source]
         for call in calls
         if call.control is None
     }
@@ -186,16 +191,22 @@ def _wasm_modules(
     return modules, by_program
 
 
-def _shaders(lowered: Mapping[Device, Module], watch: Watcher) -> tuple[Shaders, dict[str, Kernel]]:
-    """Every shader of the WebGPU program, in one text; and the kernels by their entry points."""
+def _shaders(
+    lowered_modules: Mapping[Device, Module], watch: Watcher
+) -> tuple[Shaders, dict[str, Kernel]]:
+    """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
     kernels: dict[str, LoopFunction] = {}
     constants: dict[str, frozenset[str]] = {}
     (machine,) = TARGETS[WEBGPU.device].variants.values()
-    functions = lowered[WEBGPU.device].functions.values() if WEBGPU.device in lowered else ()
+    functions = (
+        lowered_modules[WEBGPU.device].functions.values()
+        if WEBGPU.device in lowered_modules
+        else ()
+    )
     for node in (node for function in functions for node in function.nodes):
         if node.op == "call_kernel" and node.attributes["device"] == WEBGPU.device:
             name = node.attributes["kernel"]
-            kernels[name] = lowered[WEBGPU.device].kernels[name]
+            kernels[name] = lowered_modules[WEBGPU.device].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
     compiled = _compile_kernels(kernels, machine, WEBGPU.device, watch)
     shaders = emit_shaders(compiled, constants)
@@ -208,24 +219,30 @@ def _compile_kernels(
     kernels: Mapping[str, LoopFunction], machine: Machine, title: str, watch: Watcher
 ) -> dict[str, LoopFunction]:
     """Schedule and lower every kernel for a machine."""
-    ready = {}
+    compiled = {}
     for name, kernel in kernels.items():
-        named = name_dimensions(kernel)
-        watch(Stage(f"{title}: loops", partial(loop_text.print_function, named.function), name))
+        named_dimensions = name_dimensions(kernel)
+        watch(
+            Stage(
+                f"{title}: loops",
+                partial(loop_text.print_function, named_dimensions.function),
+                name,
+            )
+        )
         if verify_level():
-            verify(named.function)
-        schedule = schedule_kernel(named.function, machine)
+            verify(named_dimensions.function)
+        schedule = schedule_kernel(named_dimensions.function, machine)
         watch(
             Stage(f"{title}: schedule", partial(loop_text.print_function, schedule.function), name)
         )
-        lowered = bind_dimensions(lower(schedule.function, machine), named.values)
-        ready[name] = replace(lowered, origin=kernel.origin)
-        watch(Stage(f"{title}: lowered", partial(loop_text.print_function, ready[name]), name))
-    return ready
+        lowered = bind_dimensions(lower(schedule.function, machine), named_dimensions.values)
+        compiled[name] = replace(lowered, origin=kernel.origin)
+        watch(Stage(f"{title}: lowered", partial(loop_text.print_function, compiled[name]), name))
+    return compiled
 
 
-def _seen(watch: Watcher, title: str, module: Module) -> Module:
-    """Show a graph stage and hand the module on."""
+def _show(watch: Watcher, title: str, module: Module) -> Module:
+    """Show a graph stage to the watcher, and return the module."""
     watch(Stage(title, partial(_text, module)))
     return module
 

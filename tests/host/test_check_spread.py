@@ -47,7 +47,7 @@ def test_an_output_may_agree_with_either_reference(tmp_path: Path) -> None:
     assert who == "onnxruntime" and not compare("y", exact, off["y"], 1e-3).passed
     np.savez(tmp_path / "x.npz", x=x)
     build = partial(webmlc.build, target="wasm")
-    result = check_model(path, build, "wasm", given=tmp_path / "x.npz")
+    result = check_model(path, build, "wasm", inputs_file=tmp_path / "x.npz")
     assert result.verdict == "passed" and result.rows()[0]["against"] == "onnx.reference"
     assert result.notes() == ["y: onnxruntime differs, and webmlc agrees with onnx.reference."]
 

@@ -84,8 +84,8 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
         (("version",), 99, "package version 99, this webmlc reads 5: rebuild it"),
         (("name",), 3, "name is 3, expected str"),
         (("inputs", 0, "dtype"), "float13", r"inputs\[0\].dtype is 'float13'"),
-        (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is no size"),
-        (("inputs", 0, "shape"), [True], "True is no size"),
+        (("inputs", 0, "shape"), [["pow", 1, 2]], r"\['pow', 1, 2\] is not a size"),
+        (("inputs", 0, "shape"), [True], "True is not a size"),
         (("symbols", 0, "axis"), 5, "symbol n has no axis to be bound from"),
         (
             ("programs", "wasm", "steps", 1, "kernel"),
@@ -98,11 +98,15 @@ def edit(text: str, *path: Any, value: Any = None) -> str:
             r"programs.wasm.steps\[0\].arguments are not all buffers",
         ),
         (("programs", "wasm", "segments"), [], "the segments of programs.wasm miss steps"),
-        (("programs", "webgpu", "steps", 0, "workgroups"), [1], "workgroups has not three sizes"),
+        (
+            ("programs", "webgpu", "steps", 0, "workgroups"),
+            [1],
+            "workgroups does not have three sizes",
+        ),
         (
             ("weights", "files", 0, "tensors"),
             [["weight"]],
-            r"weights.files\[0\].tensors\[0\] is no \[name, length\]",
+            r"weights.files\[0\].tensors\[0\] is not a pair \[name, length\]",
         ),
         (("weights", "files"), [], "no weights file holds tensor 'weight'"),
     ],
@@ -117,5 +121,5 @@ def test_a_wrong_field_is_named(
 
 
 def test_text_that_is_no_json_is_a_package_error() -> None:
-    with pytest.raises(PackageError, match="is no JSON"):
+    with pytest.raises(PackageError, match="is not JSON"):
         from_json("{")

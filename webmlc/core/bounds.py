@@ -43,6 +43,7 @@ class Interval:
 
 
 EVERYTHING = Interval(-math.inf, math.inf)
+"""The interval of a value about which nothing is known."""
 SYMBOL = Interval(0, math.inf)
 """The interval of a symbolic dimension: it is not negative."""
 

@@ -394,16 +394,16 @@ def call(op: str, *operands: Operand) -> Expr:
     args = _as_expressions(operands)
     if len(args) != row.arity:
         raise TypeError(f"{op} takes {row.arity} operands, not {len(args)}")
-    last = args[-1].dtype
+    last_dtype = args[-1].dtype
     if len(args) == 2:
-        agree = args[0].dtype == last
+        dtypes_agree = args[0].dtype == last_dtype
     else:
-        agree = all(a.dtype == last for a in (args[1:] if op == "select" else args))
-    if not agree:
+        dtypes_agree = all(a.dtype == last_dtype for a in (args[1:] if op == "select" else args))
+    if not dtypes_agree:
         raise TypeError(
             f"{op} of {', '.join(a.dtype for a in args)}: cast the operands to one dtype"
         )
-    dtype = DType.bool if row.result == "bool" else last
+    dtype = DType.bool if row.result == "bool" else last_dtype
     if dtype == INDEX and len(args) == 2:
         folded = _index_identity(op, args[0], args[1])
         return Call(op, args, dtype) if folded is None else folded

@@ -22,24 +22,26 @@ _PRECEDENCE = {
     "==": 1, "!=": 1, "<": 1, "<=": 1, ">": 1, ">=": 1,
     "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, "+": 6, "-": 6, "*": 7, "/": 7, "//": 7, "%": 7,
 }  # fmt: skip
+"""The precedence of each infix operator; a higher number binds more tightly."""
 _ATOM = 9
+"""The precedence of a node that never needs parentheses."""
 
 
 def print_expr(root: Expr) -> str:
     """Print an expression as Python text. An explicit stack permits any depth."""
-    done: dict[int, tuple[str, int]] = {}
+    results: dict[int, tuple[str, int]] = {}
     stack: list[tuple[Expr, bool]] = [(root, False)]
     while stack:
         node, expanded = stack.pop()
-        if id(node) in done:
+        if id(node) in results:
             continue
         children = node.children()
         if children and not expanded:
             stack.append((node, True))
             stack.extend((child, False) for child in children)
             continue
-        done[id(node)] = _print_node(node, [done[id(child)] for child in children])
-    return done[id(root)][0]
+        results[id(node)] = _print_node(node, [results[id(child)] for child in children])
+    return results[id(root)][0]
 
 
 def _print_node(node: Expr, parts: list[tuple[str, int]]) -> tuple[str, int]:

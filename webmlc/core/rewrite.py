@@ -64,18 +64,20 @@ def bottom_up(
 
 
 def postorder(
-    root: Expr, operands: Callable[[Expr], tuple[Expr, ...]], done: Mapping[Expr, object]
+    root: Expr, operands: Callable[[Expr], tuple[Expr, ...]], results: Mapping[Expr, object]
 ) -> Iterator[Expr]:
-    """Yield the nodes of `root`, operands first, except those in `done` when their turn comes."""
+    """Yield the nodes of `root`, operands first, without those that `results` already has."""
     stack = [root]
     while stack:
         node = stack[-1]
-        waiting = [] if node in done else [child for child in operands(node) if child not in done]
+        waiting = (
+            [] if node in results else [child for child in operands(node) if child not in results]
+        )
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
-        if node not in done:
+        if node not in results:
             yield node
 
 
@@ -112,29 +114,29 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
 
     `rule` receives each node with its rewritten children, and returns a replacement or `None`.
     """
-    done: dict[int, Expr] = {}  # by identity: hashing every node would cost more than it saves
+    results: dict[int, Expr] = {}  # by identity: hashing every node would cost more than it saves
     stack = [root]
     while stack:
         node = stack[-1]
-        if id(node) in done:
+        if id(node) in results:
             stack.pop()
             continue
         children = node.children()
         rebuilt = node
         if children:
-            waiting = [child for child in children if id(child) not in done]
+            waiting = [child for child in children if id(child) not in results]
             if waiting:
                 stack.extend(waiting)
                 continue
-            new = tuple([done[id(child)] for child in children])
-            for a, b in zip(new, children, strict=True):
+            new_children = tuple([results[id(child)] for child in children])
+            for a, b in zip(new_children, children, strict=True):
                 if a is not b:
-                    rebuilt = node.rebuild(new)
+                    rebuilt = node.rebuild(new_children)
                     break
         stack.pop()
         result = rule(rebuilt)
-        done[id(node)] = rebuilt if result is None else result
-    return done[id(root)]
+        results[id(node)] = rebuilt if result is None else result
+    return results[id(root)]
 
 
 def unfold(
@@ -149,38 +151,38 @@ def unfold(
     expression is unfolded too, and `finish` of the result replaces the node. `rule` rewrites the
     other nodes. Equal nodes are unfolded once, and definitions may nest to any depth.
     """
-    done: dict[int, Expr] = {}
+    results: dict[int, Expr] = {}
     definitions: dict[Expr, Expr] = {}
     unfolded: dict[Expr, Expr] = {}
     stack = [root]
     while stack:
         node = stack[-1]
-        if id(node) in done:
+        if id(node) in results:
             stack.pop()
             continue
         children = node.children()
-        waiting = [child for child in children if id(child) not in done]
+        waiting = [child for child in children if id(child) not in results]
         if waiting:
             stack.extend(waiting)
             continue
-        new = tuple([done[id(child)] for child in children])
-        same = all(a is b for a, b in zip(new, children, strict=True))
-        rebuilt = node if same else node.rebuild(new)
+        new_children = tuple([results[id(child)] for child in children])
+        is_same = all(a is b for a, b in zip(new_children, children, strict=True))
+        rebuilt = node if is_same else node.rebuild(new_children)
         inner = definitions.get(rebuilt)
         if inner is None and (inner := definition(rebuilt)) is not None:
             definitions[rebuilt] = inner
         if inner is None:
             result = rule(rebuilt)
-            done[id(node)] = rebuilt if result is None else result
-        elif id(inner) in done:
+            results[id(node)] = rebuilt if result is None else result
+        elif id(inner) in results:
             if rebuilt not in unfolded:
-                unfolded[rebuilt] = finish(done[id(inner)])
-            done[id(node)] = unfolded[rebuilt]
+                unfolded[rebuilt] = finish(results[id(inner)])
+            results[id(node)] = unfolded[rebuilt]
         else:
             stack.append(inner)
             continue
         stack.pop()
-    return done[id(root)]
+    return results[id(root)]
 
 
 def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
@@ -192,31 +194,31 @@ def substitute(root: Expr, mapping: Mapping[Var, Expr]) -> Expr:
         return mapping.get(root, root)
     if not mapping or variables(root).isdisjoint(mapping):
         return root
-    done: dict[int, Expr] = {}
+    results: dict[int, Expr] = {}
     stack = [root]
     while stack:
         node = stack[-1]
         children = node.children()
         if not children:
             stack.pop()
-            done[id(node)] = mapping.get(node, node) if isinstance(node, Var) else node
+            results[id(node)] = mapping.get(node, node) if isinstance(node, Var) else node
             continue
-        waiting = [child for child in children if id(child) not in done]
+        waiting = [child for child in children if id(child) not in results]
         if waiting:
             stack.extend(waiting)
             continue
         stack.pop()
-        new = tuple([done[id(child)] for child in children])
-        for a, b in zip(new, children, strict=True):
+        new_children = tuple([results[id(child)] for child in children])
+        for a, b in zip(new_children, children, strict=True):
             if a is not b:
                 if isinstance(node, Call) and node.dtype == INDEX:
-                    done[id(node)] = call(node.op, *new)
+                    results[id(node)] = call(node.op, *new_children)
                 else:
-                    done[id(node)] = node.rebuild(new)
+                    results[id(node)] = node.rebuild(new_children)
                 break
         else:
-            done[id(node)] = node
-    return done[id(root)]
+            results[id(node)] = node
+    return results[id(root)]
 
 
 def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:
@@ -224,21 +226,21 @@ def evaluate(root: Expr, values: Mapping[str, Any]) -> Any:
 
     Raises `KeyError` if a variable is unbound.
     """
-    done: dict[Expr, Any] = {}
+    results: dict[Expr, Any] = {}
 
     def rule(node: Expr) -> Expr | None:
         match node:
             case Const(value=value, dtype=dtype):
-                done[node] = value if not dtype.is_float else dtype.numpy.type(value)
+                results[node] = value if not dtype.is_float else dtype.numpy.type(value)
             case Var(name=name):
-                done[node] = values[name]
+                results[node] = values[name]
             case Call(op=op, args=args):
-                done[node] = SCALAR_OPERATORS[op].meaning(*(done[a] for a in args))
+                results[node] = SCALAR_OPERATORS[op].meaning(*(results[a] for a in args))
             case Cast(value=inner, dtype=dtype):
-                done[node] = dtype.numpy.type(done[inner])
+                results[node] = dtype.numpy.type(results[inner])
             case _:
                 raise TypeError(f"cannot evaluate {type(node).__name__} without memory: {node}")
         return None
 
     rewrite(root, rule)
-    return done[root]
+    return results[root]

@@ -31,6 +31,7 @@ Monomial = tuple[Expr, ...]  # atoms sorted by their text; () is the constant te
 Polynomial = dict[Monomial, int]
 
 _NO_RANGES: dict[Var, Interval] = {}
+"""The ranges of a caller that gives none."""
 
 
 def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
@@ -74,26 +75,26 @@ class _Simplifier:
 
     def simplify(self, expr: Expr) -> Expr:
         """Simplify bottom-up, but treat a whole tree of index arithmetic as one polynomial."""
-        done: dict[Expr, Expr] = {}
+        results: dict[Expr, Expr] = {}
         stack: list[tuple[Expr, bool]] = [(expr, False)]
         while stack:
             node, expanded = stack.pop()
-            if node in done:
+            if node in results:
                 continue
             if _is_arithmetic(node) and node.lanes == 1:
-                done[node] = self.to_expr(self.polynomial(node))
+                results[node] = self.to_expr(self.polynomial(node))
                 continue
             children = node.children()
             if children and not expanded:
                 stack.append((node, True))
                 stack.extend((child, False) for child in children)
                 continue
-            new = tuple(done[child] for child in children)
-            changed = any(a is not b for a, b in zip(new, children, strict=True))
-            rebuilt = node.rebuild(new) if changed else node
+            new_children = tuple(results[child] for child in children)
+            has_changed = any(a is not b for a, b in zip(new_children, children, strict=True))
+            rebuilt = node.rebuild(new_children) if has_changed else node
             result = self.rule(rebuilt)
-            done[node] = rebuilt if result is None else result
-        return done[expr]
+            results[node] = rebuilt if result is None else result
+        return results[expr]
 
     def rule(self, node: Expr) -> Expr | None:
         match node:
@@ -132,22 +133,22 @@ class _Simplifier:
     def compare(self, op: str, a: Expr, b: Expr) -> Expr | None:
         """Decide a comparison of indices from the bounds of their difference, if possible."""
         interval = self.extremes(self.polynomial(call("sub", a, b)))
-        decided: bool | None = None
+        answer: bool | None = None
         match op:
             case "lt":
-                decided = True if interval.high < 0 else False if interval.low >= 0 else None
+                answer = True if interval.high < 0 else False if interval.low >= 0 else None
             case "le":
-                decided = True if interval.high <= 0 else False if interval.low > 0 else None
+                answer = True if interval.high <= 0 else False if interval.low > 0 else None
             case "gt":
-                decided = True if interval.low > 0 else False if interval.high <= 0 else None
+                answer = True if interval.low > 0 else False if interval.high <= 0 else None
             case "ge":
-                decided = True if interval.low >= 0 else False if interval.high < 0 else None
+                answer = True if interval.low >= 0 else False if interval.high < 0 else None
             case "eq" | "ne":
                 if interval.is_point and interval.low == 0:
-                    decided = op == "eq"
+                    answer = op == "eq"
                 elif interval.low > 0 or interval.high < 0:
-                    decided = op == "ne"
-        return None if decided is None else Const(decided, DType.bool)
+                    answer = op == "ne"
+        return None if answer is None else Const(answer, DType.bool)
 
     def extremes(self, polynomial: Polynomial) -> Interval:
         """Bound a polynomial, also by symbolic ends: `i - n` is negative because `i < n`."""
@@ -260,24 +261,24 @@ class _Simplifier:
                 return {(): 1}
             return {(call("floordiv", self.to_expr(a), self.to_expr(b)),): 1}
         ((monomial, coefficient),) = b.items()
-        whole: Polynomial = {}
+        quotient_terms: Polynomial = {}
         undivided: Polynomial = {}
         for term, factor in a.items():
             remaining = _without(term, monomial)
             if remaining is not None and factor % coefficient == 0:
-                whole[remaining] = factor // coefficient
+                quotient_terms[remaining] = factor // coefficient
             else:
                 undivided[term] = factor
         if undivided:
             divisor, remainder = self.to_expr(b), self.to_expr(undivided)
             if self.is_below(remainder, divisor):
-                return whole
+                return quotient_terms
             match remainder:
                 case Call(op="floordiv", args=(inner, first)):  # x // a // b == x // (a·b)
                     product = _multiply(self.polynomial(first), b)
-                    return _add(whole, self.floordiv(self.polynomial(inner), product), 1)
-            whole = _add(whole, {(call("floordiv", remainder, divisor),): 1}, 1)
-        return whole
+                    return _add(quotient_terms, self.floordiv(self.polynomial(inner), product), 1)
+            quotient_terms = _add(quotient_terms, {(call("floordiv", remainder, divisor),): 1}, 1)
+        return quotient_terms
 
     def is_below(self, a: Expr, b: Expr) -> bool:
         """True if 0 <= a < b certainly holds, for a symbolic b."""
@@ -289,39 +290,39 @@ class _Simplifier:
         return bounds(self.to_expr(self.polynomial(call("sub", a, b))), self.ranges).high < 0
 
     def floordiv_constant(self, a: Polynomial, divisor: int) -> Polynomial:
-        whole: Polynomial = {}
+        quotient_terms: Polynomial = {}
         undivided: Polynomial = {}
         for term, factor in a.items():
             if factor % divisor == 0:
-                whole[term] = factor // divisor
+                quotient_terms[term] = factor // divisor
             elif term == ():
                 quotient, remainder = divmod(factor, divisor)
-                _accumulate(whole, (), quotient)
+                _accumulate(quotient_terms, (), quotient)
                 _accumulate(undivided, (), remainder)
             else:
                 undivided[term] = factor
         if not undivided:
-            return whole
+            return quotient_terms
         common = math.gcd(divisor, *(f for t, f in undivided.items() if t != ()))
         if common > 1:  # (g·x + r) // (g·d) == (x + r // g) // d
             undivided = {t: f // common for t, f in undivided.items() if f // common}
             divisor //= common
         interval = bounds(self.to_expr(undivided), self.ranges)
         if not math.isinf(interval.low) and interval.low // divisor == interval.high // divisor:
-            return _add(whole, {(): int(interval.low) // divisor}, 1)
+            return _add(quotient_terms, {(): int(interval.low) // divisor}, 1)
         if divisor == 1:
-            return _add(whole, undivided, 1)
+            return _add(quotient_terms, undivided, 1)
         step = self.common_step(undivided, divisor)
         if step > 1:  # (g·x + y) // (g·d) == x // d where 0 <= y < g
             coarse = {t: f // step for t, f in undivided.items() if f % step == 0}
-            return _add(whole, self.floordiv_constant(coarse, divisor // step), 1)
+            return _add(quotient_terms, self.floordiv_constant(coarse, divisor // step), 1)
         if len(undivided) == 1:
             ((term, factor),) = undivided.items()
             match term:
                 case (Call(op="floordiv", args=(inner, first)),) if factor == 1:
                     product = _scale(self.polynomial(first), divisor)
-                    return _add(whole, self.floordiv(self.polynomial(inner), product), 1)
-        return _add(whole, {(call("floordiv", self.to_expr(undivided), divisor),): 1}, 1)
+                    return _add(quotient_terms, self.floordiv(self.polynomial(inner), product), 1)
+        return _add(quotient_terms, {(call("floordiv", self.to_expr(undivided), divisor),): 1}, 1)
 
     def common_step(self, terms: Polynomial, divisor: int) -> int:
         """The largest g > 1 that divides `divisor` and some terms, or 1 if there is none.
@@ -489,10 +490,10 @@ def _fold(op: str, args: tuple[Expr, ...], dtype: DType) -> Expr | None:
     """Fold an operator of literals if numpy and every target compute the same result."""
     row = SCALAR_OPERATORS[op]
     values = [a.dtype.numpy.type(a.value) for a in args if isinstance(a, Const)]
-    exact = (
+    is_exact = (
         op in {"add", "sub", "mul", "min", "max", "neg", "abs", "select"} or row.result == "bool"
     )
-    if not exact or any(isinstance(v, float) and math.isnan(v) for v in values):
+    if not is_exact or any(isinstance(v, float) and math.isnan(v) for v in values):
         return None
     value: Number = row.meaning(*values).item()
     return Const(value, dtype)

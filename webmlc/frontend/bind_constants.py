@@ -46,12 +46,12 @@ def bind_constants(
         if name not in inputs:
             names = ", ".join(map(repr, inputs)) or "none"
             raise InputError(f"constant {name!r}: the model has no such input; its inputs: {names}")
-        arrays[name] = _typed(inputs[name], value)
+        arrays[name] = _as_input_array(inputs[name], value)
         _bind_sizes(inputs[name], arrays[name], sizes)
     return arrays, sizes
 
 
-def _typed(info: ValueInfoProto, value: ArrayLike) -> Array:
+def _as_input_array(info: ValueInfoProto, value: ArrayLike) -> Array:
     """Convert the value to an array of the input's element type."""
     subject = f"constant {info.name!r}"
     dtype = dtype_of(info.type.tensor_type.elem_type)

@@ -80,16 +80,18 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 def _expand(model: ModelProto) -> ModelProto:
     """Expand one level: turn every function node into a call of a local function, and inline it."""
-    typed = onnx.shape_inference.infer_shapes(model, data_prop=False)
-    types = _types(typed.graph)
+    typed_model = onnx.shape_inference.infer_shapes(model, data_prop=False)
+    types = _types(typed_model.graph)
     versions = {_domain(o.domain): o.version for o in model.opset_import}
     result = ModelProto()
     result.CopyFrom(model)
-    named = {v.name for v in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+    declared_names = {
+        v.name for v in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    }
     result.graph.value_info.extend(  # the inliner ignores the types of initialisers
         onnx.helper.make_value_info(t.name, types[t.name])
         for t in model.graph.initializer
-        if t.name not in named
+        if t.name not in declared_names
     )
     for number, node in enumerate(_nodes(result.graph)):
         if not _is_function(node):

@@ -47,6 +47,7 @@ from webmlc.frontend.symbols import Symbols
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
+"""The range of opsets that can be read. ONNX's checker defines the newest."""
 NUMPY_BROADCASTING = 7
 """The first opset whose operators broadcast as numpy does. Older models are converted to it.
 
@@ -197,10 +198,10 @@ class _Reader:
         self.symbols = symbols
 
     def function(
-        self, graph: GraphProto, name: str, bound: Mapping[str, Array] | None = None
+        self, graph: GraphProto, name: str, bound_inputs: Mapping[str, Array] | None = None
     ) -> Function:
-        """Convert a graph to a function. The inputs in `bound` become constants."""
-        constants = {**dict(self.initializers(graph)), **(bound or {})}
+        """Convert a graph to a function. The inputs in `bound_inputs` become constants."""
+        constants = {**dict(self.initializers(graph)), **(bound_inputs or {})}
         nodes: list[Node] = []
         for proto in graph.node:
             if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):

@@ -34,7 +34,7 @@ def sort_nodes(model: ModelProto) -> ModelProto:
     result.CopyFrom(model)
     for body in _bodies(result):
         if not _is_sorted(body):
-            nodes = _sorted(body)
+            nodes = _topological_order(body)
             del body.node[:]
             body.node.extend(nodes)
     return result
@@ -86,7 +86,7 @@ def _is_sorted(body: Body) -> bool:
     )
 
 
-def _sorted(body: Body) -> list[NodeProto]:
+def _topological_order(body: Body) -> list[NodeProto]:
     """Return the nodes in topological order. Of the ready nodes, the first of the body is next."""
     producers = _producers(body)
     needs = [

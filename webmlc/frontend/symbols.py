@@ -42,11 +42,11 @@ class Symbols:
         return self._by_text[text]
 
     def _new(self, text: str) -> Var:
-        name = re.sub(r"\W", "_", text, flags=re.ASCII)
-        if not name or name[0].isdigit() or keyword.iskeyword(name):
-            name = f"dim_{name}"
-        unique, count = name, 2
-        while unique in self._names:
-            unique, count = f"{name}_{count}", count + 1
-        self._names.add(unique)
-        return Var(unique)
+        base_name = re.sub(r"\W", "_", text, flags=re.ASCII)
+        if not base_name or base_name[0].isdigit() or keyword.iskeyword(base_name):
+            base_name = f"dim_{base_name}"
+        name, count = base_name, 2
+        while name in self._names:
+            name, count = f"{base_name}_{count}", count + 1
+        self._names.add(name)
+        return Var(name)

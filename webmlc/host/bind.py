@@ -1,7 +1,7 @@
-"""Check a run's inputs and bind the package's symbols: from the inputs' shapes, and from memory.
+"""Check the inputs of a run, and bind the symbols of the package from input shapes and memory.
 
-In: the manifest and `{name: array}`. Out: the value of each symbol, and the arrays, contiguous. The
-twins are `bind` and `bindFromMemory` in `runtime_js/manifest.js`.
+In: the manifest and `{name: array}`. Out: the value of each symbol, and the contiguous arrays. The
+twins of this module are `bind` and `bindFromMemory` in `runtime_js/manifest.js`.
 
     x: float32[batch, 10], an array of shape (3, 10)  ->  {"batch": 3}
 """
@@ -24,14 +24,18 @@ from webmlc.package.manifest import Bind, Manifest, Port, Program
 
 Array = NDArray[Any]
 LIMIT = 1 << 31
+"""The first size, and the first number of bytes of an input, that is too large.
+
+Derived from kernels, whose indices are int32.
+"""
 
 
 def bind(
     manifest: Manifest, inputs: Mapping[str, Array]
 ) -> tuple[dict[str, int], dict[str, Array]]:
-    """Symbols by name and inputs by port name.
+    """Return the symbols by name and the inputs by port name.
 
-    Raises `InputError` where a name, dtype or shape is not what the model takes.
+    Raises `InputError` if a name, dtype or shape does not match the model.
     """
     ports = {port.name: port for port in manifest.inputs}
     if unknown := [name for name in inputs if name not in ports]:
@@ -43,28 +47,28 @@ def bind(
     for port in manifest.inputs:
         expected = shape_of(port, symbols)
         if arrays[port.name].shape != expected:
-            bound = _origins(manifest, symbols)
+            origins = _origins(manifest, symbols)
             raise InputError(
                 f"input {port.name!r} has shape {_text(arrays[port.name].shape)}, expected "
-                f"{_text(port.shape)} = {_text(expected)}" + (f" with {bound}" if bound else "")
+                f"{_text(port.shape)} = {_text(expected)}" + (f" with {origins}" if origins else "")
             )
     check_requirements(manifest, symbols, symbols)
     return symbols, arrays
 
 
 def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int]:
-    """The symbols of `bind`, given the bytes of its buffer.
+    """Read the symbols of `bind` from the bytes of its buffer.
 
-    Raises `InputError` where one is no possible size: the inputs' values ask for it.
+    Raises `InputError` if one is not a possible size, which the values of the inputs cause.
     """
     values = data.view(program.buffer(bind.buffer).dtype.numpy)
     symbols = {s: int(values[e]) for s, e in zip(bind.symbols, bind.elements, strict=True)}
     for size in symbols.values():
         if not 0 <= size < LIMIT:
-            what = "negative" if size < 0 else f"more than {LIMIT - 1}"
+            reason = "negative" if size < 0 else f"more than {LIMIT - 1}"
             raise InputError(
                 f"node {', '.join(map(repr, bind.origin))}: "
-                f"with these inputs a size is {size}: {what}"
+                f"with these inputs a size is {size}: {reason}"
             )
     return symbols
 
@@ -75,15 +79,15 @@ FAILURES: Mapping[Rule, str] = {
     "broadcast": "they must be equal, or one of them 1",
     "stretch": "they must be equal, or the first 1",
 }
-"""What a pair of sizes must fulfil, in the words of an error."""
+"""The condition on a pair of sizes that a rule stands for, in the words of an error."""
 
 
 def check_requirements(
     manifest: Manifest, symbols: Mapping[str, int], fresh: Collection[str]
 ) -> None:
-    """Check what the model assumes of its symbols, as far as it depends on `fresh` ones.
+    """Check the requirements of the model that depend on `fresh` symbols.
 
-    Raises `InputError`, which names the node, the sizes and the inputs that they come from.
+    Raises `InputError`, which names the node, the sizes and the inputs that determine them.
     """
     for requirement in manifest.requirements:
         left, right = requirement.left, requirement.right
@@ -101,15 +105,15 @@ def check_requirements(
             str(size) if isinstance(size, Const) else f"{size} = {value}"
             for size, value in ((left, a), (right, b))
         )
-        bound = _origins(manifest, symbols, names)
+        origins = _origins(manifest, symbols, names)
         raise InputError(
             f"node {requirement.node!r}: its sizes are {sizes}: {FAILURES[requirement.rule]}"
-            + (f"; {bound}" if bound else "")
+            + (f"; {origins}" if origins else "")
         )
 
 
 def check_counts(manifest: Manifest, values: Mapping[str, Array]) -> None:
-    """Raise `InputError`, with the node, where a run counted indices out of range."""
+    """Raise an `InputError` that names the node, if a run counted indices out of range."""
     for check in manifest.checks:
         counts = values[check.value].view(np.int32)
         for node, count in zip(check.nodes, counts.tolist(), strict=True):
@@ -123,7 +127,7 @@ def check_counts(manifest: Manifest, values: Mapping[str, Array]) -> None:
 def _origins(
     manifest: Manifest, symbols: Mapping[str, int], names: Collection[str] | None = None
 ) -> str:
-    """Where the symbols come from, or those of these names."""
+    """Describe the inputs that bind the symbols, or only the symbols of these names."""
     return ", ".join(
         f"{s.name} = {symbols[s.name]} from axis {s.axis} of {s.input!r}"
         for s in manifest.symbols
@@ -132,7 +136,7 @@ def _origins(
 
 
 def shape_of(port: Port, symbols: Mapping[str, int]) -> tuple[int, ...]:
-    """The port's shape in numbers. Raises `InputError` where a size is negative."""
+    """Evaluate the shape of a port. Raises `InputError` if a size is negative."""
     shape = tuple(evaluate_size(d, symbols) for d in port.shape)
     for size in shape:
         if size < 0:

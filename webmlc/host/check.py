@@ -1,12 +1,12 @@
-"""Compare a compiled model with onnxruntime (or `onnx.reference`, where that cannot run it).
+"""Compare a compiled model with onnxruntime, or with `onnx.reference` if that cannot run it.
 
-In: an ONNX file. Out: the error of each output relative to its scale and, on a mismatch, the first
-node whose result differs, found by building the model up to one value after another (bisection).
+In: an ONNX file. Out: the error of each output relative to its scale. On a mismatch, also the first
+node whose result differs: bisection builds the model up to one value after another.
 
     result = check_model(Path("model.onnx"), build, "wasm", threads=1)
     assert result.verdict == "passed", result.first_difference
 
-Where the references disagree among themselves, a difference says nothing: the result is
+If the references disagree with each other, a difference means nothing, and the result is
 `inconclusive`.
 """
 
@@ -31,26 +31,34 @@ from webmlc.host.quantisation_step import quantisation_steps
 from webmlc.host.try_model import Build, read_inputs
 
 Array = NDArray[Any]
-WITHIN_ONE_STEP = 0.999
-"""The share of a quantised output's elements that must be at most one step off."""
+MIN_SHARE_WITHIN_ONE_STEP = 0.999
+"""The share of a quantised output's elements that must be at most one quantisation step off.
+
+Chosen by hand: an element between two steps may round either way.
+"""
 Verdict = Literal["passed", "failed", "inconclusive"]
 ONNXRUNTIME, ONNX_REFERENCE = "onnxruntime", "onnx.reference"
-MOST_SPREADS = 4.0
-"""An error of up to this many times what the reference differs from itself tells nothing: two draws
-of random numbers are about as far apart as any other two."""
+MAX_SPREADS = 4.0
+"""An error of at most this many times the spread of the reference itself is inconclusive.
+
+Chosen by hand: if the model draws random numbers, any two evaluations are about equally far apart.
+"""
 _ROUNDING = 1.001
-"""A step, and what float32 adds to it when it multiplies by the scale."""
+"""An error of at most this many quantisation steps counts as one step.
+
+Chosen by hand: float32 rounds when it multiplies by the scale.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
     """The largest error of one output: absolute, and relative to the largest expected element.
 
-    Of a quantised output also `steps`, the error in steps of its quantisation, and `within`, the
-    share of the elements that are at most one step off. `spread`: of an output that is too far
-    from the reference, how far two evaluations of the reference itself are apart, as `relative`:
-    where the error is not much larger, the output is inconclusive. `reference`: what it was
-    compared with, where that is not the result's reference.
+    - `steps` (quantised outputs): the error in quantisation steps.
+    - `within` (quantised outputs): the share of the elements that are at most one step off.
+    - `spread` (outputs that are too far from the reference): the difference between two evaluations
+      of the reference, in the unit of `relative`.
+    - `reference`: the reference of this output, if it differs from that of the whole result.
     """
 
     output: str
@@ -66,16 +74,16 @@ class OutputError:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the output is within the tolerance, or whether that can be said at all."""
+        """The verdict on this output; it is inconclusive if the reference varies as much."""
         if self.passed:
             return "passed"
-        is_comparable = self.relative > MOST_SPREADS * (self.spread or 0.0)
+        is_comparable = self.relative > MAX_SPREADS * (self.spread or 0.0)
         return "failed" if is_comparable else "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found; `first_difference` names the first ONNX node that differs."""
+    """The result of a check; `first_difference` names the first ONNX node that differs."""
 
     outputs: tuple[OutputError, ...]
     reference: str
@@ -83,7 +91,7 @@ class CheckResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the outputs': failed before inconclusive before passed."""
+        """The worst verdict of the outputs: failed, then inconclusive, then passed."""
         verdicts = {output.verdict for output in self.outputs}
         order: tuple[Verdict, ...] = ("failed", "inconclusive")
         return next((verdict for verdict in order if verdict in verdicts), "passed")
@@ -106,16 +114,16 @@ class CheckResult:
                 )
             elif output.steps is not None and output.steps > _ROUNDING:
                 notes.append(
-                    f"{output.output}: at least {WITHIN_ONE_STEP:.1%} of the elements are within "
-                    "one quantisation step."
+                    f"{output.output}: at least {MIN_SHARE_WITHIN_ONE_STEP:.1%} of the elements "
+                    "are within one quantisation step."
                 )
         return notes
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per output, to print."""
-        quantised = any(o.steps is not None for o in self.outputs)
-        spread = any(o.spread is not None for o in self.outputs)
-        several = any(o.reference is not None for o in self.outputs)
+        """Build a row per output, to print."""
+        has_steps = any(o.steps is not None for o in self.outputs)
+        has_spread = any(o.spread is not None for o in self.outputs)
+        has_references = any(o.reference is not None for o in self.outputs)
         return [
             {
                 "output": o.output,
@@ -123,9 +131,9 @@ class CheckResult:
                 "scale": o.scale,
                 "error": o.error,
                 "relative": o.relative,
-                **({"steps": o.steps, "within one": o.within} if quantised else {}),
-                **({"reference's own": o.spread} if spread else {}),
-                **({"against": o.reference or self.reference} if several else {}),
+                **({"steps": o.steps, "within one": o.within} if has_steps else {}),
+                **({"reference's own": o.spread} if has_spread else {}),
+                **({"against": o.reference or self.reference} if has_references else {}),
                 "verdict": o.verdict,
             }
             for o in self.outputs
@@ -140,32 +148,34 @@ def check_model(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     tolerance: float = 1e-3,
-    given: Path | None = None,
+    inputs_file: Path | None = None,
     constants: Constants | None = None,
 ) -> CheckResult:
-    """Run the model both ways on the same inputs and compare every output.
+    """Run the model and a reference on the same inputs, and compare every output.
 
-    `given` is a `.npz` file of inputs; those that it does not hold are random. `constants` are
-    built in; the reference takes them as inputs.
+    `inputs_file` is a `.npz` file; inputs that it does not hold are random. `constants` are built
+    into the package; the reference takes them as inputs.
 
-    `tolerance` is relative to the largest expected element of the output; integers and booleans
-    must be equal. Of a quantised output `WITHIN_ONE_STEP` of the elements may be one step of its
-    quantisation off: what lies between two steps rounds by the last bit of a float. An output that
-    is too far from onnxruntime may agree with `onnx.reference` instead (a sigmoid far below one, of
-    which onnxruntime computes few digits), and its row says so; one that is not much farther from
-    it than onnxruntime is from itself, without its optimisations, is inconclusive. Raises what
-    building and running raise.
+    `tolerance` is relative to the largest expected element of the output. Integers and booleans
+    must be equal. Elements of a quantised output may be one quantisation step off, because the last
+    bit of a float decides how an element between two steps rounds. All but a share of
+    1 - `MIN_SHARE_WITHIN_ONE_STEP` must be that close.
+
+    An output that is too far from onnxruntime may agree with `onnx.reference` instead, and its row
+    says so. An example is a sigmoid far below one, of which onnxruntime computes few digits. The
+    other outputs are compared with the spread between onnxruntime with and without optimisations:
+    see `MAX_SPREADS`. Raises every error of building and running.
     """
-    fixed = constants or {}
+    constant_inputs = constants or {}
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         package = Path(scratch) / "package"
-        build(path, package, constants=fixed)
+        build(path, package, constants=constant_inputs)
         model = load(package, device, threads)
-        inputs = read_inputs(model, given, sizes or {}, seed)
+        inputs = read_inputs(model, inputs_file, sizes or {}, seed)
         actual = model.run(inputs)
         model.dispose()
     source = onnx.load(path, load_external_data=False)
-    inputs |= bind_constants(source.graph, fixed)[0]
+    inputs |= bind_constants(source.graph, constant_inputs)[0]
     expected, reference = run_reference(path, inputs)
     steps = quantisation_steps(source)
     errors = tuple(compare(n, expected[n], a, tolerance, steps.get(n)) for n, a in actual.items())
@@ -177,14 +187,14 @@ def check_model(
     result = CheckResult(errors, reference)
     if result.verdict != "failed":
         return result
-    first = _first_difference(path, build, device, inputs, tolerance, fixed)
+    first = _first_difference(path, build, device, inputs, tolerance, constant_inputs)
     return CheckResult(errors, reference, first)
 
 
 def run_reference(
     path: Path, inputs: Mapping[str, Array], optimised: bool = True
 ) -> tuple[dict[str, Array], str]:
-    """The expected outputs, and who computed them. Raises `InputError` where nobody can."""
+    """Compute the expected outputs, and name the reference. Raises `InputError` if none can."""
     try:
         import onnxruntime
 
@@ -209,7 +219,7 @@ def run_reference(
 
 
 def _run_onnx_reference(path: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The expected outputs by numpy; raises what an operator's Python raises."""
+    """Compute the expected outputs with `onnx.reference`; raises any error of its operators."""
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(str(path))
@@ -217,9 +227,10 @@ def _run_onnx_reference(path: Path, inputs: Mapping[str, Array]) -> dict[str, Ar
 
 
 def _tensors(names: Sequence[str], results: Any) -> dict[str, Array]:
-    """Results by output name; the elements of a sequence by its name and their position.
+    """Return the results by output name.
 
-    ZipMap's dictionaries, one a row, are the table whose columns are their keys.
+    The name of a sequence's element is that of the sequence and its position. The dictionaries of
+    ZipMap, one per row, become a table with a column per key.
     """
     tensors: dict[str, Array] = {}
     for name, result in zip(names, results, strict=True):
@@ -235,34 +246,37 @@ def _tensors(names: Sequence[str], results: Any) -> dict[str, Array]:
 def compare(
     name: str, expected: Array, actual: Array, tolerance: float, step: float | None = None
 ) -> OutputError:
-    """The error of one output; NaNs and infinities must be in the same places.
+    """Compute the error of one output. NaNs and infinities must be in the same places.
 
-    `step` is that of the output's quantisation, where it is quantised.
+    `step` is the quantisation step, if the output is quantised.
     """
     if expected.shape != actual.shape:
         return OutputError(name, actual.shape, 0.0, float("inf"), float("inf"), False)
     if expected.size == 0:
         return OutputError(name, actual.shape, 0.0, 0.0, 0.0, True)
-    wide, own = expected.astype(np.float64), actual.astype(np.float64)
-    finite = np.isfinite(wide)
-    alike = np.array_equal(wide[~finite], own[~finite], equal_nan=True)
-    error = float(np.abs(wide[finite] - own[finite]).max(initial=0.0)) if alike else float("inf")
-    scale = float(np.abs(wide[finite]).max(initial=0.0))
+    expected_values, actual_values = expected.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(expected_values)
+    nonfinite_agree = np.array_equal(
+        expected_values[~finite], actual_values[~finite], equal_nan=True
+    )
+    errors = np.abs(expected_values[finite] - actual_values[finite])
+    error = float(errors.max(initial=0.0)) if nonfinite_agree else float("inf")
+    scale = float(np.abs(expected_values[finite]).max(initial=0.0))
     relative = error / scale if scale else error
-    if step is not None and alike:
-        within = float(np.mean(np.abs(wide[finite] - own[finite]) <= step * _ROUNDING))
-        passed = within >= WITHIN_ONE_STEP
+    if step is not None and nonfinite_agree:
+        within = float(np.mean(errors <= step * _ROUNDING))
+        passed = within >= MIN_SHARE_WITHIN_ONE_STEP
         return OutputError(name, actual.shape, scale, error, relative, passed, error / step, within)
-    exact = not np.issubdtype(expected.dtype, np.floating)
-    passed = bool(error == 0.0 if exact else relative <= tolerance)
+    is_exact = not np.issubdtype(expected.dtype, np.floating)
+    passed = bool(error == 0.0 if is_exact else relative <= tolerance)
     return OutputError(name, actual.shape, scale, error, relative, passed)
 
 
-def with_spread(error: OutputError, one: Array, other: Array) -> OutputError:
-    """The error, with how far two evaluations of the reference are apart where it is too large."""
-    if error.passed or error.steps is not None or not np.issubdtype(one.dtype, np.floating):
+def with_spread(error: OutputError, first: Array, second: Array) -> OutputError:
+    """Add the difference between two evaluations of the reference to an error that is too large."""
+    if error.passed or error.steps is not None or not np.issubdtype(first.dtype, np.floating):
         return error
-    return replace(error, spread=compare(error.output, one, other, 0.0).relative)
+    return replace(error, spread=compare(error.output, first, second, 0.0).relative)
 
 
 def _against_either(
@@ -273,18 +287,18 @@ def _against_either(
     tolerance: float,
     steps: Mapping[str, float],
 ) -> tuple[OutputError, ...]:
-    """The errors; those against `onnx.reference` where only onnxruntime differs."""
+    """Replace the errors of outputs that differ from onnxruntime, but not from `onnx.reference`."""
     try:
         expected = _run_onnx_reference(path, inputs)
-    except Exception:  # not all that onnxruntime runs has a form in numpy
+    except Exception:  # onnx.reference lacks some models that onnxruntime runs
         return tuple(errors)
-    found = []
+    result = []
     for error in errors:
         name = error.output
         other = compare(name, expected[name], actual[name], tolerance, steps.get(name))
         agrees = other.passed and not error.passed
-        found.append(replace(other, reference=ONNX_REFERENCE) if agrees else error)
-    return tuple(found)
+        result.append(replace(other, reference=ONNX_REFERENCE) if agrees else error)
+    return tuple(result)
 
 
 def _first_difference(
@@ -295,14 +309,14 @@ def _first_difference(
     tolerance: float,
     constants: Constants,
 ) -> str | None:
-    """The first node, in topological order, whose result differs when the model ends there."""
+    """Describe the first node, in order, whose result differs if the model ends there."""
     model = onnx.load(path)
     in_order = sort_nodes(model)
     nodes = [n for n in in_order.graph.node if n.op_type != "Constant" and n.output and n.output[0]]
     if not nodes:
         return None
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
-        if in_order is not model:  # onnx cuts only models that its checker accepts
+        if in_order is not model:  # onnx extracts parts only of models that its checker accepts
             path = Path(scratch) / "sorted.onnx"
             onnx.save(in_order, path)
         low, high = 0, len(nodes) - 1
@@ -326,13 +340,13 @@ def _differs_at(
     tolerance: float,
     constants: Constants,
 ) -> bool:
-    """True where the model cut at `value` gives another result than the reference, or fails."""
+    """True if the model cut at `value` fails, or gives another result than the reference."""
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         cut = Path(scratch) / "cut.onnx"
         try:
             onnx.utils.extract_model(str(path), str(cut), list(inputs), [value])
             expected, _ = run_reference(cut, inputs)
-        except Exception:  # the cut is no valid model by itself: it tells nothing
+        except Exception:  # the part is not a valid model by itself
             return False
         try:
             build(cut, Path(scratch) / "package", constants=constants)

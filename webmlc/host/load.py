@@ -39,7 +39,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """How long one step took."""
+    """The time that one step took."""
 
     kernel: str
     device: Device
@@ -48,7 +48,7 @@ class StepTime:
 
 
 class Model:
-    """A loaded package: run it as often as you like, then `dispose` of it."""
+    """A loaded package. Run it any number of times, then `dispose` of it."""
 
     def __init__(self, loaded: Loaded, threads: int, device_reason: str = "requested") -> None:
         self.manifest = loaded.manifest
@@ -62,7 +62,7 @@ class Model:
         self._broken = self._disposed = False
 
     def _open(self) -> dict[Device, Executor]:
-        """Executors for the devices that the program uses."""
+        """Create executors for the devices that the program uses."""
         devices = {s.segment.device for s in self._stages if isinstance(s.segment, Run)}
         executors: dict[Device, Executor] = {}
         if "wasm" in devices:
@@ -73,22 +73,24 @@ class Model:
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Name, dtype and shape of each input."""
+        """The name, dtype and shape of each input."""
         return self.manifest.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """Name, dtype and shape of each output."""
+        """The name, dtype and shape of each output."""
         return self.manifest.outputs
 
     @property
     def sequences(self) -> Mapping[str, tuple[str, ...] | None]:
-        """The model's outputs that are sequences: the names of their elements among `outputs`."""
+        """The outputs of the model that are sequences, with the names of their elements."""
         return self.manifest.sequences
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs by name. Raises `InputError` where an input is not what the model takes, or
-        leads to indices that are out of range.
+        """Run the model, and return the outputs by name.
+
+        Raises `InputError` if an input does not match the model, or if its values lead to indices
+        out of range.
         """
         symbols, values, _ = self._execute(inputs)
         check_counts(self.manifest, values)
@@ -98,8 +100,9 @@ class Model:
         }
 
     def profile(self, inputs: Mapping[str, Array]) -> list[StepTime]:
-        """Seconds of every step, measured one by one after its segment ran; 0 for those that belong
-        to loading.
+        """Measure the seconds of every step, one by one, after its segment ran.
+
+        The time of a step that runs at load is 0.
         """
         _, _, times = self._execute(inputs, measure=True)
         return [
@@ -108,9 +111,10 @@ class Model:
         ]
 
     def restore(self) -> None:
-        """Make the model ready to run again, after runs that raised `DeviceLostError` or
-        `InternalError`: open its devices anew. Does nothing where nothing is wrong. Raises
-        `AdapterError` where there is no GPU; it may be called again.
+        """Open the devices again, after a run that raised `DeviceLostError` or `InternalError`.
+
+        Does nothing if the model is intact. Raises `AdapterError` if there is no GPU; in that case
+        it may be called again later.
         """
         self._check_not_disposed()
         if not self._broken:
@@ -129,7 +133,7 @@ class Model:
     def _execute(
         self, inputs: Mapping[str, Array], measure: bool = False
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
-        """See `_run_segments`; a failure that the inputs do not explain is noted for `restore`."""
+        """Call `_run_segments`; mark the model as broken if it fails although the inputs fit."""
         self._check_not_disposed()
         try:
             return self._run_segments(inputs, measure)
@@ -142,15 +146,17 @@ class Model:
     def _run_segments(
         self, inputs: Mapping[str, Array], measure: bool
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
-        """Run the segments in order: all symbols, the bytes of the inputs and of what was
-        downloaded by buffer, and (if `measure`) seconds of every step.
+        """Run the segments in order.
+
+        Returns all symbols, the bytes of input buffers and downloaded buffers, and the seconds of
+        every step if `measure` is true.
         """
         symbols, arrays = bind(self.manifest, inputs)
         values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
         times: list[float] = []
         for stage in self._stages:
             match stage.segment:
-                case Run(once=True, first=first, last=last):  # done when the memory was made
+                case Run(once=True, first=first, last=last):  # executed when memory was allocated
                     times += [0.0] * (last - first)
                 case Run(device=device) as run:
                     self._executors[device].bind(symbols)
@@ -159,9 +165,9 @@ class Model:
                     if measure:
                         times += self._executors[device].profile(run, uploads)
                 case Bind(buffer=buffer) as segment:
-                    bound = bind_from_memory(self.program, segment, values[buffer])
-                    symbols |= bound
-                    check_requirements(self.manifest, symbols, bound)
+                    new_symbols = bind_from_memory(self.program, segment, values[buffer])
+                    symbols |= new_symbols
+                    check_requirements(self.manifest, symbols, new_symbols)
         return symbols, values, times
 
     def _check_not_disposed(self) -> None:
@@ -175,11 +181,11 @@ def load(
     threads: int = 1,
     features: Features = "relaxed",
 ) -> Model:
-    """Load the package in folder `package`; every file that is used is checked against its hash.
+    """Load the package in folder `package`, and check every file in use against its hash.
 
-    `auto` takes the GPU where there is a hardware adapter and the model loads on it, else the CPU:
+    `auto` chooses the GPU if there is a hardware adapter and the model loads on it, else the CPU;
     `Model.device_reason` says why. `features` chooses the WebAssembly variant. Raises
-    `PackageError` (a bad package) or `AdapterError` (no usable GPU).
+    `PackageError` for a bad package, and `AdapterError` if there is no usable GPU.
     """
     folder = Path(package)
     manifest = read_manifest(folder)
@@ -193,21 +199,21 @@ def load(
         return Model(_read(folder, manifest, "wasm", features), threads, str(error))
 
 
-def _read(folder: Path, manifest: Manifest, own: Device, features: Features) -> Loaded:
-    """The verified files that the program `own` needs."""
-    program = manifest.programs[own]
+def _read(folder: Path, manifest: Manifest, device: Device, features: Features) -> Loaded:
+    """Read and verify the files that the program of `device` needs."""
+    program = manifest.programs[device]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
     module, shaders = b"", ""
     if any(step.device == "wasm" for step in program.steps):
-        module = _verified(folder, manifest, _variant(program.modules, features))
+        module = _read_verified(folder, manifest, _variant(program.modules, features))
     if program.shaders is not None:
-        shaders = _verified(folder, manifest, program.shaders).decode()
-    return Loaded(manifest, own, read_weights(folder, files), module, shaders)
+        shaders = _read_verified(folder, manifest, program.shaders).decode()
+    return Loaded(manifest, device, read_weights(folder, files), module, shaders)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the package in `folder`. Raises `PackageError` where there is none."""
+    """Read the manifest of the package in `folder`. Raises `PackageError` if there is none."""
     try:
         text = (folder / MANIFEST).read_text("utf-8")
     except OSError as error:
@@ -220,15 +226,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _choose_device(manifest: Manifest, device: str) -> tuple[Device, str]:
-    """The program to run, and why it is that one."""
+    """Choose the program to run, and return it with the reason."""
     if device not in ("auto", "wasm", "webgpu"):
         raise InputError(f"device is {device!r}, expected 'auto', 'wasm' or 'webgpu'")
     available = tuple(manifest.programs)
     if not available:
         raise PackageError("manifest.json: the package holds no program")
-    for known in available:
-        if device == known:
-            return known, "requested"
+    for candidate in available:
+        if device == candidate:
+            return candidate, "requested"
     if device != "auto":
         raise PackageError(
             f"the package was built for {', '.join(available)} only; "
@@ -248,12 +254,12 @@ def _choose_device(manifest: Manifest, device: str) -> tuple[Device, str]:
 
 def _variant(modules: Mapping[str, str], features: str) -> str:
     if features not in modules:
-        have = ", ".join(modules) or "none"
-        raise PackageError(f"the package has no {features!r} WebAssembly module (it has {have})")
+        names = ", ".join(modules) or "none"
+        raise PackageError(f"the package has no {features!r} WebAssembly module (it has {names})")
     return modules[features]
 
 
-def _verified(folder: Path, manifest: Manifest, path: str) -> bytes:
+def _read_verified(folder: Path, manifest: Manifest, path: str) -> bytes:
     if path not in manifest.files:
         raise PackageError(f"manifest.json: {path} has no hash")
     file = manifest.files[path]

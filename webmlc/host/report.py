@@ -1,6 +1,6 @@
-"""What a package is: its files, its resources, and what runs where.
+"""Report the contents of a package: its files, its resources, and the device of its nodes.
 
-In: a package folder. Out: rows to print after a build, or JSON.
+In: a package folder. Out: plain values, to print as tables or as JSON.
 
     report = package_report(Path("build/digits"))
     report["programs"]["wasm"]["arena bytes"]
@@ -15,11 +15,11 @@ from webmlc.core.machine import Device
 from webmlc.host.load import read_manifest
 from webmlc.package.manifest import Manifest, Program
 
-_RUNTIME = (".js", ".html", ".css")
+_RUNTIME_SUFFIXES = (".js", ".html", ".css")
 
 
 def package_report(folder: Path) -> dict[str, Any]:
-    """The report of the package in `folder`, as plain values."""
+    """Build the report of the package in `folder`."""
     manifest = read_manifest(folder)
     return {
         "name": manifest.name,
@@ -39,7 +39,7 @@ def _program(manifest: Manifest, device: Device, program: Program) -> dict[str, 
     weights = sum(f.bytes for f in manifest.weights if used & f.tensors.keys())
     code = [program.modules["relaxed"]] if "relaxed" in program.modules else []
     code += [program.shaders] if program.shaders is not None else []
-    other = [p for p in manifest.files if p.endswith(_RUNTIME)]
+    runtime = [p for p in manifest.files if p.endswith(_RUNTIME_SUFFIXES)]
     on_cpu = [s for s in program.steps if s.device == "wasm"]
     return {
         "kernels": len({s.kernel for s in program.steps}),
@@ -48,7 +48,7 @@ def _program(manifest: Manifest, device: Device, program: Program) -> dict[str, 
         "cpu nodes": {o: s.reason for s in on_cpu for o in s.origin} if device == "webgpu" else {},
         "weights bytes": weights,
         "code bytes": sum(manifest.files[p].bytes for p in code),
-        "runtime bytes": sum(manifest.files[p].bytes for p in other),
+        "runtime bytes": sum(manifest.files[p].bytes for p in runtime),
         "arena bytes": dict(program.resources.arena),
         "memory bytes": program.resources.memory,
         "largest binding bytes": program.resources.largest_binding,

@@ -1,6 +1,7 @@
-"""A static server for packages: loopback only, with the headers that let pages use threads.
+"""Serve packages to browsers on this machine, with the headers that let pages use threads.
 
-In: a folder. Out: a server; `serve_forever` runs it, `shutdown` stops it.
+In: a folder. Out: a server on the loopback interface. `serve_forever` runs it, and `shutdown` stops
+it.
 
     with serve(Path("build/digits")) as server:
         print(server.url)
@@ -9,8 +10,9 @@ In: a folder. Out: a server; `serve_forever` runs it, `shutdown` stops it.
 Cross-Origin-Opener-Policy and Cross-Origin-Embedder-Policy make a page cross-origin isolated, which
 shared memory needs (HTML Standard, "cross-origin isolation").
 
-Only requests to the server's own address are answered. A page elsewhere could point its own name at
-127.0.0.1 (DNS rebinding) and read the folder; its requests carry that name in their Host header.
+The server answers only requests to its address. A foreign page could make its host name resolve to
+127.0.0.1 (DNS rebinding) and read the folder, but its requests carry that name in their Host
+header.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ from typing import Any
 from webmlc.core.errors import UserError
 
 HOST = "127.0.0.1"
+"""The address that the server binds to."""
 NAMES = (HOST, "localhost")
 """The names by which a browser on this machine reaches the server."""
 HTTP_PORT = 80
-"""The port of an address that names none."""
+"""The port of an address without a port."""
 HEADERS: Mapping[str, str] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Embedder-Policy": "require-corp",
@@ -39,25 +42,26 @@ HEADERS: Mapping[str, str] = {
 
 
 class Server(ThreadingHTTPServer):
-    """A server on the loopback interface that knows its address."""
+    """A server on the loopback interface."""
 
     daemon_threads = True
 
     @property
     def url(self) -> str:
-        """Where the folder is, with a final slash."""
+        """The URL of the folder, with a final slash."""
         return f"http://{HOST}:{self.server_port}/"
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The Host headers of requests to this server."""
+        """The Host headers of valid requests to this server."""
         without_port = NAMES if self.server_port == HTTP_PORT else ()
         return frozenset((*(f"{name}:{self.server_port}" for name in NAMES), *without_port))
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Files of one folder, at the server's own address; no listing, nothing through links that lead
-    out of it.
+    """A handler that serves the files of one folder.
+
+    It lists no folders, and follows no links that leave the folder.
     """
 
     server: Server
@@ -83,7 +87,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*arguments, **options)
 
     def parse_request(self) -> bool:
-        """Refuse requests to another host, whatever they ask for."""
+        """Refuse all requests to another host."""
         if not super().parse_request():
             return False
         host = self.headers.get("Host", "")
@@ -100,13 +104,13 @@ class _Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def translate_path(self, path: str) -> str:
-        """The file of a URL; a path that does not exist for one that leads out of the folder."""
+        """The file of a URL, or a path that does not exist if it is outside the folder."""
         place = Path(super().translate_path(path))
         root = Path(self.directory).resolve()
         return str(place if place.resolve().is_relative_to(root) else root / "\0outside")
 
     def send_head(self) -> Any:
-        """Refuse a path that no file can have; one outside the folder is not found."""
+        """Refuse a path that no file can have. A path outside the folder is not found."""
         try:
             path = self.translate_path(self.path)
         except ValueError as error:  # a NUL byte, or a surrogate
@@ -118,7 +122,7 @@ class _Handler(SimpleHTTPRequestHandler):
         return super().send_head()
 
     def list_directory(self, path: Any) -> None:
-        """Folders are not listed."""
+        """Refuse to list a folder."""
         self.send_error(HTTPStatus.NOT_FOUND)
 
     def log_message(self, format: str, *arguments: Any) -> None:
@@ -128,7 +132,10 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 def serve(folder: Path, port: int = 0, quiet: bool = False) -> Server:
-    """A server of `folder` on 127.0.0.1; port 0 takes a free one. Raises `UserError`."""
+    """Create a server of `folder` on 127.0.0.1. Port 0 picks a free port.
+
+    Raises `UserError` if there is no such folder, or if the port is not available.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder to serve")
     handler = partial(_Handler, directory=str(folder), quiet=quiet)

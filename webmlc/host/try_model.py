@@ -1,4 +1,4 @@
-"""Try a model from the command line: random inputs, timings, summaries.
+"""Try a model from the command line, with random inputs, timings and summaries.
 
 In: a loaded `Model`. Out: rows that print as a table or as JSON.
 
@@ -44,7 +44,7 @@ def load_any(
     build: Build,
     constants: Constants,
 ) -> Iterator[Model]:
-    """The model of a package, or of an ONNX file that `build` compiles first."""
+    """Load a package, or an ONNX file that `build` compiles first."""
     if not path.exists():
         raise ModelError(f"{path}: no such file or folder")
     if constants and (path / MANIFEST).is_file():
@@ -67,18 +67,19 @@ def load_any(
 
 
 def random_inputs(ports: Sequence[Port], sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
-    """Random inputs: normal floats, small non-negative integers (masks and types: 0 or 1).
+    """Generate random inputs.
 
-    Symbolic dimensions without a size in `sizes` are 1. Raises `InputError` for a size of a
-    dimension that the model does not have.
+    Floats are normally distributed. Integers are small and not negative; in masks and types, they
+    are 0 or 1. Symbolic dimensions without a size in `sizes` are 1. Raises `InputError` if `sizes`
+    names a dimension that the model does not have.
     """
     generator = np.random.default_rng(seed)
     symbols = {v.name for port in ports for d in port.shape for v in variables(d)}
     if unknown := sorted(sizes.keys() - symbols):
-        have = ", ".join(sorted(symbols)) or "none"
-        raise InputError(f"no dimension is named {unknown[0]!r}; the model's are: {have}")
-    bound = {name: sizes.get(name, 1) for name in symbols}
-    return {port.name: _random_array(port, bound, generator) for port in ports}
+        names = ", ".join(sorted(symbols)) or "none"
+        raise InputError(f"no dimension is named {unknown[0]!r}; the model's are: {names}")
+    symbol_sizes = {name: sizes.get(name, 1) for name in symbols}
+    return {port.name: _random_array(port, symbol_sizes, generator) for port in ports}
 
 
 def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Generator) -> Array:
@@ -92,15 +93,15 @@ def _random_array(port: Port, sizes: Mapping[str, int], generator: np.random.Gen
 def read_inputs(
     model: Model, path: Path | None, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
-    """The arrays of a `.npz` file; random ones for inputs that it does not hold."""
-    stored: dict[str, Array] = {}
+    """Read the arrays of a `.npz` file; inputs that it does not hold are random."""
+    arrays: dict[str, Array] = {}
     if path is not None:
         try:
             with np.load(path) as file:
-                stored = {name: file[name] for name in file.files}
+                arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: not a readable .npz file of named arrays") from error
-    return random_inputs(model.inputs, sizes, seed) | stored
+    return random_inputs(model.inputs, sizes, seed) | arrays
 
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
@@ -110,7 +111,7 @@ def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
 
 
 def summarise(outputs: Mapping[str, Array]) -> list[Row]:
-    """A row per output: type, shape, least, mean and greatest element."""
+    """Build a row per output: type, shape, smallest, mean and largest element."""
     rows = []
     for name, array in outputs.items():
         numbers = array.astype(np.float64) if array.size else np.zeros(1)
@@ -127,7 +128,7 @@ def summarise(outputs: Mapping[str, Array]) -> list[Row]:
 
 
 def time_runs(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
-    """Milliseconds of whole runs, after one that is not counted."""
+    """Measure the milliseconds of whole runs, after a first run that does not count."""
     inputs = random_inputs(model.inputs, sizes, 0)
     model.run(inputs)
     times = []
@@ -146,7 +147,7 @@ def time_runs(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
 
 
 def time_kernels(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
-    """Median milliseconds of each step, slowest first, with the ONNX nodes it computes."""
+    """Measure the median milliseconds of each step, and list the slowest step first."""
     inputs = random_inputs(model.inputs, sizes, 0)
     profiles = [model.profile(inputs) for _ in range(runs)]
     rows = [

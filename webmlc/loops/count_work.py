@@ -37,6 +37,7 @@ from webmlc.loops.ir import (
 
 _MOVES = frozenset({"select", "bit_and", "bit_or", "bit_xor", "bit_not", "shift_left",
                     "shift_right"})  # fmt: skip
+"""Scalar operators that do not count as operations."""
 _CHUNK = 1 << 20
 """Evaluate conditions for this many points of a domain at once.
 
@@ -117,8 +118,8 @@ class _Counting:
 
     def block(self, block: Block, domain: _Domain) -> None:
         """Count a block: its axes equal their bindings; `init` runs if all reduce axes are zero."""
-        bound = [substitute(binding, domain.values) for binding in block.bindings]
-        values = dict(zip((axis.var for axis in block.axes), bound, strict=True))
+        bindings = [substitute(binding, domain.values) for binding in block.bindings]
+        values = dict(zip((axis.var for axis in block.axes), bindings, strict=True))
         if block.predicate is not None:
             domain = self.where(domain, block.predicate)
         domain = replace(domain, values={**domain.values, **values})
@@ -162,14 +163,14 @@ class _Counting:
         """Count the points of the loops that fulfil the conditions, group by group."""
         count = 1
         free = dict(domain.extents)
-        for group in _connected(domain.conditions, frozenset(domain.extents)):
+        for group in _connected_groups(domain.conditions, frozenset(domain.extents)):
             used = sorted({v for c in group for v in variables(c) if v in free}, key=str)
-            count *= self.fulfilled(group, {v: free.pop(v) for v in used})
+            count *= self.count_points(group, {v: free.pop(v) for v in used})
         for extent in free.values():
             count *= extent
         return count
 
-    def fulfilled(self, conditions: list[Expr], extents: Mapping[Var, int]) -> int:
+    def count_points(self, conditions: list[Expr], extents: Mapping[Var, int]) -> int:
         """Count the points of a box of loops where all conditions hold."""
         shape = tuple(extents.values())
         size = int(np.prod(shape, dtype=np.int64))
@@ -186,7 +187,7 @@ class _Counting:
         return count
 
 
-def _connected(conditions: tuple[Expr, ...], loops: frozenset[Var]) -> list[list[Expr]]:
+def _connected_groups(conditions: tuple[Expr, ...], loops: frozenset[Var]) -> list[list[Expr]]:
     """Partition conditions into groups that share no loop."""
     groups: list[tuple[frozenset[Var], list[Expr]]] = []
     for condition in conditions:

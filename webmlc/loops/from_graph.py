@@ -122,17 +122,17 @@ class _Lowering:
         roots = [self.tensors[v] for v in self.body.outputs if v not in pieces]
         parts = [piece.tensor for group in pieces.values() for piece in group]
         order = _stages((*roots, *parts))
-        read = [v for v in self.body.inputs if placeholders[v] in order]
+        read_inputs = [v for v in self.body.inputs if placeholders[v] in order]
         inputs = tuple(
             Buffer(f"in{p}", self.body.type(v).shape, self.body.type(v).dtype)
-            for p, v in enumerate(read)
+            for p, v in enumerate(read_inputs)
         )
-        self.buffers.update(zip((placeholders[v] for v in read), inputs, strict=True))
+        self.buffers.update(zip((placeholders[v] for v in read_inputs), inputs, strict=True))
         outputs = tuple(
             Buffer(f"out{p}", self.body.type(v).shape, self.body.type(v).dtype)
             for p, v in enumerate(self.body.outputs)
         )
-        statements, needed = _needed(self.emit_stages(order, outputs, pieces), outputs)
+        statements, needed = _remove_unread(self.emit_stages(order, outputs, pieces), outputs)
         function = LoopFunction(
             self.name,
             (*inputs, *outputs),
@@ -142,7 +142,7 @@ class _Lowering:
             seq(*statements),
             tuple(dict.fromkeys(o for node in self.body.nodes for o in node.origin)),
         )
-        return Lowered(replace(function, symbols=_symbols(function)), tuple(read))
+        return Lowered(replace(function, symbols=_symbols(function)), tuple(read_inputs))
 
     def compute_nodes(self) -> dict[str, tuple[Piece, ...]]:
         """Compute the tensors of every node's outputs.
@@ -157,16 +157,16 @@ class _Lowering:
             parts = pieces_of_node(node, scope, inputs) if in_parts else None
             if parts is not None:
                 inside = pieces.get(node.inputs[0], ()) if node.op == "Put" else ()
-                pieces[output] = _moved(inside, parts[0].offsets) if inside else parts
+                pieces[output] = _move(inside, parts[0].offsets) if inside else parts
                 if output in self.body.outputs:
                     continue
             results = compute_node(node, scope, inputs)
             for value, tensor in zip(node.outputs, results, strict=False):
                 if value:
                     self.tensors[value] = tensor
-            mapped = next((i for i in node.inputs if self.is_map_of(node, i, pieces)), None)
-            if mapped is not None:
-                pieces[output] = tuple(_part(self.tensors[output], p) for p in pieces[mapped])
+            source = next((i for i in node.inputs if self.is_map_of(node, i, pieces)), None)
+            if source is not None:
+                pieces[output] = tuple(_part(self.tensors[output], p) for p in pieces[source])
         return {value: parts for value, parts in pieces.items() if value in self.body.outputs}
 
     def is_map_of(self, node: Node, value: str, pieces: Mapping[str, tuple[Piece, ...]]) -> bool:
@@ -238,28 +238,28 @@ class _Lowering:
                 assert offsets is None, tensor.name
                 nests = [self.emit_updates(f"{name}_updates", updates, buffer)]
                 if updates.initial is not None:
-                    first = replace(tensor, body=updates.initial)
-                    self.stage_names[first] = name
-                    nests = [*self.emit_tensor(first, buffer), *nests]
+                    initial = replace(tensor, body=updates.initial)
+                    self.stage_names[initial] = name
+                    nests = [*self.emit_tensor(initial, buffer), *nests]
                 return nests
             case Reduction() as reduction:
                 nest = _Nest(name, spatial, reduction.axes)
             case _:
                 nest = _Nest(name, spatial, ())
-        target: tuple[Expr, ...] = tuple(nest.renamed[var] for var in tensor.axes)
+        target: tuple[Expr, ...] = tuple(nest.axis_vars[var] for var in tensor.axes)
         ranges: dict[Var, Interval] = {}
         if offsets is not None:
             target = tuple(simplify(v + o) for v, o in zip(target, offsets, strict=True))
             ranges = _ranges(nest.axes)
         if isinstance(tensor.body, Reduction):
-            value = self.lower(tensor.body.value, nest.renamed)
-            folded = Call(tensor.body.combine, (buffer[target], value), tensor.dtype)
+            value = self.lower(tensor.body.value, nest.axis_vars)
+            combined = Call(tensor.body.combine, (buffer[target], value), tensor.dtype)
             init = Store(buffer, target, tensor.body.init)
-            return [nest.around(Store(buffer, target, folded), init)]
+            return [nest.around(Store(buffer, target, combined), init)]
         assert isinstance(tensor.body, Expr)
         return [
             nest.around(
-                Store(buffer, target, simplify(self.lower(tensor.body, nest.renamed), ranges))
+                Store(buffer, target, simplify(self.lower(tensor.body, nest.axis_vars), ranges))
             )
         ]
 
@@ -273,20 +273,20 @@ class _Lowering:
         slices = updates.slices if in_order else (*updates.slices, *updates.axes)
         nest = _Nest(name, slices, updates.axes if in_order else ())
         self.buffers[updates.state] = buffer
-        target = tuple(self.lower(index, nest.renamed) for index in updates.target)
-        value = self.lower(updates.value, nest.renamed)
+        target = tuple(self.lower(index, nest.axis_vars) for index in updates.target)
+        value = self.lower(updates.value, nest.axis_vars)
         if updates.combine is not None:
             value = Call(updates.combine, (buffer[target], value), buffer.dtype)
-        whole = {(axis.var, axis.extent) for axis in nest.axes}
+        full_ranges = {(axis.var, axis.extent) for axis in nest.axes}
         limits = zip(target, buffer.shape, strict=True)
-        inside = [c for i, n in limits if (i, n) not in whole for c in (i >= 0, i < n)]
+        conditions = [c for i, n in limits if (i, n) not in full_ranges for c in (i >= 0, i < n)]
         always = const(True, DType.bool)
-        condition = simplify(reduce(and_, inside, always), _ranges(nest.axes))
+        condition = simplify(reduce(and_, conditions, always), _ranges(nest.axes))
         return nest.around(
             Store(buffer, target, value), predicate=None if condition == always else condition
         )
 
-    def lower(self, value: Expr, renamed: Mapping[Var, Expr]) -> Expr:
+    def lower(self, value: Expr, axis_vars: Mapping[Var, Expr]) -> Expr:
         """Rewrite `value` over block axes.
 
         A read of a stage with a buffer becomes a load. A read of any other stage becomes its body.
@@ -295,7 +295,7 @@ class _Lowering:
         def rule(node: Expr) -> Expr | None:
             match node:
                 case Var():
-                    return renamed.get(node)
+                    return axis_vars.get(node)
                 case Read(tensor=tensor, indices=indices):
                     return self.buffers[tensor][indices]
                 case Cast(value=Cast(value=inner, dtype=small), dtype=DType.float32) if (
@@ -317,27 +317,27 @@ class _Lowering:
 class _Nest:
     """The loops and the block of a stage.
 
-    `slices` are its spatial axes, `folded` its reduce axes. `renamed` maps the variables of the
-    stage to those of the block.
+    `slices` are its spatial axes. `axis_vars` maps the variables of the stage to those of the
+    block.
     """
 
     def __init__(
-        self, name: str, slices: Sequence[ReduceAxis], folded: Sequence[ReduceAxis]
+        self, name: str, slices: Sequence[ReduceAxis], reduce_axes: Sequence[ReduceAxis]
     ) -> None:
         self.name = name
         self.loops: list[tuple[Var, Expr]] = []
         self.axes: list[Axis] = []
-        self.renamed: dict[Var, Expr] = {}
+        self.axis_vars: dict[Var, Expr] = {}
         kinds: tuple[tuple[AxisKind, str, Sequence[ReduceAxis]], ...] = (
             ("spatial", name, slices),
-            ("reduce", f"{name}_r", folded),
+            ("reduce", f"{name}_r", reduce_axes),
         )
         for kind, prefix, axes in kinds:
             for number, axis in enumerate(axes):
                 label = f"{prefix}_{number}" if kind == "spatial" else f"{prefix}{number}"
                 self.loops.append((Var(label), axis.extent))
                 self.axes.append(Axis(Var(f"v_{label}"), axis.extent, kind))
-                self.renamed[axis.var] = self.axes[-1].var
+                self.axis_vars[axis.var] = self.axes[-1].var
 
     def around(self, body: Stmt, init: Stmt | None = None, predicate: Expr | None = None) -> Stmt:
         """Build the serial loops around a block of this body. `predicate` uses the block's axes."""
@@ -349,7 +349,7 @@ class _Nest:
         return grid(tuple(self.loops), block)
 
 
-def _needed(
+def _remove_unread(
     statements: Sequence[Stmt], outputs: Sequence[Buffer]
 ) -> tuple[list[Stmt], set[Buffer]]:
     """Remove the blocks whose results nothing reads. Returns the others, and their buffers.
@@ -388,7 +388,7 @@ def _part(tensor: Tensor, piece: Piece) -> Piece:
     return Piece(compute(tensor.name, piece.tensor.shape, element), piece.offsets)
 
 
-def _moved(pieces: Sequence[Piece], offsets: tuple[Expr, ...]) -> tuple[Piece, ...]:
+def _move(pieces: Sequence[Piece], offsets: tuple[Expr, ...]) -> tuple[Piece, ...]:
     """Move the pieces of a value that is itself a piece, at `offsets`."""
 
     def sums(piece_offsets: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -48,14 +48,14 @@ def run(
         raise InternalError(
             f"interp: kernel {function.name}: no value for symbol {', '.join(missing)}"
         )
-    bound = {b.name: _argument(function, b, arrays, values) for b in function.params}
+    arguments = {b.name: _argument(function, b, arrays, values) for b in function.params}
     kernel = _compile(function, tuple(sorted(values.items())))
     with np.errstate(all="ignore"):
         if is_lockstep(function):
-            _launch(function, kernel, bound, values)
+            _launch(function, kernel, arguments, values)
         else:
-            scratch = {b.name: _poisoned(b, values) for b in function.allocations}
-            kernel(bound | scratch, ())
+            scratch = {b.name: _poisoned_array(b, values) for b in function.allocations}
+            kernel(arguments | scratch, ())
 
 
 @lru_cache(maxsize=256)
@@ -88,7 +88,7 @@ def _shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(int(evaluate(extent, symbols)) for extent in buffer.shape)
 
 
-def _poisoned(buffer: Buffer, symbols: Mapping[str, int]) -> Array:
+def _poisoned_array(buffer: Buffer, symbols: Mapping[str, int]) -> Array:
     """Allocate memory whose content reveals a read before the first write.
 
     Floats are NaN, booleans are true, and the bytes of integers are 0xCD.
@@ -103,7 +103,10 @@ def _poisoned(buffer: Buffer, symbols: Mapping[str, int]) -> Array:
 
 
 def _launch(
-    function: LoopFunction, kernel: Kernel, bound: Mapping[str, Array], symbols: Mapping[str, int]
+    function: LoopFunction,
+    kernel: Kernel,
+    arguments: Mapping[str, Array],
+    symbols: Mapping[str, int],
 ) -> None:
     """Run every workgroup, its threads in lock-step between barriers."""
     extents = [range(extent) for extent in launch_extents(function, symbols)]
@@ -111,23 +114,23 @@ def _launch(
         scope: [b for b in function.allocations if b.scope == scope]
         for scope in ("global", "shared", "local")
     }
-    scratch = {b.name: _poisoned(b, symbols) for b in by_scope["global"]}
+    scratch = {b.name: _poisoned_array(b, symbols) for b in by_scope["global"]}
     for group in itertools.product(*extents[:3]):
-        shared = {b.name: _poisoned(b, symbols) for b in by_scope["shared"]}
+        shared = {b.name: _poisoned_array(b, symbols) for b in by_scope["shared"]}
         threads = []
         for thread in itertools.product(*extents[3:]):
-            local = {b.name: _poisoned(b, symbols) for b in by_scope["local"]}
-            steps = kernel({**bound, **scratch, **shared, **local}, group + thread)
+            local = {b.name: _poisoned_array(b, symbols) for b in by_scope["local"]}
+            steps = kernel({**arguments, **scratch, **shared, **local}, group + thread)
             assert steps is not None  # a lock-step kernel is a generator
             threads.append(steps)
         while True:
-            reached = {next(thread, None) for thread in threads}
-            if len(reached) > 1:
+            barriers = {next(thread, None) for thread in threads}
+            if len(barriers) > 1:
                 raise InternalError(
                     f"interp: kernel {function.name}: the threads of workgroup {group} wait at "
                     "different barriers: one stands in control flow that differs between threads"
                 )
-            if reached == {None}:
+            if barriers == {None}:
                 break
 
 
@@ -209,6 +212,7 @@ def _ramp(base: int, stride: int, width: int) -> Array:
     return np.asarray(base + np.arange(width, dtype=np.int32) * np.int32(stride))
 
 
+# The functions and types by the names that the printed Python uses.
 _NAMESPACE: Mapping[str, Any] = {
     **{f"op_{name}": row.meaning for name, row in SCALAR_OPERATORS.items()},
     **{str(dtype): dtype.numpy.type for dtype in DType if dtype is not DType.bool},

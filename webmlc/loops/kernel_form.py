@@ -35,6 +35,7 @@ class KernelForm:
 
 
 CPU_FORM = KernelForm("wasm", runs_blocks_in_order=True)
+"""The form of kernels for WebAssembly, which runs every kernel."""
 GPU_FORM = KernelForm(
     "webgpu",
     runs_blocks_in_order=False,
@@ -42,3 +43,4 @@ GPU_FORM = KernelForm(
     obstacle=gpu_obstacle,
     fallback=CPU_FORM,
 )
+"""The form of kernels for WebGPU."""

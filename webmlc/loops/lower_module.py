@@ -67,7 +67,7 @@ class _Lowering:
                 call = self.table.call(node, form, reason) if node.op == "fused" else node
                 nodes.append(call)
         end_nodes = () if end is None else end.nodes(function)
-        names = {} if end is None else end.renamed(function)
+        names = {} if end is None else end.direct_targets(function)
         for node in end_nodes:
             nodes.append(self.table.call(node, form, reason))
             types |= node.attributes["body"].types
@@ -155,12 +155,12 @@ class End:
 
         A new state that is the old value of another state is first copied aside.
         """
-        renamed = self.renamed(function)
+        direct_targets = self.direct_targets(function)
         puts, copies_aside, copies = [], [], []
         for value, target in self.results:
             if target in self.slices:
                 puts.append(_put_slice(value, target, self.slices[target], function))
-            elif value in renamed and renamed[value] == target:
+            elif value in direct_targets and direct_targets[value] == target:
                 continue
             elif self.source(value, function) not in self.state_inputs.values():
                 copies.append(_copy(value, target, function))
@@ -169,7 +169,7 @@ class End:
                 copies.append(_copy(f"{target}.next", target, function, value))
         return (*puts, *copies_aside, *copies)
 
-    def renamed(self, function: Function) -> dict[str, str]:
+    def direct_targets(self, function: Function) -> dict[str, str]:
         """The values that their kernel can write directly to their target.
 
         Nothing reads the previous content of the target any more when the kernel runs.

@@ -62,21 +62,21 @@ def name_dimensions(function: LoopFunction) -> NamedDimensions:
     if not naming.values:
         return NamedDimensions(function, ())
     body = replace_buffers(body, {old: new for old, new in buffers.items() if old != new})
-    named = replace(
+    named_function = replace(
         function,
         params=tuple(buffers[b] for b in function.params),
         allocations=tuple(buffers[b] for b in function.allocations),
         body=body,
     )
-    values = _used_values(named, naming)
+    values = _used_values(named_function, naming)
     symbols = (*function.symbols, *(var for var, _ in values))
-    return NamedDimensions(replace(named, symbols=symbols), values)
+    return NamedDimensions(replace(named_function, symbols=symbols), values)
 
 
-def _used_values(named: LoopFunction, naming: _Naming) -> tuple[tuple[Var, Expr], ...]:
+def _used_values(named_function: LoopFunction, naming: _Naming) -> tuple[tuple[Var, Expr], ...]:
     """The values of the names that the function uses; names used only in values are inlined."""
-    used = {v for size in _sizes(named) for v in variables(size)}
-    for stmt in walk_statements(named.body):
+    used = {v for size in _sizes(named_function) for v in variables(size)}
+    for stmt in walk_statements(named_function.body):
         used |= {v for e in expressions(stmt) for v in variables(e)}
     inlined: dict[Var, Expr] = {}
     used_values: list[tuple[Var, Expr]] = []

@@ -126,13 +126,13 @@ def operation(node: ast.expr, name: str, parts: Sequence[Part], error: Error) ->
     row = SCALAR_OPERATORS[name]
     if len(parts) != row.arity:
         raise error(node, f"T.{name} takes {row.arity} operands, not {len(parts)}")
-    typed = parts[1:] if name == "select" else parts
-    like = next((p.dtype for p in reversed(typed) if isinstance(p, Expr)), None)
+    typed_parts = parts[1:] if name == "select" else parts
+    like = next((p.dtype for p in reversed(typed_parts) if isinstance(p, Expr)), None)
     if like is None:
-        like = DType.float32 if any(isinstance(p, float) for p in typed) else INDEX
+        like = DType.float32 if any(isinstance(p, float) for p in typed_parts) else INDEX
     args = tuple(_as_expr(node, part, like, error) for part in parts)
-    checked = args[1:] if name == "select" else args
-    if any(a.dtype != like for a in checked):
+    typed_args = args[1:] if name == "select" else args
+    if any(a.dtype != like for a in typed_args):
         raise error(node, f"T.{name} of {', '.join(a.dtype for a in args)}: cast them to one dtype")
     return Call(name, args, DType.bool if row.result == "bool" else like)
 

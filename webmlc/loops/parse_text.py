@@ -75,8 +75,8 @@ def parse_function(text: str) -> LoopFunction:
 
 def _point(text: str, line: int, column: int, message: str) -> str:
     lines = text.splitlines()
-    shown = lines[line - 1] if line <= len(lines) else ""
-    return f"loop text, line {line}: {message}\n    {shown}\n    {' ' * column}^"
+    source_line = lines[line - 1] if line <= len(lines) else ""
+    return f"loop text, line {line}: {message}\n    {source_line}\n    {' ' * column}^"
 
 
 @dataclass(slots=True)
@@ -181,19 +181,19 @@ class _Parser:
     def suite(self, statements: Sequence[ast.stmt], scope: _Scope) -> Stmt:
         """Parse statements in order. A `name = value` is visible until the end of the suite."""
         scope = scope.inner()
-        parsed: list[Stmt] = []
+        result: list[Stmt] = []
         for index, statement in enumerate(statements):
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    bound = self.expr(value, scope)
-                    var = self.declare(statement, name, bound.dtype, scope)
-                    parsed.append(Let(var, bound, self.suite(statements[index + 1 :], scope)))
+                    bound_value = self.expr(value, scope)
+                    var = self.declare(statement, name, bound_value.dtype, scope)
+                    result.append(Let(var, bound_value, self.suite(statements[index + 1 :], scope)))
                     break
                 case ast.Pass():
                     pass
                 case _:
-                    parsed.append(self.statement(statement, scope))
-        return seq(*parsed)
+                    result.append(self.statement(statement, scope))
+        return seq(*result)
 
     def statement(self, node: ast.stmt, scope: _Scope) -> Stmt:
         match node:
@@ -214,10 +214,10 @@ class _Parser:
         raise self.error(node, "not a statement of the loop language")
 
     def let(self, call: ast.Call, body: Sequence[ast.stmt], scope: _Scope) -> Let:
-        bound = self.expr(call.args[1], scope)
+        bound_value = self.expr(call.args[1], scope)
         inner = scope.inner()
-        var = self.declare(call, dotted(call.args[0]), bound.dtype, inner)
-        return Let(var, bound, self.suite(body, inner))
+        var = self.declare(call, dotted(call.args[0]), bound_value.dtype, inner)
+        return Let(var, bound_value, self.suite(body, inner))
 
     def store(self, target: ast.Subscript, value: ast.expr, scope: _Scope) -> Store:
         name = dotted(target.value)
@@ -230,27 +230,27 @@ class _Parser:
                 target, f"{name} has {len(buffer.shape)} dimensions, indexed with {len(slices)}"
             )
         indices = tuple(self.expr(i, scope) for i in slices)
-        parsed = self.expr(value, scope, buffer.dtype)
-        if parsed.dtype != buffer.dtype:
+        stored_value = self.expr(value, scope, buffer.dtype)
+        if stored_value.dtype != buffer.dtype:
             raise self.error(
-                value, f"a {parsed.dtype} stored to {name}, which holds {buffer.dtype}"
+                value, f"a {stored_value.dtype} stored to {name}, which holds {buffer.dtype}"
             )
-        return Store(buffer, indices, parsed)
+        return Store(buffer, indices, stored_value)
 
     def loops(self, node: ast.For, scope: _Scope) -> Stmt:
         targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         call = node.iter
         if not isinstance(call, ast.Call) or dotted(call.func) not in _LOOP_KINDS:
             raise self.error(call, f"a loop runs over one of {', '.join(_LOOP_KINDS)}")
-        called = dotted(call.func)
-        kind, arguments, thread = _LOOP_KINDS[called], list(call.args), None
+        callee = dotted(call.func)
+        kind, arguments, thread = _LOOP_KINDS[callee], list(call.args), None
         if kind == "thread_binding":
             thread = self.string(arguments.pop()) if len(arguments) == 2 else ""
             if thread not in THREAD_AXES:
                 raise self.error(
                     call, f"T.thread_binding(extent, axis), axis one of {', '.join(THREAD_AXES)}"
                 )
-        if len(arguments) != len(targets) or (len(targets) > 1 and called != "T.grid"):
+        if len(arguments) != len(targets) or (len(targets) > 1 and callee != "T.grid"):
             raise self.error(call, f"{len(targets)} variables over {len(arguments)} extents")
         extents = [self.expr(a, scope) for a in arguments]
         inner = scope.inner()
@@ -329,10 +329,10 @@ class _Parser:
                     binding_expr = self.expr(loop, outer)
                     if (
                         not isinstance(binding_expr, Var)
-                        or (bound := outer.extents.get(binding_expr)) is None
+                        or (loop_extent := outer.extents.get(binding_expr)) is None
                     ):
                         raise self.error(loop, "T.axis.remap takes loop variables")
-                    pairs.append((_AXIS_KINDS[letter], bound, binding_expr))
+                    pairs.append((_AXIS_KINDS[letter], loop_extent, binding_expr))
             case _:
                 raise self.error(
                     call, 'expected T.axis.spatial, T.axis.reduce or T.axis.remap("SR", [i, k])'
@@ -380,7 +380,7 @@ class _Parser:
 
         A bare number takes the dtype `like`.
         """
-        done: dict[ast.expr, Expr | float] = {}
+        results: dict[ast.expr, Expr | float] = {}
         stack: list[tuple[ast.expr, bool]] = [(root, False)]
         while stack:
             node, expanded = stack.pop()
@@ -389,9 +389,9 @@ class _Parser:
                 stack.append((node, True))
                 stack.extend((child, False) for child in inner)
                 continue
-            parts = [done[child] for child in inner]
-            done[node] = build_expr(node, parts, scope.variables, self.buffers, self.error)
-        result = done[root]
+            parts = [results[child] for child in inner]
+            results[node] = build_expr(node, parts, scope.variables, self.buffers, self.error)
+        result = results[root]
         if isinstance(result, Expr):
             return result
         return typed_literal(root, result, like, self.error)

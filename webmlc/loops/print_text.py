@@ -87,18 +87,18 @@ def draw(function: LoopFunction, culprit: Culprit | None, part: str = "") -> str
     part is underlined. Distant lines that do not enclose the culprit are omitted.
     """
     lines = print_lines(function)
-    at = _find(lines, culprit)
-    if at is None:
+    culprit_line = _find(lines, culprit)
+    if culprit_line is None:
         return _indented(map(str, lines[:_SHORT]))
-    shown = _around(lines, at)
+    line_numbers = _around(lines, culprit_line)
     drawn: list[str] = []
     previous = -1
-    for index in shown:
+    for index in line_numbers:
         if index != previous + 1:
             drawn.append("    " * lines[index].indent + "...")
         drawn.append(str(lines[index]))
-        if index == at:
-            drawn.append(_underline(str(lines[at]), part))
+        if index == culprit_line:
+            drawn.append(_underline(str(lines[culprit_line]), part))
         previous = index
     if previous != len(lines) - 1:
         drawn.append("    " * lines[previous].indent + "...")
@@ -224,11 +224,11 @@ def _loops(loop: For, indent: int, extents: Extents) -> list[Line]:
     bounds = ", ".join(str(f.extent) for f in group)
     if loop.kind == "thread_binding":
         bounds += f', "{loop.thread}"'
-    called = "T.grid" if len(group) > 1 else "range" if loop.kind == "serial" else f"T.{loop.kind}"
+    callee = "T.grid" if len(group) > 1 else "range" if loop.kind == "serial" else f"T.{loop.kind}"
     shows = tuple(part for f in group for part in (f, f.var))
     inner = {**extents, **{f.var: f.extent for f in group}}
     return [
-        Line(indent, f"for {names} in {called}({bounds}):", shows),
+        Line(indent, f"for {names} in {callee}({bounds}):", shows),
         *_suite(body, indent + 1, inner),
     ]
 
@@ -240,11 +240,11 @@ def _is_serial(loop: For) -> bool:
 def _block(block: Block, indent: int, extents: Extents) -> list[Line]:
     lines = [Line(indent, f'with T.block("{block.name}"):', (block,))]
     inner = indent + 1
-    plain = all(
+    is_plain = all(
         isinstance(b, Var) and extents.get(b) == a.extent
         for a, b in zip(block.axes, block.bindings, strict=False)
     )
-    if block.axes and plain and len(block.axes) == len(block.bindings):
+    if block.axes and is_plain and len(block.axes) == len(block.bindings):
         names = ", ".join(a.var.name for a in block.axes)
         kinds = "".join("S" if a.kind == "spatial" else "R" for a in block.axes)
         bindings = ", ".join(map(str, block.bindings))

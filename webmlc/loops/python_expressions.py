@@ -21,6 +21,7 @@ from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Load
 
 INT32 = Interval(-(2**31), 2**31 - 1)
+"""All values of an int32."""
 
 _MAX_DEPTH = 25
 """Store an expression in a temporary if its parentheses nest deeper than this.
@@ -108,11 +109,11 @@ class ExpressionPrinter:
 
         Sub-expressions that become too large are stored in temporaries.
         """
-        done: dict[tuple[Expr, _Context], Value] = {}
+        results: dict[tuple[Expr, _Context], Value] = {}
         stack: list[tuple[Expr, _Context, bool]] = [(root, _Context(), False)]
         while stack:
             node, context, expanded = stack.pop()
-            if (node, context) in done:
+            if (node, context) in results:
                 continue
             children = node.children()
             contexts = [context] * len(children)
@@ -124,15 +125,15 @@ class ExpressionPrinter:
                 stack.append((node, context, True))
                 stack.extend((child, inner, False) for child, inner in pairs)
                 continue
-            parts = [done[pair] for pair in pairs]
+            parts = [results[pair] for pair in pairs]
             value = self.node(node, parts, context)
             depth = 1 + max((p.depth for p in parts), default=0)
             if context.hoistable and (depth > _MAX_DEPTH or len(value.text) > _MAX_LENGTH):
                 name = self.fresh()
                 self.emit(f"{name} = {value.text}")
                 value, depth = Value(name, value.lanes, 0, value.interval), 0
-            done[node, context] = Value(value.text, value.lanes, depth, value.interval)
-        return done[root, _Context()]
+            results[node, context] = Value(value.text, value.lanes, depth, value.interval)
+        return results[root, _Context()]
 
     def node(self, node: Expr, parts: list[Value], context: _Context) -> Value:
         lanes = max((p.lanes for p in parts), default=1)
@@ -154,7 +155,9 @@ class ExpressionPrinter:
             case Call():
                 return self.call(node, parts, context)
             case Cast(value=inner, dtype=dtype):
-                return Value(_cast(texts[0], inner.dtype, dtype, lanes), lanes, interval=_of(dtype))
+                return Value(
+                    _cast(texts[0], inner.dtype, dtype, lanes), lanes, interval=_interval_of(dtype)
+                )
             case Bitcast(value=inner, dtype=dtype):
                 name = "bitcast_int" if dtype == INDEX and lanes == 1 else "bitcast"
                 return Value(f"{name}({texts[0]}, {inner.dtype}, {dtype})", lanes)
@@ -276,5 +279,5 @@ def _cast(text: str, source: DType, target: DType, lanes: int) -> str:
     return f"cast({text}, {source}, {target})"
 
 
-def _of(dtype: DType) -> Interval:
+def _interval_of(dtype: DType) -> Interval:
     return Interval(0, 1) if dtype is DType.bool else INT32

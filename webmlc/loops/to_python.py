@@ -122,11 +122,11 @@ class _Printer(ExpressionPrinter):
                     with self.nest("else:"):
                         self.statement(otherwise)
             case Let(var=var, value=value, body=body):
-                bound = self.expr(value)
-                if bound.lanes > 1:
+                bound_value = self.expr(value)
+                if bound_value.lanes > 1:
                     raise InternalError(f"interp: kernel {self.name}: {var.name} is a vector")
-                self.emit(f"v_{var.name} = {bound.text}")
-                self.values[var] = Value(f"v_{var.name}", interval=bound.interval)
+                self.emit(f"v_{var.name} = {bound_value.text}")
+                self.values[var] = Value(f"v_{var.name}", interval=bound_value.interval)
                 self.statement(body)
             case Barrier():
                 self.counter += 1
@@ -175,12 +175,12 @@ class _Printer(ExpressionPrinter):
         It tests the predicate, binds the axes (each must stay in its domain), and runs the init if
         all reduce axes are zero.
         """
-        bound = [self.expr(b) for b in block.bindings]
-        guarded = block.predicate is not None
+        binding_values = [self.expr(b) for b in block.bindings]
+        is_guarded = block.predicate is not None
         if block.predicate is not None:
             self.emit(f"if {self.expr(block.predicate).text}:")
             self.indent += 1
-        for axis, value in zip(block.axes, bound, strict=True):
+        for axis, value in zip(block.axes, binding_values, strict=True):
             extent = self.expr(axis.extent)
             name, where = f"v_{axis.var.name}", f"block {block.name}, axis {axis.var.name}"
             if value.interval.within(0, extent.interval.low - 1):
@@ -195,7 +195,7 @@ class _Printer(ExpressionPrinter):
             with self.nest(f"if {first or 'True'}:"):
                 self.statement(block.init)
         self.statement(block.body)
-        self.indent -= guarded
+        self.indent -= is_guarded
 
     def store(self, store: Store) -> None:
         indices = [self.expr(i) for i in store.indices]

@@ -49,6 +49,7 @@ from webmlc.loops.ir import (
 from webmlc.loops.print_text import Culprit, draw
 
 _RESERVED = frozenset({"T", "range"})
+"""The names that have a meaning in the Python text."""
 
 Scope = frozenset[Var]
 
@@ -71,8 +72,8 @@ class _Verifier:
         self.unordered: set[Var] = set()  # variables of loops that do not run in order
 
     def fail(self, culprit: Culprit | None, message: str, part: str = "") -> NoReturn:
-        drawn = draw(self.function, culprit, part)
-        raise InternalError(f"verify: kernel {self.function.name}: {message}\n{drawn}")
+        drawing = draw(self.function, culprit, part)
+        raise InternalError(f"verify: kernel {self.function.name}: {message}\n{drawing}")
 
     def verify(self) -> None:
         function = self.function
@@ -121,7 +122,7 @@ class _Verifier:
             case For():
                 self.loop(stmt, scope)
             case If(condition=condition, then=then, otherwise=otherwise):
-                self.typed(condition, DType.bool, scope, stmt)
+                self.check_type(condition, DType.bool, scope, stmt)
                 self.statement(then, scope)
                 if otherwise is not None:
                     self.statement(otherwise, scope)
@@ -152,7 +153,7 @@ class _Verifier:
             self.fail(store, f"the input {buffer.name} is written", buffer.name)
         for index in store.indices:
             self.index(index, scope, store, scalar=False)
-        self.typed(store.value, buffer.dtype, scope, store, scalar=False)
+        self.check_type(store.value, buffer.dtype, scope, store, scalar=False)
         lanes = max((i.lanes for i in store.indices), default=1)
         if store.value.lanes != lanes:
             self.fail(
@@ -176,7 +177,7 @@ class _Verifier:
                     axis.var, f"{names} does not run in order, and {axis.var.name} reduces", names
                 )
         if block.predicate is not None:
-            self.typed(block.predicate, DType.bool, scope, block)
+            self.check_type(block.predicate, DType.bool, scope, block)
         inner = frozenset(self.function.symbols) | {
             self.declare(axis.var, axis.var) for axis in block.axes
         }
@@ -187,9 +188,9 @@ class _Verifier:
     # -- expressions --------------------------------------------
 
     def index(self, expr: Expr, scope: Scope, culprit: Culprit, scalar: bool = True) -> None:
-        self.typed(expr, INDEX, scope, culprit, scalar)
+        self.check_type(expr, INDEX, scope, culprit, scalar)
 
-    def typed(
+    def check_type(
         self, expr: Expr, dtype: DType, scope: Scope, culprit: Culprit, scalar: bool = True
     ) -> None:
         self.expr(expr, scope, culprit)
@@ -238,15 +239,15 @@ class _Verifier:
         row = SCALAR_OPERATORS.get(node.op)
         if row is None or len(node.args) != row.arity:
             self.fail(culprit, f"{node.op} of {len(node.args)} operands", str(node))
-        typed = node.args[1:] if node.op == "select" else node.args
-        dtypes = {a.dtype for a in typed}
-        result = DType.bool if row.result == "bool" else typed[-1].dtype
+        operands = node.args[1:] if node.op == "select" else node.args
+        dtypes = {a.dtype for a in operands}
+        result = DType.bool if row.result == "bool" else operands[-1].dtype
         if len(dtypes) != 1 or node.dtype != result:
             kinds = ", ".join(a.dtype for a in node.args)
             self.fail(culprit, f"{node.op} of {kinds} is not {node.dtype}", str(node))
         if node.op == "select" and node.args[0].dtype is not DType.bool:
             self.fail(culprit, f"select on a {node.args[0].dtype}", str(node))
-        widths = {a.lanes for a in typed}
+        widths = {a.lanes for a in operands}
         if node.op == "select" and node.args[0].lanes != 1:  # one condition may choose for all
             widths.add(node.args[0].lanes)
         if len(widths) != 1:

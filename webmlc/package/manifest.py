@@ -304,7 +304,7 @@ def from_size(size: Any, named: Mapping[str, Any] | None = None) -> Expr:
             return Var(size)
         case [str(op), *args] if op in SIZE_OPERATORS and len(args) == SCALAR_OPERATORS[op].arity:
             return call(op, *map(from_size, args))
-    raise PackageError(f"manifest.json: {size!r} is no size")
+    raise PackageError(f"manifest.json: {size!r} is not a size")
 
 
 def is_static(program: Program) -> bool:

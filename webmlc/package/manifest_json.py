@@ -220,7 +220,7 @@ class _Object:
 
     def __init__(self, data: Any, where: str) -> None:
         if not isinstance(data, dict):
-            raise PackageError(f"manifest.json: {where or 'the whole'} is no object")
+            raise PackageError(f"manifest.json: {where or 'the whole'} is not an object")
         self.data: dict[str, Any] = data
         self.where = where
 
@@ -240,13 +240,17 @@ class _Object:
     def strings(self, key: str) -> tuple[str, ...]:
         values = self.get(key, list)
         if not all(isinstance(v, str) for v in values):
-            raise PackageError(f"manifest.json: {self.path(key)} holds what is no string")
+            raise PackageError(
+                f"manifest.json: {self.path(key)} holds a value that is not a string"
+            )
         return tuple(values)
 
     def integers(self, key: str) -> tuple[int, ...]:
         values = self.get(key, list)
         if not all(isinstance(v, int) for v in values):
-            raise PackageError(f"manifest.json: {self.path(key)} holds what is no integer")
+            raise PackageError(
+                f"manifest.json: {self.path(key)} holds a value that is not an integer"
+            )
         return tuple(values)
 
     def size(self, key: str) -> int | None:
@@ -280,7 +284,7 @@ def from_json(text: str) -> Manifest:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise PackageError(f"manifest.json is no JSON: {error}") from error
+        raise PackageError(f"manifest.json is not JSON: {error}") from error
     root = _Object(data, "")
     if root.data.get("format") != FORMAT:
         raise PackageError("manifest.json: not a webmlc package")
@@ -329,7 +333,7 @@ def _read_requirements(root: _Object) -> tuple[Requirement, ...]:
                     Requirement(cast(Rule, rule), from_size(left), from_size(right), node)
                 )
             case _:
-                raise PackageError(f"manifest.json: {item!r} is no requirement")
+                raise PackageError(f"manifest.json: {item!r} is not a requirement")
     return tuple(requirements)
 
 
@@ -340,7 +344,7 @@ def _read_checks(root: _Object) -> tuple[Check, ...]:
             case [str(value), [*nodes]] if all(isinstance(node, str) for node in nodes):
                 checks.append(Check(value, tuple(nodes)))
             case _:
-                raise PackageError(f"manifest.json: {item!r} is no check")
+                raise PackageError(f"manifest.json: {item!r} is not a check")
     return tuple(checks)
 
 
@@ -362,7 +366,7 @@ def _read_weight_file(o: _Object, files: Mapping[str, File]) -> WeightFile:
                 tensors[name] = begin, (end := begin + length)
             case _:
                 path = f"{o.path('tensors')}[{index}]"
-                raise PackageError(f"manifest.json: {path} is no [name, length]")
+                raise PackageError(f"manifest.json: {path} is not a pair [name, length]")
     path = o.get("path", str)
     if path not in files:
         raise PackageError(f"manifest.json: {path} has no hash")
@@ -380,7 +384,7 @@ def _read_programs(root: _Object, tensors: AbstractSet[str]) -> Mapping[Device, 
     devices: tuple[Device, ...] = ("wasm", "webgpu")
     programs = root.get("programs", dict)
     for name in programs.keys() - set(devices):
-        raise PackageError(f"manifest.json: programs.{name} is of no known device")
+        raise PackageError(f"manifest.json: programs.{name} is for an unknown device")
     return {
         device: _read_program(_Object(programs[device], f"programs.{device}"), device, tensors)
         for device in devices
@@ -431,7 +435,7 @@ def _read_step(o: _Object, program_device: Device, buffers: Sequence[Buffer]) ->
         raise PackageError(f"manifest.json: {o.path('arguments')} are not all buffers")
     workgroups = o.shape("workgroups") if "workgroups" in o.data else None
     if workgroups is not None and len(workgroups) != 3:
-        raise PackageError(f"manifest.json: {o.path('workgroups')} has not three sizes")
+        raise PackageError(f"manifest.json: {o.path('workgroups')} does not have three sizes")
     return Step(
         device=_read_device(o) if "device" in o.data else program_device,
         kernel=o.get("kernel", str),
@@ -460,7 +464,7 @@ def _read_segment(o: _Object) -> Segment:
         buffer, symbols = o.get("bind", str), o.strings("symbols")
         elements = o.integers("elements")
         if len(elements) != len(symbols):
-            raise PackageError(f"manifest.json: {o.where} has not one element a symbol")
+            raise PackageError(f"manifest.json: {o.where} does not have one element per symbol")
         return Bind(buffer, symbols, elements, o.strings("origin"))
     wasm = "module_first" in o.data
     return Run(

@@ -57,11 +57,11 @@ def signature(module: Module) -> Signature:
             if isinstance(dimension, Var):
                 symbols.setdefault(dimension.name, Symbol(dimension.name, value, axis))
     used = {v.name for t in function.types.values() for d in t.shape for v in variables(d)}
-    bound = {s for n in function.nodes if is_bind(n) for s in n.attributes["symbols"]}
-    if unbound := sorted(used - symbols.keys() - bound):
+    bound_symbols = {s for n in function.nodes if is_bind(n) for s in n.attributes["symbols"]}
+    if unbound := sorted(used - symbols.keys() - bound_symbols):
         raise UserError(
-            f"the symbolic dimension {unbound[0]!r} is no input's dimension, so it cannot be known "
-            "at run time; give that input a dimension of this name"
+            f"no input has the symbolic dimension {unbound[0]!r}, so it cannot be known at run "
+            "time; give an input a dimension of this name"
         )
     return Signature(ports[0], ports[1], tuple(symbols.values()), function.sequences)
 
@@ -85,7 +85,7 @@ class ModuleCall:
 
 
 def module_calls(
-    programs: Mapping[Device, ProgramParts], described: Signature
+    programs: Mapping[Device, ProgramParts], model_signature: Signature
 ) -> tuple[ModuleCall, ...]:
     """The steps of the one wasm module.
 
@@ -96,8 +96,8 @@ def module_calls(
     calls: list[ModuleCall] = []
     for device, program in programs.items():
         slots = {b.name: slot for slot, b in enumerate(program.buffers)}
-        bound = (s for item in program.body if isinstance(item, Bind) for s in item.symbols)
-        names = (*(s.name for s in described.symbols), *bound)
+        bound_symbols = (s for item in program.body if isinstance(item, Bind) for s in item.symbols)
+        names = (*(s.name for s in model_signature.symbols), *bound_symbols)
         symbols = {name: len(slots) + i for i, name in enumerate(names)}
         loops = [s.control.symbol for s in program.steps if s.control and s.control.kind == "loop"]
         first = len(slots) + len(symbols)
@@ -242,12 +242,12 @@ class _Steps:
 
     def branches(self, node: Node) -> None:
         """Append the steps of an `If`: `if`, the first branch, `else`, the second branch."""
-        then, other = (self.module.functions[name] for name in node.attributes["functions"])
+        then, otherwise = (self.module.functions[name] for name in node.attributes["functions"])
         split = 1 + len(then.inputs)
         start = self.control(node, node.inputs[:1])
         self.enter(then, node.inputs[1:split])
         middle = self.control(node, ())
-        self.enter(other, node.inputs[split:])
+        self.enter(otherwise, node.inputs[split:])
         self.decide(start, Control("if", middle + 1))
         self.decide(middle, Control("else", len(self.steps)))
 

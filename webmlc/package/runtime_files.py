@@ -29,6 +29,7 @@ SHARED = "shared.js"
 SUFFIXES = (".js", ".ts", ".html", ".css")
 """The files of the runtime's folder that a package holds."""
 
+# The parts of a script that `shorten` removes, and the import lines that `join_modules` rewrites.
 _TYPE = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
 _REMARK = re.compile(r" +// .*$", re.MULTILINE)
 _LINE = re.compile(r"^[ \n]*(?://.*\n[ \n]*)*", re.MULTILINE)
@@ -80,10 +81,10 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
         for entry, modules in entries.items()
         for module in (*modules, entry)
     }
-    return {file: _joined(file, scripts, places) for file in dict.fromkeys(places.values())}
+    return {file: _join(file, scripts, places) for file in dict.fromkeys(places.values())}
 
 
-def _joined(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> str:
+def _join(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> str:
     """Join the scripts whose place is `file`, after one import line per file that they need."""
     names: dict[str, dict[str, None]] = {}
 

@@ -70,8 +70,10 @@ def stages(program: Program, outputs: Sequence[str], program_device: Device) -> 
             case Bind(buffer=buffer):
                 readers.setdefault(buffer, set()).add("host")
             case Run(device=device):
-                later = {name: readers.pop(name, set()) for name in writes[index]}
-                downloads = tuple(name for name, devices in later.items() if devices - {device})
+                later_readers = {name: readers.pop(name, set()) for name in writes[index]}
+                downloads = tuple(
+                    name for name, devices in later_readers.items() if devices - {device}
+                )
                 for name in needs[index]:
                     readers.setdefault(name, set()).add(device)
         result.append(Stage(segment, uploads[index], downloads))
@@ -100,8 +102,10 @@ def _uploads(
         if isinstance(segment, Run):
             for step in program.steps[segment.first : segment.last]:
                 for name in step.arguments:
-                    defined = name in defined_here or (name in step.written and name not in written)
-                    if not defined and name not in constants:
+                    is_defined = name in defined_here or (
+                        name in step.written and name not in written
+                    )
+                    if not is_defined and name not in constants:
                         reads[name] = None
                 defined_here.update(dict.fromkeys(step.written))
             uploads.append(tuple(n for n in reads if n not in valid[segment.device]))

@@ -113,26 +113,30 @@ def _write_file(folder: Path, path: str, tensors: Mapping[str, Array]) -> Weight
             "shape": list(array.shape),
             "data_offsets": [begin, position],
         }
-        padded = _align(position)
-        if padded > position and index + 1 < len(tensors):
-            pad = {"dtype": "U8", "shape": [padded - position], "data_offsets": [position, padded]}
+        padded_end = _align(position)
+        if padded_end > position and index + 1 < len(tensors):
+            pad = {
+                "dtype": "U8",
+                "shape": [padded_end - position],
+                "data_offsets": [position, padded_end],
+            }
             entries[f"__pad_{pads}"] = pad
-            pads, position = pads + 1, padded
+            pads, position = pads + 1, padded_end
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (_align(8 + len(header)) - 8 - len(header))
     start = 8 + len(header)
-    whole, chunk_hashes = hashlib.sha256(), _Chunks()
+    file_hash, chunk_hashes = hashlib.sha256(), _Chunks()
     with (folder / path).open("wb") as file:
         for piece in _pieces(header, tensors, entries):
             file.write(piece)
-            whole.update(piece)
+            file_hash.update(piece)
             chunk_hashes.update(piece)
     spans = {
         name: (start + entries[name]["data_offsets"][0], start + entries[name]["data_offsets"][1])
         for name in tensors
     }
     return WeightFile(
-        path, start + position, whole.hexdigest(), CHUNK_BYTES, chunk_hashes.digests(), spans
+        path, start + position, file_hash.hexdigest(), CHUNK_BYTES, chunk_hashes.digests(), spans
     )
 
 
@@ -152,7 +156,7 @@ class _Chunks:
     """The SHA-256 hashes of consecutive chunks of `CHUNK_BYTES` of a stream."""
 
     def __init__(self) -> None:
-        self.done: list[str] = []
+        self.hashes: list[str] = []
         self.current = hashlib.sha256()
         self.room = CHUNK_BYTES
 
@@ -163,12 +167,12 @@ class _Chunks:
             length = min(self.room, len(view))
             view, self.room = view[length:], self.room - length
             if self.room == 0:
-                self.done.append(self.current.hexdigest())
+                self.hashes.append(self.current.hexdigest())
                 self.current, self.room = hashlib.sha256(), CHUNK_BYTES
 
     def digests(self) -> tuple[str, ...]:
         partial_chunk = () if self.room == CHUNK_BYTES else (self.current.hexdigest(),)
-        return (*self.done, *partial_chunk)
+        return (*self.hashes, *partial_chunk)
 
 
 def read_weights(folder: Path, files: tuple[WeightFile, ...]) -> dict[str, memoryview]:
