@@ -191,7 +191,9 @@ OPS: tuple[Operator, ...] = (
         case("float32[1, 2, 4, 4, 4]", "float32[3, 2, 2, 2, 2]"))),
     Operator("ConvInteger", _conv_integer_type, _conv_integer, kind="contraction", cases=(
         case("uint8[1, 2, 5, 5] in 0..255", "uint8[3, 2, 3, 3] in 0..255", np.uint8(7),
-             pads=(1,) * 4),)),
+             pads=(1,) * 4),
+        case("uint8[1, 2, 5, 5] in 0..255", "int8[3, 2, 3, 3] in -99..99", np.uint8(7),
+             np.int8(5)))),
     Operator("ConvTranspose", _transpose_type, _conv_transpose, kind="contraction", cases=(
         case("float32[1, 2, 4, 5]", "float32[2, 3, 3, 3]"),
         case("float32[1, 2, 4, 5]", "float32[2, 3, 3, 3]", "float32[3]", strides=(2, 2),

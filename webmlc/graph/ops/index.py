@@ -173,6 +173,8 @@ def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 def _combine(context: Context) -> str | None:
     """What a scatter does with an element and its update: None replaces it."""
     reduction = str(context.attribute("reduction", "none"))
+    if reduction not in ("none", "add", "mul", "min", "max"):
+        raise NotSupportedError(f"reduction {reduction!r}")
     return None if reduction == "none" else reduction
 
 

@@ -301,7 +301,7 @@ def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tens
 def _lp_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """x by its norm along an axis; where that is zero, zero."""
     x, axis = given(inputs, 0), context.axis(-1)
-    before, after = power(int(context.attribute("p", 2)))
+    before, after = power(context.count("p", 2))
     total = fold("norm", x, (axis,), "add", lambda *i: before(x[i]))
 
     def element(*i: Expr) -> Expr:

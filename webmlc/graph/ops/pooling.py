@@ -157,7 +157,7 @@ def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
 
 def _lp_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x = given(inputs, 0)
-    before, after = power(int(context.attribute("p", 2)))
+    before, after = power(context.count("p", 2))
     total = _pool(x, windows_of(context), "add", 0, before)
     return (compute("root", total.shape, lambda *i: after(total[i])),)
 
@@ -182,7 +182,7 @@ def _global_max(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _global_lp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x = given(inputs, 0)
-    before, after = power(int(context.attribute("p", 2)))
+    before, after = power(context.count("p", 2))
     total = fold("pool", x, range(2, x.rank), "add", lambda *i: before(x[i]))
     return (compute("root", total.shape, lambda *i: after(total[i])),)
 
@@ -255,5 +255,7 @@ OPS: tuple[Operator, ...] = (
     Operator("GlobalLpPool", _global_type, _global_lp, kind="reduction", cases=()),
     Operator("MaxUnpool", _unpool_type, _max_unpool, kind="reduction", cases=(
         case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), kernel_shape=(2, 2),
-             strides=(2, 2)),)),
+             strides=(2, 2)),
+        case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), [1, 1, 5, 5],
+             kernel_shape=(2, 2), strides=(2, 2)))),
 )  # fmt: skip

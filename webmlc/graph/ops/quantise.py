@@ -204,7 +204,10 @@ OPS: tuple[Operator, ...] = (
     Operator("QLinearConv", no_such_form, expand=_qlinear_conv, cases=(
         case("uint8[1, 2, 5, 5] in 0..255", np.float32(0.01), np.uint8(113),
              "uint8[3, 2, 3, 3] in 0..255", np.float32(0.02), np.uint8(114), np.float32(0.1),
-             np.uint8(118), pads=(1, 1, 1, 1)),)),
+             np.uint8(118), pads=(1, 1, 1, 1)),
+        case("uint8[1, 2, 5, 5] in 0..255", np.float32(0.01), np.uint8(113),
+             "uint8[3, 2, 3, 3] in 0..255", np.float32(0.02), np.uint8(114), np.float32(0.1),
+             np.uint8(118), "int32[3] in -9999..9999"))),
     Operator("DynamicQuantizeLinear", no_such_form, expand=_dynamic_quantize, cases=(
         case("float32[3, 4]", outputs=3), case("float32[5] in 1..3", outputs=3),
         case("float32[5] in -3..-1", outputs=3))),

@@ -166,6 +166,7 @@ OPS: tuple[Operator, ...] = (
     _row("RandomNormal", _normal),
     _row("RandomNormalLike", _normal),
     Operator("Dropout", always_expands, expand=_dropout, cases=(
-        case("float32[2, 3]"), case("float32[2, 3]", outputs=2))),
+        case("float32[2, 3]"), case("float32[2, 3]", outputs=2),
+        case("float32[2, 3]", np.float32(0.3), np.bool_(False)))),
     Operator("Multinomial", always_expands, expand=_multinomial, normalise=_with_key),
 )  # fmt: skip

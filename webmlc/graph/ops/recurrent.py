@@ -314,7 +314,9 @@ OPS: tuple[Operator, ...] = (
              direction="bidirectional"),
         case(X, "float32[2, 5, 4]", "float32[2, 5, 5]", outputs=2, hidden_size=5,
              direction="bidirectional", activations=("Tanh", "LeakyRelu"),
-             activation_alpha=(0.3,)))),
+             activation_alpha=(0.3,)),
+        case(X, *_cases(1), np.array([3, 1], np.int32), "float32[1, 2, 5]", outputs=2,
+             hidden_size=5))),
     Operator("GRU", _never, expand=_expand, cases=(
         case(X, *_cases(3), outputs=2, hidden_size=5),
         case(X, *_cases(3), None, "float32[1, 2, 5]", outputs=2, hidden_size=5,
@@ -332,6 +334,7 @@ OPS: tuple[Operator, ...] = (
              outputs=3, hidden_size=5),
         case("float32[3, 2, 4] in -4..4", *_cases(4), None, None, None, "float32[1, 15]",
              outputs=3, hidden_size=5, clip=0.4),
+        case(X, *_cases(4), np.array([3, 1], np.int32), outputs=3, hidden_size=5),
         case(X, *_cases(4), outputs=3, hidden_size=5,
              activations=("HardSigmoid", "Affine", "LeakyRelu"), activation_alpha=(0.3, 0.6, 0.1),
              activation_beta=(0.4, 0.2)))),

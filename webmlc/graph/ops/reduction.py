@@ -325,7 +325,8 @@ OPS: tuple[Operator, ...] = (
     _reduce("ReduceSumSquare", "add", before=_square),
     Operator("ReduceLogSum", _reduce_type, _reduce(
         "ReduceLogSum", "add", after=lambda x: call("log", x)).compute, reduce_along,
-        kind="reduction", cases=(case("float32[2, 3, 4] in 0.1..2"),)),
+        kind="reduction", cases=(
+            case("float32[2, 3, 4] in 0.1..2"), case("float32[2, 3, 4] in 0.1..2", [1]))),
     Operator("ReduceMean", _reduce_type, _reduce_mean, reduce_along, kind="reduction",
              cases=(case(X), case(X, axes=(1,), keepdims=0, opset=13), case(X, [0, -1]))),
     Operator("ReduceLogSumExp", _reduce_type, _log_sum_exp, reduce_along, kind="reduction",

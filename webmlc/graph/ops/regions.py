@@ -216,6 +216,11 @@ def _deform_type(context: Context) -> tuple[TensorType, ...]:
 def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels height width", "regions 4", "regions")
     _samples(context)
+    modes = {"mode": ("avg", "max"),
+             "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")}  # fmt: skip
+    for name, values in modes.items():
+        if context.attribute(name, values[0]) not in values:
+            raise NotSupportedError(f"{name} {context.attribute(name)!r}")
     x, rois = context.type(0), context.type(1)
     pooled = [const(context.count(n, 1)) for n in ("output_height", "output_width")]
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)

@@ -427,6 +427,9 @@ OPS: tuple[Operator, ...] = (
              normalise=_old_form, cases=(
         case(X, None, _factors(1, 1, 2, 2)), case(X, None, _factors(1, 1, 2, 3), mode="linear"),
         case(X, None, _factors(1, 1, 0.6, 0.6), mode="linear"),
+        case(X, np.array([0, 0, 0.1, 0.2, 1, 1, 0.8, 0.9], np.float32), None,
+             np.array([1, 2, 5, 9]), mode="linear", extrapolation_value=2.0,
+             coordinate_transformation_mode="tf_crop_and_resize"),
         case(X, None, None, np.array([1, 2, 7, 8]), mode="cubic"),
         case(X, None, None, np.array([1, 2, 2, 3]), mode="linear", antialias=1),
         case(X, None, None, np.array([7, 8]), axes=(2, 3), mode="linear",

@@ -292,8 +292,10 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     """Fewer heads of K and V than of Q; every row of the batch has a length of its own."""
     attention = _Attention(context, build, context.dtype(0))
     attribute = context.attribute
-    if any(context.has(i) for i in (12, 13, 14, 15)) or attribute("sliding_window_cache", 0):
-        raise NotSupportedError("quantised or windowed caches inside GroupQueryAttention")
+    if any(context.has(i) for i in range(12, 17)) or attribute("sliding_window_cache", 0):
+        raise NotSupportedError(
+            "quantised or windowed caches, norms or packed queries inside GroupQueryAttention"
+        )
     heads, groups = int(attribute("num_heads")), int(attribute("kv_num_heads"))
     own = heads if context.has(1) else heads + 2 * groups
     other = "batch length groups*size"

@@ -113,7 +113,9 @@ def _scaled_silu(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _gated_add(context: Context, build: Builder) -> tuple[str, ...]:
-    x, y, gate = context.node.inputs
+    if context.has(3):
+        raise NotSupportedError("a gate that weights project")
+    x, y, gate = context.node.inputs[:3]
     return (build("Add", x, build("Mul", y, gate)),)
 
 
@@ -164,7 +166,7 @@ OPS: tuple[Operator, ...] = (
     row("BiasGelu", _bias_gelu, case(X, "float32[4]")),
     row("FastGelu", _fast_gelu, case(X), case(X, "float32[4]")),
     row("QuickGelu", _quick_gelu, case(X), case(X, alpha=1.0)),
-    row("ScaledSiLU", _scaled_silu, case(X, alpha=0.5)),
+    row("ScaledSiLU", _scaled_silu, case(X, alpha=0.5), case(X, np.float32(0.7), alpha=0.5)),
     row("GatedAdd", _gated_add, case(X, X, "float32[2, 3, 1]")),
     row("CDist", _distances, case("float32[5, 4]", "float32[3, 4]"),
         case("float32[5, 4]", "float32[3, 4]", metric="euclidean")),

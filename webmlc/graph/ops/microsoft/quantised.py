@@ -287,6 +287,9 @@ OPS: tuple[Operator, ...] = (
               np.linspace(0.1, 1, 10, dtype=np.float32), K=40, N=5, bits=4, block_size=32),
          case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
               np.linspace(0.1, 1, 4, dtype=np.float32), np.arange(4, dtype=np.uint8),
+              K=32, N=4, bits=4, block_size=32),
+         case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
+              np.linspace(0.1, 1, 4, dtype=np.float32), None, None, "float32[4]",
               K=32, N=4, bits=4, block_size=32)),
     Operator("BlockMatMul", _block_type, _block_matmul, kind="contraction", domain="webmlc"),
 )  # fmt: skip
