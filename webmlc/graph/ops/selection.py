@@ -128,7 +128,7 @@ OPS: tuple[Operator, ...] = (
     Operator("Unravel", _unravel_type, _unravel, domain="webmlc", kind="injective"),
     Operator("NonZero", _never, expand=_non_zero, cases=(
         case("int32[3, 4] in 0..1"), case("float32[200] in 0..1"), case("bool[5, 70, 20]"),
-        case("int64[2, 3] in 0..0"))),
+        case("int64[2, 3] in 0..0"), case("float32[3, 0]"), case(np.zeros((0, 2), np.float32)))),
     Operator("Compress", _never, expand=_compress, cases=(
         case(X, "bool[12]"), case(X, "bool[3]", axis=0), case(X, "bool[2]", axis=-1))),
 )  # fmt: skip

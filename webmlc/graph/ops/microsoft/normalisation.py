@@ -76,7 +76,8 @@ def _mask_count(context: Context, build: Builder, ids: str) -> str:
     if mask is None:
         batch = build("Shape", ids, start=0, end=1)
         return build("Expand", zero, batch)
-    return build("ReduceSum", mask, axes=(1,), keepdims=0)
+    is_one = build("Equal", mask, number(build, 1, context.dtype(7)))
+    return build("ReduceSum", build("Cast", is_one, to=6), axes=(1,), keepdims=0)
 
 
 def _gated_rms(context: Context, build: Builder) -> tuple[str, ...]:
