@@ -21,7 +21,7 @@ from webmlc.graph.ir import Module
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.webgpu.nests import axes_of_kind, loops_along
-from webmlc.schedule.rules.webgpu.reduction import ENOUGH_THREADS, has_adjacent_results
+from webmlc.schedule.rules.webgpu.reduction import has_adjacent_results
 from webmlc.schedule.schedule import Schedule
 
 LONG = 1024
@@ -76,9 +76,9 @@ def parts_of(fold: Block, machine: Machine) -> int:
     else:
         threads, share = results * machine.workgroup_size, elements // machine.workgroup_size
         is_known = True  # a workgroup copes with any length
-    if not reduced or threads >= ENOUGH_THREADS or (is_known and share <= LONG):
+    if not reduced or threads >= machine.filling_threads or (is_known and share <= LONG):
         return 1
-    wanted = min(MOST_PARTS, -(-ENOUGH_THREADS // threads))
+    wanted = min(MOST_PARTS, -(-machine.filling_threads // threads))
     return min(wanted, _SHARES * share // LONG) if is_known else min(wanted, UNKNOWN_PARTS)
 
 

@@ -5,10 +5,7 @@ In: a naive function and a machine. Out: a schedule, or `None` where a rule does
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from webmlc.core.machine import Machine
-from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.rules.rule import AnyRule, single_schedule
 from webmlc.schedule.rules.wasm.kernel import (
     attention,
     bands,
@@ -22,21 +19,21 @@ from webmlc.schedule.rules.wasm.kernel import (
     window,
 )
 from webmlc.schedule.rules.wasm.slabs import slabs
-from webmlc.schedule.schedule import Schedule
 
-Rule = Callable[[LoopFunction, Machine], Schedule | None]
-
-RULES: tuple[Rule, ...] = (
-    slabs,
-    updates,
-    contraction,
-    window,
-    transform,
-    strassen,
-    bands,
-    attention,
-    rows,
-    stages,
-    scalar,
+RULES: tuple[AnyRule, ...] = tuple(
+    single_schedule(rule.__name__, rule)
+    for rule in (
+        slabs,
+        updates,
+        contraction,
+        window,
+        transform,
+        strassen,
+        bands,
+        attention,
+        rows,
+        stages,
+        scalar,
+    )
 )
 """In order of preference; `scalar` always answers."""

@@ -90,9 +90,12 @@ def bind_threads(schedule: Schedule, loops: Sequence[str], size: int) -> str | N
 def unroll_factor(extent: Expr, largest: int) -> int:
     """The largest factor up to `largest` that divides a constant extent; 1 of a symbolic one."""
     count = as_int(simplify(extent))
-    if count is None:
-        return 1
-    return max((f for f in range(1, largest + 1) if count % f == 0), default=1)
+    return 1 if count is None else divisors(count, largest)[-1]
+
+
+def divisors(count: int, largest: int) -> tuple[int, ...]:
+    """The divisors of a count up to `largest`, smallest first."""
+    return tuple(n for n in range(1, largest + 1) if count % n == 0)
 
 
 def written(function: LoopFunction) -> dict[str, list[Block]]:
