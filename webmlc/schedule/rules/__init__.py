@@ -12,7 +12,7 @@ from functools import lru_cache
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.rules.rule import AnyRule, Match, first_match
+from webmlc.schedule.rules.rule import AnyRule, Match, match_rules
 from webmlc.schedule.schedule import Schedule
 
 
@@ -24,26 +24,27 @@ def schedule_kernel(function: LoopFunction, machine: Machine) -> Schedule:
 def choose_rule(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
     """The name of the rule that answers for a kernel, and its default schedule.
 
-    Raises `InternalError` where no rule does, or where it cannot build its default. Cached:
-    `split_kernels` has usually asked for a kernel before it is compiled.
+    Raises `InternalError` where no rule does, or where the rule cannot build its default.
     """
-    name, schedule = _choice(function, machine)
-    return name, schedule.copy()
+    answer = _answer(function, machine)
+    if answer is None:
+        raise InternalError(f"no rule for {machine.name} schedules kernel {function.name!r}")
+    match, schedule = answer
+    return match.rule.name, schedule.copy()
 
 
 def match_kernel(function: LoopFunction, machine: Machine) -> Match | None:
     """The rule that answers for a kernel, and what it knows of the kernel; `None` where one
     dispatch cannot compute the kernel.
     """
-    return first_match(rules_of(machine), function, machine)
+    answer = _answer(function, machine)
+    return None if answer is None else answer[0]
 
 
 @lru_cache(maxsize=1024)
-def _choice(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
-    match = match_kernel(function, machine)
-    if match is None:
-        raise InternalError(f"no rule for {machine.name} schedules kernel {function.name!r}")
-    return match.rule.name, match.build(match.default())
+def _answer(function: LoopFunction, machine: Machine) -> tuple[Match, Schedule] | None:
+    """Cached: `split_kernels` has usually asked for a kernel before it is compiled."""
+    return match_rules(rules_of(machine), function, machine)
 
 
 def rules_of(machine: Machine) -> tuple[AnyRule, ...]:

@@ -73,14 +73,7 @@ class Match:
         space = self.rule.space(self.facts, self.machine)
         if not self.function.symbols:
             return space
-        default = self.default()
-
-        def builds(*values: Value) -> bool:
-            chosen = from_values(default, dict(zip(space.names, values, strict=True)))
-            return accepts(lambda: self.rule.build(self.facts, chosen))
-
-        proven = Constraint("primitives prove every step", space.names, builds)
-        return Space(space.choices, (*space.constraints, proven))
+        return proven(space, self.rule.build, self.facts, self.default())
 
     def default(self) -> Any:
         """The parameters that nobody has searched for."""
@@ -93,19 +86,47 @@ class Match:
         try:
             return self.rule.build(self.facts, parameters)
         except ScheduleError as error:
-            chosen = json.dumps(values_of(parameters))
-            raise InternalError(
-                f"rule {self.rule.name!r} ({self.machine.name}) cannot build {chosen}: {error}"
-            ) from error
+            raise self.bug(parameters, error) from error
+
+    def bug(self, parameters: Any, error: ScheduleError) -> InternalError:
+        """What a refused step of a member of the space is reported as."""
+        chosen = json.dumps(values_of(parameters))
+        rule = f"rule {self.rule.name!r} ({self.machine.name})"
+        return InternalError(f"{rule} cannot build {self.function.name!r} with {chosen}: {error}")
 
 
-def first_match(rules: Iterable[AnyRule], function: LoopFunction, machine: Machine) -> Match | None:
-    """The first of some rules that matches a kernel; `None` where none does."""
+def match_rules(
+    rules: Iterable[AnyRule], function: LoopFunction, machine: Machine
+) -> tuple[Match, Schedule] | None:
+    """The first of some rules that matches a kernel, and its default schedule; `None` where none
+    does.
+
+    A kernel with symbols is of a rule's class only if the primitives can prove the steps of its
+    default schedule. Of other kernels every step is decided by numbers: a refusal is a bug.
+    """
     for rule in rules:
         facts = rule.match(function, machine)
-        if facts is not None:
-            return Match(function, rule, facts, machine)
+        if facts is None:
+            continue
+        match = Match(function, rule, facts, machine)
+        parameters = match.default()
+        try:
+            return match, rule.build(facts, parameters)
+        except ScheduleError as error:
+            if not function.symbols:
+                raise match.bug(parameters, error) from error
     return None
+
+
+def proven(space: Space, build: Callable[[F, P], Schedule], facts: F, default: P) -> Space:
+    """The members of a space that primitives build."""
+
+    def builds(*values: Value) -> bool:
+        chosen = from_values(default, dict(zip(space.names, values, strict=True)))
+        return accepts(lambda: build(facts, chosen))
+
+    every = Constraint("primitives prove every step", space.names, builds)
+    return Space(space.choices, (*space.constraints, every))
 
 
 def accepts(steps: Callable[[], object]) -> bool:

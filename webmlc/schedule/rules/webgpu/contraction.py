@@ -29,10 +29,10 @@ from webmlc.schedule.analysis import (
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
-    divisors,
     extent_of,
     fuse_all,
     loops_along,

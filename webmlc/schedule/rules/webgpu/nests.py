@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads, stores
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.schedule import Schedule
 
 
@@ -91,11 +92,6 @@ def unroll_factor(extent: Expr, largest: int) -> int:
     """The largest factor up to `largest` that divides a constant extent; 1 of a symbolic one."""
     count = as_int(simplify(extent))
     return 1 if count is None else divisors(count, largest)[-1]
-
-
-def divisors(count: int, largest: int) -> tuple[int, ...]:
-    """The divisors of a count up to `largest`, smallest first."""
-    return tuple(n for n in range(1, largest + 1) if count % n == 0)
 
 
 def written(function: LoopFunction) -> dict[str, list[Block]]:

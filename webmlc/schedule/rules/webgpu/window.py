@@ -19,11 +19,11 @@ from webmlc.schedule.analysis import has_vector_types
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
     bind_threads,
-    divisors,
     extent_of,
     result_axes,
 )
