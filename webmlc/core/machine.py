@@ -57,32 +57,62 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The numbers that the compiler assumes of one variant of a device.
-
-    - `features`: the instructions that may be emitted. "relaxed" permits FMA; "dot" permits an
-      exact relaxed dot product of unsigned and signed bytes.
-    - `lanes`: the width of a vector, in 32-bit elements.
-    - `vector_registers`: the number of vectors that the engine allocates without spilling.
-    - `tile`: the register tile of contractions; `narrow_tile`: that of one or two rows.
-    - `l1_bytes`, `l2_bytes`: the sizes of the caches to block for.
-    - `parallel_operations`: a kernel of fewer scalar operations runs on one thread, because waking
-      the helper threads would cost more than it saves.
-    - `workgroup_size` (GPU): the number of invocations of a workgroup.
-    - `shared_bytes` (GPU): the workgroup memory to tile contractions through, in bytes. It is 0 if
-      registers alone are faster, as on software adapters.
+    """What the compiler assumes of one target: the numbers that schedule rules choose their default
+    parameters by, and what lowering may emit.
     """
 
     device: Device
     features: frozenset[str]
+    """The instructions that may be emitted. "relaxed": FMA. "dot": a relaxed dot product of
+    unsigned and signed bytes that is exact."""
     lanes: int
+    """32-bit elements of a vector, fixed by the instruction set (WASM's v128, WGSL's vec4)."""
     vector_registers: int
+    """Vectors that the engine keeps in registers without spilling (derived: x86-64 has 16, of which
+    V8 reserves one for itself)."""
     tile: Tile
+    """The largest register tile of a contraction, and the columns of a packed panel. Its
+    accumulators, the vectors of a panel's row and one splat fill `vector_registers`."""
     narrow_tile: Tile
+    """The register tile of a single row: enough columns for 8 multiply-adds in flight (a latency of
+    4 cycles, 2 a cycle)."""
     l1_bytes: int
+    """Bytes of the first-level cache: panels that all tiles of a block read stay in half of it."""
     l2_bytes: int
+    """Bytes of the second-level cache of one core: blocks of rows stay in it beside a panel."""
     parallel_operations: int
+    """Scalar operations below which a kernel stays on one thread, as waking the others costs more
+    than they save (an estimate, as old as the rules)."""
+    parallel_iterations: int = 8
+    """Iterations that a parallel loop should have, so that threads finish at about the same time
+    (an estimate: two for each of four threads)."""
+    shared_loop_operations: int = 2048
+    """Scalar operations below which a loop is not fused into the parallel loop around it: the fused
+    index would be taken apart for every few instructions (measured on Magika and on Llama's keys,
+    whose packing went from 55 to 5 microseconds a layer)."""
+    shared_nest_operations: int = 16384
+    """Scalar operations below which one thread runs a nest sooner than two: slabs of padding
+    (measured on ShuffleNet with two threads: 3.55 to 3.4 ms)."""
+    inner_nest_operations: int = 1 << 20
+    """Scalar operations of a nest that is worth a barrier in each iteration of the loop around it
+    (measured on PP-OCR and DeiT with two threads)."""
+    way_bytes: int = 4096
+    """Bytes of one way of the first-level cache: addresses so far apart share a set (32 KiB in 8
+    ways; measured on Winograd's planes, which took five times as long)."""
     workgroup_size: int = 1
+    """Invocations of a GPU workgroup: a multiple of what adapters run in lockstep (32 or 64)."""
     shared_bytes: int = 0
+    """Bytes of workgroup memory to tile contractions through; 0 where registers alone are faster
+    (software adapters)."""
+    filling_threads: int = 8192
+    """Threads that fill a GPU: with fewer, smaller tiles and shared reductions pay (an
+    estimate)."""
+    short_fold: int = 256
+    """Elements that a GPU thread folds as fast by itself as a workgroup whose threads wait for each
+    other (an estimate)."""
+    private_elements: int = 256
+    """Elements of temporaries that a GPU thread keeps to itself: more spill to memory (an
+    estimate: 1 KiB of private memory)."""
 
 
 RELAXED = Machine(

@@ -21,6 +21,7 @@ from typing import Any
 from webmlc.core.expr import Expr, Operand, Var
 from webmlc.core.flags import verify_level
 from webmlc.loops.ir import Block, For, LoopFunction, Scope, Stmt, blocks, walk_statements
+from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.nest import axis_variables
 from webmlc.schedule.primitives import PRIMITIVES
 from webmlc.schedule.trace import Step, Trace, arguments_of, step
@@ -81,6 +82,14 @@ class Schedule:
     def extent(self, loop: str) -> Expr:
         """How often `loop` runs."""
         return self.loop(loop).extent
+
+    def allows(self, primitive: str, *arguments: Any) -> bool:
+        """True where a primitive accepts a step, which is not applied."""
+        try:
+            PRIMITIVES[primitive](self.function, *arguments)
+        except ScheduleError:
+            return False
+        return True
 
     # -- loops -----------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from webmlc.graph.ir import Module
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.webgpu.nests import axes_of_kind, loops_along
-from webmlc.schedule.rules.webgpu.reduction import ENOUGH_THREADS, has_adjacent_results
+from webmlc.schedule.rules.webgpu.reduction import has_adjacent_results
 from webmlc.schedule.schedule import Schedule
 
 MAX_SERIAL_ELEMENTS = 1024
@@ -87,9 +87,13 @@ def parts_of(fold: Block, machine: Machine) -> int:
     else:
         threads, share = results * machine.workgroup_size, elements // machine.workgroup_size
         is_known = True  # a workgroup handles any length
-    if not reduce_axes or threads >= ENOUGH_THREADS or (is_known and share <= MAX_SERIAL_ELEMENTS):
+    if (
+        not reduce_axes
+        or threads >= machine.filling_threads
+        or (is_known and share <= MAX_SERIAL_ELEMENTS)
+    ):
         return 1
-    parts = min(MAX_PARTS, -(-ENOUGH_THREADS // threads))
+    parts = min(MAX_PARTS, -(-machine.filling_threads // threads))
     return (
         min(parts, _PARTS_PER_LIMIT * share // MAX_SERIAL_ELEMENTS)
         if is_known

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from webmlc.core.errors import InternalError
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Module, Node, TensorType
@@ -32,7 +31,7 @@ from webmlc.loops.ir import (
 )
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.schedule.analysis import updates_others
-from webmlc.schedule.rules import choose_rule
+from webmlc.schedule.rules import match_kernel
 
 Test = Callable[[LoopFunction, Machine], bool]
 """True for a kernel that needs no split on the machine."""
@@ -45,11 +44,7 @@ def fits_dispatch(function: LoopFunction, machine: Machine) -> bool:
     """
     if _reduces_results(function) or updates_others(function):
         return False
-    try:
-        choose_rule(name_dimensions(function).function, machine)
-    except InternalError:
-        return False
-    return True
+    return match_kernel(name_dimensions(function).function, machine) is not None
 
 
 def _reduces_results(function: LoopFunction) -> bool:

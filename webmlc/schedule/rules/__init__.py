@@ -1,7 +1,8 @@
-"""Rules: which schedule for which kernel.
+"""Rules: which schedules a kernel may have, and which one it gets.
 
 In: a naive loop function (`loops.from_graph`) and a machine. Out: a `Schedule`, whose trace says
-what was done. Each target has an ordered list of rules; the last one always answers.
+what was done. Each target has an ordered list of rules (`rule.Rule`): the first that matches a
+kernel answers for it.
 """
 
 from __future__ import annotations
@@ -9,46 +10,47 @@ from __future__ import annotations
 from functools import lru_cache
 
 from webmlc.core.errors import InternalError
-from webmlc.core.machine import Machine
+from webmlc.core.machine import Device, Machine
 from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules import wasm
+from webmlc.schedule.rules import wasm, webgpu
+from webmlc.schedule.rules.rule import AnyRule, Match, match_rules
 from webmlc.schedule.schedule import Schedule
+
+RULES: dict[Device, tuple[AnyRule, ...]] = {"wasm": wasm.RULES, "webgpu": webgpu.RULES}
+"""The rules of each target, in order of preference."""
 
 
 def schedule_kernel(function: LoopFunction, machine: Machine) -> Schedule:
-    """The schedule of the first rule that applies."""
+    """The default schedule of the rule that answers for a kernel."""
     return choose_rule(function, machine)[1]
 
 
 def choose_rule(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
-    """The name and the schedule of the first rule that applies.
+    """The name of the rule that answers for a kernel, and its default schedule.
 
-    A rule declines by returning `None`, or by running into a step that a primitive refuses. What
-    asks whether a kernel can be compiled (`split_kernels`) comes before what compiles it: the
-    answer is kept.
+    Raises `InternalError` where no rule does, or where the rule cannot build its default.
     """
-    name, schedule = _choice(function, machine)
-    return name, schedule.copy()
+    answer = _answer(function, machine)
+    if answer is None:
+        raise InternalError(f"no rule for {machine.device} schedules kernel {function.name!r}")
+    match, schedule = answer
+    return match.rule.name, schedule.copy()
+
+
+def match_kernel(function: LoopFunction, machine: Machine) -> Match | None:
+    """The rule that answers for a kernel, and what it knows of the kernel; `None` where one
+    dispatch cannot compute the kernel.
+    """
+    answer = _answer(function, machine)
+    return None if answer is None else answer[0]
 
 
 @lru_cache(maxsize=1024)
-def _choice(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
-    for rule in _rules(machine):
-        try:
-            schedule = rule(function, machine)
-        except ScheduleError:
-            continue
-        if schedule is not None:
-            return rule.__name__, schedule
-    raise InternalError(f"no rule for {machine.device} schedules kernel {function.name!r}")
+def _answer(function: LoopFunction, machine: Machine) -> tuple[Match, Schedule] | None:
+    """Cached: `split_kernels` has usually asked for a kernel before it is compiled."""
+    return match_rules(rules_of(machine), function, machine)
 
 
-def _rules(machine: Machine) -> tuple[wasm.Rule, ...]:
-    match machine.device:
-        case "wasm":
-            return wasm.RULES
-        case "webgpu":
-            from webmlc.schedule.rules import webgpu
-
-            return webgpu.RULES
+def rules_of(machine: Machine) -> tuple[AnyRule, ...]:
+    """The rules of a machine's target."""
+    return RULES[machine.device]

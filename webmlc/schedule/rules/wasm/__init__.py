@@ -1,42 +1,32 @@
-"""Schedule rules for WebAssembly: one file a kernel class.
+"""Schedule rules for WebAssembly: one file for each class of kernels.
 
-In: a naive function and a machine. Out: a schedule, or `None` where a rule does not apply.
+What is here maps loops to threads and to the levels of memory; `rules.tiling` does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from webmlc.core.machine import Machine
-from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.rules.wasm.kernel import (
-    attention,
-    bands,
-    contraction,
-    rows,
-    scalar,
-    stages,
-    strassen,
-    transform,
-    updates,
-    window,
-)
+from webmlc.schedule.rules.rule import AnyRule
+from webmlc.schedule.rules.wasm.attention import ATTENTION
+from webmlc.schedule.rules.wasm.bands import BANDS
+from webmlc.schedule.rules.wasm.contraction import CONTRACTION
+from webmlc.schedule.rules.wasm.rows import ROWS
 from webmlc.schedule.rules.wasm.slabs import slabs
-from webmlc.schedule.schedule import Schedule
+from webmlc.schedule.rules.wasm.stages import STAGES
+from webmlc.schedule.rules.wasm.strassen import STRASSEN
+from webmlc.schedule.rules.wasm.transform import TRANSFORM
+from webmlc.schedule.rules.wasm.updates import UPDATES
+from webmlc.schedule.rules.wasm.window import WINDOW
 
-Rule = Callable[[LoopFunction, Machine], Schedule | None]
-
-RULES: tuple[Rule, ...] = (
-    slabs,
-    updates,
-    contraction,
-    window,
-    transform,
-    strassen,
-    bands,
-    attention,
-    rows,
-    stages,
-    scalar,
+KERNELS: tuple[AnyRule, ...] = (
+    UPDATES,
+    CONTRACTION,
+    WINDOW,
+    TRANSFORM,
+    STRASSEN,
+    BANDS,
+    ATTENTION,
+    ROWS,
+    STAGES,
 )
-"""In order of preference; `scalar` always answers."""
+RULES: tuple[AnyRule, ...] = (slabs(KERNELS), *KERNELS)
+"""In order of preference; `STAGES` matches every kernel."""

@@ -12,43 +12,155 @@ it, so that the scores of a block stay in the second-level cache and no others e
 
 from __future__ import annotations
 
-from webmlc.core.expr import as_int
+from dataclasses import dataclass, replace
+
+from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import Machine
+from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
+from webmlc.schedule.rules.rule import Rule, proven
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.nests import axis_loops, epilogue_of, extent_of
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
-from webmlc.schedule.rules.wasm.nests import axis_loops, epilogue_of, extent_of
-from webmlc.schedule.rules.wasm.rows import schedule_stage
+from webmlc.schedule.rules.wasm.contraction_defaults import (
+    ContractionParameters,
+    contraction_space,
+    default_contraction,
+)
+from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, contraction_facts
+from webmlc.schedule.rules.wasm.stages import (
+    StageFacts,
+    StageParameters,
+    default_stage,
+    schedule_stage,
+    stage_facts,
+    stages_space,
+)
+from webmlc.schedule.rules.wasm.threads import (
+    Sharing,
+    default_sharing,
+    share_work,
+    sharing_space,
+)
 from webmlc.schedule.schedule import Schedule
 
 
-def schedule_attention(schedule: Schedule, machine: Machine) -> bool:
-    """Schedule such a kernel; False where it is something else."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel of two products with a softmax between them. `row`: the loop over rows, of `rows`
+    iterations; `columns`: scores of a row; `stages`: what is neither product nor epilogue.
+    """
+
+    function: LoopFunction
+    row: str
+    rows: int
+    columns: int
+    scores: ContractionFacts
+    values: ContractionFacts
+    stages: tuple[StageFacts, ...]
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The blocks of rows, and the parameters of the products and of the stages between them."""
+
+    block_rows: int
+    """Rows whose scores exist at once."""
+    scores: ContractionParameters
+    values: ContractionParameters
+    stages: tuple[StageParameters, ...]
+    sharing: Sharing
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches two products with a softmax between them, of rows that have blocks."""
+    schedule = Schedule(function)
     *producers, last = schedule.blocks()
     products = [name for name in producers if contraction_of(schedule.block(name)) is not None]
     if len(products) != 2 or products[0] != producers[0]:
-        return False
+        return None
     product = contraction_of(schedule.block(products[1]))
     logits, result = (epilogue_of(schedule.function, schedule.block(name)) for name in products)
     if product is None or result is None or result.name != last:
-        return False
+        return None
     spatial = [axis for axis in schedule.block(products[1]).axes if axis.kind == "spatial"]
-    rows = [axis for axis in product.rows if as_int(axis.extent) != 1]
+    row_axes = [axis for axis in product.rows if as_int(axis.extent) != 1]
     columns = as_int(product.reduced[-1].extent)
-    if len(rows) != 1 or columns is None:
-        return False
-    row = axis_loops(schedule, last)[spatial.index(rows[0])]
-    size = None if row is None else extent_of(schedule, row)
-    height = None if size is None else _block_rows(size, columns, machine)
-    if row is None or height is None:
-        return False
-    block, _ = schedule.split(row, [None, height])
-    fixed = schedule.loops(last).index(block) + 1
+    if len(row_axes) != 1 or columns is None:
+        return None
+    row = axis_loops(schedule, last)[spatial.index(row_axes[0])]
+    rows = None if row is None else extent_of(schedule, row)
+    if row is None or rows is None:
+        return None
+    block = _block_rows(rows, columns, machine)
+    if block is None:
+        return None
+    fixed = _place_stages(schedule, row, block)
+    between = tuple(
+        name
+        for name in producers
+        if name not in products and (logits is None or name != logits.name)
+    )
+    stages = stage_facts(schedule, machine, fixed, between)
+    scores, values = (contraction_facts(schedule, name, machine, fixed) for name in products)
+    if scores is None or values is None:
+        return None
+    return Facts(function, row, rows, columns, scores, values, stages, machine.lanes)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Blocks of rows, and what the products and the stages between them may have."""
+    blocks = {_block_rows(facts.rows, facts.columns, machine)}
+    blocks |= {n for n in range(1, facts.rows + 1) if facts.rows % n == 0}
+    tile = machine.tile.rows
+    blocks = {n for n in blocks if n is not None and (n == tile or n % tile == 0 or n <= 2 * tile)}
+    parts = (
+        Space.of(block_rows=tuple(sorted(n for n in blocks if n is not None)))
+        + contraction_space(facts.scores, machine).under("scores")
+        + contraction_space(facts.values, machine).under("values")
+        + stages_space(facts.stages, machine).under("stages")
+        + sharing_space(machine).under("sharing")
+    )
+    return proven(parts, build, facts, default(facts, machine))
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """Blocks whose scores stay in the second-level cache."""
+    block = _block_rows(facts.rows, facts.columns, machine)
+    assert block is not None
+    scores, values = (
+        default_contraction(
+            replace(product, rows=tuple(replace(a, steps=Const(block)) for a in product.rows)),
+            machine,
+        )
+        for product in (facts.scores, facts.values)
+    )
+    stages = tuple(default_stage(stage, machine) for stage in facts.stages)
+    return Parameters(block, scores, values, stages, default_sharing(machine))
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Put all stages under one loop over blocks of rows, then schedule each."""
+    schedule = Schedule(facts.function)
+    fixed = _place_stages(schedule, facts.row, parameters.block_rows)
+    for stage, chosen in zip(facts.stages, parameters.stages, strict=True):
+        schedule_stage(schedule, stage, chosen, facts.lanes, fixed)
+    schedule_contraction(schedule, facts.scores, parameters.scores, fixed)
+    schedule_contraction(schedule, facts.values, parameters.values, fixed)
+    return share_work(schedule, parameters.sharing)
+
+
+ATTENTION = Rule("attention", match, space, default, build)
+
+
+def _place_stages(schedule: Schedule, row: str, block_rows: int) -> int:
+    """Compute all stages under a loop over blocks of rows; returns how many loops they share."""
+    *producers, last = schedule.blocks()
+    block, _ = schedule.split(row, [None, block_rows])
     for name in reversed(producers):
         schedule.compute_at(name, block)
-    for name in producers:
-        if name not in products and (logits is None or name != logits.name):
-            schedule_stage(schedule, name, machine, fixed)
-    return all(schedule_contraction(schedule, name, machine, fixed) for name in products)
+    return schedule.loops(last).index(block) + 1
 
 
 def _block_rows(rows: int, columns: int, machine: Machine) -> int | None:

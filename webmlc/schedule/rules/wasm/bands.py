@@ -12,63 +12,173 @@ one loop over rows of tiles, or over equal parts of them, with all stages under 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from webmlc.core.affine import terms
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import Machine
-from webmlc.loops.ir import Block
+from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
-from webmlc.schedule.rules.wasm.nests import extent_of
+from webmlc.schedule.rules.wasm.contraction_defaults import (
+    ContractionParameters,
+    contraction_space,
+    default_contraction,
+)
+from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, contraction_facts
+from webmlc.schedule.rules.wasm.threads import (
+    Sharing,
+    default_sharing,
+    share_work,
+    sharing_space,
+)
 from webmlc.schedule.rules.wasm.transform import (
+    TileLoops,
+    TransformFacts,
+    TransformParameters,
+    default_transform,
     find_loops,
     is_transform,
+    transform_facts,
+    transform_space,
     transform_tiles,
 )
 from webmlc.schedule.schedule import Schedule
 
 
-def schedule_bands(schedule: Schedule, machine: Machine) -> bool:
-    """Schedule such a kernel; False where it is something else."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel of two transforms with a product between them. `tiles`: tiles of a row, `None` if
+    symbolic; `multiple`: what divides their number; `tile_bytes`: what the planes and the products
+    of one tile take.
+    """
+
+    function: LoopFunction
+    inputs: TransformFacts
+    product: ContractionFacts
+    outputs: TransformFacts
+    tiles: int | None
+    multiple: int
+    tile_bytes: int
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The bands, and the parameters of the transforms and of the product."""
+
+    part: int | None
+    """Tiles of a part of a row; `None`: rows are bands."""
+    inputs: TransformParameters
+    product: ContractionParameters
+    outputs: TransformParameters
+    sharing: Sharing
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches a product between transforms of tiles."""
+    schedule = Schedule(function)
     blocks = schedule.blocks()
     products = [name for name in blocks if contraction_of(schedule.block(name)) is not None]
     if len(products) != 1:
-        return False
+        return None
     (product,) = products
     place = blocks.index(product)
     before, after = blocks[:place], blocks[place + 1 :]
-    if not (is_transform(schedule, before, machine) and is_transform(schedule, after, machine)):
-        return False
+    if not all(is_transform(schedule, stages, machine.lanes) for stages in (before, after)):
+        return None
     (*columns, planes), (*lines, last) = before, after
-    found = find_loops(schedule, lines, last)
-    *rows, across = found.tiles
-    part = _part(schedule, across, schedule.block(product), machine)
+    outputs = transform_facts(schedule, lines, last)
+    *_, across = find_loops(schedule, lines, last).tiles
+    tiles = extent_of(schedule, across)
+    multiple = tiles or math.gcd(*terms(schedule.extent(across)).values())
+    sizes = [as_int(axis.extent) or 1 for axis in schedule.block(product).axes]
+    rows, width, *_, made, _, _, channels = sizes
+    trial = Schedule(function)
+    fixed, _ = _place_stages(trial, lines, last, None)
+    contraction = contraction_facts(trial, product, machine, fixed)
+    if contraction is None:
+        return None
+    inputs = transform_facts(trial, columns, planes, fixed)
+    tile_bytes = 4 * rows * width * (made + channels)
+    return Facts(function, inputs, contraction, outputs, tiles, multiple, tile_bytes, machine.lanes)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Rows of tiles, or equal parts of them; and what the transforms and the product may have."""
+    least = 2 if facts.tiles is not None else 1
+    parts = [n for n in range(least, facts.multiple + 1) if facts.multiple % n == 0]
+    return (
+        Space.of(part=(None, *parts))
+        + transform_space(facts.inputs, machine).under("inputs")
+        + contraction_space(facts.product, machine).under("product")
+        + transform_space(facts.outputs, machine).under("outputs")
+        + sharing_space(machine).under("sharing")
+    )
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """Bands whose planes and products stay in the second-level cache."""
+    part = _default_part(facts, machine)
+    steps = part if part is not None else facts.tiles
+    product = facts.product
+    if steps is not None:
+        rows = [replace(axis, steps=Const(steps)) if as_int(axis.steps) != 1 else axis
+                for axis in product.rows]  # fmt: skip
+        product = replace(product, rows=tuple(rows))
+    return Parameters(
+        part,
+        default_transform(facts.inputs, machine),
+        default_contraction(product, machine),
+        default_transform(facts.outputs, machine),
+        default_sharing(machine),
+    )
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Put all stages under one loop over bands, then schedule each."""
+    schedule, outputs, inputs = Schedule(facts.function), facts.outputs, facts.inputs
+    fixed, loops = _place_stages(schedule, outputs.producers, outputs.last, parameters.part)
+    planes = find_loops(schedule, inputs.producers, inputs.last, fixed)
+    transform_tiles(schedule, inputs, planes, parameters.inputs, facts.lanes)
+    transform_tiles(schedule, outputs, loops, parameters.outputs, facts.lanes)
+    schedule_contraction(schedule, facts.product, parameters.product, fixed)
+    return share_work(schedule, parameters.sharing)
+
+
+BANDS = Rule("bands", match, space, default, build)
+
+
+def _place_stages(
+    schedule: Schedule, lines: Sequence[str], last: str, part: int | None
+) -> tuple[int, TileLoops]:
+    """Compute all stages under the loops over rows of tiles and parts of them; returns how many
+    loops these are, and the loops of the last transform inside of them.
+    """
+    loops = find_loops(schedule, lines, last)
+    *rows, across = loops.tiles
     if part is not None:
         outer, across = schedule.split(across, [None, part])
         rows.append(outer)
-    schedule.reorder(*rows, across, *found.short, found.lane)
-    for name in reversed(blocks[:-1]):
+    schedule.reorder(*rows, across, *loops.short, loops.lane)
+    for name in reversed([name for name in schedule.blocks() if name != last]):
         schedule.compute_at(name, rows[-1])
-    inputs = find_loops(schedule, columns, planes, len(rows))
-    transform_tiles(schedule, columns, planes, inputs, machine)
-    outputs = replace(found, tiles=(across,))
-    transform_tiles(schedule, lines, last, outputs, machine)
-    return schedule_contraction(schedule, product, machine, len(rows))
+    return len(rows), replace(loops, tiles=(across,))
 
 
-def _part(schedule: Schedule, across: str, product: Block, machine: Machine) -> int | None:
+def _default_part(facts: Facts, machine: Machine) -> int | None:
     """Tiles of equal parts of a row: as many as have their planes and products in the second-level
     cache, or as come nearest, two register tiles at least; `None` for whole rows. Of a symbolic
     number, what it is a multiple of.
     """
-    tiles = extent_of(schedule, across)
-    if tiles is None:
-        return math.gcd(*terms(schedule.extent(across)).values())
-    sizes = [as_int(axis.extent) or 1 for axis in product.axes]
-    rows, columns, *_, outputs, _, _, channels = sizes
-    most = machine.l2_bytes // (4 * rows * columns * (outputs + channels))
-    if tiles <= most:
+    if facts.tiles is None:
+        return facts.multiple
+    most = machine.l2_bytes // facts.tile_bytes
+    if facts.tiles <= most:
         return None
-    parts = [n for n in range(2 * machine.tile.rows, tiles) if tiles % n == 0]
+    parts = [n for n in range(2 * machine.tile.rows, facts.tiles) if facts.tiles % n == 0]
     return max((n for n in parts if n <= most), default=min(parts, default=None))

@@ -7,11 +7,11 @@ permutation is blocked so that both sides stay in the cache.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from webmlc.core.affine import split_linear
-from webmlc.core.expr import Call, Const, Expr, Var, as_int
-from webmlc.core.machine import Machine
+from webmlc.core.expr import Call, Const, Var, as_int
 from webmlc.core.rewrite import substitute
 from webmlc.core.simplify import prove_equal
 from webmlc.loops.ir import For, Store
@@ -24,27 +24,58 @@ from webmlc.schedule.analysis import (
     only_moves,
     stride,
 )
-from webmlc.schedule.rules.wasm.nests import blocks_under, extent_of
-from webmlc.schedule.rules.wasm.tile import (
-    Part,
-    cover_columns,
-    partition_into,
-    split_off,
-    vectorize_columns,
-)
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import Part, cover_columns, partition_into, split_off
+from webmlc.schedule.rules.tiling.nests import blocks_under, extent_of
+from webmlc.schedule.rules.tiling.tile import vectorize_columns
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import path_to_block, ranges_along
 
 VECTORS = 2
-"""Vectors of one iteration of the main loop: pays for the loop's own instructions."""
+"""Vectors of one iteration of the main loop, by default: they pay for the loop's own instructions
+(an estimate, as old as the rule)."""
 BLOCK = 16
-"""Rows and columns of a block of a transpose: elements of one cache line."""
+"""Rows and columns of a block of a transpose, by default: the elements of one cache line."""
 MOST_PARTS = 16
-"""Operands of a Concat each of which has a loop of its own."""
+"""Operands of a Concat each of which has a loop of its own, by default (measured on PP-OCR and
+basic_pitch, whose Concats took a third of the time)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseParameters:
+    """The parameters of one pointwise block."""
+
+    vectors: int
+    """Vectors of one iteration of the main loop."""
+    block: int
+    """Rows and columns of a block of a transpose; 1: rows are walked whole."""
+    short_columns: int
+    """Columns of a permuted panel that are unrolled, at most: each keeps a pointer."""
+    most_parts: int
+    """Parts of a Concat that have loops of their own, at most."""
+
+
+def pointwise_space(lanes: int) -> Space:
+    """What may be chosen for any pointwise block on a machine of so many `lanes`."""
+    return Space.of(
+        vectors=(1, VECTORS, 4, 8),
+        block=(1, 8, BLOCK, 32),
+        short_columns=(lanes - 1, BLOCK - 1),
+        most_parts=(1, MOST_PARTS),
+    )
+
+
+DEFAULT_POINTWISE = PointwiseParameters(VECTORS, BLOCK, BLOCK - 1, MOST_PARTS)
+"""What pointwise blocks have by default: on all machines, as they wait for memory."""
 
 
 def schedule_pointwise(
-    schedule: Schedule, block: str, machine: Machine, fixed: int = 0, fuse: bool = True
+    schedule: Schedule,
+    block: str,
+    lanes: int,
+    parameters: PointwiseParameters,
+    fixed: int = 0,
+    fuse: bool = True,
 ) -> None:
     """Schedule one pointwise block; the outermost `fixed` loops around it are not its own.
 
@@ -56,26 +87,26 @@ def schedule_pointwise(
     loops = [loop for loop in loops if extent_of(schedule, loop) != 1]
     if not loops:
         return
-    ends = _ends(schedule, block, loops[-1], machine)
-    if not ends:
-        _schedule_lanes(schedule, block, loops, machine)
+    ends = _ends(schedule, block, loops[-1], lanes)
+    if not 1 < len(ends) <= parameters.most_parts:
+        _schedule_lanes(schedule, block, loops, lanes, parameters)
         return
     parts = [Part(end - begin, Const(1)) for begin, end in pairwise((0, *ends))]
     for loop, part in zip(partition_into(schedule, loops[-1], parts), parts, strict=True):
         if part.size > 1:
             (piece,) = blocks_under(schedule, loop)
-            _schedule_lanes(schedule, piece, [loop], machine)
+            _schedule_lanes(schedule, piece, [loop], lanes, parameters)
 
 
-def _ends(schedule: Schedule, block: str, loop: str, machine: Machine) -> list[int]:
-    """Where along `loop` the parts of a Concat that a block reads end. None of a block that reads
-    one operand or is vectorized as it is, nor of too many parts.
+def _ends(schedule: Schedule, block: str, loop: str, lanes: int) -> list[int]:
+    """Where along `loop` the parts of a Concat that a block reads end; empty for a block that is
+    vectorized as it is.
     """
     extent, found = extent_of(schedule, loop), schedule.block(block)
     if (
         extent is None
         or not isinstance(found.body, Store)
-        or is_vectorizable(schedule.function, block, loop, machine.lanes, True)
+        or is_vectorizable(schedule.function, block, loop, lanes, True)
     ):
         return []
     values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
@@ -86,42 +117,48 @@ def _ends(schedule: Schedule, block: str, loop: str, machine: Machine) -> list[i
                 split = split_linear(substitute(right - left, values), Var(loop))
                 if split is not None and split[1] == Const(-1):
                     ends.add(as_int(split[0]) or extent)
-    inside = sorted(end for end in ends if 0 < end <= extent)
-    return inside if 1 < len(inside) <= MOST_PARTS else []
+    return sorted(end for end in ends if 0 < end <= extent)
 
 
-def _schedule_lanes(schedule: Schedule, block: str, loops: list[str], machine: Machine) -> None:
+def _schedule_lanes(
+    schedule: Schedule,
+    block: str,
+    loops: list[str],
+    lanes: int,
+    parameters: PointwiseParameters,
+) -> None:
     """Vectorize the last of a block's loops where it can be."""
     last, other = loops[-1], None
-    if not is_vectorizable(schedule.function, block, last, machine.lanes):
+    if not is_vectorizable(schedule.function, block, last, lanes):
         other = _contiguous_elsewhere(schedule, block, loops)
         if other is not None:
-            last = _block_transpose(schedule, other, last)
-    few = extent_of(schedule, last) or BLOCK
+            last = _block_transpose(schedule, other, last, parameters.block)
+    columns = extent_of(schedule, last)
     if (
         other is not None
-        and few < machine.lanes
-        and _vectorize_rows(schedule, block, other, machine)
+        and columns is not None
+        and columns < lanes
+        and _vectorize_rows(schedule, block, other, lanes)
     ):
         return
-    if is_vectorizable(schedule.function, block, last, machine.lanes, gathers=True):
-        widths = cover_columns(schedule.extent(last), VECTORS * machine.lanes, machine)
-        for loop, width in zip(partition_into(schedule, last, widths), widths, strict=True):
-            (part,) = [block] if loop == last else blocks_under(schedule, loop)
-            _, lane = split_off(schedule, loop, width.size)
+    if is_vectorizable(schedule.function, block, last, lanes, gathers=True):
+        width = parameters.vectors * lanes
+        parts = cover_columns(schedule.extent(last), width, width, lanes)
+        for loop, part in zip(partition_into(schedule, last, parts), parts, strict=True):
+            (piece,) = [block] if loop == last else blocks_under(schedule, loop)
+            _, lane = split_off(schedule, loop, part.size)
             if lane is not None:
-                vectorize_columns(schedule, part, lane, machine, gathers=True)
-    elif other is not None and few < BLOCK:
+                vectorize_columns(schedule, piece, lane, lanes, gathers=True)
+    elif other is not None and columns is not None and columns <= parameters.short_columns:
         # A panel: each of its columns keeps a pointer, and has no test of which it is.
         schedule.unroll(last)
 
 
-def _vectorize_rows(schedule: Schedule, block: str, rows: str, machine: Machine) -> bool:
+def _vectorize_rows(schedule: Schedule, block: str, rows: str, lanes: int) -> bool:
     """Where what is permuted and has fewer columns than a vector lanes is computed, make vectors of
     its rows, along which loads are contiguous: their elements are stored apart. False where that
     cannot be, nor pays: elements that are only moved are sooner moved one by one.
     """
-    lanes = machine.lanes
     if (
         extent_of(schedule, rows) is None
         or schedule.loops(block)[-2] != rows
@@ -129,7 +166,7 @@ def _vectorize_rows(schedule: Schedule, block: str, rows: str, machine: Machine)
         or not is_vectorizable(schedule.function, block, rows, lanes, scatters=True)
     ):
         return False
-    parts = cover_columns(schedule.extent(rows), lanes, machine)
+    parts = cover_columns(schedule.extent(rows), lanes, lanes, lanes)
     for loop, part in zip(partition_into(schedule, rows, parts), parts, strict=True):
         (piece,) = [block] if loop == rows else blocks_under(schedule, loop)
         column = schedule.loops(piece)[-1]
@@ -194,18 +231,14 @@ def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> s
     return None
 
 
-def _block_transpose(schedule: Schedule, rows: str, columns: str) -> str:
-    """Walk blocks of `rows` x `columns`, where both divide: each line of memory is touched in one
-    block. Returns the loop over columns.
+def _block_transpose(schedule: Schedule, rows: str, columns: str, block: int) -> str:
+    """Walk blocks of `rows` x `columns`, where `block` divides both: each line of memory is touched
+    in one block. Returns the loop over columns.
     """
-    if not all(_divides(schedule.extent(loop)) for loop in (rows, columns)):
+    sizes = [extent_of(schedule, loop) for loop in (rows, columns)]
+    if block == 1 or any(size is None or size % block for size in sizes):
         return columns
-    row_blocks, row = schedule.split(rows, [None, BLOCK])
-    column_blocks, column = schedule.split(columns, [None, BLOCK])
+    row_blocks, row = schedule.split(rows, [None, block])
+    column_blocks, column = schedule.split(columns, [None, block])
     schedule.reorder(row_blocks, column_blocks, row, column)
     return column
-
-
-def _divides(extent: Expr) -> bool:
-    size = as_int(extent)
-    return size is not None and size % BLOCK == 0

@@ -9,27 +9,68 @@ compute, as if they were alone, then that of the slabs.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from webmlc.core.expr import Const
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction, Seq, Stmt, seq, stores
+from webmlc.schedule.rules.rule import AnyRule, Match, Rule, match_rules
+from webmlc.schedule.rules.space import Space
 from webmlc.schedule.schedule import Schedule
 
 
-def slabs(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Some nests fill, others compute."""
-    from webmlc.schedule.rules import schedule_kernel  # which has this rule among its own
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The nests that compute and those that fill, each as a kernel of its own."""
 
-    nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
-    fills = [nest for nest in nests if _fills(nest)]
-    rest = [nest for nest in nests if not _fills(nest)]
-    if not fills or not rest:
-        return None
-    schedule = Schedule(function)
-    for part in (rest, fills):
-        alone = replace(function, body=seq(*part))
-        schedule.follow(schedule_kernel(alone, machine).trace)
+    function: LoopFunction
+    result: Match
+    fills: Match
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of both kernels' rules."""
+
+    result: Any
+    fills: Any
+
+
+def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters]:
+    """The rule for such kernels, whose two halves other `rules` schedule."""
+
+    def match(function: LoopFunction, machine: Machine) -> Facts | None:
+        nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
+        fills = [nest for nest in nests if _fills(nest)]
+        others = [nest for nest in nests if not _fills(nest)]
+        if not fills or not others:
+            return None
+        halves = (
+            match_rules(rules, replace(function, body=seq(*half)), machine)
+            for half in (others, fills)
+        )
+        result, filled = (None if half is None else half[0] for half in halves)
+        return None if result is None or filled is None else Facts(function, result, filled)
+
+    return Rule("slabs", match, space, default, build)
+
+
+def space(facts: Facts, _machine: Machine) -> Space:
+    """What both kernels may have."""
+    return facts.result.space().under("result") + facts.fills.space().under("fills")
+
+
+def default(facts: Facts, _machine: Machine) -> Parameters:
+    """What both kernels have by themselves."""
+    return Parameters(facts.result.default(), facts.fills.default())
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Follow the steps of one schedule, then those of the other."""
+    schedule = Schedule(facts.function)
+    schedule.follow(facts.result.build(parameters.result).trace)
+    schedule.follow(facts.fills.build(parameters.fills).trace)
     return schedule
 
 

@@ -14,14 +14,17 @@ its seven products and then their sums, while these are in the cache, too:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import divides
-from webmlc.loops.ir import For, loads
+from webmlc.loops.ir import For, LoopFunction, loads
 from webmlc.schedule.analysis import Contraction, contraction_of, is_dear
-from webmlc.schedule.rules.wasm.nests import (
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import Part, cover, divisors, partition_into, split_off
+from webmlc.schedule.rules.tiling.nests import (
     Nest,
     axis_loops,
     blocks_under,
@@ -29,26 +32,109 @@ from webmlc.schedule.rules.wasm.nests import (
     product,
     written_buffer,
 )
-from webmlc.schedule.rules.wasm.threads import ENOUGH_FOR_THREADS
-from webmlc.schedule.rules.wasm.tile import Part, cover_rows, make_tile, partition_into, split_off
+from webmlc.schedule.rules.tiling.tile import make_tile
+from webmlc.schedule.rules.wasm.threads import (
+    Sharing,
+    default_sharing,
+    share_work,
+    sharing_space,
+)
+from webmlc.schedule.rules.wasm.tile_costs import tile_height
 from webmlc.schedule.rules.wasm.transform import is_transform
 from webmlc.schedule.schedule import Schedule
 
 
-def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
-    """Schedule such a kernel; False where it is something else."""
-    blocks = schedule.blocks()
-    found = _strassen_product(schedule, blocks, machine)
-    if found is None:
-        return False
-    panels, products, last = blocks
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel of sums of panels, products, and sums of products. `pairs`: pairs of panels, `None`
+    if symbolic; `sums_bytes`: what the sums of all panels take, 0 if symbolic; `planes_bytes`: what
+    the left operand takes, `None` if symbolic; `rows`: pairs of rows that are multiplied, after all
+    lines of an image are one loop.
+    """
+
+    function: LoopFunction
+    pairs: int | None
+    sums_bytes: int
+    planes_bytes: int | None
+    rows: Expr
+    lanes: int
+    panel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The tiles of the products, and what stays in the cache."""
+
+    rows: int
+    """Pairs of rows of a register tile."""
+    group: int
+    """Pairs of panels that multiply a tile of the planes while it is in the cache."""
+    sharing: Sharing
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches a product between sums of quarters."""
+    schedule = Schedule(function)
+    contraction = _strassen_product(schedule, machine.lanes)
+    if contraction is None:
+        return None
+    planes, panels = contraction.left.buffer, contraction.right.buffer
+    planes_size, sums = (product(list(buffer.shape)) for buffer in (planes, panels))
+    trial = schedule.copy()
+    pair = _nest(trial, 1, machine.tile.columns, machine.lanes)
+    return Facts(
+        function,
+        as_int(panels.shape[1]),
+        4 * (sums or 0),
+        None if planes_size is None else 4 * planes_size,
+        trial.extent(pair),
+        machine.lanes,
+        machine.tile.columns,
+    )
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Register tiles, and groups that leave at least two for threads."""
+    most = 1 if not facts.pairs else max(1, facts.pairs // 2)
+    return Space.of(
+        rows=tuple(range(1, machine.tile.rows + 1)),
+        group=(1,) if not facts.pairs else divisors(facts.pairs, min(most, 16)),
+    ) + sharing_space(machine).under("sharing")
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """Of planes that outgrow the second-level cache, a group is as many pairs of panels as have
+    their sums in half of it and leave enough for threads.
+    """
+    group, outgrows = 1, facts.planes_bytes is None or facts.planes_bytes > machine.l2_bytes
+    if facts.pairs and facts.sums_bytes and outgrows:
+        fitting = machine.l2_bytes // (2 * facts.sums_bytes // facts.pairs)
+        most = min(fitting, facts.pairs // machine.parallel_iterations)
+        group = divisors(facts.pairs, max(1, most))[-1]
+    rows = tile_height(facts.rows, machine, widens=False)
+    return Parameters(rows, group, default_sharing(machine))
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Make one loop over panels, under it one over tiles, each with its products and their sums."""
+    schedule = Schedule(facts.function)
+    pair = _nest(schedule, parameters.group, facts.panel, facts.lanes)
+    parts = cover(schedule.extent(pair), parameters.rows)
+    for loop, part in zip(partition_into(schedule, pair, parts), parts, strict=True):
+        _multiply(schedule, loop, part, facts.lanes)
+    return share_work(schedule, parameters.sharing)
+
+
+def _nest(schedule: Schedule, group: int, panel: int, lanes: int) -> str:
+    """Nest sums, products and their sums; returns the loop over pairs of rows."""
+    panels, products, last = schedule.blocks()
     *loops, row, column = axis_loops(schedule, last)
     assert row is not None and column is not None
     batch, rows = [loop for loop in loops if loop is not None], schedule.extent(row)
     pair, odd = schedule.split(row, [None, 2])
-    factors = [None, *_group(found, machine), 2, machine.tile.columns]
-    across, *several, right, lane = schedule.split(column, factors)
-    vector, lane = schedule.split(lane, [None, machine.lanes])
+    groups = [group] if group > 1 else []
+    across, *several, right, lane = schedule.split(column, [None, *groups, 2, panel])
+    vector, lane = schedule.split(lane, [None, lanes])
     schedule.reorder(across, *batch, pair, *several, vector, odd, right, lane)
     if divides(2, rows):  # pairs of all lines of an image are one loop
         fixed = [loop for loop in batch if extent_of(schedule, loop) is not None]
@@ -59,40 +145,24 @@ def schedule_strassen(schedule: Schedule, machine: Machine) -> bool:
     schedule.compute_at(products, schedule.loops(total)[-1])
     schedule.compute_at(panels, across)
     _vectorize(schedule, lane, odd, right, *(() if is_dear(schedule.block(last)) else (vector,)))
-    _sum_panels(schedule, panels, machine)
-    parts = cover_rows(schedule.extent(pair), machine, widens=False)
-    for loop, part in zip(partition_into(schedule, pair, parts), parts, strict=True):
-        _multiply(schedule, loop, part, machine)
-    return True
+    _sum_panels(schedule, panels, lanes)
+    return pair
 
 
-def _group(found: Contraction, machine: Machine) -> list[int]:
-    """How many pairs of panels multiply a tile of the planes while it is in the cache, as a factor
-    to split by: of planes that outgrow the second-level cache, as many as have their sums in half
-    of it and leave enough for threads.
-    """
-    planes, panels = found.left.buffer, found.right.buffer
-    size, sums = (product(list(buffer.shape)) for buffer in (planes, panels))
-    pairs = as_int(panels.shape[1])
-    if not pairs or not sums or (size is not None and size * 4 <= machine.l2_bytes):
-        return []
-    most = min(machine.l2_bytes // (2 * 4 * sums // pairs), pairs // ENOUGH_FOR_THREADS)
-    return [n for n in range(2, most + 1) if pairs % n == 0][-1:]
-
-
-def _strassen_product(
-    schedule: Schedule, blocks: Sequence[str], machine: Machine
-) -> Contraction | None:
+def _strassen_product(schedule: Schedule, lanes: int) -> Contraction | None:
     """The product, where its right operand and its results are picked from sums."""
-    if len(blocks) != 3 or not is_transform(schedule, [blocks[0], blocks[2]], machine):
+    blocks = schedule.blocks()
+    if len(blocks) != 3 or not is_transform(schedule, [blocks[0], blocks[2]], lanes):
         return None
     panels, products, last = map(schedule.block, blocks)
-    found, read = contraction_of(products), {load.buffer for load in loads(last.body)}
-    if found is None or not found.batch or found.right.buffer != written_buffer(panels):
+    contraction, read = contraction_of(products), {load.buffer for load in loads(last.body)}
+    if contraction is None or not contraction.batch:
+        return None
+    if contraction.right.buffer != written_buffer(panels):
         return None
     *_, row, _ = axis_loops(schedule, blocks[2])
     is_static = row is not None and extent_of(schedule, row) is not None
-    return found if is_static and written_buffer(products) in read else None
+    return contraction if is_static and written_buffer(products) in read else None
 
 
 def _vectorize(schedule: Schedule, lane: str, *unrolled: str) -> None:
@@ -102,15 +172,15 @@ def _vectorize(schedule: Schedule, lane: str, *unrolled: str) -> None:
     schedule.vectorize(lane)
 
 
-def _sum_panels(schedule: Schedule, panels: str, machine: Machine) -> None:
+def _sum_panels(schedule: Schedule, panels: str, lanes: int) -> None:
     """Read each vector of the quarters once for all sums."""
     *_, plane, depth, lane = schedule.loops(panels)
-    vector, lane = schedule.split(lane, [None, machine.lanes])
+    vector, lane = schedule.split(lane, [None, lanes])
     schedule.reorder(depth, vector, plane, lane)
     _vectorize(schedule, lane, vector, plane)
 
 
-def _multiply(schedule: Schedule, loop: str, part: Part, machine: Machine) -> None:
+def _multiply(schedule: Schedule, loop: str, part: Part, lanes: int) -> None:
     """Make tiles of a loop over pairs of rows: all products of a tile, then their sums; those of a
     group of panels one after the other.
     """
@@ -124,4 +194,7 @@ def _multiply(schedule: Schedule, loop: str, part: Part, machine: Machine) -> No
     plane, columns = schedule.loops(result)[-2:]
     if rows is not None:
         schedule.reorder(plane, rows, columns)
-    make_tile(schedule, Nest(update, result), rows, columns, machine)
+    make_tile(schedule, Nest(update, result), rows, columns, lanes)
+
+
+STRASSEN = Rule("strassen", match, space, default, build)

@@ -7,48 +7,88 @@ batch).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from webmlc.core.expr import Call, Expr, as_int
+from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import For, Seq, Stmt, blocks, loads, stores
 from webmlc.schedule.analysis import operations
 from webmlc.schedule.legality import locals_shared_with
-from webmlc.schedule.rules.wasm.nests import extent_of
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.nests import extent_of
 from webmlc.schedule.schedule import Schedule
 
-ENOUGH_FOR_THREADS = 8
-"""Iterations that a parallel loop should have to balance."""
-LITTLE = 2048
-"""Scalar operations of a loop that is no part of a parallel one around it."""
-SMALL = 16384
-"""Scalar operations of a nest that one thread runs sooner than two: slabs of padding."""
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The parameters of how threads share a kernel's work."""
+
+    kernel_operations: int | None
+    """Scalar operations of the whole kernel from which threads share it; `None`: they never do."""
+    iterations: int
+    """Iterations that a parallel loop should have: loops are fused until it has."""
+    loop_operations: int
+    """Scalar operations below which a loop is not fused into the parallel one around it."""
+    nest_operations: int
+    """Scalar operations below which one thread runs a nest by itself."""
+    part_operations: int
+    """Scalar operations of a nest that is shared anew in each iteration of the loop around it."""
+
+
+def sharing_space(machine: Machine, can_share: bool = True) -> Space:
+    """How threads may share a kernel; `can_share`: whether its nests are independent."""
+    return Space.of(
+        kernel_operations=(None, 0, machine.parallel_operations) if can_share else (None,),
+        iterations=(4, machine.parallel_iterations, 16, 32),
+        loop_operations=(0, machine.shared_loop_operations),
+        nest_operations=(0, machine.shared_nest_operations),
+        part_operations=(machine.inner_nest_operations,),
+    )
+
+
+def default_sharing(machine: Machine, can_share: bool = True) -> Sharing:
+    """What the machine says that waking threads costs."""
+    return Sharing(
+        machine.parallel_operations if can_share else None,
+        machine.parallel_iterations,
+        machine.shared_loop_operations,
+        machine.shared_nest_operations,
+        machine.inner_nest_operations,
+    )
+
+
 MOST = 16
-"""Of so many operations one thread may do one by itself."""
-PART = 1 << 20
-"""Scalar operations of a nest that is worth sharing out anew in each iteration of another."""
+"""Of so many operations of a loop's body, all but one must be in nests that are shared by
+themselves: one thread runs the others (an estimate)."""
 
 
-def share_work(schedule: Schedule) -> None:
-    """Make one loop of every nest of the function parallel."""
+def share_work(schedule: Schedule, sharing: Sharing) -> Schedule:
+    """Make one loop of every nest parallel, if the kernel has enough work; returns the schedule."""
+    least = sharing.kernel_operations
+    if least is None or operations(schedule.function) < least:
+        return schedule
     nests = _nests(schedule.function.body)
     while nests:
         nest = nests.pop()
         if locals_shared_with(schedule.function, nest):
             continue  # one tile: its results reach the next nest in one thread's memory
-        if _operations(schedule, nest) < SMALL:
+        if _operations(schedule, nest) < sharing.nest_operations:
             continue
-        loops, last = _loops_to_share(schedule, nest)
-        few = not _is_enough(schedule, nest, loops)
-        parts = _parts_to_share(schedule, loops, last) if few else None
+        loops, last = _loops_to_share(schedule, nest, sharing)
+        few = not _is_enough(schedule, nest, loops, sharing)
+        parts = _parts_to_share(schedule, loops, last, sharing) if few else None
         if parts is not None:
             nests += parts
         elif loops:
             schedule.parallel(schedule.fuse(*loops) if len(loops) > 1 else loops[0])
+    return schedule
 
 
-def _parts_to_share(schedule: Schedule, loops: list[str], last: For) -> list[For] | None:
+def _parts_to_share(
+    schedule: Schedule, loops: list[str], last: For, sharing: Sharing
+) -> list[For] | None:
     """The nests inside of loops with too few iterations, where each is shared out better: they
     exchange no values, and are nearly all that these loops run. `None` where there are none.
     """
@@ -60,24 +100,25 @@ def _parts_to_share(schedule: Schedule, loops: list[str], last: For) -> list[For
     work = [_operations(schedule, part) for part in parts]
     if sum(work) * MOST < _operations(schedule, last.body) * (MOST - 1):
         return None
-    if _known(schedule, loops) == 1:
+    if _least_iterations(schedule, loops) == 1:
         return parts  # around them a batch, perhaps of one
-    inside, _ = _loops_to_share(schedule, parts[work.index(max(work))])
-    return parts if max(work) >= PART and _known(schedule, inside) >= ENOUGH_FOR_THREADS else None
+    inside, _ = _loops_to_share(schedule, parts[work.index(max(work))], sharing)
+    is_enough = _least_iterations(schedule, inside) >= sharing.iterations
+    return parts if max(work) >= sharing.part_operations and is_enough else None
 
 
-def _is_enough(schedule: Schedule, nest: For, loops: list[str]) -> bool:
+def _is_enough(schedule: Schedule, nest: For, loops: list[str], sharing: Sharing) -> bool:
     """True where the iterations of some loops of a nest balance, as far as they are known: of what
     is not, only the outermost loop and those along the first axis may be a batch of one.
     """
     batch = _loops_of_first_axes(nest) | {nest.var.name}
     unknown = any(extent_of(schedule, loop) is None for loop in loops if loop not in batch)
-    return unknown or _known(schedule, loops) >= ENOUGH_FOR_THREADS
+    return unknown or _least_iterations(schedule, loops) >= sharing.iterations
 
 
-def _known(schedule: Schedule, loops: list[str]) -> int:
-    """The iterations of some loops, as far as they are known."""
-    return prod(_known_factor(schedule.extent(loop)) for loop in loops)
+def _least_iterations(schedule: Schedule, loops: list[str]) -> int:
+    """The least iterations that some loops can have."""
+    return prod(_literal_factor(schedule.extent(loop)) for loop in loops)
 
 
 def _operations(schedule: Schedule, body: Stmt) -> int:
@@ -106,7 +147,7 @@ def _nests(body: Stmt) -> list[For]:
     return [statement for statement in statements if isinstance(statement, For)]
 
 
-def _loops_to_share(schedule: Schedule, nest: For) -> tuple[list[str], For]:
+def _loops_to_share(schedule: Schedule, nest: For, sharing: Sharing) -> tuple[list[str], For]:
     """The outermost loops of a nest that together have enough iterations, and the last loop that
     was looked at. Of symbolic loops nothing is known.
     """
@@ -114,26 +155,26 @@ def _loops_to_share(schedule: Schedule, nest: For) -> tuple[list[str], For]:
     chosen: list[str] = []
     iterations = 1
     loop = nest
-    while iterations < ENOUGH_FOR_THREADS:
+    while iterations < sharing.iterations:
         name = loop.var.name
         if loop.kind != "serial" or name in reduced:
             break
-        if chosen and _operations(schedule, loop) < LITTLE:
+        if chosen and _operations(schedule, loop) < sharing.loop_operations:
             break  # it would take a fused index apart for every few instructions
         if extent_of(schedule, name) != 1 or chosen:
             chosen.append(name)
-            iterations *= _known_factor(schedule.extent(name))
+            iterations *= _literal_factor(schedule.extent(name))
         if not isinstance(loop.body, For):
             break
         loop = loop.body
     return chosen, loop
 
 
-def _known_factor(extent: Expr) -> int:
+def _literal_factor(extent: Expr) -> int:
     """The literal factors of an extent: the least it can be, but for none at all."""
     match extent:
         case Call(op="mul", args=(a, b)):
-            return _known_factor(a) * _known_factor(b)
+            return _literal_factor(a) * _literal_factor(b)
     return as_int(extent) or 1
 
 

@@ -26,36 +26,55 @@ from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables, walk
 from webmlc.core.simplify import divides, simplify
-from webmlc.loops.ir import Block, Store, expressions, loads
+from webmlc.loops.ir import Block, LoopFunction, Store, expressions, loads
 from webmlc.schedule.analysis import fold_of, is_vectorizable
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
-from webmlc.schedule.rules.wasm.nests import (
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.nests import (
     axis_loops,
     extent_of,
     is_parameter,
     written_buffer,
 )
+from webmlc.schedule.rules.wasm.threads import (
+    Sharing,
+    default_sharing,
+    share_work,
+    sharing_space,
+)
 from webmlc.schedule.schedule import Schedule
 
-WAY_BYTES = 4096
-"""Bytes of one way of the first-level cache: addresses so far apart share a set."""
-
 LINE_ELEMENTS = LINE_BYTES // DType.float32.bytes
-
+"""Elements of a cache line."""
 FEW_VECTORS = 2
-"""Vectors that a loop over them would take longer to count than to transform."""
+"""Vectors of which a loop is unrolled, by default: the counter would cost more than the body
+(measured on basic_pitch, with forms for long windows)."""
 
 
-def schedule_transform(schedule: Schedule, machine: Machine) -> bool:
-    """Schedule a kernel of such stages; False where it is something else."""
-    *producers, last = schedule.blocks()
-    written = written_buffer(schedule.block(last))
-    if written is None or not is_parameter(schedule.function, written):
-        return False
-    if not is_transform(schedule, (*producers, last), machine):
-        return False
-    transform_tiles(schedule, producers, last, find_loops(schedule, producers, last), machine)
-    return True
+@dataclass(frozen=True, slots=True)
+class TransformFacts:
+    """Stages that transform tiles. `channels`: how many there are; `planes`: whether the result is
+    planes; `plane_bytes`: how far apart they are.
+    """
+
+    producers: tuple[str, ...]
+    last: str
+    channels: int
+    planes: bool
+    plane_bytes: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class TransformParameters:
+    """The parameters of transforms of tiles."""
+
+    channels: int
+    """Channels that are transformed together."""
+    has_lines: bool
+    """Whether a tile's lines are computed in a `local` buffer and copied to their planes whole."""
+    few_vectors: int
+    """Vectors of channels of which a loop is unrolled, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,72 +89,99 @@ class TileLoops:
     planes: bool
 
 
-def is_transform(schedule: Schedule, stages: Sequence[str], machine: Machine) -> bool:
+def is_transform(schedule: Schedule, stages: Sequence[str], lanes: int) -> bool:
     """True where every stage picks its formulas, and channels fill vectors."""
-    found = [schedule.block(name) for name in stages]
-    if not found or any(fold_of(s) is not None or not _picked(s) for s in found):
+    blocks = [schedule.block(name) for name in stages]
+    if not blocks or any(fold_of(block) is not None or not _picked(block) for block in blocks):
         return False
-    return (as_int(found[-1].axes[-1].extent) or 1) % machine.lanes == 0
+    return (as_int(blocks[-1].axes[-1].extent) or 1) % lanes == 0
+
+
+def transform_facts(
+    schedule: Schedule, producers: Sequence[str], last: str, fixed: int = 0
+) -> TransformFacts:
+    """What the transform of `last` and its producers is, under `fixed` loops not its own."""
+    trial = schedule.copy()
+    loops = find_loops(trial, producers, last, fixed)
+    plane: Expr = Const(DType.float32.bytes)
+    for loop in (*loops.tiles, loops.lane):
+        plane = plane * trial.extent(loop)
+    channels = extent_of(trial, loops.lane) or 0
+    return TransformFacts(tuple(producers), last, channels, loops.planes, simplify(plane))
+
+
+def transform_space(facts: TransformFacts, machine: Machine) -> Space:
+    """Whole vectors of channels, up to a cache line."""
+    return Space.of(
+        channels=_widths(facts, machine),
+        has_lines=(False, True) if facts.planes else (False,),
+        few_vectors=(1, FEW_VECTORS, 4),
+    )
+
+
+def default_transform(facts: TransformFacts, machine: Machine) -> TransformParameters:
+    """One vector; of planes, a cache line if it divides the channels. Planes that share a set of
+    the first-level cache get whole lines.
+    """
+    channels = _widths(facts, machine)[-1] if facts.planes else machine.lanes
+    aliases = divides(machine.way_bytes, facts.plane_bytes, {})
+    has_lines = facts.planes and channels == LINE_ELEMENTS and aliases
+    return TransformParameters(channels, has_lines, FEW_VECTORS)
+
+
+def _widths(facts: TransformFacts, machine: Machine) -> tuple[int, ...]:
+    """Whole vectors that divide the channels, up to a cache line."""
+    widths = (vectors * machine.lanes for vectors in (1, 2, 4))
+    return tuple(width for width in widths if facts.channels % width == 0)
 
 
 def transform_tiles(
-    schedule: Schedule, producers: Sequence[str], last: str, loops: TileLoops, machine: Machine
+    schedule: Schedule,
+    facts: TransformFacts,
+    loops: TileLoops,
+    parameters: TransformParameters,
+    lanes: int,
 ) -> None:
-    """Give each tile its stages, `last` after its producers."""
+    """Give each tile its stages, the last after its producers."""
+    producers, last = facts.producers, facts.last
     tiles, short, lane = list(loops.tiles), list(loops.short), loops.lane
-    width = _line(extent_of(schedule, lane) or 0, machine) if loops.planes else machine.lanes
-    if width == LINE_ELEMENTS and _alias(schedule, loops):
-        own = schedule.loops(last)
-        producers, last = [*producers, last], schedule.cache_write(last, "local")
-        copied = dict(zip(own, schedule.loops(last), strict=True))
-        tiles, short = ([copied[loop] for loop in names] for names in (tiles, short))
+    if parameters.has_lines:
+        names = schedule.loops(last)
+        producers, last = (*producers, last), schedule.cache_write(last, "local")
+        copied = dict(zip(names, schedule.loops(last), strict=True))
+        tiles, short = ([copied[loop] for loop in group] for group in (tiles, short))
         lane = copied[lane]
-    across, line = schedule.split(lane, [None, width])
+    across, line = schedule.split(lane, [None, parameters.channels])
     schedule.reorder(*tiles, across, *short, line)
     for name in reversed(producers):
         schedule.compute_at(name, across)
         schedule.set_scope(name, "local")
     for name in (*producers, last):
         under = schedule.loops(name)
-        _finish(schedule, name, under[under.index(across) + 1 :], machine)
+        own = under[under.index(across) + 1 :]
+        _finish(schedule, name, own, lanes, parameters.few_vectors)
 
 
-def _alias(schedule: Schedule, loops: TileLoops) -> bool:
-    """True where the lines that a tile writes to planes share a set of the first-level cache."""
-    plane: Expr = Const(DType.float32.bytes)
-    for loop in (*loops.tiles, loops.lane):
-        plane = plane * schedule.extent(loop)
-    return divides(WAY_BYTES, simplify(plane), {})
-
-
-def _line(extent: int, machine: Machine) -> int:
-    """Channels that are transformed together: a cache line of them, or as many vectors as divide
-    them evenly.
-    """
-    widths = [vectors * machine.lanes for vectors in (4, 2, 1)]
-    return next(width for width in widths if extent % width == 0)
-
-
-def _finish(schedule: Schedule, block: str, loops: list[str], machine: Machine) -> None:
+def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_vectors: int) -> None:
     """Order one stage's loops within a tile, and unroll them: all in a tile of one vector, else
     those that pick its formula; of a copy, its line.
     """
-    *short, lanes = loops
+    *short, line = loops
     picking = [loop for loop in short if _picks(schedule, block, loop)]
     order = [*(loop for loop in short if loop not in picking), *picking]
     unrolled = order
-    if extent_of(schedule, lanes) != machine.lanes:
-        vector, lanes = schedule.split(lanes, [None, machine.lanes])
+    if extent_of(schedule, line) != lanes:
+        vector, line = schedule.split(line, [None, lanes])
         order.insert(len(order) - len(picking), vector)
         unrolled = picking or [vector]
-        if (extent_of(schedule, vector) or 0) <= FEW_VECTORS and vector not in unrolled:
+        if (extent_of(schedule, vector) or 0) <= few_vectors and vector not in unrolled:
             unrolled = [vector, *unrolled]
-    schedule.reorder(*order, lanes)
+    schedule.reorder(*order, line)
     for loop in unrolled:
         if extent_of(schedule, loop) != 1:
             schedule.unroll(loop)
-    if is_vectorizable(schedule.function, block, lanes, machine.lanes):
-        schedule.vectorize(lanes)
+    if is_vectorizable(schedule.function, block, line, lanes):
+        schedule.vectorize(line)
 
 
 def find_loops(
@@ -216,3 +262,54 @@ def _picks(schedule: Schedule, block: str, loop: str) -> bool:
         axis.var in picked and Var(loop) in variables(binding)
         for axis, binding in zip(found.axes, found.bindings, strict=True)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel of transforms of tiles."""
+
+    function: LoopFunction
+    transform: TransformFacts
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of the transforms, and how threads share tiles."""
+
+    transform: TransformParameters
+    sharing: Sharing
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches stages that pick their formulas, the last one writing the kernel's result."""
+    schedule = Schedule(function)
+    *producers, last = schedule.blocks()
+    result = written_buffer(schedule.block(last))
+    if result is None or not is_parameter(schedule.function, result):
+        return None
+    if not is_transform(schedule, (*producers, last), machine.lanes):
+        return None
+    return Facts(function, transform_facts(schedule, producers, last), machine.lanes)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """What is transformed together, and how threads share tiles."""
+    transform = transform_space(facts.transform, machine).under("transform")
+    return transform + sharing_space(machine).under("sharing")
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """The default transform, shared if that pays."""
+    return Parameters(default_transform(facts.transform, machine), default_sharing(machine))
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Give each tile its stages, and share the tiles."""
+    schedule, transform = Schedule(facts.function), facts.transform
+    loops = find_loops(schedule, transform.producers, transform.last)
+    transform_tiles(schedule, transform, loops, parameters.transform, facts.lanes)
+    return share_work(schedule, parameters.sharing)
+
+
+TRANSFORM = Rule("transform", match, space, default, build)

@@ -1,31 +1,118 @@
 """Updates in order: scans, scatters, histograms.
 
-In: a nest of one block that updates elements (`analysis.is_update`). Out: the loops along which the
-updates are in order stay in order; slices that lie side by side in memory are vectors inside of
-them, and a last short axis is unrolled.
+In: a kernel with a block that updates elements (`analysis.is_update`). Out: the loops along which
+the updates are in order stay in order. Slices that lie side by side in memory are vectors inside of
+them, and a last short axis is unrolled:
 
     for r, i, j: Y[index[r], j] = X[r, j]  ->  for r: for j0: Y[index[r], j0 * 4 + (0..3)] = ...
+
+A kernel of several blocks stays as it is.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from webmlc.core.machine import Machine
-from webmlc.schedule.analysis import is_vectorizable
-from webmlc.schedule.rules.wasm.nests import extent_of
-from webmlc.schedule.rules.wasm.pointwise import schedule_pointwise
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.analysis import is_update, is_vectorizable
+from webmlc.schedule.rules.rule import NoParameters, Rule
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.nests import extent_of
+from webmlc.schedule.rules.wasm.pointwise import (
+    DEFAULT_POINTWISE,
+    PointwiseParameters,
+    pointwise_space,
+    schedule_pointwise,
+)
+from webmlc.schedule.rules.wasm.threads import (
+    Sharing,
+    default_sharing,
+    share_work,
+    sharing_space,
+)
 from webmlc.schedule.schedule import Schedule
 
 SHORT = 4
-"""Iterations of a last axis that are written out: each does something else, and tests which."""
+"""Iterations of a last axis that are unrolled, by default: each does something else, and tests
+which (an estimate, as old as the rule)."""
+LONGEST = 16
+"""Iterations of a last axis that may be unrolled."""
 
 
-def schedule_updates(schedule: Schedule, block: str, machine: Machine) -> None:
-    """Schedule the loops of one block of updates."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A block of updates. `form`: slices that make vectors; updates that only their order tells
+    apart; or one of several blocks. `last`: iterations of the last axis that is in order, `None` if
+    symbolic or if there is none.
+    """
+
+    function: LoopFunction
+    form: Literal["slices", "ordered", "several"]
+    last: int | None
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of updates."""
+
+    slices: PointwiseParameters | NoParameters
+    is_unrolled: bool
+    """Whether the last axis that is in order is unrolled."""
+    sharing: Sharing
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches kernels with updates."""
+    schedule = Schedule(function)
+    names = schedule.blocks()
+    if not any(is_update(schedule.block(name)) for name in names):
+        return None
+    if len(names) > 1:
+        return Facts(function, "several", None, machine.lanes)
+    ordered = schedule.reduce_loops(names[0])
+    slices = [loop for loop in schedule.loops(names[0]) if loop not in ordered]
+    if slices and is_vectorizable(schedule.function, names[0], slices[-1], machine.lanes):
+        return Facts(function, "slices", None, machine.lanes)
+    last = extent_of(schedule, ordered[-1]) if ordered else None
+    return Facts(function, "ordered", last, machine.lanes)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Vectors of slices, or whether the last axis is unrolled; and how threads share the work."""
+    can_unroll = facts.last is not None and facts.last <= LONGEST
+    unrolled = Space.of(is_unrolled=(False, True) if can_unroll else (False,))
+    sharing = sharing_space(machine, facts.form != "several").under("sharing")
+    if facts.form == "slices":
+        return pointwise_space(machine.lanes).under("slices") + unrolled + sharing
+    return unrolled + sharing
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """Vectors of slices; a short last axis is unrolled."""
+    is_short = facts.last is not None and facts.last <= SHORT
+    sharing = default_sharing(machine, facts.form != "several")
+    slices = DEFAULT_POINTWISE if facts.form == "slices" else NoParameters()
+    return Parameters(slices, is_short, sharing)
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Put slices inside of what is in order, and share the work."""
+    schedule = Schedule(facts.function)
+    if facts.form == "several":
+        return schedule
+    (block,) = schedule.blocks()
     ordered = schedule.reduce_loops(block)
-    slices = [loop for loop in schedule.loops(block) if loop not in ordered]
-    if slices and is_vectorizable(schedule.function, block, slices[-1], machine.lanes):
-        *outer, last = slices
+    if isinstance(parameters.slices, PointwiseParameters):
+        *outer, last = (loop for loop in schedule.loops(block) if loop not in ordered)
         schedule.reorder(*outer, *ordered, last)
-        schedule_pointwise(schedule, block, machine, len(outer) + len(ordered), fuse=False)
-    elif ordered and (extent_of(schedule, ordered[-1]) or SHORT + 1) <= SHORT:
+        fixed = len(outer) + len(ordered)
+        schedule_pointwise(schedule, block, facts.lanes, parameters.slices, fixed, fuse=False)
+    elif parameters.is_unrolled:
         schedule.unroll(ordered[-1])
+    return share_work(schedule, parameters.sharing)
+
+
+UPDATES = Rule("updates", match, space, default, build)

@@ -16,81 +16,169 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import Machine
-from webmlc.loops.ir import Block, loads
+from webmlc.loops.ir import Block, LoopFunction, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, fold_of, is_vectorizable, stride
-from webmlc.schedule.rules.wasm.nests import (
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import (
+    Part,
+    cover,
+    cover_columns,
+    partition_into,
+    split_off,
+)
+from webmlc.schedule.rules.tiling.nests import (
     Nest,
     accumulate_locally,
     axis_loops,
     compute_results_at,
     extent_of,
     nest_under,
+    only_fold,
     product,
 )
-from webmlc.schedule.rules.wasm.tile import (
-    Part,
-    cover_columns,
-    make_tile,
-    partition_into,
-    split_off,
+from webmlc.schedule.rules.tiling.tile import make_tile
+from webmlc.schedule.rules.wasm.threads import (
+    Sharing,
+    default_sharing,
+    share_work,
+    sharing_space,
 )
 from webmlc.schedule.schedule import Schedule
 
 PIXELS = 4
-"""Pixels of a tile: neighbours share what they load, and little spills."""
+"""Pixels of a tile, by default: neighbours share what they load, and little spills (an estimate, as
+old as the rule)."""
 UNROLLED_TAPS = 25
-"""The largest window that is unrolled."""
+"""Taps of the largest window that is unrolled, by default: 5x5."""
 
 
-def schedule_window(schedule: Schedule, update: str, machine: Machine, fixed: int = 0) -> bool:
-    """Schedule the fold `update` with its epilogue; False where its lanes are not contiguous."""
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """A fold whose lanes are contiguous, with its epilogue.
+
+    `edge`: columns at both ends whose windows reach beyond the lane axis. `has_rows`: whether the
+    loop around the lanes is the fold's own. `is_small`: whether the window is short enough to be
+    unrolled.
+    """
+
+    edge: int
+    has_rows: bool
+    is_small: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WindowParameters:
+    """The parameters of one fold along lanes."""
+
+    pixels: int
+    """Pixels of a tile: neighbours in a row."""
+    columns: int
+    """Columns of a tile of several pixels."""
+    single_columns: int
+    """Columns of a tile of one pixel."""
+    rest_columns: int
+    """Columns of a tile of one pixel, of a symbolic number: what may be empty is worth less
+    code."""
+    is_unrolled: bool
+    """Whether the window is unrolled."""
+
+
+def window_facts(schedule: Schedule, update: str, lanes: int, fixed: int = 0) -> WindowFacts | None:
+    """What the fold `update` is, under `fixed` loops that are not its own; `None` where its lanes
+    are not contiguous.
+    """
     block = schedule.block(update)
-    spatial = [axis for axis in block.axes if axis.kind == "spatial"]
-    loops = axis_loops(schedule, update)[: len(spatial)]
-    live = [p for p, axis in enumerate(spatial) if as_int(axis.extent) != 1 and loops[p]]
+    live = _live_loops(schedule, update)
     if fold_of(block) is None or not live:
-        return False
-    last = loops[live[-1]]
-    assert last is not None
-    if last in schedule.loops(update)[:fixed]:
-        return False
-    is_small = _is_small(schedule, update)
-    edge = _edge(schedule, update, last, machine, is_small)
+        return None
+    inner = schedule.loops(update)[fixed:]
+    if live[-1] not in inner:
+        return None
+    taps = product([schedule.extent(loop) for loop in schedule.reduce_loops(update)])
+    is_small = taps is not None and taps <= UNROLLED_TAPS
+    edge = _edge(schedule, update, live[-1], lanes, is_small)
     if edge is None:
-        return False
+        return None
+    spatial = [loop for loop in inner if loop not in schedule.reduce_loops(update)]
+    others = [loop for loop in spatial if loop != live[-1]]
+    has_rows = len(live) > 1 and others[-1:] == [live[-2]] and edge == 0
+    return WindowFacts(edge, has_rows, is_small)
+
+
+def window_space(facts: WindowFacts, machine: Machine) -> Space:
+    """Tiles that fit the registers beside one vector of weights."""
+    lanes, registers = machine.lanes, machine.vector_registers
+    panel, widest = machine.tile.columns, machine.narrow_tile.columns
+    return Space.of(
+        pixels=(1, 2, PIXELS, 6, 8) if facts.has_rows else (1,),
+        columns=(lanes, panel, 2 * panel),
+        single_columns=(panel, 2 * panel, widest),
+        rest_columns=(panel, widest // 2),
+        is_unrolled=(False, True) if facts.is_small else (False,),
+    ).where(
+        "a tile fits the registers",
+        lambda pixels, columns: pixels == 1 or pixels * columns // lanes < registers,
+    )
+
+
+def default_window(facts: WindowFacts, machine: Machine) -> WindowParameters:
+    """A few pixels share the loads of a small window; a large one is walked for one pixel."""
+    widest = machine.narrow_tile.columns
+    pixels = PIXELS if facts.has_rows and facts.is_small else 1
+    return WindowParameters(pixels, machine.tile.columns, widest, widest // 2, facts.is_small)
+
+
+def schedule_window(
+    schedule: Schedule,
+    update: str,
+    lanes: int,
+    facts: WindowFacts,
+    parameters: WindowParameters,
+    fixed: int = 0,
+) -> None:
+    """Schedule the fold `update` with its epilogue."""
+    positions = _live_positions(schedule, update)
     nest = accumulate_locally(schedule, update)
     named = axis_loops(schedule, nest.result)
-    column = named[live[-1]]
+    column = named[positions[-1]]
     assert column is not None
     inner = schedule.loops(nest.result)[fixed:]
     if column != inner[-1]:
         schedule.reorder(*[loop for loop in inner if loop != column], column)
     compute_results_at(schedule, nest, column)
-    row = named[live[-2]] if len(live) > 1 else None
-    if edge:
-        _Tiles(schedule, machine, is_small).between_edges(nest, column, edge)
-        return True
-    if row is None or row not in inner or not is_small or inner.index(row) != len(inner) - 2:
-        row = None
-    _Tiles(schedule, machine, is_small).rows(nest, row, column)
-    return True
+    tiles = _Tiles(schedule, lanes, parameters)
+    if facts.edge:
+        tiles.between_edges(nest, column, facts.edge)
+    elif parameters.pixels > 1:
+        row = named[positions[-2]]
+        assert row is not None
+        tiles.rows(nest, row, column)
+    else:
+        tiles.columns(nest, None, column, parameters.single_columns)
 
 
-def _is_small(schedule: Schedule, update: str) -> bool:
-    """True of a window that is unrolled."""
-    taps = product([schedule.extent(loop) for loop in schedule.reduce_loops(update)])
-    return taps is not None and taps <= UNROLLED_TAPS
+def _live_positions(schedule: Schedule, update: str) -> list[int]:
+    """The positions of the spatial axes that have a loop of several iterations."""
+    block = schedule.block(update)
+    spatial = [axis for axis in block.axes if axis.kind == "spatial"]
+    loops = axis_loops(schedule, update)[: len(spatial)]
+    return [p for p, axis in enumerate(spatial) if as_int(axis.extent) != 1 and loops[p]]
 
 
-def _edge(
-    schedule: Schedule, update: str, lane: str, machine: Machine, is_small: bool
-) -> int | None:
+def _live_loops(schedule: Schedule, update: str) -> list[str]:
+    """The loops along these axes."""
+    loops = axis_loops(schedule, update)
+    return [loop for p in _live_positions(schedule, update) if (loop := loops[p]) is not None]
+
+
+def _edge(schedule: Schedule, update: str, lane: str, lanes: int, is_small: bool) -> int | None:
     """Iterations at both ends of the lane axis whose windows reach beyond it, in whole vectors;
     `None` where the others do not make vectors.
     """
-    size, lanes = extent_of(schedule, lane) or 0, machine.lanes
+    size = extent_of(schedule, lane) or 0
     widest = min(UNROLLED_TAPS, (size - lanes) // 2) if is_small else 0
     edges = range(0, max(widest, 0) + 1, lanes)
     fits = (is_vectorizable(schedule.function, update, lane, lanes, edge=edge) for edge in edges)
@@ -102,25 +190,24 @@ class _Tiles:
     """One fold's steps: parts of rows, parts of columns, a register tile for each."""
 
     schedule: Schedule
-    machine: Machine
-    unrolled: bool
+    lanes: int
+    parameters: WindowParameters
 
-    def rows(self, nest: Nest, row: str | None, column: str) -> None:
+    def rows(self, nest: Nest, row: str, column: str) -> None:
         """Partition the rows into tiles of pixels."""
-        schedule = self.schedule
-        if row is None:
-            self.columns(nest, None, column, self.machine.narrow_tile.columns)
-            return
-        heights = _cover_pixels(schedule.extent(row))
+        schedule, parameters = self.schedule, self.parameters
+        heights = cover(schedule.extent(row), parameters.pixels)
         for loop, height in zip(partition_into(schedule, row, heights), heights, strict=True):
             part = nest if loop == row else nest_under(schedule, loop)
             column = schedule.loops(part.result)[-1]
             _, pixel = split_off(schedule, loop, height.size)
+            widest = parameters.columns
             if pixel is not None:
                 schedule.reorder(column, pixel)
-            widest = self.machine.tile.columns
-            if pixel is None:  # a remainder that may be empty is worth half the code
-                widest = self.machine.narrow_tile.columns // (1 if as_int(height.count) else 2)
+            elif as_int(height.count) is not None:
+                widest = parameters.single_columns
+            else:
+                widest = parameters.rest_columns
             self.columns(part, pixel, column, widest)
 
     def between_edges(self, nest: Nest, column: str, edge: int) -> None:
@@ -130,12 +217,12 @@ class _Tiles:
         for loop in partition_into(
             schedule, column, (Part(edge, Const(1)), Part(1, inside), Part(edge, Const(1)))
         ):
-            self.columns(nest_under(schedule, loop), None, loop, self.machine.tile.columns)
+            self.columns(nest_under(schedule, loop), None, loop, self.parameters.columns)
 
     def columns(self, nest: Nest, pixel: str | None, column: str, widest: int) -> None:
         """Partition the columns into panels of at most `widest`, and make the tiles."""
-        schedule, machine = self.schedule, self.machine
-        widths = cover_columns(schedule.extent(column), widest, machine)
+        schedule, lanes = self.schedule, self.lanes
+        widths = cover_columns(schedule.extent(column), widest, self.parameters.columns, lanes)
         for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
             part = nest if loop == column else nest_under(schedule, loop)
             names = schedule.loops(part.result)
@@ -143,12 +230,12 @@ class _Tiles:
             _, lane = split_off(schedule, loop, width.size)
             if lane is not None and inner is not None:
                 schedule.reorder(inner, lane)
-            make_tile(schedule, part, inner, lane, machine)
-            if self.unrolled:
+            make_tile(schedule, part, inner, lane, lanes)
+            if self.parameters.is_unrolled:
                 self.unroll_taps(part.update)
 
     def unroll_taps(self, update: str) -> None:
-        """Write out the window. Where pixels are `step` elements apart, so are the taps that follow
+        """Unroll the window. Where pixels are `step` elements apart, so are the taps that follow
         each other: what neighbouring pixels share is needed for the next tap and no longer.
         """
         schedule = self.schedule
@@ -176,10 +263,51 @@ def _step(block: Block) -> int:
     return 1
 
 
-def _cover_pixels(extent: Expr) -> tuple[Part, ...]:
-    size = as_int(extent)
-    if size is None:
-        return Part(PIXELS, extent // PIXELS), Part(1, extent % PIXELS)
-    full, rest = divmod(size, PIXELS)
-    parts = [Part(PIXELS, Const(full))] if full else []
-    return (*parts, Part(rest, Const(1))) if rest else tuple(parts)
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel of one fold along lanes."""
+
+    function: LoopFunction
+    update: str
+    window: WindowFacts
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The tiles of the fold, and how threads share them."""
+
+    window: WindowParameters
+    sharing: Sharing
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches a fold whose lanes are contiguous, alone or with its epilogue."""
+    schedule = Schedule(function)
+    update = only_fold(schedule)
+    if update is None:
+        return None
+    window = window_facts(schedule, update, machine.lanes)
+    return None if window is None else Facts(function, update, window, machine.lanes)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """The tiles of the fold, and how threads share them."""
+    return window_space(facts.window, machine).under("window") + sharing_space(machine).under(
+        "sharing"
+    )
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """The default tiles, shared if that pays."""
+    return Parameters(default_window(facts.window, machine), default_sharing(machine))
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Tile the fold, and share its tiles."""
+    schedule = Schedule(facts.function)
+    schedule_window(schedule, facts.update, facts.lanes, facts.window, parameters.window)
+    return share_work(schedule, parameters.sharing)
+
+
+WINDOW = Rule("window", match, space, default, build)

@@ -1,6 +1,6 @@
-"""Schedules for WebGPU: ordered rules, each of which answers for the kernels it knows.
+"""Schedules for WebGPU: ordered rules, one file for each class of kernels.
 
-The last rule answers for every kernel that one dispatch can compute. A dispatch cannot wait for all
+The last rule matches every kernel that one dispatch can compute. A dispatch cannot wait for all
 its workgroups, so a kernel whose threads would need each other's results is cut before it gets
 here (`schedule.split_kernels`).
 
@@ -9,19 +9,13 @@ here (`schedule.split_kernels`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from webmlc.schedule.rules.rule import AnyRule
+from webmlc.schedule.rules.webgpu.contraction import CONTRACTION
+from webmlc.schedule.rules.webgpu.pointwise import POINTWISE
+from webmlc.schedule.rules.webgpu.reduction import REDUCTION
+from webmlc.schedule.rules.webgpu.rows import ROWS
+from webmlc.schedule.rules.webgpu.updates import UPDATES
+from webmlc.schedule.rules.webgpu.window import WINDOW
 
-from webmlc.core.machine import Machine
-from webmlc.loops.ir import LoopFunction
-from webmlc.schedule.rules.webgpu.contraction import contraction
-from webmlc.schedule.rules.webgpu.pointwise import pointwise
-from webmlc.schedule.rules.webgpu.reduction import reduction
-from webmlc.schedule.rules.webgpu.rows import rows
-from webmlc.schedule.rules.webgpu.updates import updates
-from webmlc.schedule.rules.webgpu.window import window
-from webmlc.schedule.schedule import Schedule
-
-Rule = Callable[[LoopFunction, Machine], Schedule | None]
-
-RULES: tuple[Rule, ...] = (updates, pointwise, contraction, reduction, window, rows)
-"""In order: the first that answers makes the schedule."""
+RULES: tuple[AnyRule, ...] = (UPDATES, POINTWISE, CONTRACTION, REDUCTION, WINDOW, ROWS)
+"""In order of preference: the first that matches a kernel answers for it."""

@@ -1,8 +1,8 @@
 """Matrix products and convolutions over channels-last maps: register tiles of rows by columns.
 
 Rows are all axes of the left operand (for a convolution: image, y, x, as one index), columns the
-last axis of the right one. Each thread owns `machine.tile`, 8 rows by 8 columns, in vec4 registers;
-the weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
+last axis of the right one. Each thread owns a tile, 8 rows by 8 columns, in vec4 registers. The
+weights of a panel of 8 columns are two vec4 loads for each step of the reduction, shared by the
 rows. Rows and columns that do not fill a tile are sections of their own.
 
     Y[m, o] += A[m, k] * B[o // 8, k, o % 8]   ->   for k: b0, b1 = B[...]; for r in 8: Y_r += A[m +
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from webmlc.core.expr import Expr, as_int
-from webmlc.core.machine import Machine, Tile
+from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import (
@@ -26,6 +26,10 @@ from webmlc.schedule.analysis import (
     has_vector_types,
     lane_stride,
 )
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
@@ -34,11 +38,53 @@ from webmlc.schedule.rules.webgpu.nests import (
     loops_along,
     unroll_factor,
 )
+from webmlc.schedule.rules.webgpu.workgroups import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
-_ENOUGH_THREADS = 8192
-_UNROLLED_STEPS = 4  # of the innermost reduction loop: a vec4 of the left operand
-_LARGEST_BODY = 8  # steps of the reduction that are written out, over several loops
+STEPS = 4
+"""Steps of the innermost reduction loop that are unrolled by default: a vec4 of the left
+operand."""
+MOST_STEPS = 8
+"""Steps of the innermost reduction loop that may be unrolled."""
+BODY = 8
+"""Steps of the reduction that are unrolled over several loops by default: shaders of small layers
+stay short (an estimate, as old as the rule)."""
+ACROSS = 8
+"""Tiles of a row that a workgroup computes by default: 64 columns, and 8 rows of tiles below each
+other, share lines of both operands (an estimate, as old as the rule)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A contraction with its epilogue. `rows`: how many there are, `None` if they are no loop;
+    `results`: elements of the result, `None` if symbolic; `depth`: steps of the innermost reduction
+    loop.
+    """
+
+    function: LoopFunction
+    fold: str
+    rows: Expr | None
+    results: int | None
+    depth: Expr
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The tile of a thread and the tiles of a workgroup."""
+
+    workgroup: int
+    """Invocations of a workgroup."""
+    rows: int
+    """Rows of a thread's tile; those that are left over are a tile of their own."""
+    columns: int
+    """Columns of a thread's tile."""
+    steps: int
+    """Steps of the innermost reduction loop that are unrolled."""
+    body: int
+    """Steps of the reduction that are unrolled at most, over several loops."""
+    across: int
+    """Tiles of a row that a workgroup computes, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,51 +98,101 @@ class Nest:
     reduced: tuple[str, ...]
 
 
-def contraction(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Answers for one contraction with a pointwise epilogue and columns adjacent in memory."""
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches one contraction with a pointwise epilogue and columns adjacent in memory."""
     fold = only_fold(function)
     if fold is None or not has_vector_types(fold):
         return None
     roles = contraction_of(fold)
     if roles is None or not roles.columns or not _columns_adjacent(fold, roles):
         return None
+    if not loops_along(fold, roles.columns[-1:]) or not loops_along(fold, roles.reduced):
+        return None
     schedule = Schedule(function)
-    attach_epilogue(schedule, fold.name)
-    block = schedule.block(fold.name)
-    column = loops_along(block, roles.columns[-1:])
+    try:
+        nest = _prepare(schedule, fold.name)
+    except ScheduleError:  # the epilogue reads another element than the one that is ready
+        return None
+    return Facts(
+        function,
+        fold.name,
+        None if nest.rows is None else simplify(schedule.extent(nest.rows)),
+        extent_of([axis.extent for axis in axes_of_kind(fold, "spatial")]),
+        simplify(schedule.extent(nest.reduced[-1])),
+        machine.lanes,
+    )
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Tiles that fit the registers, and how workgroups are made of them."""
+    rows = 1 if facts.rows is None else as_int(facts.rows)
+    tallest = machine.tile.rows if rows is None else min(rows, machine.tile.rows)
+    depth = as_int(facts.depth)
+    return Space.of(
+        workgroup=workgroup_sizes(machine),
+        rows=tuple(range(1, tallest + 1)),
+        columns=tuple(machine.tile.columns * n // 2 for n in (1, 2, 4)),
+        steps=(1,) if depth is None else divisors(depth, MOST_STEPS),
+        body=(STEPS, BODY, 2 * BODY),
+        across=(1, 2, 4, ACROSS, 2 * ACROSS),
+    ).where(
+        "half of the registers hold the tile",
+        lambda rows, columns: 2 * rows * columns <= machine.vector_registers * machine.lanes,
+    )
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """The machine's tile where that many threads fill a GPU, else half its rows: small layers want
+    threads (and short shaders) more than reuse.
+    """
+    tile = machine.tile
+    filling = machine.filling_threads * tile.rows * tile.columns
+    fills = facts.results is not None and facts.results >= filling
+    tallest = tile.rows if fills else tile.rows // 2
+    rows = 1
+    if facts.rows is not None:
+        height = row_tile(facts.rows, tallest)
+        rows = row_tile(simplify(facts.rows // height * height), tallest)
+    steps = unroll_factor(facts.depth, STEPS)
+    return Parameters(machine.workgroup_size, rows, tile.columns, steps, BODY, ACROSS)
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Tile each section, and make workgroups of its tiles."""
+    schedule = Schedule(facts.function)
+    nest = _prepare(schedule, facts.fold)
+    sections = [
+        (section, _tile(schedule, section, facts, parameters))
+        for part in _split_columns(schedule, nest, parameters.columns)
+        for section in _split_rows(schedule, part, parameters.rows)
+    ]
+    # The sections share their workgroups: what fits beside the widest fits beside all.
+    across = [_across(schedule, threads, parameters) for _, threads in sections]
+    down = max(1, parameters.workgroup // max(across))
+    for (section, threads), width in zip(sections, across, strict=True):
+        _bind(schedule, section, threads, width, down)
+    return schedule
+
+
+def _prepare(schedule: Schedule, name: str) -> Nest:
+    """Put the epilogue under the fold, columns outermost and all rows into one loop.
+
+    Raises `ScheduleError` where the epilogue reads another element than the one that is ready.
+    """
+    roles = contraction_of(schedule.block(name))
+    assert roles is not None
+    attach_epilogue(schedule, name)
+    block = schedule.block(name)
+    (column,) = loops_along(block, roles.columns[-1:])
     rows = loops_along(block, roles.rows)
     batch = loops_along(block, (*roles.batch, *roles.columns[:-1]))
     batch += [loop for loop in rows if as_int(simplify(schedule.extent(loop))) == 1]
     rows = [loop for loop in rows if loop not in batch]
     if any(as_int(simplify(schedule.extent(loop))) is None for loop in rows[1:]):
         batch, rows = [*batch, *rows[:-1]], rows[-1:]  # quotients by a symbol hide what is disjoint
+    schedule.reorder(column, *batch, *rows)
     reduced = loops_along(block, roles.reduced)
-    if not column or not reduced:
-        return None
-    schedule.reorder(column[0], *batch, *rows)
-    nest = Nest(fold.name, tuple(batch), fuse_all(schedule, rows), column[0], tuple(reduced))
-    tile = _tile_for(fold, machine)
-    sections = [
-        (section, _tile(schedule, section, tile, machine))
-        for part in _split_columns(schedule, nest, tile.columns)
-        for section in _split_rows(schedule, part, tile)
-    ]
-    # The sections share their workgroups: what fits beside the widest fits beside all.
-    widest = max(_across(schedule, threads) for _, threads in sections)
-    for section, threads in sections:
-        _bind(schedule, section, threads, max(1, machine.workgroup_size // widest))
-    return schedule
-
-
-def _tile_for(fold: Block, machine: Machine) -> Tile:
-    """The machine's tile where that many threads fill a GPU, else half its rows: small layers want
-    threads (and short shaders) more than reuse.
-    """
-    size = extent_of([axis.extent for axis in axes_of_kind(fold, "spatial")])
-    tile = machine.tile
-    if size is not None and size >= _ENOUGH_THREADS * tile.rows * tile.columns:
-        return tile
-    return Tile(tile.rows // 2, tile.columns)
+    return Nest(name, tuple(batch), fuse_all(schedule, rows), column, tuple(reduced))
 
 
 def _columns_adjacent(fold: Block, roles: Contraction) -> bool:
@@ -147,13 +243,12 @@ def _split_columns(schedule: Schedule, nest: Nest, width: int) -> list[Nest]:
     return list(_partition(schedule, nest, nest.columns, whole))
 
 
-def _split_rows(schedule: Schedule, nest: Nest, tile: Tile) -> list[Nest]:
-    """Whole tiles of rows, then single rows."""
+def _split_rows(schedule: Schedule, nest: Nest, height: int) -> list[Nest]:
+    """Whole tiles of rows, then those that are left over."""
     if nest.rows is None:
         return [nest]
     schedule.reorder(nest.rows, *nest.batch, nest.columns)
     extent = simplify(schedule.extent(nest.rows))
-    height = row_tile(extent, tile.rows)
     whole = simplify(extent // height * height)
     if height == 1 or _is_zero(extent - whole):
         return [nest]
@@ -189,42 +284,41 @@ class _Threads:
     reduced: tuple[str, ...]
 
 
-def _tile(schedule: Schedule, nest: Nest, size: Tile, machine: Machine) -> _Threads:
+def _tile(schedule: Schedule, nest: Nest, facts: Facts, parameters: Parameters) -> _Threads:
     """Split the rows and columns of one section into tiles."""
     tile: list[TileLoop] = []
     rows = nest.rows
     if rows is not None:
         extent = simplify(schedule.extent(rows))
-        height = row_tile(extent, size.rows)
+        height = min(parameters.rows, as_int(extent) or parameters.rows)
         if height > 1 and _is_zero(extent % height):
             rows, inner = schedule.split(rows, [None, height])
             tile.append(TileLoop(inner, "unrolled"))
     columns = nest.columns
-    width = unroll_factor(schedule.extent(columns), size.columns)
-    if width == machine.lanes:
-        columns, lanes = schedule.split(columns, [None, width])
-        tile.append(TileLoop(lanes, "vectorized"))
-    elif width % machine.lanes == 0:
-        columns, vectors, lanes = schedule.split(
-            columns, [None, width // machine.lanes, machine.lanes]
-        )
-        tile += [TileLoop(vectors, "unrolled"), TileLoop(lanes, "vectorized")]
+    lanes = facts.lanes
+    width = unroll_factor(schedule.extent(columns), parameters.columns)
+    if width == lanes:
+        columns, lane = schedule.split(columns, [None, width])
+        tile.append(TileLoop(lane, "vectorized"))
+    elif width % lanes == 0:
+        columns, vectors, lane = schedule.split(columns, [None, width // lanes, lanes])
+        tile += [TileLoop(vectors, "unrolled"), TileLoop(lane, "vectorized")]
     outer = [*nest.batch, *([] if rows is None else [rows]), columns]
     schedule.reorder(*outer, *(step.loop for step in tile))
-    reduced = _unroll_reduction(schedule, list(nest.reduced))
+    reduced = _unroll_reduction(schedule, list(nest.reduced), parameters)
     return _Threads(rows, columns, tuple(tile), tuple(reduced))
 
 
-def _unroll_reduction(schedule: Schedule, loops: list[str]) -> list[str]:
-    """Write out a few steps of the innermost reduction loop, and short loops around it."""
+def _unroll_reduction(schedule: Schedule, loops: list[str], parameters: Parameters) -> list[str]:
+    """Unroll a few steps of the innermost reduction loop, and short loops around it."""
     *outer, last = loops
     extent = schedule.extent(last)
-    factor = unroll_factor(extent, _UNROLLED_STEPS)
+    factor = parameters.steps
     if as_int(simplify(extent)) == factor:
         schedule.unroll(last)
         while outer:
             around = as_int(simplify(schedule.extent(outer[-1])))
-            if around is None or around * factor > _LARGEST_BODY:
+            if around is None or around * factor > parameters.body:
                 break
             schedule.unroll(outer[-1])
             factor *= around
@@ -237,17 +331,17 @@ def _unroll_reduction(schedule: Schedule, loops: list[str]) -> list[str]:
     return [*outer, steps, unrolled]
 
 
-def _across(schedule: Schedule, threads: _Threads) -> int:
+def _across(schedule: Schedule, threads: _Threads, parameters: Parameters) -> int:
     """The tiles of a row that one workgroup computes."""
-    return unroll_factor(schedule.extent(threads.columns), 8)
+    return unroll_factor(schedule.extent(threads.columns), parameters.across)
 
 
-def _bind(schedule: Schedule, nest: Nest, threads: _Threads, down: int) -> None:
-    """Make workgroups of blocks of tiles, at most `down` of them one below the other: their threads
-    share lines of both operands.
+def _bind(schedule: Schedule, nest: Nest, threads: _Threads, across: int, down: int) -> None:
+    """Make workgroups of blocks of tiles, `across` of them beside and at most `down` below each
+    other: their threads share lines of both operands.
     """
     rows, batch = threads.rows, list(nest.batch)
-    groups, column = schedule.split(threads.columns, [None, _across(schedule, threads)])
+    groups, column = schedule.split(threads.columns, [None, across])
     outer = [*batch, groups]
     inner = [column]
     if rows is not None:
@@ -263,3 +357,6 @@ def _bind(schedule: Schedule, nest: Nest, threads: _Threads, down: int) -> None:
     if rows is not None:
         schedule.bind(inner[0], "threadIdx.y")
     run_tile(schedule, nest.fold, threads.tile, threads.reduced)
+
+
+CONTRACTION = Rule("contraction", match, space, default, build)

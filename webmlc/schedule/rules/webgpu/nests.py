@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks, loads, stores
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.schedule import Schedule
 
 
@@ -90,9 +91,7 @@ def bind_threads(schedule: Schedule, loops: Sequence[str], size: int) -> str | N
 def unroll_factor(extent: Expr, largest: int) -> int:
     """The largest factor up to `largest` that divides a constant extent; 1 of a symbolic one."""
     count = as_int(simplify(extent))
-    if count is None:
-        return 1
-    return max((f for f in range(1, largest + 1) if count % f == 0), default=1)
+    return 1 if count is None else divisors(count, largest)[-1]
 
 
 def written(function: LoopFunction) -> dict[str, list[Block]]:

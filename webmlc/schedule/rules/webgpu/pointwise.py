@@ -11,6 +11,8 @@ are sections of one dispatch.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from webmlc.core.expr import Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
@@ -22,6 +24,8 @@ from webmlc.schedule.analysis import (
     has_vector_types,
     lane_stride,
 )
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
     bind_threads,
@@ -29,32 +33,67 @@ from webmlc.schedule.rules.webgpu.nests import (
     reads,
     written,
 )
+from webmlc.schedule.rules.webgpu.workgroups import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 
-def pointwise(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Answers for kernels without reductions whose blocks do not read one another's results."""
-    made = written(function)
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel of independent pointwise blocks. `vectors`: for each block, how many innermost axes
+    make the loop that is vectorized; 0 for a block that cannot be.
+    """
+
+    function: LoopFunction
+    vectors: tuple[int, ...]
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """How the elements become threads."""
+
+    workgroup: int
+    """Invocations of a workgroup."""
+    is_vectorized: bool
+    """Whether a thread computes a vector of adjacent elements, where lanes are adjacent in memory;
+    else it computes one element."""
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches kernels without reductions whose blocks do not read one another's results."""
+    writers = written(function)
     for block in blocks(function.body):
-        if axes_of_kind(block, "reduce") or reads(block) & set(made):
+        if axes_of_kind(block, "reduce") or reads(block) & set(writers):
             return None
-    schedule = Schedule(function)
-    for name in schedule.blocks():
-        spread(schedule, name, machine)
+    lanes = machine.lanes
+    vectors = tuple(vector_loops(block, lanes) for block in blocks(function.body))
+    return Facts(function, vectors, lanes)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Workgroups, and vectors where there are any."""
+    vectorized = (False, True) if any(facts.vectors) else (False,)
+    return Space.of(workgroup=workgroup_sizes(machine), is_vectorized=vectorized)
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """Vectors wherever lanes are adjacent."""
+    return Parameters(machine.workgroup_size, any(facts.vectors))
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Give each vector of a block's elements (or each element) to a thread."""
+    schedule = Schedule(facts.function)
+    for name, axes in zip(schedule.blocks(), facts.vectors, strict=True):
+        block = schedule.block(name)
+        loops = loops_along(block, axes_of_kind(block, "spatial"))
+        if axes and parameters.is_vectorized:
+            last = schedule.fuse(*loops[-axes:]) if axes > 1 else loops[-1]
+            outer, lanes = schedule.split(last, [None, facts.lanes])
+            schedule.vectorize(lanes)
+            loops = [*loops[:-axes], outer]
+        bind_threads(schedule, loops, parameters.workgroup)
     return schedule
-
-
-def spread(schedule: Schedule, name: str, machine: Machine) -> None:
-    """Give each group of lanes of a block (or each element) to a thread."""
-    block = schedule.block(name)
-    loops = loops_along(block, axes_of_kind(block, "spatial"))
-    inner = vector_loops(block, machine.lanes)
-    if inner:
-        last = schedule.fuse(*loops[-inner:]) if inner > 1 else loops[-1]
-        outer, lanes = schedule.split(last, [None, machine.lanes])
-        schedule.vectorize(lanes)
-        loops = [*loops[:-inner], outer]
-    bind_threads(schedule, loops, machine.workgroup_size)
 
 
 def vector_loops(block: Block, lanes: int) -> int:
@@ -91,3 +130,6 @@ def lane_steps(block: Block, axis: Var, lanes: int) -> list[int] | None:
             return None
         steps.append(step)
     return steps
+
+
+POINTWISE = Rule("pointwise", match, space, default, build)

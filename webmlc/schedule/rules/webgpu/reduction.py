@@ -13,12 +13,16 @@ of radix 8 folds it. Then the threads share out the elements of the row.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from webmlc.core.expr import Const, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, stride
+from webmlc.schedule.rules.rule import Rule, accepts
+from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
     extent_of,
@@ -29,38 +33,76 @@ from webmlc.schedule.rules.webgpu.nests import (
     written,
 )
 from webmlc.schedule.rules.webgpu.rows import clear_first, inline_stages, producers_of, row_axes
+from webmlc.schedule.rules.webgpu.workgroups import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
-SHORT = 256
-"""Elements that a thread folds as fast by itself as a workgroup whose threads wait for another."""
-ENOUGH_THREADS = 8192
-"""Threads that fill a GPU."""
-_RADIX = 8
+RADIX = 8
+"""Results of threads that one thread folds at each level of the tree, by default: 64 threads take
+two levels (an estimate, as old as the rule)."""
 
 
-def reduction(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Answers where all blocks lead to one last block, of few rows, through long reductions."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel whose blocks lead to one last block through long reductions."""
+
+    function: LoopFunction
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """How a workgroup folds a row."""
+
+    workgroup: int
+    """Threads that fold a row together."""
+    radix: int
+    """Results that one thread folds at each level of the tree."""
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches where all blocks lead to one last block, of few rows, through long reductions."""
     schedule = Schedule(function)
-    function = inline_stages(schedule)
-    folds = [b for b in blocks(function.body) if axes_of_kind(b, "reduce")]
-    if not any(map(is_long, folds)) or any(map(has_adjacent_results, folds)):
+    if not accepts(lambda: inline_stages(schedule)):
         return None
-    made = written(function)
+    inlined = schedule.function
+    folds = [b for b in blocks(inlined.body) if axes_of_kind(b, "reduce")]
+    if not any(is_long(fold, machine) for fold in folds) or any(map(has_adjacent_results, folds)):
+        return None
     outputs = {b.name for b in function.params[len(function.params) - function.outputs :]}
-    if any(set(made) & outputs & reads(b) for b in blocks(function.body)):
+    shared = set(written(inlined)) & outputs
+    if any(shared & reads(b) for b in blocks(inlined.body)):
         return None  # an output that others read has to stay whole
-    last = schedule.blocks()[-1]
-    if axes_of_kind(schedule.block(last), "reduce"):
-        last = schedule.cache_write(last, "local")
-    final = schedule.block(last)
+    final = schedule.block(_final(schedule))
     producers = [block.name for block in producers_of(schedule.function, final)]
-    if {last, *producers} != set(schedule.blocks()):
+    if {final.name, *producers} != set(schedule.blocks()):
         return None
     rows = row_axes(schedule.function, final)
-    spatial = axes_of_kind(final, "spatial")
-    count = extent_of([axis.extent for axis in spatial if axis.var in rows])
-    if count is not None and count >= ENOUGH_THREADS:
+    axes = axes_of_kind(final, "spatial")
+    count = extent_of([axis.extent for axis in axes if axis.var in rows])
+    if count is not None and count >= machine.filling_threads:
         return None
+    facts = Facts(function)
+    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+
+
+def space(_facts: Facts, machine: Machine) -> Space:
+    """Threads, and the levels of their tree."""
+    return Space.of(workgroup=workgroup_sizes(machine), radix=(4, RADIX, 16))
+
+
+def default(_facts: Facts, machine: Machine) -> Parameters:
+    """The machine's workgroup, in a flat tree."""
+    return Parameters(machine.workgroup_size, RADIX)
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Give each row to a workgroup."""
+    schedule = Schedule(facts.function)
+    inline_stages(schedule)
+    last = _final(schedule)
+    final = schedule.block(last)
+    producers = [block.name for block in producers_of(schedule.function, final)]
+    rows = row_axes(schedule.function, final)
+    spatial = axes_of_kind(final, "spatial")
     outer = [n for a in spatial if a.var in rows and (n := loop_of(final, a)) is not None]
     inner = [n for a in spatial if a.var not in rows and (n := loop_of(final, a)) is not None]
     unit = schedule.add_unit_loop(last)
@@ -70,17 +112,24 @@ def reduction(function: LoopFunction, machine: Machine) -> Schedule | None:
     for name in producers:
         schedule.compute_at(name, group)
         schedule.set_scope(name, "local")
-    _share_out(schedule, last, inner, machine.workgroup_size)
+    _share_out(schedule, last, inner, parameters.workgroup)
     for name in producers:
-        _fold_together(schedule, name, machine.workgroup_size)
+        _fold_together(schedule, name, parameters)
     schedule.bind(group, "blockIdx.x")
     return schedule
 
 
-def is_long(fold: Block) -> bool:
+def _final(schedule: Schedule) -> str:
+    """The block that writes the result: the last one, or a copy of what it folds."""
+    last = schedule.blocks()[-1]
+    is_fold = bool(axes_of_kind(schedule.block(last), "reduce"))
+    return schedule.cache_write(last, "local") if is_fold else last
+
+
+def is_long(fold: Block, machine: Machine) -> bool:
     """True for a reduction of many elements, or of a symbolic number."""
     extent = extent_of([axis.extent for axis in axes_of_kind(fold, "reduce")])
-    return extent is None or extent >= SHORT
+    return extent is None or extent >= machine.short_fold
 
 
 def has_adjacent_results(fold: Block) -> bool:
@@ -109,18 +158,19 @@ def _share_out(schedule: Schedule, block: str, loops: list[str], size: int) -> N
     schedule.bind(thread, "threadIdx.x")
 
 
-def _fold_together(schedule: Schedule, fold: str, size: int) -> None:
+def _fold_together(schedule: Schedule, fold: str, parameters: Parameters) -> None:
     """Let the threads of a workgroup fold together: each for itself, then a tree, level by level;
     every thread has the result.
     """
     loop = fuse_all(schedule, schedule.reduce_loops(fold))
     assert loop is not None
-    while (as_int(schedule.extent(loop)) or size) > _RADIX:
+    size = parameters.workgroup
+    while (as_int(schedule.extent(loop)) or size) > parameters.radix:
         _, part = schedule.split(loop, [None, size])
         partial = schedule.rfactor(part, -1)
         _fold_apart(schedule, partial, part)
         loop = schedule.loops(fold)[-1]
-        size = max(1, size // _RADIX)
+        size = max(1, size // parameters.radix)
     clear_first(schedule, fold)
 
 
@@ -133,3 +183,6 @@ def _fold_apart(schedule: Schedule, partial: str, part: str) -> None:
     schedule.set_scope(copy, "shared")
     clear_first(schedule, partial)
     schedule.bind(part, "threadIdx.x")
+
+
+REDUCTION = Rule("reduction", match, space, default, build)

@@ -1,9 +1,9 @@
 """Reductions of any form, several of them in a row: softmax, normalisations, poolings over odd
 axes.
 
-The last block's result is cut along the axes that index the reductions' results (its rows); one
-thread computes what its row needs, by itself, in registers. This is also the rule that answers for
-every kernel that one dispatch can compute.
+The last block's result is cut along the axes that index the reductions' results (its rows). One
+thread computes what its row needs, by itself, in registers. This is also the rule for every other
+kernel that one dispatch can compute.
 
     m[i] = max(x[i, :]); s[i] = sum(exp(x[i, :] - m[i])); y[i, j] = exp(x[i, j] - m[i]) / s[i]
     ->  one thread for each i
@@ -11,12 +11,15 @@ every kernel that one dispatch can compute.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from webmlc.core.expr import Var, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
     bind_threads,
@@ -26,30 +29,57 @@ from webmlc.schedule.rules.webgpu.nests import (
     reads,
     written,
 )
+from webmlc.schedule.rules.webgpu.workgroups import Workgroup, default_workgroup, workgroup_space
 from webmlc.schedule.schedule import Schedule
 
-MOST_REGISTERS = 256
-"""Elements of temporaries that a thread keeps to itself."""
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel whose blocks lead to `finals`: blocks whose results no other block reads."""
+
+    function: LoopFunction
+    finals: tuple[str, ...]
 
 
-def rows(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Answers where all blocks lead to one last block (or to several that share nothing)."""
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches where all blocks lead to one last block, or to several that share nothing, and a
+    thread has room for what its row needs.
+    """
     schedule = Schedule(function)
-    function = inline_stages(schedule)
-    made = written(function)
+    if not accepts(lambda: inline_stages(schedule)):
+        return None
+    finals = _separate_finals(schedule.function)
+    if finals is None:
+        return None
+    facts = Facts(function, finals)
+    has_room = accepts(lambda: _place_all(schedule, facts, machine.workgroup_size, machine))
+    return facts if has_room else None
+
+
+def build(facts: Facts, parameters: Workgroup) -> Schedule:
+    """Give each row to a thread."""
+    schedule = Schedule(facts.function)
+    inline_stages(schedule)
+    _place_all(schedule, facts, parameters.workgroup)
+    return schedule
+
+
+def _separate_finals(function: LoopFunction) -> tuple[str, ...] | None:
+    """The names of the blocks whose results no block reads; `None` where two of them need the same
+    block, or an output that others read has to stay whole.
+    """
+    writers = written(function)
     read = {name for block in blocks(function.body) for name in reads(block)}
     outputs = {b.name for b in function.params[len(function.params) - function.outputs :]}
+    if any(set(writers) & outputs & reads(block) for block in blocks(function.body)):
+        return None
     finals = [b for b in blocks(function.body) if not {s.buffer.name for s in stores(b)} & read]
-    if any(set(made) & outputs & reads(b) for b in blocks(function.body)):
-        return None  # an output that others read has to stay whole
     owner: dict[str, str] = {}
     for final in finals:
         for producer in producers_of(function, final):
             if owner.setdefault(producer.name, final.name) != final.name:
                 return None
-    for final in finals:
-        _schedule_rows(schedule, final, machine)
-    return schedule
+    return tuple(final.name for final in finals)
 
 
 def inline_stages(schedule: Schedule) -> LoopFunction:
@@ -64,14 +94,14 @@ def inline_stages(schedule: Schedule) -> LoopFunction:
 
 def producers_of(function: LoopFunction, block: Block) -> list[Block]:
     """The blocks whose results `block` needs, consumers before producers."""
-    made = written(function)
-    found: dict[str, Block] = {}
+    writers = written(function)
+    producers: dict[str, Block] = {}
     needed = reads(block)
     for candidate in reversed(list(blocks(function.body))):
         if candidate.name != block.name and {s.buffer.name for s in stores(candidate)} & needed:
-            found[candidate.name] = candidate
-            needed |= reads(candidate) & set(made)
-    return list(found.values())
+            producers[candidate.name] = candidate
+            needed |= reads(candidate) & set(writers)
+    return list(producers.values())
 
 
 def row_axes(function: LoopFunction, block: Block) -> frozenset[Var]:
@@ -86,31 +116,40 @@ def row_axes(function: LoopFunction, block: Block) -> frozenset[Var]:
     )
 
 
-def _schedule_rows(schedule: Schedule, final: Block, machine: Machine) -> None:
+def _place_all(
+    schedule: Schedule, facts: Facts, workgroup: int, machine: Machine | None = None
+) -> None:
+    """Compute what the rows of each last block need in the rows' threads.
+
+    Raises `ScheduleError` where a primitive refuses, or where a thread of `machine` has no room.
+    """
+    for final in facts.finals:
+        _place(schedule, schedule.block(final), workgroup, machine)
+
+
+def _place(schedule: Schedule, final: Block, workgroup: int, machine: Machine | None) -> None:
     function = schedule.function
     spatial = axes_of_kind(final, "spatial")
-    chosen = row_axes(function, final)
-    if not producers_of(function, final):
-        chosen = frozenset(axis.var for axis in spatial)
-    outer = [n for a in spatial if a.var in chosen and (n := loop_of(final, a)) is not None]
-    inner = [n for a in spatial if a.var not in chosen and (n := loop_of(final, a)) is not None]
+    rows = row_axes(function, final)
     producers = producers_of(function, final)
+    if not producers:
+        rows = frozenset(axis.var for axis in spatial)
+    outer = [n for a in spatial if a.var in rows and (n := loop_of(final, a)) is not None]
+    inner = [n for a in spatial if a.var not in rows and (n := loop_of(final, a)) is not None]
     reduced = loops_along(final, axes_of_kind(final, "reduce"))
     if reduced and any(as_int(simplify(schedule.extent(loop))) is None for loop in inner):
         why = "one thread would need registers for a row of unknown length"
         raise ScheduleError("rows", why, function, final.name)
     if outer:
         schedule.reorder(*outer, *inner, *reduced)
-    thread = bind_threads(schedule, outer, machine.workgroup_size)
+    thread = bind_threads(schedule, outer, workgroup)
     if thread is None and producers:
         raise ScheduleError("rows", "one thread would need whole temporaries", function, final.name)
     for producer in producers:
         assert thread is not None
         schedule.compute_at(producer.name, thread)
-        size = own_elements(schedule, producer.name, thread)
-        if size is None or size > MOST_REGISTERS:
-            why = f"one thread would need {size or 'an unknown number of'} registers"
-            raise ScheduleError("rows", why, function, producer.name)
+        if machine is not None:
+            _require_room(schedule, producer.name, thread, machine)
         schedule.set_scope(producer.name, "local")
     for producer in producers:
         clear_first(schedule, producer.name)
@@ -118,8 +157,16 @@ def _schedule_rows(schedule: Schedule, final: Block, machine: Machine) -> None:
         accumulate_in_register(schedule, final.name, thread)
 
 
+def _require_room(schedule: Schedule, producer: str, thread: str, machine: Machine) -> None:
+    """Raise `ScheduleError` where a thread cannot keep what a producer computes for it."""
+    size = own_elements(schedule, producer, thread)
+    if size is None or size > machine.private_elements:
+        why = f"one thread would need {size or 'an unknown number of'} registers"
+        raise ScheduleError("rows", why, schedule.function, producer)
+
+
 def own_elements(schedule: Schedule, name: str, thread: str) -> int | None:
-    """How many results of a block one thread makes; None where a symbol decides."""
+    """How many results of a block one thread computes; `None` where a symbol decides."""
     loops = schedule.loops(name)
     block = schedule.block(name)
     along = {v.name for a, b in zip(block.axes, block.bindings, strict=True)
@@ -140,3 +187,6 @@ def accumulate_in_register(schedule: Schedule, block: str, thread: str | None) -
     copy = schedule.cache_write(block, "local")
     if thread is not None:
         schedule.reverse_compute_at(copy, thread)
+
+
+ROWS = Rule("rows", match, workgroup_space, default_workgroup, build)

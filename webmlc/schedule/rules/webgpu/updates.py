@@ -1,27 +1,48 @@
 """Updates of elements: scans, scatters.
 
-A thread does the updates of one slice, in order; of updates that are independent each is a slice.
+A thread does the updates of one slice, in order; if the updates are independent, each is a slice.
 
     for b, r: Y[b * 256 + r] = Y[b * 256 + r - 1] + X[b * 256 + r]  ->  one thread for each b
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_update
+from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.webgpu.nests import axes_of_kind, bind_threads, loops_along
+from webmlc.schedule.rules.webgpu.workgroups import Workgroup, default_workgroup, workgroup_space
 from webmlc.schedule.schedule import Schedule
 
 
-def updates(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Answers for a kernel of one block that updates elements."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The block of updates, alone in its kernel."""
+
+    function: LoopFunction
+    block: str
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches a kernel of one block that updates elements."""
     schedule = Schedule(function)
     names = schedule.blocks()
     if len(names) != 1 or not is_update(schedule.block(names[0])):
         return None
-    block = schedule.block(names[0])
+    return Facts(function, names[0])
+
+
+def build(facts: Facts, parameters: Workgroup) -> Schedule:
+    """Give each slice to a thread."""
+    schedule = Schedule(facts.function)
+    block = schedule.block(facts.block)
     slices = loops_along(block, axes_of_kind(block, "spatial"))
-    if bind_threads(schedule, slices, machine.workgroup_size) is None:
-        schedule.bind(schedule.add_unit_loop(names[0]), "threadIdx.x")
+    if bind_threads(schedule, slices, parameters.workgroup) is None:
+        schedule.bind(schedule.add_unit_loop(facts.block), "threadIdx.x")
     return schedule
+
+
+UPDATES = Rule("updates", match, workgroup_space, default_workgroup, build)

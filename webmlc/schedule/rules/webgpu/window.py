@@ -1,7 +1,7 @@
 """One fold that is no matrix product: pooling, depthwise convolution, sums along any axes.
 
-A thread makes 4 adjacent elements of the result (channels), and a few neighbours along the axis
-before, which share what they read; short windows are written out.
+A thread computes 4 adjacent elements of the result (channels), and a few neighbours along the axis
+before, which share what they read. Short windows are unrolled.
 
     Y[n, y, x, c] = max(Y, X[n, y * 2 + ky, x * 2 + kx, c])   ->   for each y, x / 4, c / 4: 3 · 3 ·
     4 loads of a vec4
@@ -9,57 +9,130 @@ before, which share what they read; short windows are written out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import LoopFunction, Store
 from webmlc.schedule.analysis import has_vector_types
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
 from webmlc.schedule.rules.webgpu.nests import (
     axes_of_kind,
     bind_threads,
     extent_of,
     result_axes,
-    unroll_factor,
 )
 from webmlc.schedule.rules.webgpu.pointwise import lane_steps
+from webmlc.schedule.rules.webgpu.workgroups import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
-_LARGEST_WINDOW = 12  # elements of a window that is written out
-_NEIGHBOURS = 4
+SHORT_WINDOW = 12
+"""Elements of the largest window that is unrolled by default: 3x3, and 12 of a row. Unrolled,
+longer ones make long shaders (an estimate, as old as the rule)."""
+LARGEST_WINDOW = 32
+"""Elements of the largest window that may be unrolled: 5x5 and a few more."""
+NEIGHBOURS = 4
+"""Neighbours along a row that a thread computes by default (an estimate, as old as the rule)."""
+MOST_NEIGHBOURS = 8
+"""Neighbours along a row that a thread may compute: their sums are registers."""
 
 
-def window(function: LoopFunction, machine: Machine) -> Schedule | None:
-    """Answers for one reduction with a pointwise epilogue."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A fold with its epilogue. `window`: the elements that it folds, `None` if symbolic; `row`:
+    the results along the axis before the last, 1 if they have no neighbours to share with;
+    `has_vectors`: whether the results along the last axis make whole vectors.
+    """
+
+    function: LoopFunction
+    fold: str
+    window: int | None
+    row: int
+    has_vectors: bool
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """How the results become threads."""
+
+    workgroup: int
+    """Invocations of a workgroup."""
+    is_vectorized: bool
+    """Whether a thread computes a vector of adjacent results, or one result."""
+    neighbours: int
+    """Vectors along a row that a thread computes."""
+    is_unrolled: bool
+    """Whether the window is unrolled."""
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches one reduction with a pointwise epilogue."""
     fold = only_fold(function)
     if fold is None or not axes_of_kind(fold, "spatial"):
         return None
-    axes = result_axes(fold)
-    is_vector = isinstance(fold.body, Store) and has_vector_types(fold)
-    steps = lane_steps(fold, axes[-1].var, machine.lanes) if is_vector else None
     schedule = Schedule(function)
-    spatial, reduced = attach_epilogue(schedule, fold.name)
+    try:
+        spatial, reduced = attach_epilogue(schedule, fold.name)
+    except ScheduleError:  # the epilogue reads another element than the one that is ready
+        return None
     if not spatial or not reduced:
         return None
-    count = extent_of([schedule.extent(loop) for loop in reduced])
-    is_short = count is not None and count <= _LARGEST_WINDOW
+    is_vector = isinstance(fold.body, Store) and has_vector_types(fold)
+    steps = lane_steps(fold, result_axes(fold)[-1].var, machine.lanes) if is_vector else None
+    last = as_int(simplify(schedule.extent(spatial[-1])))
+    has_vectors = steps is not None and last is not None and last % machine.lanes == 0
+    row = as_int(simplify(schedule.extent(spatial[-2]))) if len(spatial) > 2 else 1
+    window = extent_of([schedule.extent(loop) for loop in reduced])
+    return Facts(function, fold.name, window, 1 if row is None else row, has_vectors, machine.lanes)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Workgroups, vectors and their neighbours, and whether the window is unrolled."""
+    can_unroll = facts.window is not None and facts.window <= LARGEST_WINDOW
+    return Space.of(
+        workgroup=workgroup_sizes(machine),
+        is_vectorized=(False, True) if facts.has_vectors else (False,),
+        neighbours=divisors(facts.row, MOST_NEIGHBOURS),
+        is_unrolled=(False, True) if can_unroll else (False,),
+    ).where(
+        "only vectors have neighbours",
+        lambda is_vectorized, neighbours: bool(is_vectorized or neighbours == 1),
+    )
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """Vectors where there are any; a short window is unrolled, and neighbours share its loads."""
+    is_short = facts.window is not None and facts.window <= SHORT_WINDOW
+    neighbours = divisors(facts.row, NEIGHBOURS)[-1] if is_short and facts.has_vectors else 1
+    return Parameters(machine.workgroup_size, facts.has_vectors, neighbours, is_short)
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Give each thread its vectors and the window's loops around them."""
+    schedule = Schedule(facts.function)
+    spatial, reduced = attach_epilogue(schedule, facts.fold)
     tile: list[TileLoop] = []
     outer = list(spatial)
-    lanes: str | None = None
-    last = as_int(simplify(schedule.extent(spatial[-1])))
-    if steps is not None and last is not None and last % machine.lanes == 0:
-        outer[-1], lanes = schedule.split(spatial[-1], [None, machine.lanes])
-        if is_short and len(spatial) > 2:
-            neighbours = unroll_factor(schedule.extent(outer[-2]), _NEIGHBOURS)
-            if neighbours > 1:
-                outer[-2], inner = schedule.split(outer[-2], [None, neighbours])
-                tile.append(TileLoop(inner, "unrolled"))
+    if parameters.is_vectorized:
+        outer[-1], lanes = schedule.split(spatial[-1], [None, facts.lanes])
+        if parameters.neighbours > 1:
+            outer[-2], inner = schedule.split(outer[-2], [None, parameters.neighbours])
+            tile.append(TileLoop(inner, "unrolled"))
         tile.append(TileLoop(lanes, "vectorized"))
     schedule.reorder(*outer, *(step.loop for step in tile))
-    thread = bind_threads(schedule, outer, machine.workgroup_size)
+    thread = bind_threads(schedule, outer, parameters.workgroup)
     assert thread is not None
-    if is_short:
+    if parameters.is_unrolled:
         for loop in reduced:
             schedule.unroll(loop)
-    run_tile(schedule, fold.name, tile, reduced)
+    run_tile(schedule, facts.fold, tile, reduced)
     return schedule
+
+
+WINDOW = Rule("window", match, space, default, build)

@@ -74,6 +74,15 @@ def epilogue_of(function: LoopFunction, update: Block) -> Block | None:
     return reader if all(_is_own_element(load.indices, reader) for load in own) else None
 
 
+def only_fold(schedule: Schedule) -> str | None:
+    """The fold of a kernel that is a fold alone, or a fold with its epilogue."""
+    first, *others = (schedule.block(name) for name in schedule.blocks())
+    if fold_of(first) is None or len(others) > 1:
+        return None
+    is_whole = not others or epilogue_of(schedule.function, first) == others[0]
+    return first.name if is_whole else None
+
+
 def _is_own_element(indices: tuple[Expr, ...], block: Block) -> bool:
     """True where each index is the block's axis, or 0 for an axis of one value."""
     return all(

@@ -1,0 +1,160 @@
+"""A rule: the schedules that one class of kernels may have, and the one it has if nobody searches.
+
+    facts = rule.match(function, machine)               # what the kernel is; None: not this class
+    space = rule.space(facts, machine)                  # what may be chosen
+    parameters = rule.default(facts, machine)           # what is chosen, by a cost model
+    schedule = rule.build(facts, parameters)            # the same parameters, the same schedule
+
+Another choice is a member of the space in place of the default:
+
+    chosen = from_values(parameters, space.random(Random(0)))
+    schedule = rule.build(facts, chosen)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from webmlc.core.errors import InternalError
+from webmlc.core.machine import Machine
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.space import Constraint, Space, Value, from_values, values_of
+from webmlc.schedule.schedule import Schedule
+
+F = TypeVar("F")
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[F, P]):
+    """The row of one class of kernels.
+
+    `match` says what a kernel is, as facts `F` (a frozen dataclass), or `None` where the kernel is
+    of another class; it asks primitives whether they can be applied, so that `build` never raises.
+    `space` names the parameters and their choices. `default` makes parameters `P` (a frozen
+    dataclass): a member of the space, chosen by what the machine's numbers say. `build` applies
+    primitives; it depends on nothing else.
+    """
+
+    name: str
+    match: Callable[[LoopFunction, Machine], F | None]
+    space: Callable[[F, Machine], Space]
+    default: Callable[[F, Machine], P]
+    build: Callable[[F, P], Schedule]
+
+
+AnyRule = Rule[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NoParameters:
+    """The parameters of a rule that leaves nothing to choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A kernel's rule, and what the rule knows of the kernel."""
+
+    function: LoopFunction
+    rule: AnyRule
+    facts: Any
+    machine: Machine
+
+    def space(self) -> Space:
+        """The parameters that the kernel's schedule may have.
+
+        Whether a step is legal may hang on a proof about symbolic sizes, which nothing but the
+        primitives can tell: of a kernel with symbols, a member is what they build.
+        """
+        space = self.rule.space(self.facts, self.machine)
+        if not self.function.symbols:
+            return space
+        return proven(space, self.rule.build, self.facts, self.default())
+
+    def default(self) -> Any:
+        """The parameters that nobody has searched for."""
+        return self.rule.default(self.facts, self.machine)
+
+    def build(self, parameters: Any) -> Schedule:
+        """The schedule of some parameters. Raises `InternalError` where a primitive refuses a step:
+        a member of the space always builds.
+        """
+        try:
+            return self.rule.build(self.facts, parameters)
+        except ScheduleError as error:
+            raise self.bug(parameters, error) from error
+
+    def bug(self, parameters: Any, error: ScheduleError) -> InternalError:
+        """What a refused step of a member of the space is reported as."""
+        chosen = json.dumps(values_of(parameters))
+        rule = f"rule {self.rule.name!r} ({self.machine.device})"
+        return InternalError(f"{rule} cannot build {self.function.name!r} with {chosen}: {error}")
+
+
+def match_rules(
+    rules: Iterable[AnyRule], function: LoopFunction, machine: Machine
+) -> tuple[Match, Schedule] | None:
+    """The first of some rules that matches a kernel, and its default schedule; `None` where none
+    does.
+
+    A kernel with symbols is of a rule's class only if the primitives can prove the steps of its
+    default schedule. Of other kernels every step is decided by numbers: a refusal is a bug.
+    """
+    for rule in rules:
+        facts = rule.match(function, machine)
+        if facts is None:
+            continue
+        match = Match(function, rule, facts, machine)
+        parameters = match.default()
+        try:
+            return match, rule.build(facts, parameters)
+        except ScheduleError as error:
+            if not function.symbols:
+                raise match.bug(parameters, error) from error
+    return None
+
+
+def proven(space: Space, build: Callable[[F, P], Schedule], facts: F, default: P) -> Space:
+    """The members of a space that primitives build."""
+
+    def builds(*values: Value) -> bool:
+        chosen = from_values(default, dict(zip(space.names, values, strict=True)))
+        return accepts(lambda: build(facts, chosen))
+
+    every = Constraint("primitives prove every step", space.names, builds)
+    return Space(space.choices, (*space.constraints, every))
+
+
+def accepts(steps: Callable[[], object]) -> bool:
+    """True where primitives accept some steps. `match` asks this where only the primitives' proofs
+    can tell whether a kernel is of its class.
+    """
+    try:
+        steps()
+    except ScheduleError:
+        return False
+    return True
+
+
+def single_schedule(
+    name: str, schedule_of: Callable[[LoopFunction, Machine], Schedule | None]
+) -> Rule[Schedule, NoParameters]:
+    """A rule with one schedule for each kernel: nothing to choose."""
+    return Rule(
+        name,
+        lambda function, machine: _attempt(lambda: schedule_of(function, machine)),
+        lambda _facts, _machine: Space(),
+        lambda _facts, _machine: NoParameters(),
+        lambda facts, _parameters: facts.copy(),
+    )
+
+
+def _attempt(steps: Callable[[], Schedule | None]) -> Schedule | None:
+    try:
+        return steps()
+    except ScheduleError:
+        return None

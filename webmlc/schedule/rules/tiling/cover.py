@@ -1,0 +1,91 @@
+"""Covering an extent with tiles: as many full ones as fit, then smaller ones for what is left over.
+
+In: a loop and the sizes of tiles. Out: the same loop partitioned into parts, each a whole number of
+tiles of one size:
+
+    for r in range(197): ...   ->   for r in range(192): ...   # 32 tiles of 6
+                                    for r in range(5): ...     # one of 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.simplify import simplify
+from webmlc.schedule.rules.tiling.nests import extent_of
+from webmlc.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of an axis: `count` tiles of `size`, from where the part before ended. A symbolic
+    count is an expression.
+    """
+
+    size: int
+    count: Expr
+
+    @property
+    def extent(self) -> Expr:
+        """Steps of the axis that the part covers."""
+        return self.count * self.size
+
+
+def cover(extent: Expr, size: int) -> tuple[Part, ...]:
+    """Full tiles of `size`, then one tile of what is left over; of a symbolic extent, single steps.
+
+    A remainder that is 0 for certain is no part.
+    """
+    steps = as_int(extent)
+    if steps is None:
+        parts = [Part(size, extent // size), Part(1, extent % size)]
+        return tuple(part for part in parts if simplify(part.count) != Const(0))
+    full, left = divmod(steps, size)
+    whole = (Part(size, Const(full)),) if full else ()
+    return (*whole, Part(left, Const(1))) if left else whole
+
+
+def cover_columns(extent: Expr, widest: int, panel: int, lanes: int) -> tuple[Part, ...]:
+    """Tiles of columns: `widest`, then of a `panel`, then a vector, then one of what is left over.
+    Of a symbolic extent, panels, then single columns.
+    """
+    size = as_int(extent)
+    if size is None:
+        return Part(panel, extent // panel), Part(1, extent % panel)
+    parts: list[Part] = []
+    widths = {width for width in (widest, panel, lanes) if width <= widest}
+    for width in sorted(widths, reverse=True):
+        full, size = divmod(size, width)
+        if full:
+            parts.append(Part(width, Const(full)))
+    if size:
+        parts.append(Part(size, Const(1)))
+    return tuple(parts) or (Part(1, Const(0)),)
+
+
+def partition_into(schedule: Schedule, loop: str, parts: Sequence[Part]) -> list[str]:
+    """Partition a loop into parts; returns the loop of each."""
+    loops: list[str] = []
+    for part in parts[:-1]:
+        first, loop = schedule.partition(loop, part.extent)
+        loops.append(first)
+    return [*loops, loop]
+
+
+def split_off(schedule: Schedule, loop: str, size: int) -> tuple[str | None, str | None]:
+    """Split tiles of `size` off a loop: the loop over tiles and the loop within one, `None` for one
+    of one step.
+    """
+    if extent_of(schedule, loop) == size:
+        return (None, loop) if size > 1 else (loop, None)
+    if size == 1:
+        return loop, None
+    outer, inner = schedule.split(loop, [None, size])
+    return outer, inner
+
+
+def divisors(count: int, largest: int) -> tuple[int, ...]:
+    """The divisors of a count up to `largest`, smallest first."""
+    return tuple(n for n in range(1, largest + 1) if count % n == 0)

@@ -1,0 +1,221 @@
+"""The parameters of a contraction: what may be chosen, and what is chosen by default.
+
+In: the facts of a contraction and a machine. Out: its space and its default parameters. The default
+is that of the fastest hand-written kernels: a register tile of pixels (or rows) times channels (or
+columns), the packed panel `[K][8]` of the right operand in the first-level cache, blocks of the
+left one in the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.machine import PAGE_BYTES, Machine
+from webmlc.schedule.primitives.prefetch import LINE_BYTES
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.nests import product
+from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, RowAxis
+from webmlc.schedule.rules.wasm.tile_costs import tile_columns, tile_height
+
+STRIPS = 6
+"""Strips of a panel that are read side by side, at most: more gain nothing (measured on ResNet-18
+and ZFNet, which took 7 % and 3 % less than with four)."""
+FETCHED_LINES = 8
+"""Cache lines that one iteration of a prefetch asks for, by default (an estimate)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContractionParameters:
+    """The loops of a contraction, its register tiles, and how its right operand is read."""
+
+    joined: int
+    """Axes of rows, from the innermost, that one loop of tiles walks."""
+    walks_batch: bool
+    """Whether the axis of rows outside of these is walked under the loop over panels, so that a
+    panel is read for all of it; else it is an outer loop."""
+    walks_outside: bool
+    """Whether the other axes of rows are walked outside of the panels, so that threads share them;
+    else under the panels."""
+    has_groups_inside: bool
+    """Whether a block of rows is multiplied by all groups before the next block starts."""
+    block_rows: int | None
+    """Rows that are multiplied by all columns before the next ones are: as many as a cache holds.
+    `None`: all of them."""
+    rows: int
+    """Rows of a register tile."""
+    tail_rows: int
+    """Rows of a register tile behind the last whole block."""
+    single_columns: int
+    """Columns of a register tile of one row."""
+    pair_columns: int
+    """Columns of a register tile of two rows."""
+    takes_turns: bool
+    """Whether the accumulators of a wide tile take turns along the reduction of one panel, rather
+    than read several panels side by side: a third faster for panels that come from memory."""
+    has_halves: bool
+    """Whether one row, if it takes turns, reads two panels, the first of either half: a core asks
+    memory for more lines along two streams."""
+    strips: int
+    """Strips of a panel that are read side by side, at most."""
+    prefetched_bytes: int | None
+    """The largest panel that is fetched before tiles read it; `None`: none is."""
+    burst_bytes: int
+    """Bytes of panels that are fetched together, at most."""
+    fetched_lines: int
+    """Cache lines that one iteration of a prefetch asks for."""
+
+
+def contraction_space(facts: ContractionFacts, machine: Machine) -> Space:
+    """What may be chosen for a contraction."""
+    panel, widest = facts.panel, machine.narrow_tile.columns
+    both = (False, True)
+    is_packed = facts.panel_bytes > 0
+    blocks: tuple[int | None, ...] = (None,)
+    if facts.owns_rows and facts.rows:
+        blocks += tuple(machine.tile.rows * n for n in (1, 2, 4, 8, 16))
+        blocks += tuple({_default_block(facts, machine)} - set(blocks))
+    return Space.of(
+        joined=tuple(range(min(1, facts.joinable), facts.joinable + 1)),
+        walks_batch=both if facts.joinable > 1 else (False,),
+        walks_outside=both if len(facts.rows) > 1 else (False,),
+        has_groups_inside=both if facts.group is not None and facts.owns_rows else (False,),
+        block_rows=blocks,
+        rows=tuple(range(1, machine.tile.rows + 1)),
+        tail_rows=tuple(range(1, machine.tile.rows + 1)),
+        single_columns=(panel, 2 * panel, widest),
+        pair_columns=(panel, 2 * panel),
+        takes_turns=both if facts.depth else (False,),
+        has_halves=both,
+        strips=tuple(range(1, STRIPS + 1)) if is_packed else (1,),
+        prefetched_bytes=(None, machine.l2_bytes // 2) if is_packed else (None,),
+        burst_bytes=(0, machine.l1_bytes // 2, machine.l1_bytes),
+        fetched_lines=(4, FETCHED_LINES, 16),
+    ).where(
+        "blocks of rows are under all groups",
+        lambda has_groups_inside, block_rows: not has_groups_inside or block_rows is not None,
+    )
+
+
+def default_contraction(facts: ContractionFacts, machine: Machine) -> ContractionParameters:
+    """Blocks for the caches, tiles for the registers; panels that come from memory in one
+    stream."""
+    joined = _default_joined(facts, machine)
+    rows, others = facts.rows[len(facts.rows) - joined :], facts.rows[: len(facts.rows) - joined]
+    has_batch = 0 < joined < facts.joinable
+    walk = others[:-1] if has_batch else others
+    is_small = _has_small_right(facts, machine)
+    block = _cache_block(facts, rows, machine) if rows and not walk else None
+    is_streamed = facts.panel_bytes > machine.l2_bytes
+    # A panel that comes from memory is read for every image at once.
+    walks_batch = has_batch and is_streamed and not is_small and block is None
+    group = None if walk or walks_batch else _group_block(facts, rows, machine)
+    block = block if group is None else group
+    block = block if facts.owns_rows else None
+    enough = machine.parallel_iterations
+    many = any((as_int(axis.extent) or enough) >= enough for axis in walk)
+    steps = _product([axis.steps for axis in rows])
+    tail = steps if block is None else steps % block
+    return ContractionParameters(
+        joined=joined,
+        walks_batch=walks_batch,
+        walks_outside=bool(walk) and is_small and many,
+        has_groups_inside=group is not None and facts.owns_rows,
+        block_rows=block,
+        rows=tile_height(steps if block is None else Const(block), machine),
+        tail_rows=tile_height(tail, machine),
+        single_columns=tile_columns(1, machine),
+        pair_columns=tile_columns(2, machine),
+        takes_turns=facts.panel_bytes > machine.l2_bytes // 4,
+        has_halves=True,
+        strips=max(1, _strips(facts)) if is_streamed else 1,
+        prefetched_bytes=machine.l2_bytes // 2 if is_streamed else None,
+        burst_bytes=machine.l1_bytes,
+        fetched_lines=FETCHED_LINES,
+    )
+
+
+def _default_joined(facts: ContractionFacts, machine: Machine) -> int:
+    """All axes of rows that can be joined, up to a symbolic one (a batch) around rows that fill
+    tiles without it: with it, tiles would be as many as only a run can count.
+    """
+    size: int | None = 1
+    for count in range(facts.joinable):
+        extent = as_int(facts.rows[-count - 1].extent)
+        if extent is None and count and size is not None and size >= machine.tile.rows:
+            return count
+        size = None if size is None or extent is None else size * extent
+    return facts.joinable
+
+
+def _has_small_right(facts: ContractionFacts, machine: Machine) -> bool:
+    """True where half of the second-level cache holds the right operand."""
+    columns = as_int(facts.column_extent)
+    if columns is None or not facts.depth:
+        return False
+    return facts.depth * columns * 4 <= machine.l2_bytes // 2
+
+
+def _default_block(facts: ContractionFacts, machine: Machine) -> int | None:
+    return default_contraction(facts, machine).block_rows
+
+
+def _cache_block(
+    facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Machine
+) -> int | None:
+    """Rows of a block: one tile, which then writes whole cache lines, where the first-level cache
+    holds the right operand; else as many as the second-level cache holds, `None` where it holds
+    all.
+    """
+    extents = [axis.extent for axis in rows]
+    if 0 < facts.panel_bytes <= machine.l1_bytes // 2:
+        return tile_height(_product(extents), machine)
+    size = product(extents)
+    if size is None or not facts.depth:
+        return None
+    row_bytes = facts.depth * 4 + LINE_BYTES  # a line of the result, half of which a panel writes
+    available = machine.l2_bytes - machine.tile.columns * facts.depth * 4
+    return _whole_tiles(size, row_bytes, available, machine)
+
+
+def _group_block(
+    facts: ContractionFacts, rows: tuple[RowAxis, ...], machine: Machine
+) -> int | None:
+    """Rows of a block that stays in the cache beside weights while it is multiplied by all groups:
+    rows of all channels of both feature maps. `None` where there would be too few blocks for
+    threads.
+    """
+    size = product([axis.extent for axis in rows])
+    if facts.group is None or size is None or not facts.depth:
+        return None
+    channels = product([facts.group[1], Const(facts.depth) + facts.column_extent])
+    if channels is None:
+        return None
+    block = _whole_tiles(size, channels * 4, machine.l2_bytes // 8, machine)
+    return block if block is not None and size // block >= machine.parallel_iterations else None
+
+
+def _whole_tiles(size: int, row_bytes: int, available: int, machine: Machine) -> int | None:
+    """Rows of equal blocks of whole tiles that fit into `available` bytes; `None` where all rows
+    do, or blocks would be much smaller.
+    """
+    if size * row_bytes <= available:
+        return None
+    height = tile_height(Const(size), machine)
+    tiles = size // height
+    most = max(1, available // (row_bytes * height))
+    fitting = [d for d in range(1, tiles + 1) if tiles % d == 0 and d <= most]
+    return fitting[-1] * height if fitting[-1] < tiles and fitting[-1] * 4 >= most else None
+
+
+def _strips(facts: ContractionFacts) -> int:
+    """Strips of a page at least: a processor fetches ahead to the end of a page."""
+    return min(STRIPS, facts.panel_size(facts.panel_width) // PAGE_BYTES)
+
+
+def _product(extents: list[Expr]) -> Expr:
+    """The product of extents, also of symbolic ones."""
+    total: Expr = Const(1)
+    for extent in extents:
+        total = total * extent
+    return total

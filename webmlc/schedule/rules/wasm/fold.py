@@ -1,0 +1,233 @@
+"""Folds along the contiguous axis, in vectors that are added at the end.
+
+In: a reduction whose innermost loop reads adjacent elements. Out: several vectors of sums in
+registers, enough to be in flight, then one sum:
+
+    for k in range(100):                  for k in range(6): v[0:16] += a[k * 16 + (0..15)]
+        s += a[k]                 ->      for k in range(96, 100): ...
+                                          s = v[0] + ... + v[15]
+
+Neighbouring results that share what they load are reduced together; of a few short runs each has
+sums of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.machine import Machine
+from webmlc.core.rewrite import variables
+from webmlc.loops.ir import Load
+from webmlc.schedule.analysis import fold_of, reads_evenly, value_nodes
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.nests import extent_of
+from webmlc.schedule.rules.tiling.tile import vectorize_columns
+from webmlc.schedule.rules.wasm.pointwise import fuse_even
+from webmlc.schedule.schedule import Schedule
+
+SUMS = 8
+"""Vectors of sums that neighbours have together, by default: enough to be in flight (measured on
+basic_pitch, whose convolutions into one channel went from 2.5 to 1.5 ms)."""
+SHORT_ROW = 64
+"""Elements below which a row is reduced in two vectors, by default: four take as long to add up as
+they save (an estimate, as old as the rule)."""
+LEAST_VECTORS = 4
+"""Vectors of the shortest row that is reduced in vectors: two turns of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldFacts:
+    """A fold along the contiguous axis. `size`: elements of a run, `None` if symbolic; `runs`: how
+    many runs there are beside the contiguous axis, 1 if none, 0 if they cannot be walked side by
+    side; `neighbours`: results that share what they load, of which a few may be reduced together (1
+    if they share nothing).
+    """
+
+    size: int | None
+    runs: int
+    neighbours: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoldParameters:
+    """The parameters of one fold along the contiguous axis."""
+
+    vectors: int
+    """Vectors of sums of one result."""
+    together: int
+    """Neighbouring results that are reduced together."""
+    is_apart: bool
+    """Whether each run has sums of its own, so that runs are walked side by side."""
+
+
+def fold_facts(schedule: Schedule, update: str, around: str | None, lanes: int) -> FoldFacts | None:
+    """What the fold `update` is, under the loop `around`; `None` where nothing contiguous is
+    reduced, or where it is too short for vectors.
+    """
+    trial = schedule.copy()
+    last = contiguous_loop(trial, update)
+    if last is None:
+        return None
+    size = extent_of(trial, last)
+    if size is not None and size < LEAST_VECTORS * lanes:
+        return None
+    outer = [loop for loop in trial.reduce_loops(update) if loop != last]
+    runs = 1
+    if outer:
+        is_one = len(outer) == 1 and size is not None
+        runs = (extent_of(trial, outer[0]) or 0) if is_one else 0
+    has_shared = size is not None and _shares_loads(trial, update, around)
+    neighbours = (extent_of(trial, around) or 1) if around is not None and has_shared else 1
+    return FoldFacts(size, runs, neighbours)
+
+
+def fold_space(facts: FoldFacts, machine: Machine) -> Space:
+    """Vectors of sums that the registers hold."""
+    lanes, registers = machine.lanes, machine.vector_registers
+    size, runs = facts.size, facts.runs
+    fitting = tuple(n for n in (1, 2, 4, 8) if size is None or 2 * n * lanes <= size)
+    together = tuple(n for n in (1, 2, 4) if facts.neighbours % n == 0)
+    can_be_apart = size is not None and runs > 1 and size % lanes == 0
+    return (
+        Space.of(
+            vectors=fitting,
+            together=together,
+            is_apart=(False, True) if can_be_apart else (False,),
+        )
+        .where("sums fit the registers", lambda vectors, together: vectors * together <= SUMS)
+        .where(
+            "runs that are walked side by side fit the registers, and leave nothing over",
+            lambda vectors, together, is_apart: (
+                not is_apart
+                or (
+                    together == 1
+                    and vectors * runs < registers
+                    and (size or 0) % (vectors * lanes) == 0
+                )
+            ),
+        )
+    )
+
+
+def default_fold(facts: FoldFacts, machine: Machine) -> FoldParameters:
+    """As many neighbours as have `SUMS` vectors together; else four vectors, or two in each run of
+    a few, or two in a short row.
+    """
+    size, lanes = facts.size, machine.lanes
+    if size is not None and facts.neighbours > 1:
+        for together in (4, 2):
+            vectors = SUMS // together
+            if facts.neighbours % together == 0 and 2 * vectors * lanes <= size:
+                return FoldParameters(vectors, together, False)
+    is_apart = size is not None and facts.runs > 1 and size % (2 * lanes) == 0
+    is_apart = is_apart and 2 * facts.runs < machine.vector_registers
+    is_short = size is not None and size < SHORT_ROW
+    return FoldParameters(2 if is_apart or is_short else 4, 1, is_apart)
+
+
+def contiguous_loop(schedule: Schedule, update: str) -> str | None:
+    """Fuse the reduction loops that step evenly through memory; returns the innermost one, along
+    which memory is read in order, or `None` where there is none.
+    """
+    reduced = schedule.reduce_loops(update)
+    inner = schedule.loops(update)[-len(reduced) :] if reduced else []
+    if not reduced or inner != reduced or not reads_evenly(schedule.function, update, reduced[-1]):
+        return None
+    return fuse_even(schedule, update, reduced)[-1] if len(reduced) > 1 else reduced[-1]
+
+
+def schedule_fold(
+    schedule: Schedule,
+    update: str,
+    lanes: int,
+    parameters: FoldParameters,
+    around: str | None = None,
+) -> None:
+    """Reduce along the contiguous axis in vectors. `around` is the loop right around the fold, some
+    neighbours of which may be reduced together.
+    """
+    last = contiguous_loop(schedule, update)
+    assert last is not None
+    size = extent_of(schedule, last)
+    outer = [loop for loop in schedule.reduce_loops(update) if loop != last]
+    if size is None and outer:
+        _fold_runs(schedule, update, outer, lanes, parameters)
+        return
+    width, together = lanes * parameters.vectors, parameters.together
+    neighbour = schedule.split(around, [None, together])[1] if around and together > 1 else None
+    if size is None or size % width:
+        # The rests of all runs together, or one would be added before the total is initialised.
+        if outer:
+            schedule.reorder(last, *outer)
+        schedule.partition(last, schedule.extent(last) // width * width)
+        if outer:
+            schedule.reorder(*outer, last)
+    if extent_of(schedule, last) == width:
+        lane = last
+    else:
+        _, lane = schedule.split(last, [None, width])
+    partial = schedule.rfactor(lane, -1)
+    schedule.set_scope(partial, "local")
+    runs = _runs_apart(schedule, partial) if parameters.is_apart else []
+    vectors, lane = schedule.split(schedule.reduce_loops(update)[-1], [None, lanes])
+    vector = schedule.rfactor(lane, -1)
+    blocks = [*runs, partial, vector, schedule.cache_write(vector, "local")]
+    each = [] if neighbour is None else schedule.fission(neighbour)
+    if each:
+        at = schedule.loops(partial).index(next(n for n in schedule.loops(partial) if n in each))
+        own, *steps = schedule.loops(partial)[at:-1]
+        schedule.reorder(*steps, own, schedule.loops(partial)[-1])
+    for sums, loops in ((partial, schedule.reduce_loops(partial)), (vector, [vectors])):
+        blocks += [schedule.decompose_reduction(sums, loops[0])] if loops else []
+    if each:
+        each.append(schedule.loops(blocks[-2])[at])
+    for block in blocks:
+        vectorize_columns(schedule, block, schedule.loops(block)[-1], lanes)
+    schedule.unroll(vectors)
+    final = schedule.reduce_loops(update)[-1]
+    schedule.decompose_reduction(update, final)
+    for loop in (final, *each):
+        schedule.unroll(loop)
+
+
+def _fold_runs(
+    schedule: Schedule, update: str, outer: list[str], lanes: int, parameters: FoldParameters
+) -> None:
+    """Reduce every run of symbolic length in vectors of its own, then add up what the runs give: no
+    sum is longer than a run, or than there are runs.
+    """
+    run = schedule.fuse(*outer) if len(outer) > 1 else outer[0]
+    partial = schedule.rfactor(run, -1)
+    (total,) = schedule.reduce_loops(update)
+    schedule.compute_at(partial, total)
+    schedule.set_scope(partial, "local")
+    schedule.decompose_reduction(update, total)
+    schedule_fold(schedule, partial, lanes, parameters)
+
+
+def _shares_loads(schedule: Schedule, update: str, around: str | None) -> bool:
+    """True where neighbours along the loop `around` load some values that they share and some that
+    they do not.
+    """
+    block = schedule.block(update)
+    axes = zip(block.axes, block.bindings, strict=True)
+    along = {axis.var for axis, b in axes if around in {v.name for v in variables(b)}}
+    fold = fold_of(block)
+    read = [] if fold is None else [n for n in value_nodes(fold.value) if isinstance(n, Load)]
+    shared = [n for n in read if not any(along & variables(i) for i in n.indices)]
+    return bool(along) and 0 < len(shared) < len(read)
+
+
+def _runs_apart(schedule: Schedule, partial: str) -> list[str]:
+    """Give each run sums of its own, so that more are in flight, and make the loop over runs the
+    inner one; returns the blocks that fill them.
+    """
+    outer, run = schedule.reduce_loops(partial)
+    lane = schedule.loops(partial)[-1]
+    sums = schedule.rfactor(outer, 0)
+    schedule.set_scope(sums, "local")
+    schedule.reorder(run, outer, lane)
+    start = schedule.decompose_reduction(sums, run)
+    for block in (start, sums):
+        schedule.unroll(schedule.loops(block)[-2])
+    return [start, sums]

@@ -1,0 +1,233 @@
+"""Stages: each nest of a kernel by itself, by the class of its block.
+
+In: a schedule, and the loops that its stages share (none at first). Out: every stage's own loops
+scheduled: pointwise blocks, folds along the contiguous axis, folds along lanes.
+
+    for i, j: t[i, j] = a[i, j] + b[j]   ->   for i, j0: t[i, j0 * 8 + (0..7)] = ...
+    for i, j: s[i] += t[i, j]            ->   for i: { for j0: v[0:16] += ...; s[i] = sum(v) }
+
+Threads share the work only where no stage reads another's results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from webmlc.core.machine import Machine
+from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.analysis import fold_of
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules.rule import NoParameters, Rule
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.nests import extent_of
+from webmlc.schedule.rules.wasm.fold import (
+    FoldFacts,
+    FoldParameters,
+    contiguous_loop,
+    default_fold,
+    fold_facts,
+    fold_space,
+    schedule_fold,
+)
+from webmlc.schedule.rules.wasm.pointwise import (
+    DEFAULT_POINTWISE,
+    PointwiseParameters,
+    pointwise_space,
+    schedule_pointwise,
+)
+from webmlc.schedule.rules.wasm.threads import (
+    Sharing,
+    default_sharing,
+    share_work,
+    sharing_space,
+)
+from webmlc.schedule.rules.wasm.window import (
+    WindowFacts,
+    WindowParameters,
+    default_window,
+    schedule_window,
+    window_facts,
+    window_space,
+)
+from webmlc.schedule.schedule import Schedule
+
+Form = Literal["fused", "apart", "left"]
+"""How a stage's loops are scheduled: those that step evenly as one loop, all as they are, or not at
+all (where primitives cannot prove the steps)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """What one stage is: pointwise, or a fold by its facts; `None` where nothing can be made of it.
+
+    `form`: the first form that the primitives accept.
+    """
+
+    block: str
+    kind: FoldFacts | WindowFacts | Literal["pointwise"] | None
+    form: Form
+
+
+StageParameters = PointwiseParameters | FoldParameters | WindowParameters | NoParameters
+
+
+def stage_facts(
+    schedule: Schedule, machine: Machine, fixed: int, blocks: tuple[str, ...] | None = None
+) -> tuple[StageFacts, ...]:
+    """What the stages of a schedule are (or some `blocks` of them), under `fixed` loops that they
+    share. The default steps are tried, where the primitives' proofs decide.
+    """
+    trial = schedule.copy()
+    needs_proof = fixed > 0 or bool(schedule.function.symbols)
+    stages: list[StageFacts] = []
+    for block in blocks or tuple(schedule.blocks()):
+        stage = StageFacts(block, _kind(trial, block, machine.lanes, fixed), "fused")
+        if needs_proof:
+            stage, trial = _provable(trial, stage, machine, fixed)
+        stages.append(stage)
+    return tuple(stages)
+
+
+def _provable(
+    schedule: Schedule, stage: StageFacts, machine: Machine, fixed: int
+) -> tuple[StageFacts, Schedule]:
+    """The stage in the first form that primitives accept, and the schedule with it."""
+    forms: tuple[Form, ...] = ("fused", "apart")
+    for form in forms:
+        candidate, trial = StageFacts(stage.block, stage.kind, form), schedule.copy()
+        try:
+            schedule_stage(
+                trial, candidate, default_stage(candidate, machine), machine.lanes, fixed
+            )
+        except ScheduleError:
+            continue
+        return candidate, trial
+    return StageFacts(stage.block, stage.kind, "left"), schedule
+
+
+def _kind(
+    schedule: Schedule, block: str, lanes: int, fixed: int
+) -> FoldFacts | WindowFacts | Literal["pointwise"] | None:
+    if fold_of(schedule.block(block)) is None:
+        return "pointwise"
+    trial = schedule.copy()
+    around = _put_around(trial, block, fixed)
+    fold = fold_facts(trial, block, around, lanes)
+    if fold is not None:
+        return fold
+    contiguous_loop(trial, block)
+    return window_facts(trial, block, lanes, fixed)
+
+
+def stage_space(stage: StageFacts, machine: Machine) -> Space:
+    """The parameters that a stage may have."""
+    match stage.kind:
+        case _ if stage.form == "left":
+            return Space()
+        case FoldFacts():
+            return fold_space(stage.kind, machine)
+        case WindowFacts():
+            return window_space(stage.kind, machine)
+        case "pointwise":
+            return pointwise_space(machine.lanes)
+    return Space()
+
+
+def default_stage(stage: StageFacts, machine: Machine) -> StageParameters:
+    """The parameters that a stage has by default."""
+    match stage.kind:
+        case _ if stage.form == "left":
+            return NoParameters()
+        case FoldFacts():
+            return default_fold(stage.kind, machine)
+        case WindowFacts():
+            return default_window(stage.kind, machine)
+        case "pointwise":
+            return DEFAULT_POINTWISE
+    return NoParameters()
+
+
+def schedule_stage(
+    schedule: Schedule, stage: StageFacts, parameters: StageParameters, lanes: int, fixed: int
+) -> None:
+    """Schedule the loops of one stage, under `fixed` loops that it shares with others."""
+    block = stage.block
+    if isinstance(parameters, PointwiseParameters):
+        schedule_pointwise(schedule, block, lanes, parameters, fixed, stage.form == "fused")
+        return
+    if stage.form == "left":
+        return
+    around = _put_around(schedule, block, fixed)
+    if isinstance(parameters, FoldParameters):
+        schedule_fold(schedule, block, lanes, parameters, around)
+        return
+    contiguous_loop(schedule, block)
+    if isinstance(parameters, WindowParameters) and isinstance(stage.kind, WindowFacts):
+        schedule_window(schedule, block, lanes, stage.kind, parameters, fixed)
+
+
+def _put_around(schedule: Schedule, block: str, fixed: int) -> str | None:
+    """Make the innermost shared loop that runs more than once the one right around a fold."""
+    shared = schedule.loops(block)[:fixed]
+    around = next((n for n in reversed(shared) if extent_of(schedule, n) != 1), None)
+    if around is not None and around != shared[-1]:
+        schedule.reorder(*shared[shared.index(around) + 1 :], around)
+    return around
+
+
+def stages_space(stages: tuple[StageFacts, ...], machine: Machine) -> Space:
+    """The parameters of several stages, under their numbers."""
+    space = Space()
+    for number, stage in enumerate(stages):
+        space += stage_space(stage, machine).under(str(number))
+    return space
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A kernel of stages, whatever they are. `can_share`: whether no stage reads another's
+    results.
+    """
+
+    function: LoopFunction
+    stages: tuple[StageFacts, ...]
+    can_share: bool
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of each stage, and how threads share them."""
+
+    stages: tuple[StageParameters, ...]
+    sharing: Sharing
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts:
+    """Matches every kernel."""
+    stages = stage_facts(Schedule(function), machine, 0)
+    return Facts(function, stages, not function.allocations, machine.lanes)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """What each stage may have, and how threads may share the work."""
+    stages = stages_space(facts.stages, machine).under("stages")
+    return stages + sharing_space(machine, facts.can_share).under("sharing")
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """What each stage has by itself."""
+    stages = tuple(default_stage(stage, machine) for stage in facts.stages)
+    return Parameters(stages, default_sharing(machine, facts.can_share))
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Schedule every stage, then share the work."""
+    schedule = Schedule(facts.function)
+    for stage, chosen in zip(facts.stages, parameters.stages, strict=True):
+        schedule_stage(schedule, stage, chosen, facts.lanes, 0)
+    return share_work(schedule, parameters.sharing)
+
+
+STAGES = Rule("stages", match, space, default, build)

@@ -1,0 +1,46 @@
+"""How tall a register tile should be: a cost model of the tiles that cover the rows.
+
+In: a number of rows and a machine. Out: the height whose tiles take the fewest cycles together. A
+step of the reduction multiplies `rows` numbers by a vector of each panel; two multiply-adds start
+in a cycle, and 8 have to be in flight.
+"""
+
+from __future__ import annotations
+
+from webmlc.core.expr import Expr, as_int
+from webmlc.core.machine import Machine
+
+CYCLES = (0.0, 1.1, 2.2, 4.0, 4.75, 5.4, 6.1)
+"""Cycles that a reduction step takes for a tile of so many rows and 8 columns (an estimate: two
+multiply-adds start in a cycle, and at least 8 are in flight).
+
+Tiles of one or two rows are 32 or 16 columns wide, which keeps 8 in flight, and count a fraction.
+"""
+LATENCY = 4.0
+"""Cycles that a multiply-add takes (x86-64): the least of a step of a tile that is no wider."""
+
+
+def tile_height(rows: Expr, machine: Machine, widens: bool = True) -> int:
+    """The height of the tiles that cover some rows at the least cost; the tallest for a symbolic
+    number. `widens`: whether tiles of one or two rows have more columns than others.
+    """
+    count, tallest = as_int(rows), machine.tile.rows
+    if count is None:
+        return tallest
+    heights = range(1, tallest + 1)
+    best = min(heights, key=lambda height: (_cycles(count, height, widens), -height))
+    return max(1, min(best, count))
+
+
+def _cycles(count: int, height: int, widens: bool) -> float:
+    """Cycles of a reduction step of all tiles of a height, the last one of what is left over."""
+    full, left = divmod(count, height)
+    least = 0.0 if widens else LATENCY
+    return full * max(CYCLES[height], least) + (max(CYCLES[left], least) if left else 0.0)
+
+
+def tile_columns(rows: int, machine: Machine) -> int:
+    """Columns of a tile of some rows: enough for 8 accumulators, as many as registers allow."""
+    if rows <= 1:
+        return machine.narrow_tile.columns
+    return machine.narrow_tile.columns // 2 if rows == 2 else machine.tile.columns
