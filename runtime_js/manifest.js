@@ -100,7 +100,7 @@ export function shapeOf(port, symbols) {
 }
 
 /**
- * Check a run's inputs and bind the symbols from their shapes.
+ * Check a run's inputs and bind the symbols from their shapes; `checkRequirements` checks these.
  * @param {Manifest} manifest
  * @param {Record<string, Tensor | TypedArray>} inputs
  * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
@@ -135,7 +135,6 @@ export function bind(manifest, inputs) {
     }
     values.set(port.buffer, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
   }
-  checkRequirements(manifest, symbols, symbols);
   return { symbols, values };
 }
 

@@ -201,13 +201,6 @@ export class WasmDevice {
     this.ports = channels.map(({ port2 }) => port2);
   }
 
-  /** See `Executor`: a request that is repeated. @param {number} stage @param {Symbols} symbols */
-  readsAtOnce(stage, symbols) {
-    const binding = JSON.stringify(symbols);
-    const request = this.words && !this.failure && this.made.get(`${stage} ${binding}`);
-    return !!request && (!!this.here || this.bound !== binding || request.pace.way === "there");
-  }
-
   /**
    * The downloads, the caller's own: by message the first time; later the bytes are put in their places, and the request is
    * repeated.
@@ -227,7 +220,9 @@ export class WasmDevice {
       }
       const slot = this.slots++ % MAX_REQUESTS;
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
-      const { downloads, places, memory, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });
+      const copies = uploads.map(([name, bytes]) => /** @type {const} */ ([name, bytes.slice()]));
+      const transfer = copies.map(([, { buffer }]) => buffer);
+      const { downloads, places, memory, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies }, transfer);
       this.bound = binding;
       if (moved || made.size === MAX_REQUESTS) made.clear();
       if (moved || !this.memory) {
@@ -257,10 +252,14 @@ export class WasmDevice {
     const { module, memory, control, threads } = this;
     const upload = () => {
       for (const [name, bytes] of uploads) places.get(name)?.set(bytes);
+      uploads = [];
     };
     let room = this.#takeSpare(request);
     const way = module && memory && this.bound === binding ? pace.way : "there";
-    if (module && memory && way !== "there" && !this.here) this.here = await instantiateHere(module, memory);
+    if (module && memory && way !== "there" && !this.here) {
+      upload(); // before this waits
+      this.here = await instantiateHere(module, memory);
+    }
     const run = way === "there" ? null : this.here;
     if (this.failure) throw this.failure;
     const begin = performance.now();

@@ -115,10 +115,6 @@ export class WebGpuDevice {
     };
   }
 
-  readsAtOnce() {
-    return true; // the queue copies them
-  }
-
   /** @param {number} stage @param {Symbols} symbols @param {Transfers} uploads @returns {Promise<Transfers>} */
   async execute(stage, symbols, uploads) {
     const binding = this.#start(symbols, uploads);
