@@ -36,15 +36,13 @@ export function load(url, options = {}) {
 
 /** @param {string | URL} url @param {LoadOptions} options */
 async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
-  if (!["auto", "wasm", "webgpu"].includes(device)) {
-    throw new InputError(`device is ${JSON.stringify(device)}, expected "auto", "wasm" or "webgpu"`);
-  }
-  if (variant !== undefined && !["dot", "relaxed", "simd128"].includes(variant)) {
-    throw new InputError(`variant is ${JSON.stringify(variant)}, expected "dot", "relaxed" or "simd128"`);
-  }
-  if (typeof inlineMilliseconds !== "number" || !(inlineMilliseconds >= 0)) {
-    throw new InputError(`inlineMilliseconds is ${JSON.stringify(inlineMilliseconds)}, expected a number of at least 0`);
-  }
+  const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ wanted) => {
+    const [[name, value]] = Object.entries(option);
+    if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${wanted}`);
+  };
+  expect(["auto", "wasm", "webgpu"].includes(device), { device }, '"auto", "wasm" or "webgpu"');
+  expect([undefined, "dot", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "relaxed" or "simd128"');
+  expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
   const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads) };
   if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
   const base = new URL(url, here());
@@ -180,8 +178,9 @@ export class Model {
     this.#open = open;
     this.#session = session;
     this.name = manifest.name;
-    this.inputs = manifest.inputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
-    this.outputs = manifest.outputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
+    const signature = (/** @type {import("./types.d.ts").Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
+    this.inputs = manifest.inputs.map(signature);
+    this.outputs = manifest.outputs.map(signature);
     this.sequences = manifest.sequences ?? {};
     this.threads = threads;
     this.threadsReason = threadsReason;
