@@ -1,65 +1,46 @@
 // Typed errors: what went wrong, in words, and a stable `code` to switch on.
 
 export class WebmlcError extends Error {
-  /** @param {string} message @param {string} code @param {ErrorOptions} [options] */
-  constructor(message, code = "internal", options) {
+  code = "internal";
+
+  /** @param {string} message @param {ErrorOptions} [options] */
+  constructor(message, options) {
     super(message, options);
     this.name = new.target.name;
-    this.code = code;
   }
 }
 
 /** A run-time input has the wrong name, dtype or shape. */
 export class InputError extends WebmlcError {
-  /** @param {string} message */
-  constructor(message) {
-    super(message, "input");
-  }
+  code = "input";
 }
 
 /** A package file is missing, malformed or corrupted (its hash differs). */
 export class PackageError extends WebmlcError {
-  /** @param {string} message @param {ErrorOptions} [options] */
-  constructor(message, options) {
-    super(message, "package", options);
-  }
+  code = "package";
 }
 
 /** No usable GPU adapter, or it lacks a required limit or feature. */
 export class AdapterError extends WebmlcError {
-  /** @param {string} message @param {ErrorOptions} [options] */
-  constructor(message, options) {
-    super(message, "adapter", options);
-  }
+  code = "adapter";
 }
 
 /** The GPU device was lost (a reset, a new driver, power saving): restore the model. */
 export class DeviceLostError extends WebmlcError {
-  /** @param {string} message */
-  constructor(message) {
-    super(message, "device-lost");
-  }
+  code = "device-lost";
 }
 
 /** The browser, the page's policy or Node lacks or forbids what the runtime needs: WebAssembly, SIMD, workers. */
 export class HostError extends WebmlcError {
-  /** @param {string} message */
-  constructor(message) {
-    super(message, "host");
-  }
+  code = "host";
 }
+
+/** An invariant of the compiler or the runtime does not hold: a bug of ours. */
+export class InternalError extends WebmlcError {}
 
 /** @param {string} feature that this host lacks */
 export function missingFeature(feature) {
   return new HostError(`this host has no ${feature}: use a current browser, or load with device: "webgpu"`);
-}
-
-/** An invariant of the compiler or the runtime does not hold: a bug of ours. */
-export class InternalError extends WebmlcError {
-  /** @param {string} message @param {ErrorOptions} [options] */
-  constructor(message, options) {
-    super(message, "internal", options);
-  }
 }
 
 const CLASSES = { InputError, PackageError, AdapterError, DeviceLostError, HostError, InternalError };

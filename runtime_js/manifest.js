@@ -6,8 +6,8 @@
 import { arrayOf } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
 import { align, CONSTANT_ALIGNMENT } from "./memory_plan.js";
-import { open } from "./platform.js";
 import { evaluate, symbolsOf } from "./sizes.js";
+import { request } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Bind} Bind */
@@ -26,15 +26,12 @@ const LIMIT = 2 ** 31;
  * @returns {Promise<Manifest>}
  */
 export async function fetchManifest(base) {
-  const url = new URL("manifest.json", base);
-  const response = await open(url).catch((error) => {
-    throw new PackageError(`${url}: cannot be fetched (${error.message})`);
-  });
-  if (!response.ok) throw new PackageError(`${url}: HTTP status ${response.status}; is the package's URL right?`);
+  const url = new URL("manifest.json", base).href;
+  const response = await request(base, url, "is the package's URL right?");
   const manifest = await response.json().catch((error) => {
     throw new PackageError(`${url}: is no JSON (${error.message})`);
   });
-  return checked(manifest, url.href);
+  return checked(manifest, url);
 }
 
 /**
@@ -100,7 +97,7 @@ export function shapeOf(port, symbols) {
 }
 
 /**
- * Check a run's inputs and bind the symbols from their shapes.
+ * Check a run's inputs and bind the symbols from their shapes; `checkRequirements` checks these.
  * @param {Manifest} manifest
  * @param {Record<string, Tensor | TypedArray>} inputs
  * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
@@ -135,7 +132,6 @@ export function bind(manifest, inputs) {
     }
     values.set(port.buffer, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
   }
-  checkRequirements(manifest, symbols, symbols);
   return { symbols, values };
 }
 
@@ -227,26 +223,21 @@ function checkTensor(port, value) {
   const type = arrayOf(port.dtype);
   const bare = ArrayBuffer.isView(value);
   const data = bare ? value : value?.data;
-  if (!bare && value?.dtype !== undefined && value.dtype !== port.dtype) {
-    throw new InputError(`input "${port.name}" has dtype ${value.dtype}, expected ${port.dtype}`);
-  }
+  const wrong = (/** @type {string} */ what) => new InputError(`input "${port.name}" ${what}`);
+  if (!bare && value?.dtype !== undefined && value.dtype !== port.dtype) throw wrong(`has dtype ${value.dtype}, expected ${port.dtype}`);
   if (!(data instanceof type || (data instanceof Uint8ClampedArray && type === Uint8Array))) {
     const found = data?.constructor?.name ?? typeof data;
-    throw new InputError(`input "${port.name}" holds ${found}, expected ${port.dtype} as ${type.name}`);
+    throw wrong(`holds ${found}, expected ${port.dtype} as ${type.name}`);
   }
   if (bare && port.shape.some((d) => typeof d !== "number")) {
-    throw new InputError(
-      `input "${port.name}" has the symbolic shape ${text(port.shape)}: pass { dtype, shape, data }, not a bare array`,
-    );
+    throw wrong(`has the symbolic shape ${text(port.shape)}: pass { dtype, shape, data }, not a bare array`);
   }
   const shape = bare ? /** @type {number[]} */ (port.shape) : value.shape;
   if (!Array.isArray(shape) || shape.length !== port.shape.length || !shape.every((d) => Number.isInteger(d) && d >= 0)) {
-    throw new InputError(`input "${port.name}" has shape ${text(shape)}, expected ${text(port.shape)}`);
+    throw wrong(`has shape ${text(shape)}, expected ${text(port.shape)}`);
   }
   const count = shape.reduce((a, b) => a * b, 1);
-  if (data.length !== count) {
-    throw new InputError(`input "${port.name}" has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
-  }
+  if (data.length !== count) throw wrong(`has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
   return { shape, data: /** @type {any} */ (data) };
 }
 

@@ -20,7 +20,7 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 /** The options of `load`, checked. @typedef {LoadOptions & { device: "auto" | Device, threads: number, threadsReason: string, inlineMilliseconds: number }} Options */
 /** A program and the reason why it was chosen. @typedef {{ device: Device, deviceReason: string }} Choice */
 /** @typedef {Partial<Record<Device, Executor>>} Executors */
-/** A choice and the executors of its program. @typedef {Choice & { variant: Variant | null, resources: import("./webmlc.js").Model["resources"], executors: Executors }} Session */
+/** A choice and the executors of its program. @typedef {Choice & { variant: Variant | null, resources: import("./webmlc.js").Model["resources"], executors: Executors, readsInputsFirst: boolean }} Session */
 
 const MAX_DEFAULT_THREADS = 8;
 
@@ -36,15 +36,13 @@ export function load(url, options = {}) {
 
 /** @param {string | URL} url @param {LoadOptions} options */
 async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
-  if (!["auto", "wasm", "webgpu"].includes(device)) {
-    throw new InputError(`device is ${JSON.stringify(device)}, expected "auto", "wasm" or "webgpu"`);
-  }
-  if (variant !== undefined && !["dot", "relaxed", "simd128"].includes(variant)) {
-    throw new InputError(`variant is ${JSON.stringify(variant)}, expected "dot", "relaxed" or "simd128"`);
-  }
-  if (typeof inlineMilliseconds !== "number" || !(inlineMilliseconds >= 0)) {
-    throw new InputError(`inlineMilliseconds is ${JSON.stringify(inlineMilliseconds)}, expected a number of at least 0`);
-  }
+  const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ wanted) => {
+    const [[name, value]] = Object.entries(option);
+    if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${wanted}`);
+  };
+  expect(["auto", "wasm", "webgpu"].includes(device), { device }, '"auto", "wasm" or "webgpu"');
+  expect([undefined, "dot", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "relaxed" or "simd128"');
+  expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
   const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads) };
   if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
   const base = new URL(url, here());
@@ -149,7 +147,8 @@ async function openExecutors(base, manifest, options, choice, adapter, started) 
     throw error;
   }
   const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
-  return { ...choice, variant, executors, resources: { weights, arena, memory, largestBinding, features, download } };
+  const first = readsInputsFirst(manifest, Object.values(executors)[0].stages);
+  return { ...choice, variant, executors, readsInputsFirst: first, resources: { weights, arena, memory, largestBinding, features, download } };
 }
 
 /** @param {Executors} executors */
@@ -164,8 +163,7 @@ export class Model {
   /** @type {Promise<unknown>} */
   #queue = Promise.resolve();
   #waiting = 0; // runs that have not ended
-  /** @type {Record<string, any>} Copies of the last inputs, by name. */
-  #arrays = {};
+  #fulfilled = ""; // the inputs' symbols that fulfilled the requirements last
   #broken = false;
   #disposed = false;
 
@@ -180,8 +178,9 @@ export class Model {
     this.#open = open;
     this.#session = session;
     this.name = manifest.name;
-    this.inputs = manifest.inputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
-    this.outputs = manifest.outputs.map(({ name, dtype, shape }) => ({ name, dtype, shape }));
+    const signature = (/** @type {import("./types.d.ts").Port} */ { name, dtype, shape }) => ({ name, dtype, shape });
+    this.inputs = manifest.inputs.map(signature);
+    this.outputs = manifest.outputs.map(signature);
     this.sequences = manifest.sequences ?? {};
     this.threads = threads;
     this.threadsReason = threadsReason;
@@ -209,10 +208,10 @@ export class Model {
    * @returns {Promise<Record<string, Tensor>>}
    */
   run(inputs) {
-    const bound = this.#bindAtOnce(inputs);
-    const copies = bound ? {} : this.#copy(inputs);
+    const starts = !this.#waiting;
+    const feeds = starts && this.#session.readsInputsFirst ? inputs : copied(inputs);
     return this.#enqueue(async () => {
-      const { symbols, values, taken } = await this.#execute(bound ?? bind(this.#manifest, copies));
+      const { symbols, values, taken } = await this.#execute(feeds);
       checkCounts(this.#manifest, values);
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
@@ -223,7 +222,7 @@ export class Model {
         return [port.name, { dtype: port.dtype, shape: shapeOf(port, symbols), data }];
       });
       return Object.fromEntries(outputs);
-    }, bound !== null);
+    }, starts);
   }
 
   /**
@@ -232,53 +231,11 @@ export class Model {
    * @returns {Promise<import("./webmlc.js").StepTime[]>}
    */
   profile(inputs) {
-    const copies = this.#copy(inputs);
+    const feeds = copied(inputs);
     return this.#enqueue(async () => {
-      const { times } = await this.#execute(bind(this.#manifest, copies), true);
+      const { times } = await this.#execute(feeds, true);
       return this.#program.steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
     });
-  }
-
-  /**
-   * The checked inputs, where a run that starts now reads them before it first waits: they need no copies. Else null.
-   * @param {Record<string, Tensor | TypedArray>} inputs
-   */
-  #bindAtOnce(inputs) {
-    if (this.#waiting || this.#disposed) return null;
-    const { executors } = this.#session;
-    const { stages } = Object.values(executors)[0];
-    const buffers = new Set(this.#manifest.inputs.map(({ buffer }) => buffer));
-    const first = stages.findIndex(({ segment }) => "device" in segment && !segment.once);
-    const isReadLater = stages.slice(first + 1).some(({ uploads }) => uploads.some((name) => buffers.has(name)));
-    if (first < 0 || isReadLater || this.#manifest.outputs.some(({ buffer }) => buffers.has(buffer))) return null;
-    try {
-      const bound = bind(this.#manifest, inputs);
-      const { device } = /** @type {import("./types.d.ts").Run} */ (stages[first].segment);
-      return stages.slice(0, first).every(({ segment }) => "device" in segment) && executors[device]?.readsAtOnce(first, bound.symbols)
-        ? bound
-        : null;
-    } catch {
-      return null; // what is wrong is said in the run's turn
-    }
-  }
-
-  /**
-   * The inputs with arrays of their own: those of the last run, where none waits.
-   * @param {Record<string, any>} inputs
-   * @returns {Record<string, any>}
-   */
-  #copy(inputs) {
-    const copies = Object.entries(inputs ?? {}).map(([name, value]) => {
-      const data = ArrayBuffer.isView(value) ? value : value?.data;
-      if (!ArrayBuffer.isView(data) || !("slice" in data)) return [name, value]; // `bind` says what is wrong
-      const source = /** @type {any} */ (data);
-      const last = this.#waiting ? null : this.#arrays[name];
-      const fits = last?.constructor === source.constructor && last.length === source.length;
-      if (fits) last.set(source);
-      const array = (this.#arrays[name] = fits ? last : source.slice());
-      return [name, value === data ? array : { ...value, data: array }];
-    });
-    return Object.fromEntries(copies);
   }
 
   /** Open another session where this one cannot be relied on any more; without one, this one stays. */
@@ -304,10 +261,14 @@ export class Model {
   /**
    * Run the segments in order: all symbols, the bytes of the inputs (`taken`: the caller's) and of what was downloaded,
    * and (if `measure`) the milliseconds of every step.
-   * @param {ReturnType<typeof bind>} inputs
+   * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {boolean} [measure]
    */
-  async #execute({ symbols, values }, measure = false) {
+  async #execute(inputs, measure = false) {
+    let { symbols, values } = bind(this.#manifest, inputs);
+    const key = JSON.stringify(symbols);
+    if (key !== this.#fulfilled) checkRequirements(this.#manifest, symbols, symbols);
+    this.#fulfilled = key;
     const taken = new Set(values.values());
     /** @type {number[]} */
     const times = [];
@@ -338,21 +299,38 @@ export class Model {
     return /** @type {Program} */ (this.#manifest.programs[this.device]);
   }
 
-  /** @template T @param {() => Promise<T>} task @param {boolean} [atOnce] nothing waits @returns {Promise<T>} */
-  #enqueue(task, atOnce = false) {
+  /** @template T @param {() => Promise<T>} task @param {boolean} [starts] at once: nothing waits @returns {Promise<T>} */
+  #enqueue(task, starts = false) {
     this.#waiting++;
-    const start = () => {
-      if (this.#disposed) throw disposed();
-      return task();
-    };
-    const result = atOnce ? start() : this.#queue.then(start);
-    this.#queue = result
-      .catch((error) => {
+    const start = async () => {
+      try {
+        if (this.#disposed) throw disposed();
+        return await task();
+      } catch (error) {
         this.#broken ||= !(error instanceof InputError);
-      })
-      .finally(() => this.#waiting--);
+        throw error;
+      } finally {
+        this.#waiting--; // before the caller goes on
+      }
+    };
+    const result = starts ? start() : this.#queue.then(start);
+    this.#queue = result.catch(() => {});
     return keepAlive(result);
   }
+}
+
+/**
+ * The inputs with arrays of their own. What is no array stays: `bind` says what is wrong.
+ * @param {Record<string, any>} inputs
+ * @returns {Record<string, any>}
+ */
+function copied(inputs) {
+  const copies = Object.entries(inputs ?? {}).map(([name, value]) => {
+    const data = ArrayBuffer.isView(value) ? value : value?.data;
+    const copy = ArrayBuffer.isView(data) ? (/** @type {any} */ (data).slice?.() ?? data) : data;
+    return [name, value === data ? copy : { ...value, data: copy }];
+  });
+  return Object.fromEntries(copies);
 }
 
 function disposed() {
@@ -377,6 +355,18 @@ function usedDevices(manifest, own) {
   const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
   const uses = new Set(runs(program).map((run) => run.device));
   return manifest.outputs.some((o) => constants.has(o.buffer)) || !uses.size ? uses.add(own) : uses;
+}
+
+/**
+ * True where the first stage that runs is the only reader of the inputs.
+ * @param {Manifest} manifest
+ * @param {import("./types.d.ts").Stage[]} stages
+ */
+function readsInputsFirst({ inputs, outputs }, stages) {
+  const buffers = new Set(inputs.map(({ buffer }) => buffer));
+  const first = stages.findIndex(({ segment }) => "device" in segment && !segment.once);
+  const later = stages.slice(first + 1).flatMap(({ segment, uploads }) => ("bind" in segment ? segment.bind : uploads));
+  return ![...later, ...outputs.map(({ buffer }) => buffer)].some((name) => buffers.has(name));
 }
 
 /** Bytes that running `program` with a module downloads besides the runtime. @param {Manifest} manifest @param {Program} program @param {string} module */

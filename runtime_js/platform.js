@@ -21,10 +21,8 @@ export function keepAlive(promise) {
   return promise.finally(() => clearInterval(timer));
 }
 
-const isIsolated = isNode || globalThis.crossOriginIsolated === true;
-
 /** Why workers may not share memory; empty where they may. A host may isolate pages and lack the constructor. */
-export const sharingObstacle = !isIsolated
+export const sharingObstacle = !(isNode || globalThis.crossOriginIsolated)
   ? "the page is not cross-origin isolated: serve it with Cross-Origin-Opener-Policy: same-origin and " +
     "Cross-Origin-Embedder-Policy: require-corp to use more"
   : typeof SharedArrayBuffer === "undefined"

@@ -132,9 +132,8 @@ export interface Executor {
   stages: Stage[];
   /** Why it runs no more. */
   failure: Error | null;
+  /** Reads the uploads before it returns its promise. */
   execute(stage: number, symbols: Symbols, uploads: Transfers): Promise<Transfers>;
-  /** True where `execute` would read the uploads before it first waits. */
-  readsAtOnce(stage: number, symbols: Symbols): boolean;
   profile(stage: number, symbols: Symbols, uploads: Transfers): Promise<number[]>;
   dispose(): void;
 }

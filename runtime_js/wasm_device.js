@@ -119,38 +119,39 @@ function fill(room, views) {
 }
 
 export class WasmDevice {
+  /** @type {Stage[]} */
+  stages = [];
+  next = 0;
+  /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
+  pending = new Map();
+  words = repeatWords();
+  /** @type {Map<string, Made>} */
+  made = new Map();
+  slots = 0;
+  threads = 1;
+  inlineMilliseconds = 0; // see short_runs.js
+  /** @type {Int32Array | null} Of the worker and its helpers. */
+  control = null;
+  /** @type {MessagePort[]} Of helpers that are not open yet. */
+  ports = [];
+  /** @type {WorkerDoor[]} */
+  helpers = [];
+  /** @type {WorkerDoor | null} */
+  caller = null;
+  bound = ""; // for which symbols the memory is
+  /** @type {WebAssembly.Module | null} */
+  module = null;
+  /** @type {WebAssembly.Memory | null} The worker's, where it may be shared. */
+  memory = null;
+  /** @type {{ request: Made, room: Transfers } | null} For its next results. */
+  spare = null;
+  /** @type {ModuleRun | null} The module on the shared memory, for this thread. */
+  here = null;
+  /** @type {Error | null} */
+  failure = null;
+
   /** Starts the worker at once: it comes up while the manifest is on its way. @param {URL} base the package's folder */
   constructor(base) {
-    /** @type {Stage[]} */
-    this.stages = [];
-    this.next = 0;
-    /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
-    this.pending = new Map();
-    this.words = repeatWords();
-    /** @type {Map<string, Made>} */
-    this.made = new Map();
-    this.slots = 0;
-    this.threads = 1;
-    this.inlineMilliseconds = 0; // see short_runs.js
-    /** @type {Int32Array | null} Of the worker and its helpers. */
-    this.control = null;
-    /** @type {MessagePort[]} Of helpers that are not open yet. */
-    this.ports = [];
-    /** @type {WorkerDoor[]} */
-    this.helpers = [];
-    /** @type {WorkerDoor | null} */
-    this.caller = null;
-    this.bound = ""; // for which symbols the memory is
-    /** @type {WebAssembly.Module | null} */
-    this.module = null;
-    /** @type {WebAssembly.Memory | null} The worker's, where it may be shared. */
-    this.memory = null;
-    /** @type {{ request: Made, room: Transfers } | null} For its next results. */
-    this.spare = null;
-    /** @type {ModuleRun | null} The module on the shared memory, for this thread. */
-    this.here = null;
-    /** @type {Error | null} */
-    this.failure = null;
     this.workers = new Workers(base);
     /** @type {WorkerDoor} */
     this.worker = this.workers.open(
@@ -201,13 +202,6 @@ export class WasmDevice {
     this.ports = channels.map(({ port2 }) => port2);
   }
 
-  /** See `Executor`: a request that is repeated. @param {number} stage @param {Symbols} symbols */
-  readsAtOnce(stage, symbols) {
-    const binding = JSON.stringify(symbols);
-    const request = this.words && !this.failure && this.made.get(`${stage} ${binding}`);
-    return !!request && (!!this.here || this.bound !== binding || request.pace.way === "there");
-  }
-
   /**
    * The downloads, the caller's own: by message the first time; later the bytes are put in their places, and the request is
    * repeated.
@@ -227,7 +221,9 @@ export class WasmDevice {
       }
       const slot = this.slots++ % MAX_REQUESTS;
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
-      const { downloads, places, memory, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads });
+      const copies = uploads.map(([name, bytes]) => /** @type {const} */ ([name, bytes.slice()]));
+      const transfer = copies.map(([, { buffer }]) => buffer);
+      const { downloads, places, memory, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies }, transfer);
       this.bound = binding;
       if (moved || made.size === MAX_REQUESTS) made.clear();
       if (moved || !this.memory) {
@@ -257,10 +253,14 @@ export class WasmDevice {
     const { module, memory, control, threads } = this;
     const upload = () => {
       for (const [name, bytes] of uploads) places.get(name)?.set(bytes);
+      uploads = [];
     };
     let room = this.#takeSpare(request);
     const way = module && memory && this.bound === binding ? pace.way : "there";
-    if (module && memory && way !== "there" && !this.here) this.here = await instantiateHere(module, memory);
+    if (module && memory && way !== "there" && !this.here) {
+      upload(); // before this waits
+      this.here = await instantiateHere(module, memory);
+    }
     const run = way === "there" ? null : this.here;
     if (this.failure) throw this.failure;
     const begin = performance.now();

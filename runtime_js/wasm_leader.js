@@ -36,6 +36,16 @@ const WARMING_CALLS = 10_000; // of a loop, at a time
 const WARMINGS = 4; // of each loop: then V8 optimises the shortest ones, too
 
 export class Leader {
+  /** @type {Map<string, Binding>} */
+  bindings = new Map();
+  /** @type {Binding | null} */
+  bound = null;
+  exports = /** @type {ModuleExports} */ ({ run() {}, warm: () => 0 });
+  warmings = 0;
+  /** @type {WebAssembly.Module | null} */
+  module = null;
+  ready = 0; // early steps that are done
+
   /** @param {Open} open */
   constructor({ manifest, own, threads, files, control, ports }) {
     this.manifest = manifest;
@@ -45,14 +55,6 @@ export class Leader {
     this.stages = stages(manifest, own);
     this.control = control;
     this.helpers = ports;
-    /** @type {Map<string, Binding>} */
-    this.bindings = new Map();
-    /** @type {Binding | null} */
-    this.bound = null;
-    this.exports = /** @type {ModuleExports} */ ({ run() {}, warm: () => 0 });
-    this.warmings = 0;
-    /** @type {WebAssembly.Module | null} */
-    this.module = null;
     // Memory for the smallest run, in which every symbol is 1: loading takes no more, and a batch of one neither.
     const smallest = Object.fromEntries(manifest.symbols.map((s) => [s.name, 1]));
     this.first = this.#plan(JSON.stringify(smallest), smallest);
@@ -64,7 +66,6 @@ export class Leader {
     this.destinations = files.map((file) => this.#destinations(file));
     this.received = files.map(() => 0);
     this.early = this.#early(files);
-    this.ready = 0; // early steps that are done
   }
 
   /** Instantiate the module, here and in every helper; make what can be made. @param {WebAssembly.Module} module */

@@ -21,6 +21,7 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 /** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
 
 const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
+const LOSS_MS = 100; // after which a readback has failed for another reason than the loss of the device
 const MAX_BINDINGS = 16; // cached bindings of symbols
 
 const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
@@ -63,6 +64,21 @@ async function requestDevice(adapter, program) {
 }
 
 export class WebGpuDevice {
+  /** @type {Map<string, { buffer: GPUBuffer, offset: number }>} */
+  constants = new Map();
+  /** @type {Map<string, Kernel>} */
+  kernels = new Map();
+  /** @type {Map<string, Binding>} */
+  bindings = new Map();
+  /** @type {GPUBuffer | null} */
+  arena = null;
+  /** @type {GPUBuffer | null} */
+  staging = null;
+  /** @type {Symbols} */
+  count = {}; // of the loops that run, the iteration
+  /** @type {Error | null} */
+  failure = null;
+
   /**
    * Download weights and shaders and compile every pipeline, all at the same time.
    * @param {GPUAdapter} adapter
@@ -92,20 +108,6 @@ export class WebGpuDevice {
     this.own = own;
     this.program = /** @type {Program} */ (manifest.programs[own]);
     this.stages = stages(manifest, own);
-    /** @type {Map<string, { buffer: GPUBuffer, offset: number }>} */
-    this.constants = new Map();
-    /** @type {Map<string, Kernel>} */
-    this.kernels = new Map();
-    /** @type {Map<string, Binding>} */
-    this.bindings = new Map();
-    /** @type {GPUBuffer | null} */
-    this.arena = null;
-    /** @type {GPUBuffer | null} */
-    this.staging = null;
-    /** @type {Symbols} */
-    this.count = {}; // of the loops that run, the iteration
-    /** @type {Error | null} */
-    this.failure = null;
     device.lost.then(({ reason, message }) => {
       this.failure ??= new DeviceLostError(`the GPU device was lost (${reason}: ${message}); await model.restore(), or load it again`);
     });
@@ -113,10 +115,6 @@ export class WebGpuDevice {
       const type = error instanceof GPUOutOfMemoryError ? AdapterError : InternalError;
       this.failure ??= new type(`WebGPU: ${error.message}`);
     };
-  }
-
-  readsAtOnce() {
-    return true; // the queue copies them
   }
 
   /** @param {number} stage @param {Symbols} symbols @param {Transfers} uploads @returns {Promise<Transfers>} */
@@ -412,7 +410,7 @@ export class WebGpuDevice {
     try {
       await staging.mapAsync(GPUMapMode.READ, 0, size && align(size, 4));
     } catch (error) {
-      await Promise.resolve(); // the loss of the device is noted first
+      await Promise.race([this.device.lost, new Promise((resolve) => setTimeout(resolve, LOSS_MS))]); // which is noted first
       throw this.failure ?? new InternalError(`WebGPU: ${/** @type {Error} */ (error).message}`);
     }
     if (this.failure) {

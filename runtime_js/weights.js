@@ -12,6 +12,7 @@ import { open } from "./platform.js";
 /** @typedef {Uint8Array<ArrayBuffer>} Bytes */
 /** @typedef {{ done: boolean, value: Bytes }} Part */
 
+const MISSING = "a file of the package is missing";
 const MOST_BUFFERS = 6; // with chunks that wait to be taken: more would leave the cache
 const BACKLOG = 4; // chunks that another thread has yet to take: with fewer it verifies the next one itself
 
@@ -26,7 +27,7 @@ const BACKLOG = 4; // chunks that another thread has yet to take: with fewer it 
 export async function fetchFile(base, manifest, path, onBytes) {
   const entry = manifest.files[path];
   if (!entry) throw new PackageError(`manifest.json: ${path} has no hash`);
-  const response = await request(base, path);
+  const response = await request(base, path, MISSING);
   const data = await response.arrayBuffer().catch((error) => {
     throw new PackageError(`${path}: the download broke off (${error.message})`);
   });
@@ -47,7 +48,7 @@ export async function fetchFile(base, manifest, path, onBytes) {
  * @param {() => number} [backlog]  chunks that another thread has yet to take; there is one if this is given
  */
 export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks }, onChunk, onBytes, begin, backlog) {
-  const response = await request(base, path);
+  const response = await request(base, path, MISSING);
   await begin;
   if (!response.body) throw new PackageError(`${path}: the response has no body`);
   const { read, cancel } = readInto(response.body);
@@ -140,12 +141,12 @@ export function scatter(data, start, destinations) {
   }
 }
 
-/** @param {URL} base @param {string} path */
-async function request(base, path) {
+/** @param {URL} base @param {string} path @param {string} cause of a status that says it is not there */
+export async function request(base, path, cause) {
   const response = await open(new URL(path, base)).catch((error) => {
     throw new PackageError(`${path}: cannot be fetched (${error.message})`);
   });
-  if (!response.ok) throw new PackageError(`${path}: HTTP status ${response.status}; a file of the package is missing`);
+  if (!response.ok) throw new PackageError(`${path}: HTTP status ${response.status}; ${cause}`);
   return response;
 }
 

@@ -11,7 +11,9 @@ import onnx.parser
 import pytest
 
 import webmlc
+from webmlc.core.dtypes import DType
 from webmlc.core.machine import Device
+from webmlc.graph.ops.sort import _block_size
 
 RNG = np.random.default_rng(0)
 SIZES = [0, 1, 2, 255, 256, 257, 5000, 70_001]
@@ -108,6 +110,27 @@ def test_selections(selections: webmlc.Model, size: int) -> None:
     )
     for name, want in (("y", values), ("a", first), ("b", inverse), ("c", counts)):
         np.testing.assert_array_equal(result[name], want, err_msg=name)
+
+
+@pytest.mark.parametrize("size", [4096, 5001])
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize("largest", [1, 0])
+def test_few_of_many(device: Device, tmp_path: Path, size: int, count: int, largest: int) -> None:
+    """Sorted by blocks: equal elements stay in order, NaN is the largest, the end counts."""
+    assert _block_size(DType.float32, size, count)
+    text = f"""g (float[{size}] x) => (float[{count}] v, int64[{count}] i)
+        <int64[1] k = {{{count}}}> {{ v, i = TopK <largest = {largest}> (x, k) }}"""
+    model = _loaded(text, tmp_path, device)
+    for values in ((-3, 3), (-9999, 9999), (-1, 0)):
+        x = RNG.integers(*values, size).astype(np.float32)
+        x[1::7], x[1::11], x[-2:] = -0.0, 0.0, values
+        for nans in (0, 5, size):
+            x[RNG.permutation(size)[:nans]] = np.nan
+            key = np.where(np.isnan(x), np.inf, x)
+            order = np.argsort(-key if largest else key, kind="stable")[:count]
+            result = model.run({"x": x})
+            np.testing.assert_array_equal(result["i"], order)
+            np.testing.assert_array_equal(result["v"], x[order])
 
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])

@@ -238,6 +238,8 @@ def test_boxes_that_overlap_are_suppressed(tmp_path: Path) -> None:
         for n, iou, least in [(5, 0.3, np.float32([0.2])), (100, 0.1, np.float32([0.6])),
                               (2, 0.9, np.float32([2.0]))]
     ]  # fmt: skip
+    twins = np.repeat(corners[:, :15], 2, axis=1)  # of which the union is exactly each one's area
+    runs.append(runs[0] | {"b": twins, "n": integers(100), "iou": np.float32([1.0])})
     check(parse(text), tmp_path, *runs)
 
 

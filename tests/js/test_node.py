@@ -91,4 +91,4 @@ def test_inputs_are_copied_and_a_loaded_model_lets_the_process_end(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     one, other = (float(expected(np.full((1, 4), v, np.float32))[0, 0]) for v in (1, 9))
-    assert json.loads(done.stdout) == [one, other] * 4
+    assert json.loads(done.stdout) == [one, other] * 8

@@ -30,23 +30,31 @@ SUFFIXES = (".js", ".ts", ".html", ".css")
 """The files of the runtime's folder that a package holds."""
 
 # The parts of a script that `shorten` removes, and the import lines that `join_modules` rewrites.
+_CAST = re.compile(r"/\*\*[^*\n]*\*/ \(([\w.#\[\]]+)\)")
 _TYPE = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
 _REMARK = re.compile(r" +// .*$", re.MULTILINE)
 _LINE = re.compile(r"^[ \n]*(?://.*\n[ \n]*)*", re.MULTILINE)
-_BREAK = re.compile(r"(?<=[{(\[,])\n|\n(?=[})\]])")
+_BREAK = re.compile(r",?\n(?=[})\]])|(?<=[{(\[,;])\n(?!$)")
+_INNER = r"`[^`]*`"
+_TEXT = (
+    r'"(?:[^"\\\n]|\\.)*"'
+    r"|'(?:[^'\\\n]|\\.)*'"
+    rf"|`(?:[^`$]|\$(?!\{{)|\$\{{(?:[^`}}]|{_INNER})*\}})*`"
+    r"|(?:(?<=[(\[,=:?&|!])|(?<=[(\[,=:?&|!] ))/(?:[^/\\\n]|\\.)+/"
+)
+"""A string, a template, which may hold others, or a regular expression."""
+_SPACE = re.compile(rf"({_TEXT})|(?<=[^\w$]) +(?!$)|(?<!^) +(?=[^\w$])", re.MULTILINE)
+_SIGNS = re.compile(r"[+-] [+-]")
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:class|const|function) (\w+))", re.MULTILINE)
 _IMPORT = re.compile(r'^(import|export) \{([^}]*)\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
 def runtime_files() -> dict[str, bytes]:
     """All files of the runtime that a package holds, by name."""
     files = {p.name: p for p in sorted(_folder().iterdir()) if p.suffix in SUFFIXES}
-    scripts = {
-        name: shorten(path.read_text("utf-8"))
-        for name, path in files.items()
-        if path.suffix == ".js"
-    }
+    scripts = {n: path.read_text("utf-8") for n, path in files.items() if path.suffix == ".js"}
     pages = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
-    return pages | {name: text.encode() for name, text in join_modules(scripts).items()}
+    return pages | {n: shorten(text).encode() for n, text in join_modules(scripts).items()}
 
 
 def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
@@ -54,13 +62,14 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
 
     `MAIN`, and each script that no other script imports, stay files. A module that only one of
     these needs is joined into it. A module that several need is joined into `SHARED`. Each module
-    follows its imports, and keeps its exports. The names in all modules must be distinct, or the
-    joined file would not be a valid module.
+    follows its imports. The names in all modules must be distinct, or the joined file would not be
+    a valid module. A joined module exports what another file imports from it, and what `MAIN`
+    exports.
 
     >>> a, b = "export const a = 1;\\n", 'import { a } from "./a.js";\\nexport const b = a;\\n'
     >>> main = 'import { b } from "./b.js";\\n'
     >>> join_modules({"a.js": a, "b.js": b, "webmlc.js": main})
-    {'webmlc.js': 'export const a = 1;\\nexport const b = a;\\n'}
+    {'webmlc.js': 'const a = 1;\\nconst b = a;\\n'}
     >>> join_modules({"a.js": a, "webmlc.js": b, "worker.js": main.replace("b", "a")})["worker.js"]
     'import {a} from "./shared.js";\\n'
     """
@@ -84,9 +93,21 @@ def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
     return {file: _join(file, scripts, places) for file in dict.fromkeys(places.values())}
 
 
+def _exported(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> set[str]:
+    """The names in `file` that other files import, and those that one of its scripts passes on."""
+    return {
+        name
+        for script, text in scripts.items()
+        for keyword, names, module in _IMPORT.findall(text)
+        if places[module] == file and (places[script] != file or keyword == "export")
+        for name in names.replace(",", " ").split()
+    }
+
+
 def _join(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> str:
     """Join the scripts whose place is `file`, after one import line per file that they need."""
     names: dict[str, dict[str, None]] = {}
+    exported = _exported(file, scripts, places)
 
     def rewrite(line: re.Match[str]) -> str:
         keyword, list_of_names, module = line.groups()
@@ -99,21 +120,34 @@ def _join(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> s
         names.setdefault(place, {}).update(dict.fromkeys(words))
         return ""
 
-    body = "".join(_IMPORT.sub(rewrite, scripts[n]) for n, place in places.items() if place == file)
+    def code_of(name: str) -> str:
+        code = _IMPORT.sub(rewrite, scripts[name])
+        return code if name == file else _EXPORT.sub(lambda m: m[0] * (m[1] in exported), code)
+
+    body = "".join(code_of(name) for name, place in places.items() if place == file)
     lines = [f'import {{{",".join(words)}}} from "./{place}";\n' for place, words in names.items()]
     return "".join(lines) + body
 
 
 def shorten(script: str) -> str:
-    """Remove comments, indentation, and line breaks next to brackets and commas.
+    """Remove comments, casts, indentation, spaces next to punctuation, and line breaks next to
+    brackets, commas and semicolons.
 
     Pages download less. No string of the runtime spans lines, or contains what looks like a
     comment.
 
     >>> shorten("/** @type {number} */\\nlet a = 1; // one\\n  // Two.\\n  a = [\\n  2,\\n];\\n")
-    'let a = 1;\\na = [2,];\\n'
+    'let a=1;a=[2];\\n'
     """
-    return _BREAK.sub("", _LINE.sub("", _REMARK.sub("", _TYPE.sub("", script))))
+    code = _BREAK.sub("", _LINE.sub("", _REMARK.sub("", _TYPE.sub("", _CAST.sub(r"\1", script)))))
+
+    def short(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            return match[1]
+        around = code[match.start() - 1 : match.end() + 1]
+        return " " if _SIGNS.fullmatch(around) else ""
+
+    return _SPACE.sub(short, code)
 
 
 def _folder() -> Path:

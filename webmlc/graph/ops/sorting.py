@@ -13,12 +13,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from webmlc.core.dtypes import INDEX, DType
-from webmlc.core.expr import Bitcast, Const, Expr, call, const, maximum, minimum, select
+from webmlc.core.expr import (
+    Bitcast,
+    Const,
+    Expr,
+    as_int,
+    call,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 from webmlc.graph.compute import Tensor, compute, scatter
 from webmlc.graph.ops.scans import scan
 
 DIGIT = 11
-"""Bits of a digit: three rounds for 32 bits, whose counters fill half a first-level cache."""
+"""Most bits of a digit: three rounds for 32 bits, whose counters fill half a first-level cache."""
+COUNTER_STEPS = 3
+"""Passes over the counters of a round: they are cleared, summed up, and copied."""
 _SIGN = -(1 << 31)
 
 
@@ -61,6 +73,23 @@ def word_bits(dtype: DType) -> int:
     return dtype.bits if dtype.bits < 32 and not dtype.is_float else 32
 
 
+def digit_bits(size: int | None, bits: int) -> int:
+    """The bits of a digit by which a line of `size` words of so many bits is soonest sorted; of
+    the longest lines where the size is not known.
+    """
+    digits = range(1, DIGIT + 1)
+    return DIGIT if size is None else min(reversed(digits), key=lambda d: _steps(size, bits, d))
+
+
+def sorting_steps(size: int, bits: int) -> int:
+    """Elements and counters that sorting a line of `size` words of so many bits goes through."""
+    return _steps(size, bits, digit_bits(size, bits))
+
+
+def _steps(size: int, bits: int, digit: int) -> int:
+    return -(-bits // digit) * (2 * size + (COUNTER_STEPS << min(digit, bits)))
+
+
 def inside(position: Expr, size: Expr) -> Expr:
     """A position that other kernels computed: a step that is profiled by itself reads what others
     left in memory, and must not read outside of a tensor for it.
@@ -74,9 +103,10 @@ def stable_order(
     """Positions along the last axis in the order of words of so many bits, the least significant
     first. Equal elements keep their order: that of the axis, or `before`.
     """
+    digit = digit_bits(as_int(keys[0].shape[-1]), bits)
     for number, word in enumerate(keys):
-        for shift in range(0, bits, DIGIT):
-            count = 1 << min(DIGIT, bits - shift)
+        for shift in range(0, bits, digit):
+            count = 1 << min(digit, bits - shift)
             before = _round(f"{name}{number}_{shift}", word, shift, count, before)
     assert before is not None
     return before
