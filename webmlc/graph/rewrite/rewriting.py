@@ -66,7 +66,7 @@ class Rewriting:
         while name == like or name in self.constants or name in self.types or name in self.alias:
             self._count += 1
             name = f"{stem}/{self._count}"
-        return self._intern(name, array)
+        return self._intern(name, np.asarray(array))
 
     def emit(self, node: Node) -> str:
         """Add a further node before the present one; returns its output's name."""
