@@ -21,6 +21,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import MAX_BINDING_BYTES
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import identity
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.layout.convolution_layouts import (
@@ -39,7 +40,7 @@ from webmlc.graph.layout.layout_values import (
 from webmlc.graph.layout.pack_weights import pack_matrix
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.shapes import same
-from webmlc.graph.rewrite.meaning import MAPS, infer_node, kind_of
+from webmlc.graph.rewrite.meaning import MAPS, kind_of
 
 _GLOBAL_POOLS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _RANKS = range(3, 6)
@@ -68,8 +69,9 @@ class _Layouts(LayoutValues):
 
     def run(self) -> Function:
         self.types.update(self.source.types)
+        build = Builder.without_origin(self)
         for name, array in self.source.constants.items():
-            self.constant(name, array)
+            build.constant(array, name=name)
         for node in self.source.nodes:
             self.rewrite(node)
         for output in self.source.outputs:
@@ -103,7 +105,8 @@ class _Layouts(LayoutValues):
             return
         inputs = tuple(self.nchw(i) for i in node.inputs)
         if key in _VIEWS or self.is_view(node):
-            self.view(inputs[0], self.types[node.outputs[0]], node.outputs[0], node.origin)
+            type_ = self.types[node.outputs[0]]
+            self.view(Builder(node, self), inputs[0], type_, node.outputs[0])
         else:
             self.nodes.append(replace(node, inputs=inputs))
 
@@ -124,12 +127,11 @@ class _Layouts(LayoutValues):
             parts = windows.separated(self.types[data].shape[1:-1]) or parts
         for number, part in enumerate(parts, 1):
             output = twin if number == len(parts) else f"{twin}.rows"
-            data = self.emit(
+            data = Builder(node, self)(
                 node.op,
-                (data,),
-                output,
-                node.origin,
-                "webmlc",
+                data,
+                output=output,
+                domain="webmlc",
                 windows=part,
                 count_include_pad=included,
             )
@@ -140,8 +142,9 @@ class _Layouts(LayoutValues):
         data = self.as_nhwc(node.inputs[0])
         twin = f"{node.outputs[0]}.nhwc"
         spatial = np.arange(1, self.rank(data) - 1, dtype=np.int64)
-        axes = self.constant(f"{twin}.axes", spatial)
-        self.emit(_GLOBAL_POOLS[node.op], (data, axes), twin, node.origin, keepdims=1)
+        build = Builder(node, self)
+        axes = build.constant(spatial, name=f"{twin}.axes")
+        build(_GLOBAL_POOLS[node.op], data, axes, output=twin, keepdims=1)
         self.define_nhwc(node.outputs[0], twin, node.origin)
         return True
 
@@ -163,6 +166,7 @@ class _Layouts(LayoutValues):
             or (self.rank(right) > 2 and node.op == "Gemm")
         ):
             return False
+        build = Builder(node, self)
         packed, bias = f"{node.outputs[0]}.packed", node.inputs[2] if len(node.inputs) > 2 else ""
         product = f"{node.outputs[0]}.sum" if bias else node.outputs[0]
         if right in self.constants and self.rank(right) == 2:
@@ -173,13 +177,13 @@ class _Layouts(LayoutValues):
             self.constant_product(node, matrix, packed, product)
         elif self.is_large(node):
             columns = self.types[node.outputs[0]].shape[-1]
-            self.emit("Pack", (self.nchw(right),), packed, node.origin, "webmlc")
+            build("Pack", self.nchw(right), output=packed, domain="webmlc")
             operands = (self.nchw(left), packed)
-            self.emit("MatMul", operands, product, node.origin, "webmlc", columns=columns)
+            build("MatMul", *operands, output=product, domain="webmlc", columns=columns)
         else:
             return False
         if bias:
-            self.emit("Add", (product, self.scaled(node, bias)), node.outputs[0], node.origin)
+            build("Add", product, self.scaled(node, bias), output=node.outputs[0])
         return True
 
     # -- quantised products ------------------------------------------------------------
@@ -201,14 +205,16 @@ class _Layouts(LayoutValues):
         if not self.is_large(node) or self.types[node.inputs[-1]].rank > 1:
             return False
         operands = [widened(self, node, slot) for slot in (0, 1)]
-        self.emit("Pack", operands[1:], packed, node.origin, "webmlc")
+        build = Builder(node, self)
+        build("Pack", operands[1], output=packed, domain="webmlc")
         columns = self.types[output].shape[-1]
-        self.emit("MatMul", (operands[0], packed), output, node.origin, "webmlc", columns=columns)
+        build("MatMul", operands[0], packed, output=output, domain="webmlc", columns=columns)
         return True
 
     def constant_product(self, node: Node, matrix: Array, packed: str, product: str) -> None:
         """The product with a constant matrix, in parts where a GPU could not bind it at once."""
         left, panels = self.nchw(node.inputs[0]), pack_matrix(matrix)
+        build = Builder(node, self)
         at_once = max(MAX_BINDING_BYTES // panels[0].nbytes, 1)
         starts = range(0, len(panels), at_once)
         parts = []
@@ -216,21 +222,22 @@ class _Layouts(LayoutValues):
             part = panels[start : start + at_once]
             suffix = f".{start}" if len(starts) > 1 else ""
             columns = const(min(len(part) * PACK, matrix.shape[1] - start * PACK))
-            operands = (left, self.constant(f"{packed}{suffix}", part))
+            operands = (left, build.constant(part, name=f"{packed}{suffix}"))
             parts.append(f"{product}{suffix}")
-            self.emit("MatMul", operands, parts[-1], node.origin, "webmlc", columns=columns)
+            build("MatMul", *operands, output=parts[-1], domain="webmlc", columns=columns)
         if len(parts) > 1:
-            self.emit("Concat", parts, product, node.origin, axis=self.rank(left) - 1)
+            build("Concat", *parts, output=product, axis=self.rank(left) - 1)
 
     def scaled(self, node: Node, value: str) -> str:
         """`beta · value`."""
         beta = float(node.attributes.get("beta", 1.0))
         if not value or beta == 1.0:
             return self.nchw(value) if value else ""
+        build, output = Builder(node, self), f"{value}.scaled"
         if value in self.constants:
-            return self.constant(f"{value}.scaled", self.constants[value] * np.float32(beta))
-        factor = self.constant(f"{node.outputs[0]}.beta", np.array(beta, np.float32))
-        return self.emit("Mul", (self.nchw(value), factor), f"{value}.scaled", node.origin)
+            return build.constant(self.constants[value] * np.float32(beta), name=output)
+        factor = build.constant(beta, DType.float32, f"{node.outputs[0]}.beta")
+        return build("Mul", self.nchw(value), factor, output=output)
 
     def is_large(self, node: Node) -> bool:
         """True where packing the right operand at run time pays: many rows read it again."""
@@ -248,6 +255,7 @@ class _Layouts(LayoutValues):
         """Write a layout-agnostic operator over NHWC twins; False where it depends on the order of
         dimensions.
         """
+        build = Builder(node, self)
         attributes: Mapping[str, Any] = node.attributes
         inputs: list[str] | None = None
         ranks = {self.types[o].rank for o in node.outputs if o}
@@ -268,7 +276,7 @@ class _Layouts(LayoutValues):
             attributes = {**attributes, "axis": moved[attributes["axis"]]}
         elif key == "Pad" and len(node.inputs) < 4 and node.inputs[1] in self.constants:
             amounts = self.constants[node.inputs[1]].reshape(2, rank)[:, list(last)].reshape(-1)
-            name = self.constant(f"{node.outputs[0]}.amounts", amounts)
+            name = build.constant(amounts, name=f"{node.outputs[0]}.amounts")
             inputs = [self.as_nhwc(node.inputs[0]), name, *node.inputs[2:]]
         elif key == "webmlc.Repeat":
             inputs = [self.as_nhwc(node.inputs[0])]
@@ -285,25 +293,22 @@ class _Layouts(LayoutValues):
             axes = self.constants.get(node.inputs[1])
             if axes is not None and axes.size:
                 moved_axes = np.array([moved[a] for a in axes.tolist()], np.int64)
-                name = self.constant(f"{node.outputs[0]}.axes", np.sort(moved_axes))
+                name = build.constant(np.sort(moved_axes), name=f"{node.outputs[0]}.axes")
                 inputs = [self.as_nhwc(node.inputs[0]), name]
         if inputs is None:
             return False
         twins = tuple(f"{o}.nhwc" if o else "" for o in node.outputs)
-        written = Node(node.op, tuple(inputs), twins, attributes, node.domain, node.origin)
-        for value, twin, known in zip(
-            node.outputs, twins, infer_node(written, self.types, self.constants), strict=False
-        ):
+        build.many(node.op, *inputs, outputs=twins, domain=node.domain, **attributes)
+        for value, twin in zip(node.outputs, twins, strict=True):
             if value:
-                self.types[twin] = known
                 self.define_nhwc(value, twin, node.origin)
-        self.nodes.append(written)
         return True
 
     def broadcast_inputs(self, node: Node, rank: int) -> list[str] | None:
         """The inputs of an elementwise operator in NHWC, constants rearranged; `None` where one
         cannot follow.
         """
+        build = Builder.without_origin(self)
         inputs = []
         for value in node.inputs:
             array = self.constants.get(value)
@@ -312,7 +317,7 @@ class _Layouts(LayoutValues):
             elif array is not None:
                 wide = array.reshape((1,) * (rank - array.ndim) + array.shape)
                 moved = wide.transpose(channels_last(rank))
-                inputs.append(self.constant(f"{value}.nhwc{rank}", moved))
+                inputs.append(build.constant(moved, name=f"{value}.nhwc{rank}"))
             elif self.rank(value) == rank:
                 inputs.append(self.as_nhwc(value))
             elif self.rank(value) == 0:
@@ -333,7 +338,8 @@ class _Layouts(LayoutValues):
             return False
         shape = tuple(after[d] for d in channels_last(len(after)))
         twin = f"{output}.nhwc"
-        self.view(self.nhwc[value], TensorType(self.types[value].dtype, shape), twin, node.origin)
+        type_ = TensorType(self.types[value].dtype, shape)
+        self.view(Builder(node, self), self.nhwc[value], type_, twin)
         self.define_nhwc(output, twin, node.origin)
         return True
 
@@ -342,11 +348,12 @@ class _Layouts(LayoutValues):
         extra = [i for i in node.inputs[1:] if i]
         if node.attributes.get("axes") is not None or any(i not in self.constants for i in extra):
             return None
+        build = Builder(node, self)
         inputs, order = [self.as_nhwc(node.inputs[0])], channels_last(self.rank(node.inputs[0]))
         for slot, value in enumerate(node.inputs[1:]):
             array = self.constants[value] if value else np.zeros(0)
             if array.size == len(order) and slot:
-                inputs.append(self.constant(f"{value}.nhwc", array[list(order)]))
+                inputs.append(build.constant(array[list(order)], name=f"{value}.nhwc"))
             elif array.size == 0:
                 inputs.append(value)
             else:

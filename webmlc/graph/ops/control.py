@@ -14,9 +14,9 @@ from itertools import repeat, zip_longest
 import numpy as np
 
 from webmlc.core.expr import as_expr, as_int
+from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.ir import Attribute, Function, Node
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -81,7 +81,7 @@ def splice(function: Function, builder: Builder, given: Mapping[str, str]) -> tu
         inputs = tuple(names.get(i, i) for i in node.inputs)
         outputs = tuple(builder.fresh(o) if o else "" for o in node.outputs)
         names.update(zip(node.outputs, outputs, strict=True))
-        builder.nodes.append(replace(closed(node, names), inputs=inputs, outputs=outputs))
+        builder.append(replace(closed(node, names), inputs=inputs, outputs=outputs))
     return tuple(names.get(o, o) for o in function.outputs)
 
 
@@ -182,9 +182,10 @@ def _counted(context: Context, builder: Builder) -> tuple[str, ...]:
     """
     body, node = context.attribute("body"), context.node
     states = len(node.inputs) - 2
-    inner = Builder(replace(node, outputs=(builder.fresh("counted"),)))
-    count = inner.fresh("count")
-    more = inner("Add", count, inner.constant(np.int64(1)))
+    inner = Expansion()
+    build = Builder(replace(node, outputs=(builder.fresh("counted"),)), inner)
+    count = build.fresh("count")
+    more = build("Add", count, build.constant(np.int64(1)))
     counting = replace(
         body,
         inputs=(*body.inputs, count),
@@ -285,21 +286,19 @@ def _sliced(
     """A Scan's body as a Loop's: it gathers its slices, and its condition is a constant."""
     step, condition, going = (builder.fresh(what) for what in ("step", "condition", "going"))
     first = len(body.inputs) - len(sequences)
-    nodes: list[Node] = []
+    slices = Expansion()
+    build = Builder(builder.source, slices)
     constants = dict(body.constants) | {going: np.array(True)}
     for k, sequence in enumerate(sequences):
         place = step
         if backward[k]:
-            place = builder.fresh("place")
-            nodes.append(Node("Sub", (last, step), (place,), origin=builder.source.origin))
-        gathered = (body.inputs[first + k],)
-        axis: dict[str, Attribute] = {"axis": axes[k]}
-        nodes.append(Node("Gather", (sequence, place), gathered, axis, "", builder.source.origin))
+            place = build("Sub", last, step, output=builder.fresh("place"))
+        build("Gather", sequence, place, output=body.inputs[first + k], axis=axes[k])
     return replace(
         body,
         inputs=(step, condition, *body.inputs[:first]),
         outputs=(going, *body.outputs),
-        nodes=(*nodes, *body.nodes),
+        nodes=(*slices.nodes, *body.nodes),
         constants=constants,
     )
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce, scatter
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     IndexInput,
     NotSupportedError,

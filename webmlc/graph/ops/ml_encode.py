@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
@@ -18,7 +19,7 @@ from webmlc.graph.ops.ml_scores import (
     STRINGS,
     number_labels,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
 
 
 def _scaler(context: Context, build: Builder) -> tuple[str, ...]:

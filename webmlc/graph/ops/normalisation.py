@@ -12,12 +12,12 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
-    Builder,
     Context,
     NotSupportedError,
     Operator,

@@ -26,6 +26,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import WebmlcError
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import ADDRESSABLE_BYTES
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, TensorType
 
@@ -202,52 +203,6 @@ class Context:
         if name in self.node.attributes:
             return self.node.attributes[name]
         return self.known(index, name).reshape(-1)[0] if self.has(index) else default
-
-
-@dataclass(slots=True)
-class Builder:
-    """Makes the nodes that an `expand` rewrites its node into; values get names under the node's,
-    and none that is `taken`.
-
-    >>> builder = Builder(Node("Celu", ("x",), ("y",)))
-    >>> builder("Relu", "x"), builder.constant(np.float32(2))
-    ('y/Relu', 'y/constant')
-    """
-
-    source: Node
-    nodes: list[Node] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
-    _used: dict[str, int] = field(default_factory=dict)
-
-    def __call__(self, op: str, *inputs: str, domain: str = "", **attributes: Attribute) -> str:
-        """Add a node of one output and return the output's name."""
-        return self.many(op, *inputs, outputs=1, domain=domain, **attributes)[0]
-
-    def many(
-        self, op: str, *inputs: str, outputs: int, domain: str = "", **attributes: Attribute
-    ) -> tuple[str, ...]:
-        """Add a node of several outputs."""
-        names = tuple(self.fresh(op) for _ in range(outputs))
-        origin = self.source.origin or (self.source.name,)
-        self.nodes.append(Node(op, inputs, names, attributes, domain, origin))
-        return names
-
-    def constant(self, value: Any, dtype: DType | None = None) -> str:
-        """A constant; of `dtype`, or of the array's own."""
-        name = self.fresh("constant")
-        self.constants[name] = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
-        return name
-
-    def fresh(self, what: str) -> str:
-        """A name that no other value has."""
-        base = f"{next(o for o in self.source.outputs if o)}/{what}"
-        name = base
-        while name in self.taken:
-            self._used[base] = self._used.get(base, 0) + 1
-            name = f"{base}_{self._used[base]}"
-        self.taken.add(name)
-        return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.ir import Attribute, Function, TensorType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -172,7 +173,8 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
     steps = build("Shape", x, start=0, end=1)
     last = build("Sub", steps, build.constant(np.array([1])))
     name = f"{build.fresh('step')}"
-    inner = Builder(replace(build.source, outputs=(name,)))
+    expansion = Expansion()
+    inner = Builder(replace(build.source, outputs=(name,)), expansion)
     place, going, *state = (inner.fresh(what) for what in ("place", "going", *map(str, indices)))
     inputs = (place, going, *state)
     if backward:
@@ -186,7 +188,7 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
         pairs = zip(fresh, state, strict=True)
         fresh = tuple(inner("Where", inside, new, old) for new, old in pairs)
     results = (going, *fresh, output)
-    body = Function(name, inputs, results, tuple(inner.nodes), {}, inner.constants)
+    body = Function(name, inputs, results, tuple(expansion.nodes), {}, expansion.constants)
     directions = (int(backward),)
     return build.many(
         "Loop",

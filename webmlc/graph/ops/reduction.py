@@ -12,11 +12,12 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.axes import cumulate_along, reduce_along
 from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.shapes import (
     ONE,

@@ -20,6 +20,7 @@ from webmlc.core.expr import (
     select,
 )
 from webmlc.core.rewrite import rewrite, variables
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import cast_to
@@ -27,7 +28,6 @@ from webmlc.graph.ops.operator import (
     BIND,
     ELEMENT_TYPES,
     SYMBOLIC_CONSTANT,
-    Builder,
     Context,
     Operator,
     UnknownValueError,

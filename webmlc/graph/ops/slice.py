@@ -15,11 +15,11 @@ from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_expr, as_int, const, maximum, minimum, select
 from webmlc.core.rewrite import variables
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import axis_count, by_axis
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,

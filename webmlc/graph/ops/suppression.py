@@ -11,9 +11,10 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Function, Node, TensorType
-from webmlc.graph.ops.operator import Builder, Context, Operator
+from webmlc.graph.ops.operator import Context, Operator
 from webmlc.graph.ops.selection import flat, places_of
 from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, given
 

@@ -20,11 +20,11 @@ from webmlc.core.expr import (
     minimum,
     select,
 )
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import squeeze, unsqueeze
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,

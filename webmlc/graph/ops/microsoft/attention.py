@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.core.dtypes import DType
+from webmlc.graph.builder import Builder
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
     number,
@@ -22,7 +23,7 @@ from webmlc.graph.ops.microsoft.rows import (
     size_of,
     wanted,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes
 
 LOWEST = float(np.finfo(np.float32).min)
