@@ -33,7 +33,7 @@ def convolution(values: LayoutValues, node: Node) -> bool:
     """Write a convolution by constant weights; False where they, or the padding, depend on a
     run.
     """
-    if node.inputs[1] not in values.constants:
+    if not values.is_map(node.inputs[0]) or node.inputs[1] not in values.constants:
         return False
     quantised = node.op == "ConvInteger"
     weights = centred(values, node, 0) if quantised else values.constants[node.inputs[1]]
@@ -59,7 +59,9 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
     they, the padding, or what must be cut off depend on a run.
     """
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    if node.inputs[1] not in values.constants or (bias and bias not in values.constants):
+    if not all(value in values.constants for value in (node.inputs[1], bias) if value):
+        return False
+    if not values.is_map(node.inputs[0]):
         return False
     weights, groups = values.constants[node.inputs[1]], int(node.attributes.get("group", 1))
     windows, sizes = transposed_windows(_context(values, node))

@@ -15,6 +15,9 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
 from webmlc.graph.rewrite.function_writer import FunctionWriter
 
+MAP_RANKS = range(3, 6)
+"""Ranks of feature maps: one to three spatial dimensions between batch and channels."""
+
 
 def channels_last(rank: int) -> tuple[int, ...]:
     """The permutation that makes NHWC of NCHW."""
@@ -32,6 +35,10 @@ class LayoutValues(FunctionWriter):
 
     nhwc: dict[str, str] = field(default_factory=dict)
     pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def is_map(self, value: str) -> bool:
+        """True for a value that may be a feature map."""
+        return bool(value) and self.rank(value) in MAP_RANKS
 
     def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:
         """`value` with its dimensions permuted, as a `View` where only dimensions of size one

@@ -29,6 +29,7 @@ from webmlc.core.machine import ADDRESSABLE_BYTES
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, TensorType
+from webmlc.graph.ops.nhwc import Layout
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
 Value = NDArray[np.object_]
@@ -247,7 +248,9 @@ class Operator:
     `normalise` turns a node of an older opset (given) into the newest form. `kind` tells fusion how
     outputs depend on inputs: one element of equal position (elementwise; broadcast: or stretched),
     one element anywhere (injective), a fold (reduction), a folded product (contraction).
-    `indices` tells which inputs hold indices.
+    `indices` tells which inputs hold indices. `layout` says how the operator is written over
+    feature maps in NHWC; None of one that reads and writes NCHW, or (of kind elementwise and
+    broadcast) follows its inputs.
     """
 
     name: str
@@ -259,6 +262,7 @@ class Operator:
     normalise: Callable[[Node, int], Node] | None = None
     cases: tuple[Case, ...] = ()
     indices: Callable[[Context], tuple[IndexInput, ...]] | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from webmlc.core.expr import Expr, as_expr, as_int, call, const, maximum, minimu
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
     Context,
     NotSupportedError,
@@ -415,8 +416,8 @@ def _factors(*values: float) -> Array:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("Resize", _resize_type, _resize, _expand, kind="injective",
-             normalise=_old_form, cases=(
+    Operator("Resize", _resize_type, _resize, _expand, kind="injective", normalise=_old_form,
+             layout=Layout(("map", "none", "sizes", "sizes"), unless="axes"), cases=(
         case(X, None, _factors(1, 1, 2, 2)), case(X, None, _factors(1, 1, 2, 3), mode="linear"),
         case(X, None, _factors(1, 1, 0.6, 0.6), mode="linear"),
         case(X, None, None, np.array([1, 2, 7, 8]), mode="cubic"),
@@ -432,6 +433,8 @@ OPS: tuple[Operator, ...] = (
     Operator("ResizeScales", _one_by_axis(FLOAT), _resize_scales, kind="injective",
              domain="webmlc"),
     Operator("ResizeTable", _table_type, _resize_table, kind="injective", domain="webmlc"),
-    Operator("Repeat", _repeat_type, _repeat, kind="injective", domain="webmlc"),
-    Operator("Resample", _resample_type, _resample, kind="reduction", domain="webmlc"),
+    Operator("Repeat", _repeat_type, _repeat, kind="injective", domain="webmlc",
+             layout=Layout(("map",), per_dimension="repeats")),
+    Operator("Resample", _resample_type, _resample, kind="reduction", domain="webmlc",
+             layout=Layout(("map", "any", "any"), axis=1)),
 )  # fmt: skip

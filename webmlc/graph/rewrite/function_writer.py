@@ -46,6 +46,10 @@ class FunctionWriter:
         self.nodes.append(node)
         return node.outputs
 
+    def keep(self, node: Node) -> None:
+        """Append a node of the source, whose outputs have their types already."""
+        self.nodes.append(node)
+
     def store(self, array: Array, source: Node, name: str) -> str:
         """Store a constant under its name, in row-major order."""
         name = name or self.fresh(source, "constant")
@@ -87,10 +91,6 @@ class FunctionRewriter(FunctionWriter):
         self.types.update({name: array_type(array) for name, array in self.constants.items()})
         self.types.update(self.source.types)
         self.makers = producers(self.source)
-
-    def keep(self, node: Node) -> None:
-        """Append a node of the source as it is."""
-        self.nodes.append(node)
 
     def is_new(self, value: str) -> bool:
         """True for what is yet to be written, the source's own values included."""
