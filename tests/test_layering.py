@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
-    "webmlc.graph",  # compute
+    "webmlc.graph",  # builder, compute
     "webmlc.graph.ops",
     "webmlc.graph.algorithms.attention.operators",
     "webmlc.graph.algorithms.strassen.operators",

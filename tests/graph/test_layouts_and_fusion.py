@@ -277,7 +277,7 @@ def test_two_shapes_of_one_value_are_two_views() -> None:
 def test_a_matrix_that_no_gpu_binds_at_once_is_multiplied_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("webmlc.graph.layout.choose_layouts.MAX_BINDING_BYTES", 2 * 4 * 8 * 4)
+    monkeypatch.setattr("webmlc.graph.layout.matrix_layouts.MAX_BINDING_BYTES", 2 * 4 * 8 * 4)
     weights = ",".join(["1"] * 80)
     text = f"""
     g (float[2,4] x) => (float[2,20] y) <float[4,20] w = {{{weights}}}> {{ y = MatMul(x, w) }}

@@ -1,4 +1,4 @@
-"""A node of more operands than one kernel can bind becomes several nodes.
+"""Split nodes of more operands than one kernel can bind.
 
 In: a module after layouts, and how many buffers a kernel may hold. Out: the same results; no
 Concat, Sum, Mean, Max, Min or Split reads or writes more.
@@ -13,19 +13,18 @@ A sum of float32 keeps its order, so the result is the same to the last bit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
-
-import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, const
 from webmlc.core.simplify import simplify
+from webmlc.graph.builder import Builder
 from webmlc.graph.fuse.fuse import FusionLimits
-from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
+from webmlc.graph.ir import Attribute, Function, Module, Node, TensorType
 from webmlc.graph.ops.operator import object_array, symbolic_constant
 from webmlc.graph.ops.view import START
-from webmlc.graph.rewrite.meaning import infer_node
+from webmlc.graph.rewrite.function_writer import FunctionRewriter
 
 T = TypeVar("T")
 
@@ -33,112 +32,108 @@ FOLDS = frozenset({"Sum", "Max", "Min", "Mean"})
 """Operators that fold their inputs from the left."""
 
 MAX_PARTS = 16
-"""Outputs of one Split: each is a block of its own, and scheduling a kernel takes time with the
-square of its blocks. The Splits of models that we know have at most a dozen.
+"""The largest number of outputs of one Split. Each output is a block of its own, and the time to
+schedule a kernel grows with the square of its blocks. The real models of the tests have Splits of
+at most a dozen outputs.
 """
 
 
 def split_operands(module: Module, limits: FusionLimits) -> Module:
-    """needs: inferred types. guarantees: every node of `FOLDS`, every Concat and every Split has
+    """Split the nodes of every function.
+
+    needs: inferred types. guarantees: every node of `FOLDS`, every Concat and every Split has
     less than `limits.buffers` inputs and outputs, and a Split no more than `MAX_PARTS`.
     """
     functions = {
-        name: _Splitting(f, limits.buffers - 1).run() for name, f in module.functions.items()
+        name: _Rewrite(f, max_operands=limits.buffers - 1).run()
+        for name, f in module.functions.items()
     }
     return replace(module, functions=functions)
 
 
 @dataclass(slots=True)
-class _Splitting:
-    """The rewriting of one function: at most `most` operands a node."""
+class _Rewrite(FunctionRewriter):
+    """The function being written; a node has at most `max_operands`."""
 
-    function: Function
-    most: int
-    types: dict[str, TensorType] = field(init=False)
-    constants: dict[str, Array] = field(init=False)
+    max_operands: int = 0
 
     def run(self) -> Function:
-        self.types, self.constants = dict(self.function.types), dict(self.function.constants)
-        nodes = tuple(part for node in self.function.nodes for part in self.parts(node))
-        return replace(self.function, nodes=nodes, types=self.types, constants=self.constants)
+        for node in self.source.nodes:
+            self.rewrite(node)
+        return self.written()
 
-    def parts(self, node: Node) -> Iterator[Node]:
-        """What becomes of a node."""
-        many = len(node.inputs) > self.most
+    def rewrite(self, node: Node) -> None:
+        """Write a node, split if it has too many operands."""
+        has_many_inputs = len(node.inputs) > self.max_operands
         match node.domain, node.op:
-            case "", "Concat" if many:
-                yield from self.concats(node)
-            case "", op if many and op in FOLDS:
-                yield from self.folds(node)
-            case "", "Split" if len(node.outputs) > min(self.most, MAX_PARTS):
-                yield from self.splits(node)
+            case "", "Concat" if has_many_inputs:
+                self.split_concat(node)
+            case "", op if has_many_inputs and op in FOLDS:
+                self.split_fold(node)
+            case "", "Split" if len(node.outputs) > min(self.max_operands, MAX_PARTS):
+                self.split_split(node)
             case _:
-                yield node
+                self.keep(node)
 
-    def concats(self, node: Node) -> Iterator[Node]:
-        """A tree of Concats, the leaves first."""
+    def split_concat(self, node: Node) -> None:
+        """Write a tree of Concats, the leaves first."""
+        build = Builder(node, self)
         inputs = node.inputs
         count = 0
-        while len(inputs) > self.most:
+        while len(inputs) > self.max_operands:
             joined: list[str] = []
-            for group in _groups(inputs, self.most):
+            for group in _groups(inputs, self.max_operands):
                 if len(group) == 1:
                     joined += group
                     continue
                 name, count = f"{node.outputs[0]}/part{count}", count + 1
-                yield self.typed(replace(node, inputs=group, outputs=(name,)))
-                joined.append(name)
+                joined.append(build("Concat", *group, output=name, **node.attributes))
             inputs = tuple(joined)
-        yield replace(node, inputs=inputs)
+        self.keep(replace(node, inputs=inputs))
 
-    def folds(self, node: Node) -> Iterator[Node]:
-        """A chain of folds, each of which starts from the result of the one before."""
+    def split_fold(self, node: Node) -> None:
+        """Write a chain of folds, each of which starts from the result of the one before."""
+        build = Builder(node, self)
         op = "Sum" if node.op == "Mean" else node.op
         inputs = node.inputs
         count = 0
-        while len(inputs) > self.most or (op != node.op and len(inputs) > 1):
+        while len(inputs) > self.max_operands or (op != node.op and len(inputs) > 1):
             name, count = f"{node.outputs[0]}/part{count}", count + 1
-            group = inputs[: self.most]
-            yield self.typed(replace(node, op=op, inputs=group, outputs=(name,)))
-            inputs = (name, *inputs[self.most :])
+            group = inputs[: self.max_operands]
+            build(op, *group, output=name, **node.attributes)
+            inputs = (name, *inputs[self.max_operands :])
         if op == node.op:
-            yield replace(node, inputs=inputs)
+            self.keep(replace(node, inputs=inputs))
             return
-        factor = f"{node.outputs[0]}/factor"
         dtype = self.types[node.outputs[0]].dtype
-        self.constants[factor] = np.array(1 / len(node.inputs), dtype.numpy)
-        yield replace(node, op="Mul", inputs=(*inputs, factor))
+        factor = build.constant(1 / len(node.inputs), dtype, f"{node.outputs[0]}/factor")
+        self.keep(replace(node, op="Mul", inputs=(*inputs, factor)))
 
-    def splits(self, node: Node) -> Iterator[Node]:
-        """A Split for each group of outputs, of what starts behind the groups before it."""
+    def split_split(self, node: Node) -> None:
+        """Write a Split for each group of outputs; it starts behind the groups before it."""
         rank = self.types[node.outputs[0]].rank
         axis = int(node.attributes.get("axis", 0)) % rank
         start: Expr = const(0)
-        for number, group in enumerate(_groups(node.outputs, min(self.most, MAX_PARTS))):
+        for number, group in enumerate(_groups(node.outputs, min(self.max_operands, MAX_PARTS))):
             lengths = [self.types[output].shape[axis] for output in group]
             name = f"{node.outputs[0]}/lengths{number}"
-            yield from self.value(name, lengths, node)
+            self.write_integers(Builder(node, self), name, lengths)
             attributes: dict[str, Attribute] = {"axis": axis, START: start}
             inputs = (node.inputs[0], name)
-            yield replace(node, inputs=inputs, outputs=group, attributes=attributes)
+            self.keep(replace(node, inputs=inputs, outputs=group, attributes=attributes))
             start = simplify(sum(lengths, start))
 
-    def value(self, name: str, elements: Sequence[Expr], node: Node) -> Iterator[Node]:
-        """Integers under a name: a constant, or the node of those that hold symbols."""
+    def write_integers(self, build: Builder, name: str, elements: Sequence[Expr]) -> None:
+        """Write integers as a constant, or as a symbolic constant if they hold symbols."""
         numbers = [simplify(e) for e in elements]
         if all(isinstance(e, Const) for e in numbers):
             values = [e.value for e in numbers if isinstance(e, Const)]
-            self.constants[name] = np.array(values, np.int64)
+            build.constant(values, DType.int64, name)
             return
         mixed: list[int | float | Expr] = [e.value if isinstance(e, Const) else e for e in numbers]
         value = object_array(mixed, (len(mixed),))
-        self.types[name] = TensorType(DType.int64, (const(len(numbers)),))
-        yield symbolic_constant(value, DType.int64, name, node.origin)
-
-    def typed(self, node: Node) -> Node:
-        """The node, its output's type inferred."""
-        (self.types[node.outputs[0]],) = infer_node(node, self.types, self.constants)
-        return node
+        type_ = TensorType(DType.int64, (const(len(numbers)),))
+        build.append(symbolic_constant(value, DType.int64, name, build.source.origin), (type_,))
 
 
 def _groups(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:

@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
 from webmlc.core.errors import Unsupported, UnsupportedError
+from webmlc.graph.builder import Builder
 from webmlc.graph.gradient.gradient_rules import Backward, rule_of
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.control import reads
-from webmlc.graph.ops.operator import Builder, NotSupportedError, Scope
+from webmlc.graph.ops.operator import NotSupportedError, Scope
 
 GRADIENT = ("ai.onnx.preview.training", "Gradient")
 
@@ -121,7 +122,7 @@ class _Derivation:
                 if output not in names:
                     names[output] = self.build.fresh(node.op)
                     self.types[names[output]] = self.types[output]
-            self.build.nodes.append(_renamed(node, names))
+            self.build.append(_renamed(node, names))
         return names
 
     def backward(

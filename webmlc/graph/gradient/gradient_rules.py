@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.core.dtypes import DType
+from webmlc.graph.builder import Builder
 from webmlc.graph.ops.derivative import DERIVATIVE, DIFFERENTIABLE, attributes_of
-from webmlc.graph.ops.operator import ELEMENT_TYPES, Builder, Context, NotSupportedError
+from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError
 from webmlc.graph.ops.reduction import axes_of, reduced_shape, softmax_axes
 from webmlc.graph.ops.shapes import ONE, Shape, same
 from webmlc.graph.ops.view import permutation

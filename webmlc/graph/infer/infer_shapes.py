@@ -33,6 +33,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import ADVICE, ModelError, Unsupported, UnsupportedError
 from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.rewrite import variables, written_out
+from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.checks.check_types import check_types
 from webmlc.graph.checks.requirements import count_requirements, live_requirements
 from webmlc.graph.compute import placeholder
@@ -53,7 +54,6 @@ from webmlc.graph.ops.control import closed, names_in, reads
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     VALUE_LIMIT,
-    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -302,16 +302,17 @@ class _Inference:
         context = self.scope.context(node)
         check_types(node, context.types)
         if row.expand is not None:
-            builder = Builder(node, taken=self.taken)
-            results = row.expand(context, builder)
+            expansion = Expansion(self.taken)
+            results = row.expand(context, Builder(node, expansion))
             if results is not None:
                 self.requirements[node] = context.requirements
-                return self.written_out(builder, results)
+                return self.written_out(node, expansion, results)
         if (node.domain, node.op) == GRADIENT:
-            builder = Builder(node, taken=self.taken)
-            derivatives = derive_gradient(node, self.typed, self.scope, builder)
+            expansion = Expansion(self.taken)
+            build = Builder(node, expansion)
+            derivatives = derive_gradient(node, self.typed, self.scope, build)
             wanted = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
-            return self.written_out(builder, wanted)
+            return self.written_out(node, expansion, wanted)
         if not node.domain and node.op in ("If", "Loop"):
             return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
@@ -343,11 +344,12 @@ class _Inference:
         """Infer a function that stands inside this one."""
         return _Inference(function, around, self.outlines, binds=False).run()
 
-    def written_out(self, builder: Builder, results: Sequence[Result]) -> list[Node]:
+    def written_out(
+        self, node: Node, expansion: Expansion, results: Sequence[Result]
+    ) -> list[Node]:
         """The nodes that a node becomes, its outputs made by them."""
-        node = builder.source
-        self.constants.update(builder.constants)
-        made = {o for n in builder.nodes for o in n.outputs}
+        self.constants.update(expansion.constants)
+        made = {o for n in expansion.nodes for o in n.outputs}
         names: dict[str, str] = {}
         copies: list[Node] = []
         for result, output in zip(results, (o for o in node.outputs if o), strict=True):
@@ -357,7 +359,7 @@ class _Inference:
                 names[result] = output
             else:
                 copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))
-        return [_renamed(n, names) for n in (*builder.nodes, *copies)]
+        return [_renamed(n, names) for n in (*expansion.nodes, *copies)]
 
     def know(self, node: Node, row: Operator, context: Context) -> bool:
         """Replace the node by its outputs' values where these are known."""

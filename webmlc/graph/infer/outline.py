@@ -22,10 +22,10 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr, Var, as_expr
 from webmlc.core.rewrite import variables
+from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
 from webmlc.graph.ops.control import ASSUMED, goes_on, places, splice
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Scope,
@@ -71,9 +71,10 @@ class Outline:
         condition = self.context.node.inputs[0]
         functions, captures = [], []
         for key in ("then", "else"):
-            builder = self.builder(key)
+            expansion = Expansion()
+            builder = self.builder(key, expansion)
             outputs = splice(self.context.attribute(f"{key}_branch"), builder, {})
-            function, captured = self.function(builder, (), outputs, {})
+            function, captured = self.function(builder, expansion, (), outputs, {})
             functions.append(function)
             captures += captured
         one, other = (tuple(_type(f, o) for o in f.outputs) for f in functions)
@@ -155,39 +156,41 @@ class Outline:
         """The body as a function of what it carries; its first output is the condition, where that
         is asked for.
         """
-        builder = self.builder("body")
+        expansion = Expansion()
+        builder = self.builder("body", expansion)
         step, going = builder.fresh("iteration"), builder.constant(np.bool_(True))
         value = object_array([symbol], ())
-        builder.nodes.append(symbolic_constant(value, DType.int64, step, builder.source.origin))
+        builder.append(symbolic_constant(value, DType.int64, step, builder.source.origin))
         inputs = tuple(builder.fresh(i) for i in source.inputs[2:])
         types = {name: self.context.type(2 + i) for i, name in enumerate(inputs)}
         given = dict(zip(source.inputs, (step, going, *inputs), strict=True))
         outputs = splice(source, builder, given)
-        function, captured = self.function(builder, inputs, outputs[not asks :], types)
+        function, captured = self.function(builder, expansion, inputs, outputs[not asks :], types)
         for name, known in function.types.items():
             if any(symbol in variables(d) for d in known.shape):
                 self.refuse(f"the shape of {name!r} changes from iteration to iteration")
         return function, captured
 
-    def builder(self, what: str) -> Builder:
-        """Makes a function's nodes, under names that no other function uses."""
+    def builder(self, what: str, expansion: Expansion) -> Builder:
+        """Return the builder of a function's nodes, under names that no other function uses."""
         node = self.context.node
-        return Builder(replace(node, outputs=(f"{self.outputs[0]}.{what}",)))
+        return Builder(replace(node, outputs=(f"{self.outputs[0]}.{what}",)), expansion)
 
     def function(
         self,
         builder: Builder,
+        expansion: Expansion,
         inputs: tuple[str, ...],
         outputs: tuple[str, ...],
         types: dict[str, TensorType],
     ) -> tuple[Function, list[str]]:
-        """The function of the builder's nodes, and the values around it that it captures."""
+        """The function of the builder's expansion, and the values around it that it captures."""
         name = builder.source.outputs[0]
-        nodes = tuple(builder.nodes)
-        draft = Function(name, inputs, outputs, nodes, types, builder.constants)
+        nodes = tuple(expansion.nodes)
+        draft = Function(name, inputs, outputs, nodes, types, expansion.constants)
         inferred = self.infer(draft, self.scope)
         made = {*inputs, *(o for node in inferred.nodes for o in node.outputs)}
-        builder.taken |= made
+        expansion.taken |= made
         read = dict.fromkeys(i for node in inferred.nodes for i in node.inputs if i)
         constants: dict[str, Array] = {}
         symbolic: list[Node] = []

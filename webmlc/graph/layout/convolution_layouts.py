@@ -18,6 +18,7 @@ import numpy as np
 
 from webmlc.core.expr import as_int, const
 from webmlc.core.simplify import simplify
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.layout.integer_layouts import centred, less_zero_point, zero_point
 from webmlc.graph.layout.layout_values import LayoutValues
@@ -32,7 +33,7 @@ def convolution(values: LayoutValues, node: Node) -> bool:
     """Write a convolution by constant weights; False where they, or the padding, depend on a
     run.
     """
-    if node.inputs[1] not in values.constants:
+    if not values.is_map(node.inputs[0]) or node.inputs[1] not in values.constants:
         return False
     quantised = node.op == "ConvInteger"
     weights = centred(values, node, 0) if quantised else values.constants[node.inputs[1]]
@@ -45,7 +46,7 @@ def convolution(values: LayoutValues, node: Node) -> bool:
     total = f"{twin}.sum" if bias or zero else twin
     _emit(values, node, weights, windows, zero or 0.0, total)
     if bias:
-        values.emit("Add", (total, values.nchw(bias)), twin, node.origin)
+        Builder(node, values)("Add", total, values.nchw(bias), output=twin)
     elif zero:
         sums = weights.sum(tuple(range(1, weights.ndim)), np.int32)
         less_zero_point(values, node, zero, sums, twin)
@@ -58,7 +59,9 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
     they, the padding, or what must be cut off depend on a run.
     """
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    if node.inputs[1] not in values.constants or (bias and bias not in values.constants):
+    if not all(value in values.constants for value in (node.inputs[1], bias) if value):
+        return False
+    if not values.is_map(node.inputs[0]):
         return False
     weights, groups = values.constants[node.inputs[1]], int(node.attributes.get("group", 1))
     windows, sizes = transposed_windows(_context(values, node))
@@ -66,6 +69,7 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
     cut = {axis: as_int(sizes[axis]) for axis, count in enumerate(surplus) if count}
     if None in (*surplus, *cut.values(), *map(as_int, windows.begins)):
         return False
+    build = Builder(node, values)
     subpixels = Subpixels.of(weights, windows, sizes, groups)
     phases = f"{node.outputs[0]}.phases"
     total = f"{phases}.sum" if bias else phases
@@ -73,47 +77,47 @@ def transposed_convolution(values: LayoutValues, node: Node) -> bool:
     if bias:
         repeats = (1, subpixels.phases, 1)
         repeated = np.tile(values.constants[bias].reshape(groups, 1, -1), repeats).reshape(-1)
-        shift = values.constant(f"{phases}.bias", repeated)
-        values.emit("Add", (total, shift), phases, node.origin)
+        shift = build.constant(repeated, name=f"{phases}.bias")
+        build("Add", total, shift, output=phases)
     twin = f"{node.outputs[0]}.nhwc"
     whole = f"{twin}.whole" if cut else twin
-    _interleave(values, phases, whole, subpixels.strides, groups, node.origin)
+    _interleave(values, build, phases, whole, subpixels.strides, groups)
     if cut:
         axes = [1 + axis for axis in cut]
         bounds = {"starts": [0] * len(cut), "ends": list(cut.values()), "axes": axes}
         names = [
-            values.constant(f"{twin}.{name}", np.array(numbers, np.int64))
+            build.constant(np.array(numbers, np.int64), name=f"{twin}.{name}")
             for name, numbers in bounds.items()
         ]
-        values.emit("Slice", (whole, *names), twin, node.origin)
+        build("Slice", whole, *names, output=twin)
     values.define_nhwc(node.outputs[0], twin, node.origin)
     return True
 
 
 def _interleave(
     values: LayoutValues,
+    build: Builder,
     phases: str,
     output: str,
     strides: tuple[int, ...],
     groups: int,
-    origin: tuple[str, ...],
 ) -> None:
     """`[N, H, W, groups · sy · sx · O]` as `[N, H · sy, W · sx, groups · O]`, at any rank."""
     known = values.types[phases]
     if math.prod(strides) == 1:
-        values.view(phases, known, output, origin)
+        values.view(build, phases, known, output)
         return
     batch, *sizes, channels = known.shape
     rank = len(sizes)
     own = simplify(channels // (groups * math.prod(strides)))
     apart = TensorType(known.dtype, (batch, *sizes, const(groups), *map(const, strides), own))
-    values.view(phases, apart, f"{phases}.apart", origin)
+    values.view(build, phases, apart, f"{phases}.apart")
     pairs = ((1 + d, 2 + rank + d) for d in range(rank))
     order = (0, *itertools.chain(*pairs), 1 + rank, 2 + 2 * rank)
-    values.emit("Transpose", (f"{phases}.apart",), f"{phases}.together", origin, perm=order)
+    build("Transpose", f"{phases}.apart", output=f"{phases}.together", perm=order)
     larger = (simplify(size * stride) for size, stride in zip(sizes, strides, strict=True))
     whole = TensorType(known.dtype, (batch, *larger, simplify(own * groups)))
-    values.view(f"{phases}.together", whole, output, origin)
+    values.view(build, f"{phases}.together", whole, output)
 
 
 def _emit(
@@ -128,15 +132,13 @@ def _emit(
     groups = int(node.attributes.get("group", 1))
     depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
     packed = pack_depthwise(weights) if depthwise else pack_convolution(weights, groups)
-    values.emit(
+    build = Builder(node, values)
+    build(
         "DepthwiseConv" if depthwise else "Conv",
-        (
-            padded(values, node, windows, fill),
-            values.constant(f"{node.outputs[0]}.packed", packed),
-        ),
-        output,
-        node.origin,
-        "webmlc",
+        padded(values, node, windows, fill),
+        build.constant(packed, name=f"{node.outputs[0]}.packed"),
+        output=output,
+        domain="webmlc",
         channels=weights.shape[0],
         groups=groups,
         windows=windows,
@@ -169,11 +171,12 @@ def padded(values: LayoutValues, node: Node, windows: Windows, fill: float | str
     name = f"{node.outputs[0]}.pad"
     dtype = values.types[data].dtype
     pads = np.array([0, *begins, 0, 0, *ends, 0], np.int64)
-    amounts = values.constant(f"{name}.amounts", pads)
+    build = Builder(node, values)
+    amounts = build.constant(pads, name=f"{name}.amounts")
     value = fill if isinstance(fill, str) else f"{name}.value"
     if not isinstance(fill, str):
-        values.constant(value, np.array(fill, dtype.numpy))
-    return values.emit("Pad", (data, amounts, value), name, node.origin, mode="constant")
+        build.constant(fill, dtype, value)
+    return build("Pad", data, amounts, value, output=name, mode="constant")
 
 
 def _context(values: LayoutValues, node: Node) -> Context:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Node
 from webmlc.graph.layout.layout_values import LayoutValues
 
@@ -41,24 +42,24 @@ def less_zero_point(values: LayoutValues, node: Node, zero: str, sums: Array, ou
     """Make `output` of `{output}.sum`, the products of a left operand that is not less its zero
     point; `sums` are the weights'.
     """
+    build = Builder(node, values)
+    shift = f"{output}.shift"
     if zero in values.constants:
-        shift = -sums * values.constants[zero].astype(np.int32)
-        added = values.constant(f"{output}.shift", shift)
-        values.emit("Add", (f"{output}.sum", added), output, node.origin)
+        build.constant(-sums * values.constants[zero].astype(np.int32), name=shift)
+        build("Add", f"{output}.sum", shift, output=output)
         return
-    number = values.emit("Cast", (zero,), f"{output}.zero", node.origin, to=_INT32)
-    factors = (number, values.constant(f"{output}.sums", sums))
-    shift_name = values.emit("Mul", factors, f"{output}.shift", node.origin)
-    values.emit("Sub", (f"{output}.sum", shift_name), output, node.origin)
+    number = build("Cast", zero, output=f"{output}.zero", to=_INT32)
+    build("Mul", number, build.constant(sums, name=f"{output}.sums"), output=shift)
+    build("Sub", f"{output}.sum", shift, output=output)
 
 
 def widened(values: LayoutValues, node: Node, slot: int) -> str:
     """An operand less its zero point, in int32."""
     name = f"{node.outputs[0]}.{slot}"
     zero = node.inputs[2 + slot] if len(node.inputs) > 2 + slot else ""
-    operand = values.nchw(node.inputs[slot])
-    wide = values.emit("Cast", (operand,), name, node.origin, to=_INT32)
+    build = Builder(node, values)
+    wide = build("Cast", values.nchw(node.inputs[slot]), output=name, to=_INT32)
     if not zero:
         return wide
-    shift = values.emit("Cast", (zero,), f"{name}.zero", node.origin, to=_INT32)
-    return values.emit("Sub", (wide, shift), f"{name}.centred", node.origin)
+    shift = build("Cast", zero, output=f"{name}.zero", to=_INT32)
+    return build("Sub", wide, shift, output=f"{name}.centred")

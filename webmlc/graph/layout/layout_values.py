@@ -11,8 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
 from webmlc.graph.rewrite.function_writer import FunctionWriter
+
+MAP_RANKS = range(3, 6)
+"""Ranks of feature maps: one to three spatial dimensions between batch and channels."""
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
@@ -32,17 +36,22 @@ class LayoutValues(FunctionWriter):
     nhwc: dict[str, str] = field(default_factory=dict)
     pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def is_map(self, value: str) -> bool:
+        """True for a value that may be a feature map."""
+        return bool(value) and self.rank(value) in MAP_RANKS
+
     def transpose(self, value: str, output: str, permutation: tuple[int, ...]) -> str:
         """`value` with its dimensions permuted, as a `View` where only dimensions of size one
         move.
         """
-        known = self.types[value]
-        permuted = TensorType(known.dtype, tuple(known.shape[p] for p in permutation))
+        build = Builder.without_origin(self)
+        type_ = self.types[value]
+        permuted = TensorType(type_.dtype, tuple(type_.shape[p] for p in permutation))
         if value in self.constants:
-            return self.constant(output, self.constants[value].transpose(permutation))
-        if keeps_order(known, permutation):
-            return self.view(value, permuted, output, ())
-        return self.emit("Transpose", (value,), output, (), perm=permutation)
+            return build.constant(self.constants[value].transpose(permutation), name=output)
+        if keeps_order(type_, permutation):
+            return self.view(build, value, permuted, output)
+        return build("Transpose", value, output=output, perm=permutation)
 
     def as_nhwc(self, value: str) -> str:
         """The NHWC twin of an NCHW value."""

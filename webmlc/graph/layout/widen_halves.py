@@ -21,11 +21,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call
 from webmlc.core.rewrite import walk
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Read, Reduction, Scatter, Tensor, placeholder
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.control import CONTROL
@@ -68,7 +67,7 @@ class _Widening(FunctionWriter):
             if not self.calculates(node) or not self.widened(node):
                 self.kept(node)
         for value in self.source.outputs:
-            self.narrow(value, ())
+            self.narrow(Builder.without_origin(self), value)
         return remove_dead_code(self.written())
 
     def is_half(self, value: str) -> bool:
@@ -97,61 +96,58 @@ class _Widening(FunctionWriter):
 
     def widened(self, node: Node) -> bool:
         """Write the node over float32; False where it is about the bits of its operand."""
-        inputs = tuple(self.widen(v, node) if self.is_half(v) else v for v in node.inputs)
+        build = Builder(node, self)
+        inputs = tuple(self.widen(build, v) if self.is_half(v) else v for v in node.inputs)
         types = {v: t for v in inputs if v and (t := self.known(v)) is not None}
         scope = Scope(types, self.constants, self.scope.values)
         names = {v: f"{v}.wide" for v in node.outputs if self.is_half(v)}
         try:
-            found = row_of(node).infer(scope.context(replace(node, inputs=inputs)))
+            inferred = row_of(node).infer(scope.context(replace(node, inputs=inputs)))
         except NotSupportedError:
             return False
-        outputs = []
-        for value, inferred in zip(filter(None, node.outputs), found, strict=False):
-            is_wide = value in names and inferred.dtype is DType.float32
-            output = names[value] if is_wide else value
-            self.types[output] = TensorType(inferred.dtype, self.source.types[value].shape)
-            if is_wide:
-                self.wide[value] = output
-            outputs.append((value, output))
-        renamed = dict(outputs)
-        made = tuple(renamed.get(v, v) for v in node.outputs)
-        self.nodes.append(replace(node, inputs=inputs, outputs=made))
+        output_types: list[TensorType] = []
+        outputs: dict[str, str] = {}
+        for value, type_ in zip(filter(None, node.outputs), inferred, strict=True):
+            output_types.append(TensorType(type_.dtype, self.source.types[value].shape))
+            outputs[value] = value
+            if value in names and type_.dtype is DType.float32:
+                outputs[value] = self.wide[value] = names[value]
+        renamed = tuple(outputs.get(v, v) for v in node.outputs)
+        build.append(replace(node, inputs=inputs, outputs=renamed), output_types)
         return True
 
     def kept(self, node: Node) -> None:
         """Write the node as it is."""
+        build = Builder(node, self)
         for value in filter(None, node.inputs):
-            self.narrow(value, node.origin)
-        known = self.source.types
-        self.types.update((v, known[v]) for v in node.outputs if v in known)
-        self.nodes.append(node)
+            self.narrow(build, value)
+        build.append(node, [self.source.types[v] for v in node.outputs if v])
 
     def known(self, value: str) -> TensorType | None:
         return self.types.get(value) or self.scope.type_of(value)
 
-    def narrow(self, value: str, origin: tuple[str, ...]) -> None:
+    def narrow(self, build: Builder, value: str) -> None:
         """Write a value as the model has it, where only its float32 form is there."""
         if value in self.wide and value not in self.types and value not in self.constants:
-            self.cast(self.wide[value], self.source.types[value].dtype, value, origin)
+            self.cast(build, self.wide[value], self.source.types[value].dtype, value)
 
-    def widen(self, value: str, node: Node) -> str:
+    def widen(self, build: Builder, value: str) -> str:
         """The float32 form of a value."""
         if value not in self.wide:
             array = self.constants.get(value)
             name = f"{value}.wide"
             if array is not None and (array.nbytes <= SMALL or not self.widens_at_load):
-                self.constant(name, array.astype(np.float32))
+                build.constant(array, DType.float32, name)
             else:
-                self.cast(value, DType.float32, name, node.origin)
+                self.cast(build, value, DType.float32, name)
             self.wide[value] = name
         return self.wide[value]
 
-    def cast(self, value: str, dtype: DType, output: str, origin: tuple[str, ...]) -> None:
+    def cast(self, build: Builder, value: str, dtype: DType, output: str) -> None:
         known = self.known(value)
         assert known is not None, value
-        self.types[output] = TensorType(dtype, known.shape)
-        attributes = {"to": _NUMBERS[dtype]}
-        self.nodes.append(Node("Cast", (value,), (output,), attributes, "", origin))
+        type_ = TensorType(dtype, known.shape)
+        build.typed(type_, "Cast", value, output=output, to=_NUMBERS[dtype])
 
 
 def _calculates(root: Tensor) -> bool:

@@ -24,10 +24,10 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, const, minimum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,

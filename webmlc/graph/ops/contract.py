@@ -10,6 +10,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import Shape, accumulator, aligned, broadcast, given, require
 
@@ -198,12 +199,14 @@ def _einsum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 M, K = "float32[3, 4]", "float32[4, 5]"
 
+_PRODUCT = Layout(form="matrix product")
+
 OPS: tuple[Operator, ...] = (
-    Operator("MatMul", _matmul_type, _matmul, kind="contraction", cases=(
+    Operator("MatMul", _matmul_type, _matmul, kind="contraction", layout=_PRODUCT, cases=(
         case(M, K), case("float32[2, 1, 3, 4]", "float32[3, 4, 5]"), case("float32[4]", K),
         case("float32[2, 3, 4]", "float32[4]"), case("int32[2, 3] in 0..9", "int32[3, 2] in 0..9"),
     )),
-    Operator("Gemm", _gemm_type, _gemm, kind="contraction", cases=(
+    Operator("Gemm", _gemm_type, _gemm, kind="contraction", layout=_PRODUCT, cases=(
         case(M, K), case(M, K, "float32[5]"), case(M, K, "float32[3, 1]", alpha=0.5, beta=0.3),
         case("float32[4, 3]", "float32[5, 4]", "float32[1, 5]", transA=1, transB=1))),
     Operator("Einsum", _einsum_type, _einsum, kind="contraction", cases=(
@@ -211,7 +214,8 @@ OPS: tuple[Operator, ...] = (
         case("float32[2, 3, 4]", "float32[2, 4, 5]", equation="...ij,...jk->...ik"),
         case("float32[3, 3]", equation="ii->i"), case("float32[3, 4]", equation="ij->"),
         case("float32[2, 3, 4, 8]", "float32[5, 8]", equation="bhid,jd->bhij"))),
-    Operator("MatMulInteger", _matmul_integer_type, _matmul_integer, kind="contraction", cases=(
+    Operator("MatMulInteger", _matmul_integer_type, _matmul_integer, kind="contraction",
+             layout=Layout(form="integer matrix product"), cases=(
         case("uint8[3, 4] in 0..255", "uint8[4, 2] in 0..255"),
         case("uint8[3, 4] in 0..255", "int8[4, 2] in -99..99", np.uint8(12), np.int8(3)))),
 )  # fmt: skip

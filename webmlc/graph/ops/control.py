@@ -14,9 +14,9 @@ from itertools import repeat, zip_longest
 import numpy as np
 
 from webmlc.core.expr import as_expr, as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, Node
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -81,7 +81,7 @@ def splice(function: Function, builder: Builder, given: Mapping[str, str]) -> tu
         inputs = tuple(names.get(i, i) for i in node.inputs)
         outputs = tuple(builder.fresh(o) if o else "" for o in node.outputs)
         names.update(zip(node.outputs, outputs, strict=True))
-        builder.nodes.append(replace(closed(node, names), inputs=inputs, outputs=outputs))
+        builder.append(replace(closed(node, names), inputs=inputs, outputs=outputs))
     return tuple(names.get(o, o) for o in function.outputs)
 
 
@@ -197,15 +197,15 @@ def _counted(context: Context, builder: Builder) -> tuple[str, ...]:
     """
     body, node = context.attribute("body"), context.node
     states = len(node.inputs) - 2
-    inner = builder.inner("counted")
+    inner, expansion = builder.inner("counted")
     count = inner.fresh("count")
     more = inner("Add", count, inner.constant(np.int64(1)))
     counting = replace(
         body,
         inputs=(*body.inputs, count),
         outputs=(*body.outputs[: states + 1], more, *body.outputs[states + 1 :]),
-        nodes=(*body.nodes, *inner.nodes),
-        constants={**body.constants, **inner.constants},
+        nodes=(*body.nodes, *expansion.nodes),
+        constants={**body.constants, **expansion.constants},
     )
     attributes = {**node.attributes, "body": counting, COUNTED: 1}
     zero, outputs = builder.constant(np.int64(0)), len(node.outputs) + 1
@@ -303,7 +303,7 @@ def _sliced(
     last: str,
 ) -> Function:
     """A Scan's body as a Loop's: it gathers its slices, and its condition is a constant."""
-    inner = builder.inner("body")
+    inner, expansion = builder.inner("body")
     step, condition, *states = (
         inner.fresh(what)
         for what in ("step", "condition", *body.inputs[: len(body.inputs) - len(sequences)])
@@ -315,7 +315,7 @@ def _sliced(
     results = splice(body, inner, dict(zip(body.inputs, (*states, *slices), strict=True)))
     going = inner.constant(np.bool_(True))
     inputs, outputs = (step, condition, *states), (going, *results)
-    return Function(body.name, inputs, outputs, tuple(inner.nodes), {}, inner.constants)
+    return Function(body.name, inputs, outputs, tuple(expansion.nodes), {}, expansion.constants)
 
 
 def _scan_batches(context: Context, builder: Builder) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,

@@ -16,10 +16,11 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
-    Builder,
     Case,
     Context,
     Operator,
@@ -328,7 +329,8 @@ _UNARY = (
     _unary("Mish", lambda x: x * tanh(softplus(x))),
     _unary("Not", lambda x: ~x, case("bool[3, 4]")),
     _unary("BitwiseNot", lambda x: ~x, case("int32[3, 4] in -99..99")),
-    replace(_unary("Identity", lambda x: x, case(X), case("int64[3]")), expand=_same_values),
+    replace(_unary("Identity", lambda x: x, case(X), case("int64[3]")), expand=_same_values,
+            layout=Layout(("broadcast",), is_view=True)),
     _unary("IsNaN", _scalar("isnan"), case([1.0, np.nan, np.inf]), infer=bool_like),
     _unary_with("IsInf", _is_inf, case([1, -np.inf, np.inf, np.nan]),
                 case([1, -np.inf, np.inf], detect_negative=0), infer=bool_like),

@@ -9,10 +9,11 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce, scatter
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     IndexInput,
     NotSupportedError,
@@ -326,7 +327,8 @@ X = "float32[3, 4]"
 INDICES = np.array([[0, 2], [1, -1]])
 
 OPS: tuple[Operator, ...] = (
-    Operator("Gather", _gather_type, _gather, kind="injective", indices=_axis_indices, cases=(
+    Operator("Gather", _gather_type, _gather, kind="injective", indices=_axis_indices,
+             layout=Layout(("map", "vector"), axis=0), cases=(
         case(X, INDICES), case(X, INDICES, axis=1), case(X, np.int64(1)), case(X, [2], axis=-1))),
     Operator("GatherElements", _gather_elements_type, _gather_elements, kind="injective",
              indices=_axis_indices, cases=(

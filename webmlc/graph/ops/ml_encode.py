@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
@@ -19,7 +20,7 @@ from webmlc.graph.ops.ml_scores import (
     STRINGS,
     number_labels,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
 from webmlc.graph.ops.shapes import product
 
 

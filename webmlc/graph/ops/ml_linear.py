@@ -12,6 +12,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array
 from webmlc.graph.ops.ml_scores import (
     DOMAIN,
@@ -21,7 +22,7 @@ from webmlc.graph.ops.ml_scores import (
     pick_label,
     transform,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
 
 
 def _floats(context: Context, name: str) -> Array:

@@ -8,9 +8,10 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, call, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
 from webmlc.graph.ops.shapes import given
 
 DOMAIN = "ai.onnx.ml"

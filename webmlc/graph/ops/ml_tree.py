@@ -14,6 +14,7 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.ml_scores import (
@@ -24,7 +25,7 @@ from webmlc.graph.ops.ml_scores import (
     pick_label,
     transform,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
 from webmlc.graph.ops.shapes import given
 
 Inputs = tuple[Tensor | None, ...]

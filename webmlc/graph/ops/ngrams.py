@@ -13,10 +13,10 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, call, const, minimum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,

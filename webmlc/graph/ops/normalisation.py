@@ -12,12 +12,13 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.elementwise import same_type
+from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
-    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -330,7 +331,8 @@ OPS: tuple[Operator, ...] = (
     Operator("LayerNormalization", _layer_type, _layer_normalisation, kind="reduction", cases=(
         case(X, "float32[5]", "float32[5]"), case(X, "float32[3, 5]", axis=2, epsilon=0.1),
         case(X, "float32[5]", "float32[5]", outputs=3))),
-    Operator("LRN", _local_response_type, _local_response, kind="reduction", cases=(
+    Operator("LRN", _local_response_type, _local_response, kind="reduction",
+             layout=Layout(("map",), axis=1), cases=(
         case(X, size=3), case(X, size=5, alpha=0.5, beta=0.5, bias=2.0))),
     Operator("RMSNormalization", _scaled_type, _rms_normalisation, kind="reduction", cases=(
         case(X, "float32[5]"), case(X, "float32[3, 5]", axis=2))),

@@ -15,7 +15,7 @@ function itself carries them, and `Scope.of(function).context(node)` is all a la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal, cast
 
@@ -26,8 +26,10 @@ from webmlc.core.dtypes import DType
 from webmlc.core.errors import WebmlcError
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import ADDRESSABLE_BYTES
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Attribute, Function, Node, Requirement, TensorType
+from webmlc.graph.ops.nhwc import Layout
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
 Value = NDArray[np.object_]
@@ -204,58 +206,6 @@ class Context:
         return self.known(index, name).reshape(-1)[0] if self.has(index) else default
 
 
-@dataclass(slots=True)
-class Builder:
-    """Makes the nodes that an `expand` rewrites its node into; values get names under the node's,
-    and none that is `taken`.
-
-    >>> builder = Builder(Node("Celu", ("x",), ("y",)))
-    >>> builder("Relu", "x"), builder.constant(np.float32(2))
-    ('y/Relu', 'y/constant')
-    """
-
-    source: Node
-    nodes: list[Node] = field(default_factory=list)
-    constants: dict[str, Array] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
-    _used: dict[str, int] = field(default_factory=dict)
-
-    def __call__(self, op: str, *inputs: str, domain: str = "", **attributes: Attribute) -> str:
-        """Add a node of one output and return the output's name."""
-        return self.many(op, *inputs, outputs=1, domain=domain, **attributes)[0]
-
-    def many(
-        self, op: str, *inputs: str, outputs: int, domain: str = "", **attributes: Attribute
-    ) -> tuple[str, ...]:
-        """Add a node of several outputs."""
-        names = tuple(self.fresh(op) for _ in range(outputs))
-        origin = self.source.origin or (self.source.name,)
-        self.nodes.append(Node(op, inputs, names, attributes, domain, origin))
-        return names
-
-    def constant(self, value: Any, dtype: DType | None = None) -> str:
-        """A constant; of `dtype`, or of the array's own."""
-        name = self.fresh("constant")
-        self.constants[name] = np.asarray(value, dtype=None if dtype is None else dtype.numpy)
-        return name
-
-    def inner(self, what: str) -> Builder:
-        """The builder of a function inside this one: it reads the values of this one, so none of
-        its own has a name that one of them has.
-        """
-        return Builder(replace(self.source, outputs=(self.fresh(what),)), taken=self.taken)
-
-    def fresh(self, what: str) -> str:
-        """A name that no other value has."""
-        base = f"{next(o for o in self.source.outputs if o)}/{what}"
-        name = base
-        while name in self.taken:
-            self._used[base] = self._used.get(base, 0) + 1
-            name = f"{base}_{self._used[base]}"
-        self.taken.add(name)
-        return name
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """One test of a row.
@@ -298,7 +248,9 @@ class Operator:
     `normalise` turns a node of an older opset (given) into the newest form. `kind` tells fusion how
     outputs depend on inputs: one element of equal position (elementwise; broadcast: or stretched),
     one element anywhere (injective), a fold (reduction), a folded product (contraction).
-    `indices` tells which inputs hold indices.
+    `indices` tells which inputs hold indices. `layout` says how the operator is written over
+    feature maps in NHWC; None of one that reads and writes NCHW, or (of kind elementwise and
+    broadcast) follows its inputs.
     """
 
     name: str
@@ -310,6 +262,7 @@ class Operator:
     normalise: Callable[[Node, int], Node] | None = None
     cases: tuple[Case, ...] = ()
     indices: Callable[[Context], tuple[IndexInput, ...]] | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const, select
 from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
+from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.reduction import fold, mean_scale
 from webmlc.graph.ops.shapes import (
@@ -239,19 +240,22 @@ POOLS = (
     case("float32[1, 2, 9]", kernel_shape=(3,)),
 )  # fmt: skip
 
+_POOL, _GLOBAL_POOL = Layout(form="pool"), Layout(form="global pool")
+
 OPS: tuple[Operator, ...] = (
-    Operator("MaxPool", _pool_type, _max_pool, kind="reduction", cases=(
+    Operator("MaxPool", _pool_type, _max_pool, kind="reduction", layout=_POOL, cases=(
         *POOLS, case(X, kernel_shape=(2, 2), dilations=(2, 2)),
         case(X, kernel_shape=(2, 2), strides=(2, 2), outputs=2),
         case("int8[1, 1, 4, 4] in -9..9", kernel_shape=(2, 2)))),
-    Operator("AveragePool", _average_type, _average_pool, kind="reduction", cases=(
+    Operator("AveragePool", _average_type, _average_pool, kind="reduction", layout=_POOL, cases=(
         *POOLS, case(X, kernel_shape=(3, 3), pads=(1,) * 4, count_include_pad=1),
         case(X, kernel_shape=(2, 2), dilations=(2, 2)))),
     Operator("LpPool", _pool_type, _lp_pool, kind="reduction",
              cases=(case(X, kernel_shape=(2, 2)), case(X, kernel_shape=(3, 3), p=1))),
     Operator("GlobalAveragePool", _global_type, _global_average, kind="reduction",
+             layout=_GLOBAL_POOL, cases=(case(X),)),
+    Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", layout=_GLOBAL_POOL,
              cases=(case(X),)),
-    Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", cases=(case(X),)),
     Operator("GlobalLpPool", _global_type, _global_lp, kind="reduction", cases=()),
     Operator("MaxUnpool", _unpool_type, _max_unpool, kind="reduction", cases=(
         case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), kernel_shape=(2, 2),

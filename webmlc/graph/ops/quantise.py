@@ -13,13 +13,14 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, call, maximum, minimum
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import SATURATING, cast_to, named_type
 from webmlc.graph.ops.contract import matmul_shape
+from webmlc.graph.ops.nhwc import QUANTISED
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
-    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -186,14 +187,16 @@ def _dynamic_quantize(context: Context, b: Builder) -> tuple[str, ...]:
 X = "float32[2, 3, 4] in -40..40"
 
 OPS: tuple[Operator, ...] = (
-    Operator("QuantizeLinear", _quantize_type, _quantize, kind="broadcast", cases=(
+    Operator("QuantizeLinear", _quantize_type, _quantize, kind="broadcast",
+             layout=QUANTISED, cases=(
         case(X, np.float32(0.5), np.uint8(128)), case(X, np.float32(0.5), np.int8(3)),
         case(X, np.array([0.5, 1, 2], np.float32), np.array([1, 2, 3], np.uint8)),
         case(X, np.float32(2)), case(X, np.float32(2), output_dtype=17),
         case(X, np.float32(2), output_dtype=19, saturate=0),
         case(X, np.float32(8), output_dtype=22),
         case("float16[2, 3] in -4..4", np.float16(0.3), np.uint8(9)))),
-    Operator("DequantizeLinear", _dequantize_type, _dequantize, kind="broadcast", cases=(
+    Operator("DequantizeLinear", _dequantize_type, _dequantize, kind="broadcast",
+             layout=QUANTISED, cases=(
         case("uint8[2, 3, 4] in 0..255", np.float32(0.5), np.uint8(128)),
         case("int8[2, 3, 4] in -99..99", np.array([0.5, 1, 2], np.float32), np.zeros(3, np.int8)),
         case("float8_e4m3fn[2, 3] in -4..4", np.float32(0.5)),

@@ -19,11 +19,11 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
-    Builder,
     Context,
     NotSupportedError,
     Operator,

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, TensorType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -189,7 +190,7 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
     initial = tuple(_initial(direction, x, index, batchwise) for index in indices)
     steps = build("Shape", x, start=0, end=1)
     last = build("Sub", steps, build.constant(np.array([1])))
-    inner = build.inner("step")
+    inner, expansion = build.inner("step")
     place, going, *state = (inner.fresh(what) for what in ("place", "going", *map(str, indices)))
     inputs = (place, going, *state)
     if backward:
@@ -203,7 +204,7 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
         pairs = zip(fresh, state, strict=True)
         fresh = tuple(inner("Where", inside, new, old) for new, old in pairs)
     results = (going, *fresh, output)
-    body = Function("step", inputs, results, tuple(inner.nodes), {}, inner.constants)
+    body = Function("step", inputs, results, tuple(expansion.nodes), {}, expansion.constants)
     directions = (int(backward),)
     return build.many(
         "Loop",

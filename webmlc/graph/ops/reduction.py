@@ -12,11 +12,13 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.axes import cumulate_along, reduce_along
 from webmlc.graph.ops.elementwise import same_type
-from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.nhwc import REDUCED, Layout
+from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.shapes import (
     ONE,
@@ -78,7 +80,11 @@ def _reduce_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _reduce(
-    name: str, combine: str, before: Body | None = None, after: Body | None = None
+    name: str,
+    combine: str,
+    before: Body | None = None,
+    after: Body | None = None,
+    layout: Layout | None = None,
 ) -> Operator:
     """A row that folds `before(x)` and finishes with `after`, both of the accumulator's dtype."""
     stage = name.removeprefix("Reduce").lower()
@@ -105,7 +111,9 @@ def _reduce(
     )  # fmt: skip
     if name == "ReduceSum":
         cases = (case(X), case(X, np.array([1])), case(X, np.array([-1, 0]), keepdims=0))
-    return Operator(name, _reduce_type, meaning, reduce_along, kind="reduction", cases=cases)
+    return Operator(
+        name, _reduce_type, meaning, reduce_along, kind="reduction", cases=cases, layout=layout
+    )
 
 
 def _boolean(combine: str, dtype: DType) -> str:
@@ -316,18 +324,19 @@ _ARG_CASES = (case(X), case(X, axis=-1, keepdims=0), case([[1.0, 2, 2], [3, 3, 0
 _AXIS_0, _AXIS_2 = np.array(0, np.int32), np.array(-1, np.int64)
 
 OPS: tuple[Operator, ...] = (
-    _reduce("ReduceSum", "add"),
-    _reduce("ReduceProd", "mul"),
-    _reduce("ReduceMax", "max"),
-    _reduce("ReduceMin", "min"),
+    _reduce("ReduceSum", "add", layout=REDUCED),
+    _reduce("ReduceProd", "mul", layout=REDUCED),
+    _reduce("ReduceMax", "max", layout=REDUCED),
+    _reduce("ReduceMin", "min", layout=REDUCED),
     _reduce("ReduceL1", "add", before=lambda x: call("abs", x)),
-    _reduce("ReduceL2", "add", before=_square, after=lambda x: call("sqrt", x)),
+    _reduce("ReduceL2", "add", _square, lambda x: call("sqrt", x), REDUCED),
     _reduce("ReduceSumSquare", "add", before=_square),
     Operator("ReduceLogSum", _reduce_type, _reduce(
         "ReduceLogSum", "add", after=lambda x: call("log", x)).compute, reduce_along,
         kind="reduction", cases=(
             case("float32[2, 3, 4] in 0.1..2"), case("float32[2, 3, 4] in 0.1..2", [1]))),
     Operator("ReduceMean", _reduce_type, _reduce_mean, reduce_along, kind="reduction",
+             layout=REDUCED,
              cases=(case(X), case(X, axes=(1,), keepdims=0, opset=13), case(X, [0, -1]))),
     Operator("ReduceLogSumExp", _reduce_type, _log_sum_exp, reduce_along, kind="reduction",
              cases=(case(X), case(X, [1], keepdims=0))),

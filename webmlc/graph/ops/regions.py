@@ -15,11 +15,11 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.index import clamped
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     IndexInput,
     NotSupportedError,

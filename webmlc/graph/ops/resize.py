@@ -26,10 +26,11 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Expr, as_expr, as_int, call, const, maximum, minimum
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -423,8 +424,8 @@ def _factors(*values: float) -> Array:
 
 
 OPS: tuple[Operator, ...] = (
-    Operator("Resize", _resize_type, _resize, _expand, kind="injective",
-             normalise=_old_form, cases=(
+    Operator("Resize", _resize_type, _resize, _expand, kind="injective", normalise=_old_form,
+             layout=Layout(("map", "none", "sizes", "sizes"), unless="axes"), cases=(
         case(X, None, _factors(1, 1, 2, 2)), case(X, None, _factors(1, 1, 2, 3), mode="linear"),
         case(X, None, _factors(1, 1, 0.6, 0.6), mode="linear"),
         case(X, np.array([0, 0, 0.1, 0.2, 1, 1, 0.8, 0.9], np.float32), None,
@@ -443,6 +444,8 @@ OPS: tuple[Operator, ...] = (
     Operator("ResizeScales", _one_by_axis(FLOAT), _resize_scales, kind="injective",
              domain="webmlc"),
     Operator("ResizeTable", _table_type, _resize_table, kind="injective", domain="webmlc"),
-    Operator("Repeat", _repeat_type, _repeat, kind="injective", domain="webmlc"),
-    Operator("Resample", _resample_type, _resample, kind="reduction", domain="webmlc"),
+    Operator("Repeat", _repeat_type, _repeat, kind="injective", domain="webmlc",
+             layout=Layout(("map",), per_dimension="repeats")),
+    Operator("Resample", _resample_type, _resample, kind="reduction", domain="webmlc",
+             layout=Layout(("map", "any", "any"), axis=1)),
 )  # fmt: skip

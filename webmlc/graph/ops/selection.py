@@ -13,9 +13,10 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Expr, const, maximum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, scatter
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Builder, Context, Operator, case
+from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.shapes import (
     ONE,

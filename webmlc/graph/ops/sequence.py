@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.control import splice
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,

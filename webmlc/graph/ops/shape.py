@@ -20,13 +20,13 @@ from webmlc.core.expr import (
     select,
 )
 from webmlc.core.rewrite import rewrite, variables
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.cast import cast_to, named_type
 from webmlc.graph.ops.operator import (
     BIND,
     SYMBOLIC_CONSTANT,
-    Builder,
     Context,
     Operator,
     UnknownValueError,

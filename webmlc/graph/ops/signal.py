@@ -13,11 +13,11 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
-    Builder,
     Context,
     NotSupportedError,
     Operator,

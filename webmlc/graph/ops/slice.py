@@ -15,11 +15,12 @@ from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_expr, as_int, const, maximum, minimum, select
 from webmlc.core.rewrite import variables
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import axis_count, by_axis
+from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -372,7 +373,8 @@ OPS: tuple[Operator, ...] = (
         case(X, [0, 1], [2, 3]), case(X, [-2], [2**62], [1]), case(X, [3], [0], [2], [-1]),
         case(X, [-1], [-100], [2], [-2]), case(X, [0], [4], [2], [3]), case(X, [5], [9], [2]),
         case(X, starts=(1,), ends=(-1,), axes=(2,), opset=9))),
-    Operator("Pad", _pad_type, _pad, _pad_expanded, kind="injective", cases=(
+    Operator("Pad", _pad_type, _pad, _pad_expanded, kind="injective",
+             layout=Layout(("map", "pads", "any")), cases=(
         case(X, [0, 1, 2, 1, 0, 3]), case(X, [0, 0, 1, 0, 0, 1], np.float32(1.5)),
         case(X, [0, 1, 2, 0, 1, 1], mode="edge"), case(X, [0, 1, 2, 0, 1, 1], mode="reflect"),
         case(X, [0, 0, 2, 0, 0, 3], mode="reflect"), case(X, [0, 2, 0, 0, 0, 0], mode="reflect"),

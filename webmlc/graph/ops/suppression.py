@@ -11,9 +11,10 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Const, Expr, call, const, maximum, minimum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Function, TensorType
-from webmlc.graph.ops.operator import Builder, Context, Operator
+from webmlc.graph.ops.operator import Context, Operator
 from webmlc.graph.ops.selection import flat, places_of
 from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, given
 
@@ -84,7 +85,7 @@ def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _iteration(builder: Builder, sides: str, limit: str, none: str, removed: str) -> Function:
     """One iteration of the loop: the scores that remain, and the boxes that it took (or `none`)."""
-    build = builder.inner("iteration")
+    build, expansion = builder.inner("iteration")
     step, going, scores = (build.fresh(what) for what in ("step", "going", "scores"))
     best = build("ArgMax", scores, axis=2)
     top = build("GatherElements", scores, best, axis=2)
@@ -92,7 +93,7 @@ def _iteration(builder: Builder, sides: str, limit: str, none: str, removed: str
     taken = build("Where", is_box, best, none)
     left = build("Suppress", scores, best, sides, limit, domain="webmlc")
     inputs, outputs = (step, going, scores), (going, left, taken)
-    return Function("iteration", inputs, outputs, tuple(build.nodes), {}, build.constants)
+    return Function("iteration", inputs, outputs, tuple(expansion.nodes), {}, expansion.constants)
 
 
 def _never(context: Context) -> tuple[TensorType, ...]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.builder import Builder
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
 
 DOMAIN = "ai.onnx.preview.training"
 Update = Callable[["_Step", str, str, tuple[str, ...]], tuple[str, ...]]

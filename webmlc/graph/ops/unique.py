@@ -16,9 +16,10 @@ import numpy as np
 
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Expr, as_int, const, maximum, select
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce, scatter
 from webmlc.graph.ir import Function, TensorType
-from webmlc.graph.ops.operator import Builder, Context, Operator, case
+from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.selection import flat, places_of
 from webmlc.graph.ops.shapes import ONE, ZERO, given, product
@@ -121,11 +122,11 @@ def _sorted_rows(builder: Builder, rows: str, columns: Expr) -> str:
             )
         return order
     trips = builder("Sizes", builder("Squeeze", builder("Shape", rows, start=1)), domain="webmlc")
-    inner = builder.inner("sort")
+    inner, expansion = builder.inner("sort")
     column, going, before = (inner.fresh(what) for what in ("column", "going", "order"))
     outputs = (going, inner("Order", rows, before, column, domain="webmlc"))
     inputs = (column, going, before)
-    body = Function("sort_by_column", inputs, outputs, tuple(inner.nodes), {}, {})
+    body = Function("sort_by_column", inputs, outputs, tuple(expansion.nodes), {}, {})
     return builder("Loop", trips, "", order, body=body)
 
 

@@ -20,11 +20,12 @@ from webmlc.core.expr import (
     minimum,
     select,
 )
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.axes import squeeze, unsqueeze
+from webmlc.graph.ops.nhwc import VIEW, Layout
 from webmlc.graph.ops.operator import (
-    Builder,
     Context,
     NotSupportedError,
     Operator,
@@ -364,25 +365,26 @@ def _crop(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 X = "float32[2, 3, 4]"
 
 OPS: tuple[Operator, ...] = (
-    Operator("Reshape", _reshape_type, _view, _reshape, kind="injective", cases=(
+    Operator("Reshape", _reshape_type, _view, _reshape, kind="injective", layout=VIEW, cases=(
         case(X, [4, 6]), case(X, [0, -1]), case(X, [2, 2, 2, 3, 1]), case(X, [3, 2, 4]))),
     Operator("ReshapeSizes", _reshape_sizes_type, _reshape_sizes, domain="webmlc",
              kind="injective"),
-    Operator("Flatten", _flatten_type, _view, kind="injective", cases=(
+    Operator("Flatten", _flatten_type, _view, kind="injective", layout=VIEW, cases=(
         case(X), case(X, axis=0), case(X, axis=-1), case(X, axis=3))),
-    Operator("Squeeze", _squeeze_type, _view, squeeze, kind="injective", cases=(
+    Operator("Squeeze", _squeeze_type, _view, squeeze, kind="injective", layout=VIEW, cases=(
         case("float32[1, 3, 1, 4]"), case("float32[1, 3, 1, 4]", [2]),
         case("float32[1, 3, 1, 4]", [0, -2]), case("float32[1, 3]", axes=(0,), opset=11))),
-    Operator("Unsqueeze", _unsqueeze_type, _view, unsqueeze, kind="injective", cases=(
+    Operator("Unsqueeze", _unsqueeze_type, _view, unsqueeze, kind="injective", layout=VIEW, cases=(
         case(X, [0]), case(X, [1, -1]), case(X, axes=(0, 4), opset=11))),
     Operator("Transpose", _transpose_type, _transpose, kind="injective", cases=(
         case(X), case(X, perm=(0, 2, 1)), case(X, perm=(2, 0, 1)))),
     Operator("ChannelShuffle", _channel_shuffle_type, _channel_shuffle, domain="webmlc",
-             kind="injective"),
+             kind="injective", layout=Layout(("map",), axis=1)),
     Operator("Expand", _expand_type, _expand, kind="injective", cases=(
         case("float32[3, 1]", [2, 1, 4]), case("float32[3, 1]", [3, 4]), case("float32[4]", [1]))),
     Operator("Tile", _tile_type, _tile, kind="injective", cases=(case(X, [1, 2, 3]),)),
-    Operator("Concat", _concat_type, _concat, kind="injective", cases=(
+    Operator("Concat", _concat_type, _concat, kind="injective",
+             layout=Layout(("map",), axis=0), cases=(
         case(X, X, axis=0), case(X, "float32[2, 1, 4]", X, axis=1), case(X, axis=-1))),
     Operator("Split", _split_type, _split, kind="injective", cases=(
         case(X, outputs=2, num_outputs=2), case(X, [1, 2], outputs=2, axis=1),

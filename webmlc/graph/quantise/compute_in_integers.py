@@ -41,7 +41,7 @@ def compute_function(function: Function) -> Function:
     """Rewrite one function; one that holds no quantised value stays as it is."""
     if all(node.op not in QUANTISED_CONSTANTS for node in function.nodes):
         return function
-    rewriting = Rewriting(function)
+    rewriting = Rewriting(function, counts_readers=True)
     for node in function.nodes:
         rewriting.add(node, RULES)
     return fold_function(remove_dead_code(rewriting.finish()))

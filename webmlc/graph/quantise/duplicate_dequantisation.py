@@ -13,32 +13,33 @@ before → after:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from webmlc.graph.ir import Function, Module, Node, TensorType
+from webmlc.graph.ir import Function, Module
+from webmlc.graph.rewrite.function_writer import FunctionRewriter
 
 
 def duplicate_dequantisation(module: Module) -> Module:
     """Duplicate in every function."""
-    functions = {name: _duplicate(f) for name, f in module.functions.items()}
+    functions = {name: _Rewrite(f).run() for name, f in module.functions.items()}
     return replace(module, functions=functions)
 
 
-def _duplicate(function: Function) -> Function:
-    makers = {n.outputs[0]: n for n in function.nodes if n.op == "DequantizeLinear"}
-    types: dict[str, TensorType] = dict(function.types)
-    readers = dict.fromkeys(function.outputs, 1)
-    nodes: list[Node] = []
-    for node in function.nodes:
-        inputs: list[str] = []
-        for value in node.inputs:
-            count = readers.get(value, 0)
-            readers[value] = count + 1
-            if count and value in makers:
-                copy = f"{value}/{count}"
-                types[copy] = types[value]
-                nodes.append(replace(makers[value], outputs=(copy,)))
-                value = copy
-            inputs.append(value)
-        nodes.append(replace(node, inputs=tuple(inputs)))
-    return replace(function, nodes=tuple(nodes), types=types)
+@dataclass(slots=True)
+class _Rewrite(FunctionRewriter):
+    """The function being written."""
+
+    def run(self) -> Function:
+        dequantised = {n.outputs[0]: n for n in self.source.nodes if n.op == "DequantizeLinear"}
+        readers = dict.fromkeys(self.source.outputs, 1)
+        for node in self.source.nodes:
+            inputs: list[str] = []
+            for value in node.inputs:
+                count = readers.get(value, 0)
+                readers[value] = count + 1
+                if count and value in dequantised:
+                    copy = replace(dequantised[value], outputs=(f"{value}/{count}",))
+                    (value,) = self.append(copy, (self.types[value],))
+                inputs.append(value)
+            self.keep(replace(node, inputs=tuple(inputs)))
+        return self.written()

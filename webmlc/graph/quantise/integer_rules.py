@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
-from webmlc.graph.ir import Array, Attribute, Node, TensorType
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import product_type
 from webmlc.graph.ops.view import permutation
@@ -73,33 +73,6 @@ def quantised(rewriting: Rewriting, value: str) -> Quantised | None:
     return Quantised(maker.inputs[0], context.type(0), scale, zero, axis)
 
 
-class Steps:
-    """Emits the nodes that stand for one node, all of its origin."""
-
-    def __init__(self, rewriting: Rewriting, node: Node) -> None:
-        self.rewriting = rewriting
-        self.node = node
-
-    def __call__(self, op: str, *inputs: str, **attributes: Attribute) -> str:
-        """Add a node before the present one."""
-        return self.add(Node(op, inputs, (self.rewriting.fresh(self.node, op),), attributes))
-
-    def typed(self, node: Node, inputs: tuple[str, ...], type_: TensorType) -> str:
-        """Add `node` over other inputs, of a type that inference would not give it."""
-        name = self.rewriting.fresh(self.node, node.op)
-        self.rewriting.types[name] = type_
-        return self.add(replace(node, inputs=inputs, outputs=(name,)))
-
-    def add(self, node: Node) -> str:
-        """Add a node before the present one; its inputs have one reader more."""
-        self.rewriting.uses.update(node.inputs)
-        return self.rewriting.emit(replace(node, origin=self.node.origin))
-
-    def constant(self, array: Any, dtype: Any = np.float32) -> str:
-        """A constant named after the node."""
-        return self.rewriting.constant(np.asarray(array, dtype), self.node.outputs[0])
-
-
 def cancel_pair(rewriting: Rewriting, node: Node, context: Context) -> str | None:
     """Quantising what was dequantised by the same parameters gives what was there."""
     if node.op != "QuantizeLinear" or node.domain:
@@ -154,12 +127,12 @@ def quantise_parts(rewriting: Rewriting, node: Node, context: Context) -> Node |
         return None
     if any(quantised(rewriting, part) is None for part in joined.inputs):
         return None
-    steps = Steps(rewriting, node)
+    build = Builder(node, rewriting)
     parts = []
     for part in joined.inputs:
         requantised = Node("QuantizeLinear", (part, *node.inputs[1:]), node.outputs)
         same = cancel_pair(rewriting, requantised, rewriting.scope.context(requantised))
-        parts.append(same or steps("QuantizeLinear", part, *node.inputs[1:], **node.attributes))
+        parts.append(same or build("QuantizeLinear", part, *node.inputs[1:], **node.attributes))
     return replace(node, op="Concat", inputs=tuple(parts), attributes=joined.attributes)
 
 
@@ -176,7 +149,9 @@ def _moved(
     assert maker is not None
     dtype = rewriting.scope.context(maker).dtype(0)
     type_ = replace(context.outputs[0], dtype=dtype)
-    moved = Steps(rewriting, node).typed(node, inputs, type_)
+    moved = Builder(node, rewriting).typed(
+        type_, node.op, *inputs, domain=node.domain, **node.attributes
+    )
     attributes = {**maker.attributes, "axis": axis}
     return replace(maker, inputs=(moved, *maker.inputs[1:]), outputs=node.outputs,
                    attributes=attributes)  # fmt: skip
@@ -198,10 +173,10 @@ def multiply_integers(rewriting: Rewriting, node: Node, context: Context) -> Nod
         return None
     if node.op != "Conv" and min(left.type.rank, right.type.rank) < 2:
         return None
-    steps = Steps(rewriting, node)
+    build = Builder(node, rewriting)
     scale = (left.scale.reshape(()) * right.scales()).astype(np.float32)
-    sums = _products(steps, left, right)
-    return _finished(steps, context, sums, scale)
+    sums = _products(rewriting, build, left, right)
+    return _finished(rewriting, build, context, sums, scale)
 
 
 def _columns(node: Node, right: Quantised) -> int:
@@ -211,50 +186,53 @@ def _columns(node: Node, right: Quantised) -> int:
     return right.type.rank - 1
 
 
-def _products(steps: Steps, left: Quantised, right: Quantised) -> str:
+def _products(rewriting: Rewriting, build: Builder, left: Quantised, right: Quantised) -> str:
     """The integer product of both, an int32."""
-    node, weights = steps.node, right.source
+    node, weights = build.source, right.source
     if node.op == "Gemm" and node.attributes.get("transB", 0):
-        array = steps.rewriting.constants.get(weights)
+        array = rewriting.constants.get(weights)
         if array is None:
-            weights = steps("Transpose", weights, perm=(1, 0))
+            weights = build("Transpose", weights, perm=(1, 0))
         else:
-            weights = steps.rewriting.constant(array.T, weights)
+            weights = build.constant(array.T, name=weights)
     zeros = []
     for operand in (left, right):
         zero = np.zeros((), operand.type.dtype.numpy) if operand.zero is None else operand.zero
         flat = zero.reshape(()) if zero.size == 1 else zero.reshape(-1)
-        zeros.append(steps.constant(flat, zero.dtype))
+        zeros.append(build.constant(flat, operand.type.dtype))
     if node.op == "Conv":
-        return steps("ConvInteger", left.source, weights, *zeros, **node.attributes)
-    return steps("MatMulInteger", left.source, weights, *zeros)
+        return build("ConvInteger", left.source, weights, *zeros, **node.attributes)
+    return build("MatMulInteger", left.source, weights, *zeros)
 
 
-def _finished(steps: Steps, context: Context, sums: str, scale: Array) -> Node:
+def _finished(
+    rewriting: Rewriting, build: Builder, context: Context, sums: str, scale: Array
+) -> Node:
     """The scaled sums with the bias: added as integers where it is quantised so, else as floats."""
-    node = steps.node
+    node = build.source
     alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
     rank = context.outputs[0].rank
     along = (-1,) + (1,) * (rank - 2) if node.op == "Conv" else (-1,)
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias and alpha == beta == 1.0:
-        whole = _integer_bias(steps.rewriting, bias, scale)
+        whole = _integer_bias(rewriting, bias, scale)
         if whole is not None:
             shape = along if node.op == "Conv" else whole.shape
-            sums, bias = steps("Add", sums, steps.constant(whole.reshape(shape), np.int32)), ""
-    real = steps("Cast", sums, to=1)
-    factor = steps.constant((scale * np.float32(alpha)).reshape(along if scale.size > 1 else ()))
+            sums, bias = build("Add", sums, build.constant(whole.reshape(shape), DType.int32)), ""
+    real = build("Cast", sums, to=1)
+    shape = along if scale.size > 1 else ()
+    factor = build.constant((scale * np.float32(alpha)).reshape(shape), DType.float32)
     if not bias:
         return replace(node, op="Mul", inputs=(real, factor), attributes={})
-    scaled = steps("Mul", real, factor)
+    scaled = build("Mul", real, factor)
     if node.op == "Conv":
-        array = steps.rewriting.constants.get(bias)
+        array = rewriting.constants.get(bias)
         if array is not None:
-            bias = steps.constant(array.reshape(along))
+            bias = build.constant(array.reshape(along), DType.float32)
         else:
-            bias = steps("Reshape", bias, steps.constant(along, np.int64))
+            bias = build("Reshape", bias, build.constant(along, DType.int64))
     elif beta != 1.0:
-        bias = steps("Mul", bias, steps.constant(beta))
+        bias = build("Mul", bias, build.constant(beta, DType.float32))
     return replace(node, op="Add", inputs=(scaled, bias), attributes={})
 
 
@@ -280,18 +258,25 @@ def _scale_weights(
         return None
     if context.dtype(0) != DType.float32 or len(node.inputs) > 2:
         return None
-    steps = Steps(rewriting, node)
+    build = Builder(node, rewriting)
     shape = [1] * weights.ndim
     shape[columns] = -1
     zero = 0 if right.zero is None else right.zero.astype(np.int32).reshape(
         shape if right.zero.size > 1 else ())  # fmt: skip
     centred = weights.astype(np.int32) - zero
-    small = np.int8 if centred.min() >= -128 and centred.max() <= 127 else np.int16
-    inputs = (node.inputs[0], steps.constant(centred, small))
-    made = steps.typed(node, inputs, context.outputs[0])
+    small = DType.int8 if centred.min() >= -128 and centred.max() <= 127 else DType.int16
+    product = build.typed(
+        context.outputs[0],
+        node.op,
+        node.inputs[0],
+        build.constant(centred, small),
+        domain=node.domain,
+        **node.attributes,
+    )
     along = (-1,) + (1,) * (context.outputs[0].rank - 2) if node.op == "Conv" else (-1,)
     factor = right.scales().reshape(along if right.scale.size > 1 else ())
-    return replace(node, op="Mul", inputs=(made, steps.constant(factor)), attributes={})
+    scale = build.constant(factor, DType.float32)
+    return replace(node, op="Mul", inputs=(product, scale), attributes={})
 
 
 def average_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
@@ -303,11 +288,11 @@ def average_integers(rewriting: Rewriting, node: Node, context: Context) -> Node
         return None
     if node.attributes.get("count_include_pad", 0) and any(node.attributes.get("pads", ())):
         return None  # padding is 0, not the zero point
-    steps = Steps(rewriting, node)
+    build = Builder(node, rewriting)
     scale, zero, _ = _parameters(before)
-    mean = steps("AveragePool", before.source, **node.attributes)
-    scaled = steps("Mul", mean, steps.constant(scale))
-    shift = steps.constant(-zero * np.float32(scale))
+    mean = build("AveragePool", before.source, **node.attributes)
+    scaled = build("Mul", mean, build.constant(scale, DType.float32))
+    shift = build.constant(-zero * np.float32(scale), DType.float32)
     return replace(node, op="Add", inputs=(scaled, shift), attributes={})
 
 
@@ -320,13 +305,13 @@ def sum_map(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
     if before is None or not before.is_uniform or before.type.dtype not in BYTES or None in sizes:
         return None
     count = prod(size or 0 for size in sizes)
-    steps = Steps(rewriting, node)
+    build = Builder(node, rewriting)
     scale, zero, _ = _parameters(before)
-    axes = steps.constant(range(2, context.rank(0)), np.int64)
-    sums = steps("ReduceSum", steps("Cast", before.source, to=6), axes)
-    centred = steps("Add", sums, steps.constant(-zero * count, np.int32))
-    factor = steps.constant(np.float32(scale) / np.float32(count))
-    return replace(node, op="Mul", inputs=(steps("Cast", centred, to=1), factor), attributes={})
+    axes = build.constant(range(2, context.rank(0)), DType.int64)
+    sums = build("ReduceSum", build("Cast", before.source, to=6), axes)
+    centred = build("Add", sums, build.constant(-zero * count, DType.int32))
+    factor = build.constant(np.float32(scale) / np.float32(count), DType.float32)
+    return replace(node, op="Mul", inputs=(build("Cast", centred, to=1), factor), attributes={})
 
 
 def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
@@ -346,7 +331,7 @@ def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | N
         return None
     if context.outputs[0].dtype not in BYTES or not rewriting.is_single_use(node.inputs[0]):
         return None
-    steps = Steps(rewriting, node)
+    build = Builder(node, rewriting)
     # First what only this reads: the kernel that makes it goes on with the sum.
     known.sort(key=lambda o: rewriting.uses[o.source])
     factors = [(o.scale / scale).astype(np.float32).reshape(()) for o in known]
@@ -356,17 +341,17 @@ def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | N
     if not np.isfinite(reach):
         return None
     unit = np.ldexp(np.float32(1), np.frexp(reach)[1] - 24)  # sums of its multiples are exact
-    value = steps.constant(shift * _FINE)
+    value = build.constant(shift * _FINE, DType.float32)
     for operand, factor in zip(known, factors, strict=True):
-        value = _multiply_add(steps, operand.source, factor * _FINE, value, unit * _FINE)
-    value = steps("Mul", value, steps.constant(1 / _FINE))
-    one = steps.constant(np.ones((), np.float32))
-    none = steps.constant(0, context.outputs[0].dtype.numpy)
+        value = _multiply_add(build, operand.source, factor * _FINE, value, unit * _FINE)
+    value = build("Mul", value, build.constant(1 / _FINE, DType.float32))
+    one = build.constant(1, DType.float32)
+    none = build.constant(0, context.outputs[0].dtype)
     origin = tuple(dict.fromkeys((*summed.origin, *node.origin)))
     return replace(node, inputs=(value, one, none), origin=origin)
 
 
-def _multiply_add(steps: Steps, source: str, factor: Array, value: str, unit: Array) -> str:
+def _multiply_add(build: Builder, source: str, factor: Array, value: str, unit: Array) -> str:
     """source · factor + value for a `source` of bytes, rounded once, whether there is an fma or not
     and in whatever order a driver adds.
 
@@ -375,11 +360,12 @@ def _multiply_add(steps: Steps, source: str, factor: Array, value: str, unit: Ar
     """
     large = np.rint(factor / unit) * unit
     products = (
-        steps("DequantizeLinear", source, steps.constant(part)) for part in (large, factor - large)
+        build("DequantizeLinear", source, build.constant(part, DType.float32))
+        for part in (large, factor - large)
     )
-    whole = steps("Round", value)
-    terms = zip((whole, steps("Sub", value, whole)), products, strict=True)
-    return steps("Add", *(steps("Add", *pair) for pair in terms))
+    whole = build("Round", value)
+    terms = zip((whole, build("Sub", value, whole)), products, strict=True)
+    return build("Add", *(build("Add", *pair) for pair in terms))
 
 
 def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
@@ -400,18 +386,18 @@ def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | Non
         value = maker.inputs[0]
     if not path or path[0].op != "Mul" or not _is_integer(rewriting, path[0].inputs[0]):
         return None
+    build = Builder(node, rewriting)
     by = scale.reshape(())
-    scaled = [_divided(rewriting, step, by) for step in path]
+    scaled = [_divided(rewriting, build, step, by) for step in path]
     if any(step is None for step in scaled):
         return None
     value = path[0].inputs[0]
-    steps = Steps(rewriting, node)
     for step, constants in zip(path, scaled, strict=True):
         assert constants is not None
         if step is path[-1] and step.op == "Relu" and _is_lowest(context):
             continue  # saturation does it
-        value = steps(step.op, value, *constants, **step.attributes)
-    one = steps.constant(np.ones((), np.float32))
+        value = build(step.op, value, *constants, **step.attributes)
+    one = build.constant(1, DType.float32)
     origin = tuple(dict.fromkeys(o for step in (*path, node) for o in step.origin))
     return replace(node, inputs=(value, one, *node.inputs[2:]), origin=origin)
 
@@ -432,7 +418,7 @@ def _is_integer(rewriting: Rewriting, value: str) -> bool:
     return dtype is DType.int32 or product_type(dtype) is DType.int32
 
 
-def _divided(rewriting: Rewriting, step: Node, by: Array) -> Sequence[str] | None:
+def _divided(rewriting: Rewriting, build: Builder, step: Node, by: Array) -> Sequence[str] | None:
     """The constant operands of one step, divided by a scale; `None` where one is not constant."""
     if step.op in ("Relu", "LeakyRelu"):
         return ()
@@ -442,7 +428,7 @@ def _divided(rewriting: Rewriting, step: Node, by: Array) -> Sequence[str] | Non
         if value and array is None:
             return None
         quotient = None if array is None else np.asarray(array / by, np.float32)
-        names.append("" if quotient is None else rewriting.constant(quotient, value))
+        names.append("" if quotient is None else build.constant(quotient, name=value))
     return names
 
 

@@ -23,7 +23,6 @@ Maps of int8 are taken as unsigned, 128 more than they are: Σ x · w = Σ (x + 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +30,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.core.simplify import simplify
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Function, Module, Node, TensorType
 from webmlc.graph.ops.layout import BYTES_PER_WORD, column_axis
 from webmlc.graph.ops.windows import Windows
@@ -61,7 +61,7 @@ class _Rewrite(FunctionRewriter):
             if self.is_chosen(node):
                 self.product(node)
             else:
-                self.nodes.append(node)
+                self.keep(node)
         return self.written()
 
     def is_chosen(self, node: Node) -> bool:
@@ -87,32 +87,32 @@ class _Rewrite(FunctionRewriter):
         """Write one product over words."""
         data, weights = node.inputs
         (result,) = node.outputs
+        build = Builder(node, self)
         dtype = self.types[data].dtype
         is_signed = dtype is DType.int8
         attributes = {**node.attributes, "bytes": dtype.name}
         if node.op == "DepthwiseConv":
-            weights = self.columns(weights)
+            weights = self.columns(build, weights)
         elif (span := self.span(node)) > 1:
-            data, weights, attributes["windows"] = self.neighbours(node, span)
+            data, weights, attributes["windows"] = self.neighbours(build, span)
         else:
-            data = self.whole(data, node.origin)
+            data = self.whole(build, data)
         packed = f"{weights}.words"
         if packed not in self.types:  # convolutions may share weights
-            self.emit("PackBytes", (weights,), packed, node.origin, "webmlc")
+            build("PackBytes", weights, output=packed, domain="webmlc")
         if node.op != "DepthwiseConv":
-            data = self.words(data, node.origin)
-        operands = (data, packed)
+            data = self.words(build, data)
         output = f"{result}.unsigned" if is_signed else result
-        self.emit(node.op, operands, output, node.origin, node.domain, **attributes)
+        build(node.op, data, packed, output=output, domain=node.domain, **attributes)
         if is_signed:
-            shift = self.constant(f"{result}.excess", self.excess(node))
-            self.emit("Sub", (output, shift), result, node.origin)
+            shift = build.constant(self.excess(node), name=f"{result}.excess")
+            build("Sub", output, shift, output=result)
 
-    def columns(self, weights: str) -> str:
+    def columns(self, build: Builder, weights: str) -> str:
         """Weights of a depthwise convolution with the taps of a column side by side."""
         array = self.constants[weights]
         axis = column_axis(array.ndim - 1)
-        return self.constant(f"{weights}.columns", np.moveaxis(array, axis, -2))
+        return build.constant(np.moveaxis(array, axis, -2), name=f"{weights}.columns")
 
     def excess(self, node: Node) -> Array:
         """What the products of a signed map come to too high, by output channel."""
@@ -137,18 +137,18 @@ class _Rewrite(FunctionRewriter):
             return 1
         return BYTES_PER_WORD // channels
 
-    def neighbours(self, node: Node, span: int) -> tuple[str, str, Windows]:
+    def neighbours(self, build: Builder, span: int) -> tuple[str, str, Windows]:
         """Map, weights and windows of a convolution whose taps along a line are `span` in one."""
-        data, weights = node.inputs
-        windows: Windows = node.attributes["windows"]
+        data, weights = build.source.inputs
+        windows: Windows = build.source.attributes["windows"]
         taps = -(-windows.kernel[-1] // span)
         missing = taps * span - windows.kernel[-1]
         columns = simplify(windows.reaches[-1] + missing - (span - 1))
         name = f"{data}.neighbours.{windows.kernel[-1]}.{windows.strides[-1]}"
         if name not in self.types:  # convolutions may share a map
-            wide = self.padded(data, -2, missing, f"{name}.wide", node.origin)
+            wide = self.padded(build, data, -2, missing, f"{name}.wide")
             shared = {"columns": columns, "span": span}
-            self.emit("Neighbours", (wide,), name, node.origin, "webmlc", **shared)
+            build("Neighbours", wide, output=name, domain="webmlc", **shared)
         array = self.constants[weights]
         *outer, _, channels, lanes = array.shape
         none = np.zeros((*outer, missing, channels, lanes), array.dtype)
@@ -161,14 +161,14 @@ class _Rewrite(FunctionRewriter):
             begins=(*windows.begins[:-1], 0),
             ends=(*windows.ends[:-1], 0),
         )
-        return name, self.constant(f"{weights}.{span}", panels), seen
+        return name, build.constant(panels, name=f"{weights}.{span}"), seen
 
-    def whole(self, data: str, origin: tuple[str, ...]) -> str:
+    def whole(self, build: Builder, data: str) -> str:
         """The map with as many channels as whole words have."""
         missing = -(as_int(self.types[data].shape[-1]) or 0) % BYTES_PER_WORD
-        return self.padded(data, -1, missing, f"{data}.whole", origin)
+        return self.padded(build, data, -1, missing, f"{data}.whole")
 
-    def padded(self, data: str, axis: int, missing: int, name: str, origin: tuple[str, ...]) -> str:
+    def padded(self, build: Builder, data: str, axis: int, missing: int, name: str) -> str:
         """The map with `missing` elements more along an axis, whose weights are zeros: what already
         pads it, pads more.
         """
@@ -182,15 +182,15 @@ class _Rewrite(FunctionRewriter):
             source, amounts, value = maker.inputs
             pads = pads + self.constants[amounts]
         else:
-            source, value = data, self.constant(f"{name}.value", np.zeros((), known.dtype.numpy))
-        operands = (source, self.constant(f"{name}.amounts", pads), value)
-        return self.emit("Pad", operands, name, origin, mode="constant")
+            source, value = data, build.constant(0, known.dtype, f"{name}.value")
+        amounts = build.constant(pads, name=f"{name}.amounts")
+        return build("Pad", source, amounts, value, output=name, mode="constant")
 
-    def words(self, data: str, origin: Sequence[str]) -> str:
+    def words(self, build: Builder, data: str) -> str:
         """A view of the map's bytes as words."""
         known = self.types[data]
         name = f"{data}.words"
         if name in self.types:
             return name
         shape = (*known.shape[:-1], simplify(known.shape[-1] // BYTES_PER_WORD))
-        return self.view(data, TensorType(DType.int32, shape), name, tuple(origin))
+        return self.view(build, data, TensorType(DType.int32, shape), name)

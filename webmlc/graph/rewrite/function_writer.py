@@ -1,9 +1,9 @@
-"""A function being written: nodes in order, with the types and constants of their values.
+"""A function being written: the destination of a pass that writes a function node by node.
 
-In: what a pass emits, one node after the other. Out: the function. The type of what is emitted is
-inferred at once, so that the next step can ask for it.
+In: what a `Builder` appends. Out: the function. The type of each node is inferred at once, so that
+the next step can ask for it. Values have the names that the pass gives them.
 
-    >>> writer.emit("Relu", ("x",), "y", ("relu1",))      # appends %y = Relu(%x)
+    >>> Builder(node, writer)("Relu", "x", output="y")      # appends %y = Relu(%x)
     'y'
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from webmlc.graph.ir import Array, Function, Node, TensorType, producers
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType, producers
 from webmlc.graph.ops.operator import array_type
 from webmlc.graph.rewrite.meaning import infer_node
 
@@ -36,41 +36,46 @@ class FunctionWriter:
         )
 
     def rank(self, value: str) -> int:
+        """The number of a value's dimensions."""
         return self.types[value].rank if value in self.types else np.ndim(self.constants[value])
 
-    def emit(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        output: str,
-        origin: tuple[str, ...],
-        domain: str = "",
-        **attributes: Any,
-    ) -> str:
-        """Append a node whose output type is inferred."""
-        node = Node(op, tuple(inputs), (output,), attributes, domain, origin)
-        (self.types[output],) = infer_node(node, self.types, self.constants)
+    def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
+        """Append a node; the types of its outputs are `types`, or else inferred."""
+        inferred = types or infer_node(node, self.types, self.constants)
+        self.types.update(zip(filter(None, node.outputs), inferred, strict=True))
         self.nodes.append(node)
-        return output
+        return node.outputs
 
-    def constant(self, name: str, array: Array) -> str:
+    def keep(self, node: Node) -> None:
+        """Append a node of the source, whose outputs have their types already."""
+        self.nodes.append(node)
+
+    def store(self, array: Array, source: Node, name: str) -> str:
+        """Store a constant under its name, in row-major order."""
+        name = name or self.fresh(source, "constant")
         self.constants[name] = np.asarray(array, order="C")
         self.types[name] = array_type(array)
         return name
 
-    def view(self, value: str, known: TensorType, output: str, origin: tuple[str, ...]) -> str:
-        """The bytes of `value` under another shape, perhaps of another type."""
-        shape = known.static_shape
+    def fresh(self, source: Node, what: str) -> str:
+        """Return a name under the first output of `source`."""
+        stem = name = f"{source.outputs[0]}/{what}"
+        number = 0
+        while name in self.types:
+            number += 1
+            name = f"{stem}_{number}"
+        return name
+
+    def view(self, build: Builder, value: str, type_: TensorType, output: str) -> str:
+        """The bytes of `value` under another shape, perhaps of another element type."""
+        shape = type_.static_shape
         if value in self.constants and shape is not None:
-            return self.constant(
-                output, self.constants[value].view(known.dtype.numpy).reshape(shape)
-            )
-        attributes: dict[str, Any] = {"shape": known.shape}
-        if known.dtype != self.types[value].dtype:
-            attributes["dtype"] = known.dtype
-        self.types[output] = known
-        self.nodes.append(Node("View", (value,), (output,), attributes, "webmlc", origin))
-        return output
+            array = self.constants[value].view(type_.dtype.numpy).reshape(shape)
+            return build.constant(array, name=output)
+        attributes: dict[str, Attribute] = {"shape": type_.shape}
+        if type_.dtype != self.types[value].dtype:
+            attributes["dtype"] = type_.dtype
+        return build.typed(type_, "View", value, output=output, domain="webmlc", **attributes)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from webmlc.core.errors import Unsupported, UnsupportedError
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ops.nhwc import BROADCAST, Layout
 from webmlc.graph.ops.operator import FusionKind, NotSupportedError, Operator, Scope
 from webmlc.graph.rewrite.pieces import PIECES, Piece
 from webmlc.graph.table import OPS
@@ -30,6 +31,12 @@ def row_of(node: Node) -> Operator:
 def kind_of(node: Node) -> FusionKind:
     """How the node's outputs depend on its inputs."""
     return row_of(node).kind
+
+
+def layout_of(node: Node) -> Layout | None:
+    """How the node is written over feature maps in NHWC; None of one that cannot be."""
+    row = row_of(node)
+    return row.layout or (BROADCAST if row.kind in MAPS else None)
 
 
 def infer_node(

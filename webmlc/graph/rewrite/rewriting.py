@@ -30,10 +30,18 @@ Rule = Callable[["Rewriting", Node, Context], "Node | str | None"]
 
 
 class Rewriting:
-    """The function so far, and what rules ask about it."""
+    """The function so far, and what rules ask about it: the destination of their builders.
 
-    def __init__(self, function: Function) -> None:
+    `counts_readers` says whether what a rule appends counts as a reader of its inputs. The integer
+    rules need that: the DequantizeLinear that they bypass may have other readers. In `simplify` a
+    rule's nodes take over from a node that has no reader afterwards, but whose own reads still
+    count: with (x + a) · b as x · b + a · b, `x` would seem to have two readers, and would not take
+    the product into its weights.
+    """
+
+    def __init__(self, function: Function, *, counts_readers: bool = False) -> None:
         self.function = function
+        self._counts_readers = counts_readers
         scope = Scope.of(function)
         self.types: dict[str, TensorType] = dict(function.types)
         self.constants: dict[str, Array] = {}
@@ -57,10 +65,11 @@ class Rewriting:
         """True where one node reads the value, and it is not an output."""
         return self.uses[value] == 1
 
-    def constant(self, array: Array, like: str) -> str:
-        """The name of a constant, named after the value that it derives from; or, if that was made
-        here, after what that one was named after.
+    def store(self, array: Array, source: Node, name: str) -> str:
+        """Store a constant, named after `name` (the value that it derives from) or after the output
+        of `source`, with a number; or find the equal one that is there.
         """
+        like = name or source.outputs[0]
         stem = _NUMBER.sub("", like)
         name = like
         while name == like or name in self.constants or name in self.types or name in self.alias:
@@ -68,15 +77,18 @@ class Rewriting:
             name = f"{stem}/{self._count}"
         return self._intern(name, array)
 
-    def emit(self, node: Node) -> str:
-        """Add a further node before the present one; returns its output's name."""
+    def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
+        """Append a node before the present one, unless an equal one is there."""
+        self.types.update(zip(filter(None, node.outputs), types, strict=bool(types)))
+        if self._counts_readers:
+            self.uses.update(node.inputs)
         self._keep(node, self.scope.context(node))
-        return self.alias.get(node.outputs[0], node.outputs[0])
+        return tuple(self.alias.get(output, output) for output in node.outputs)
 
-    def fresh(self, node: Node, what: str) -> str:
-        """A name for a value that is made on the way to a node's output."""
+    def fresh(self, source: Node, what: str) -> str:
+        """Return a name for a value that is computed on the way to the output of `source`."""
         self._count += 1
-        return f"{node.outputs[0]}/{what}_{self._count}"
+        return f"{source.outputs[0]}/{what}_{self._count}"
 
     def add(self, node: Node, rules: Sequence[Rule]) -> None:
         """Simplify one node of the function and keep what remains."""

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from webmlc.graph.ir import Attribute, Node, TensorType
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import Node, TensorType
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ONE
 from webmlc.graph.rewrite.rewriting import Rewriting
@@ -34,13 +35,13 @@ def look_up_one_hot(rewriting: Rewriting, node: Node, context: Context) -> Node 
         return None
     known = rewriting.scope.type_of(index)
     assert known is not None and hot is not None
+    build = Builder(node, rewriting)
     one, first, last = (
-        rewriting.constant(np.array(number, known.dtype.numpy), index)
-        for number in (1, 0, len(table) + 1)
+        build.constant(number, known.dtype, index) for number in (1, 0, len(table) + 1)
     )
-    flat = _emit(rewriting, node, "Reshape", index, shape=context.outputs[0].shape[:-1])
-    row = _emit(rewriting, node, "Clip", _emit(rewriting, node, "Add", flat, one), first, last)
-    rows = rewriting.constant(np.pad(table, ((1, 1), (0, 0))), node.inputs[1])
+    flat = build("Reshape", index, shape=context.outputs[0].shape[:-1])
+    row = build("Clip", build("Add", flat, one), first, last)
+    rows = build.constant(np.pad(table, ((1, 1), (0, 0))), name=node.inputs[1])
     origin = tuple(dict.fromkeys((*hot.origin, *node.origin)))
     return replace(node, op="Gather", inputs=(rows, row), attributes={"axis": 0}, origin=origin)
 
@@ -77,12 +78,7 @@ def _from_front(rewriting: Rewriting, hot: Node, depth: int) -> str:
     index = hot.inputs[0]
     known = rewriting.scope.type_of(index)
     assert known is not None
-    zero, rows = (rewriting.constant(np.array(n, known.dtype.numpy), index) for n in (0, depth))
-    below = _emit(rewriting, hot, "Less", index, zero)
-    return _emit(rewriting, hot, "Where", below, _emit(rewriting, hot, "Add", index, rows), index)
-
-
-def _emit(rewriting: Rewriting, node: Node, op: str, *inputs: str, **attributes: Attribute) -> str:
-    """A value on the way to the node's."""
-    output = rewriting.fresh(node, op)
-    return rewriting.emit(Node(op, inputs, (output,), attributes, origin=node.origin))
+    build = Builder(hot, rewriting)
+    zero, rows = (build.constant(n, known.dtype, index) for n in (0, depth))
+    below = build("Less", index, zero)
+    return build("Where", below, build("Add", index, rows), index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from webmlc.core.expr import Expr, as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ONE, canonical, same
@@ -118,10 +119,16 @@ def hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Nod
         return None
     steps = [replace(node, inputs=tuple(value if i == read[0] else i for i in node.inputs)), *moves]
     for before, step in zip((maker, *moves[:-1]), steps[:-1], strict=True):
-        output = rewriting.fresh(node, "hoisted")
-        rewriting.types[output] = rewriting.types[before.outputs[0]]
         inputs = step.inputs if step is steps[0] else (value,)
-        value = rewriting.emit(replace(step, inputs=inputs, outputs=(output,)))
+        build = Builder(replace(node, origin=step.origin), rewriting)
+        value = build.typed(
+            rewriting.types[before.outputs[0]],
+            step.op,
+            *inputs,
+            output=build.fresh("hoisted"),
+            domain=step.domain,
+            **step.attributes,
+        )
     return replace(moves[-1], inputs=(value,), outputs=node.outputs)
 
 

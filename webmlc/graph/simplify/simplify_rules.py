@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Array, Node
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.shapes import ZERO
@@ -98,16 +99,16 @@ def split_batch_normalisation(rewriting: Rewriting, node: Node, context: Context
     factor = scale / np.sqrt(variance + context.attribute("epsilon", 1e-5))
     x = context.type(0)
     shape = (-1,) + (1,) * max(x.rank - 2, 0)
-    like = node.inputs[1]
+    build = Builder(node, rewriting)
 
     def constant(array: Array) -> str:
-        return rewriting.constant(array.reshape(shape).astype(x.dtype.numpy), like)
+        return build.constant(array.reshape(shape), x.dtype, node.inputs[1])
 
-    scaled = rewriting.fresh(node, "scaled")
+    scaled = build.fresh("scaled")
     rewriting.types[scaled] = x
     product = Node("Mul", (node.inputs[0], constant(factor)), (scaled,), origin=node.origin)
     folded = fold_into_weights(rewriting, product, rewriting.scope.context(product))
-    name = rewriting.emit(folded or product)
+    (name,) = build.append(folded or product)
     shift = constant(bias - mean * factor)
     return replace(node, op="Add", inputs=(name, shift), attributes={})
 
@@ -165,18 +166,19 @@ def _folded(
     flat = np.zeros(len(channels)) if bias is None else _flat_bias(bias, len(channels))
     if flat is None:
         return None
+    build = Builder(maker, rewriting)
     inputs = list(maker.inputs[:2])
     if op == "Mul":
         shape = [1] * weights.ndim
         shape[axis] = -1
         scaled: Any = weights.astype(np.float64) * channels.reshape(shape)
-        inputs[1] = rewriting.constant(scaled.astype(weights.dtype), maker.inputs[1])
+        inputs[1] = build.constant(scaled.astype(weights.dtype), name=maker.inputs[1])
         flat = flat * channels
     else:
         flat = flat + channels
     if op == "Add" or bias is not None:
         like = maker.inputs[2] if bias is not None else f"{maker.inputs[1]}/bias"
-        inputs.append(rewriting.constant(flat.astype(weights.dtype), like))
+        inputs.append(build.constant(flat.astype(weights.dtype), name=like))
     return replace(maker, inputs=tuple(inputs))
 
 
@@ -234,6 +236,7 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
     """(x + a) + b is x + (a + b); so are products; (x + a) · b is x · b + a · b."""
     if node.domain or node.op not in ("Add", "Mul") or not context.dtype(0).is_float:
         return None
+    build = Builder(node, rewriting)
     for here, other in ((0, 1), (1, 0)):
         outer = context.constant(other)
         inner = rewriting.producer(node.inputs[here])
@@ -251,25 +254,25 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
             b: Any = outer.astype(wide)
             if node.op == inner.op:
                 merged = a + b if node.op == "Add" else a * b
-                name = rewriting.constant(merged.astype(outer.dtype), inner.inputs[c])
+                name = build.constant(merged.astype(outer.dtype), name=inner.inputs[c])
                 return replace(node, inputs=(inner.inputs[x], name))
             if node.op == "Mul":
-                scaled = rewriting.fresh(node, "scaled")
+                scaled = build.fresh("scaled")
                 rewriting.types[scaled] = context.outputs[0]
                 factors = (inner.inputs[x], node.inputs[other])
-                name = _emit_product(rewriting, factors, scaled, inner.origin)
-                shift = rewriting.constant((a * b).astype(outer.dtype), inner.inputs[c])
+                name = _multiply(rewriting, factors, scaled, inner.origin)
+                shift = build.constant((a * b).astype(outer.dtype), name=inner.inputs[c])
                 return replace(node, op="Add", inputs=(name, shift))
     return None
 
 
-def _emit_product(
+def _multiply(
     rewriting: Rewriting, factors: tuple[str, str], output: str, origin: tuple[str, ...]
 ) -> str:
-    """Emit a product by a constant, merged with the constants that make its other factor."""
+    """Add a product by a constant, merged with the constants that make its other factor."""
     product = Node("Mul", factors, (output,), origin=origin)
-    again = merge_constants(rewriting, product, rewriting.scope.context(product))
-    return rewriting.emit(again or product)
+    merged = merge_constants(rewriting, product, rewriting.scope.context(product))
+    return rewriting.append(merged or product)[0]
 
 
 def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
@@ -286,12 +289,13 @@ def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | No
             continue
         if not all(map(rewriting.is_single_use, (value, tanh))):
             continue
-        two = rewriting.constant(np.array(2, shift.dtype), tanh)
-        doubled, sigmoid = (rewriting.fresh(node, what) for what in ("doubled", "sigmoid"))
-        rewriting.types[doubled] = rewriting.types[sigmoid] = context.outputs[0]
-        name = _emit_product(rewriting, (maker.inputs[0], two), doubled, maker.origin)
-        name = rewriting.emit(Node("Sigmoid", (name,), (sigmoid,), origin=maker.origin))
-        scale = rewriting.constant(shift + shift, node.inputs[other])
+        build = Builder(replace(node, origin=maker.origin), rewriting)
+        two = build.constant(np.array(2, shift.dtype), name=tanh)
+        doubled, sigmoid = (build.fresh(what) for what in ("doubled", "sigmoid"))
+        rewriting.types[doubled] = context.outputs[0]
+        name = _multiply(rewriting, (maker.inputs[0], two), doubled, maker.origin)
+        name = build.typed(context.outputs[0], "Sigmoid", name, output=sigmoid)
+        scale = build.constant(shift + shift, name=node.inputs[other])
         return replace(node, op="Mul", inputs=(name, scale))
     return None
 

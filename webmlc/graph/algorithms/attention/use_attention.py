@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.dtypes import DType
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
@@ -56,7 +57,7 @@ class _Rewrite(FunctionRewriter):
             self.uses.update(node.inputs)
         for node in self.source.nodes:
             if not self.attention(node):
-                self.nodes.append(node)
+                self.keep(node)
         return self.written()
 
     def attention(self, node: Node) -> bool:
@@ -67,12 +68,14 @@ class _Rewrite(FunctionRewriter):
         logits = self.logits(softmax.inputs[0])
         if logits is None or self.types[node.outputs[0]].dtype is not DType.float32:
             return False
-        self.emit(
+        origin = tuple(dict.fromkeys((*logits.origin, *softmax.origin, *node.origin)))
+        Builder(replace(node, origin=origin), self)(
             "Attention",
-            (*logits.product.inputs, node.inputs[1], *logits.bias),
-            node.outputs[0],
-            tuple(dict.fromkeys((*logits.origin, *softmax.origin, *node.origin))),
-            "webmlc",
+            *logits.product.inputs,
+            node.inputs[1],
+            *logits.bias,
+            output=node.outputs[0],
+            domain="webmlc",
             scale=logits.scale,
             columns=node.attributes["columns"],
         )

@@ -18,6 +18,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.graph.algorithms.strassen.operators import PRODUCTS
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.windows import Windows
@@ -91,7 +92,7 @@ class _Rewrite(FunctionRewriter):
             if layers.get(node) in chosen:
                 self.product(node)
             else:
-                self.nodes.append(node)
+                self.keep(node)
         return self.written()
 
     def layers(self) -> dict[Node, Layer]:
@@ -119,17 +120,18 @@ class _Rewrite(FunctionRewriter):
 
     def product(self, node: Node) -> None:
         data, weights = node.inputs
+        build = Builder(node, self)
         planes = f"{data}.halves"
         if self.is_new(planes):  # products may share it
-            self.emit("StrassenInput", (data,), planes, node.origin, "webmlc")
+            build("StrassenInput", data, output=planes, domain="webmlc")
         if node.op == "Conv":
             array = self.constants[weights]
             matrix = array.reshape(array.shape[0], *array.shape[-2:])
-            weights = self.constant(f"{weights}.matrix", matrix)
+            weights = build.constant(matrix, name=f"{weights}.matrix")
         rows, columns = map(as_int, self.types[node.outputs[0]].shape[-2:])
         shape = {"rows": rows, "columns": columns}
-        operands = (planes, weights)
-        self.emit("StrassenProduct", operands, node.outputs[0], node.origin, "webmlc", **shape)
+        output = node.outputs[0]
+        build("StrassenProduct", planes, weights, output=output, domain="webmlc", **shape)
 
 
 def _is_product(node: Node) -> bool:

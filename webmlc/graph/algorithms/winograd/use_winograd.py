@@ -19,15 +19,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const, maximum
 from webmlc.core.rewrite import evaluate, variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, POINTS, Form, Forms
-from webmlc.graph.ir import Function, Module, Node
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import Attribute, Function, Module, Node
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.windows import Windows
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
@@ -219,7 +220,7 @@ class _Rewrite(FunctionRewriter):
             if layer is not None and layer in chosen:
                 self.convolution(node, layer, chosen[layer])
             else:
-                self.nodes.append(node)
+                self.keep(node)
         return self.written()
 
     def layer(self, node: Node) -> Layer | None:
@@ -249,6 +250,7 @@ class _Rewrite(FunctionRewriter):
     def convolution(self, node: Node, layer: Layer, forms: Forms) -> None:
         data, weights = node.inputs
         (result,) = node.outputs
+        build = Builder(node, self)
         windows: Windows = node.attributes["windows"]
         folds = layer.folded != layer
         steps = layer.strides if folds else (1, 1)
@@ -257,51 +259,51 @@ class _Rewrite(FunctionRewriter):
             forms = forms[0], replace(forms[1], part=_TILE)
         source = self.padded(data, windows.sizes, forms, steps)
         if folds:
-            source, weights = self.fold(source, node, steps), self.fold_weights(weights, steps)
+            source, weights = (
+                self.fold(build, source, steps),
+                self.fold_weights(build, weights, steps),
+            )
         elif layer.groups > 1 or windows.rank == 1:
-            weights = self.join_groups(weights, layer.kernel)
+            weights = self.join_groups(build, weights, layer.kernel)
         sizes = windows.sizes
         name = f"{weights}.F{'x'.join(str(form.tile) for form in forms)}"
-        matrices = self.make("WinogradWeights", (self.whole(weights, forms),), name, node, forms)
+        matrices = self.make(
+            build, "WinogradWeights", self.whole(build, weights, forms), output=name, forms=forms
+        )
         exact = layer.made == layer.outputs and not (by_rows and None in map(as_int, sizes))
         made = result if exact else f"{result}.tiles"
         if by_rows:
-            operands = source, matrices
-            self.make("WinogradConv", operands, made, node, forms, sizes=sizes, channels=layer.made)
+            shape = {"forms": forms, "sizes": sizes, "channels": layer.made}
+            self.make(build, "WinogradConv", source, matrices, output=made, **shape)
         else:
             planes, product = f"{result}.planes", f"{result}.products"
-            self.make("WinogradInput", (source,), planes, node, forms, sizes=sizes)
-            operands, count = (planes, matrices), {"channels": layer.made}
-            self.emit("WinogradProduct", operands, product, node.origin, "webmlc", **count)
-            self.make("WinogradOutput", (product,), made, node, forms, sizes=sizes)
+            shape = {"forms": forms, "sizes": sizes}
+            self.make(build, "WinogradInput", source, output=planes, **shape)
+            channels = layer.made
+            self.make(build, "WinogradProduct", planes, matrices, output=product, channels=channels)
+            self.make(build, "WinogradOutput", product, output=made, **shape)
         if not exact:
             shape = {"sizes": sizes, "channels": layer.outputs}
-            self.emit("WinogradWanted", (made,), result, node.origin, "webmlc", **shape)
+            self.make(build, "WinogradWanted", made, output=result, **shape)
 
     def make(
-        self,
-        op: str,
-        inputs: tuple[str, ...],
-        output: str,
-        node: Node,
-        forms: Forms,
-        **attributes: Any,
+        self, build: Builder, op: str, *inputs: str, output: str, **attributes: Attribute
     ) -> str:
-        """Emit one of the transforms, once: convolutions may share a map or weights."""
+        """Write one of the stages, once: convolutions may share a map or weights."""
         if self.is_new(output):
-            self.emit(op, inputs, output, node.origin, "webmlc", forms=forms, **attributes)
+            build(op, *inputs, output=output, domain="webmlc", **attributes)
         return output
 
-    def whole(self, weights: str, forms: Forms) -> str:
+    def whole(self, build: Builder, weights: str, forms: Forms) -> str:
         """The weights, with zeros for what is missing of their last blocks."""
         missing = [form.blocks * form.taps - form.kernel for form in forms]
         if not any(missing):
             return weights
         pads = [(0, 0), *((0, count) for count in missing), (0, 0), (0, 0)]
         name = f"{weights}.{'x'.join(map(str, missing))}"
-        return self.constant(name, np.pad(self.constants[weights], pads))
+        return build.constant(np.pad(self.constants[weights], pads), name=name)
 
-    def fold(self, data: str, node: Node, steps: tuple[int, int]) -> str:
+    def fold(self, build: Builder, data: str, steps: tuple[int, int]) -> str:
         """The map with `steps` inputs along each dimension as channels of one."""
         output = f"{data}.folded"
         if not self.is_new(output):
@@ -313,13 +315,13 @@ class _Rewrite(FunctionRewriter):
             for n, step in zip((height, width), steps, strict=True)
         )
         apart = replace(known, shape=(batch, down, sh, across, sw, channels))
-        self.view(data, apart, f"{data}.apart", node.origin)
+        self.view(build, data, apart, f"{data}.apart")
         order = (0, 1, 3, 2, 4, 5)
-        self.emit("Transpose", (f"{data}.apart",), f"{data}.together", node.origin, perm=order)
+        build("Transpose", f"{data}.apart", output=f"{data}.together", perm=order)
         folded = replace(known, shape=(batch, down, across, simplify(channels * (sh * sw))))
-        return self.view(f"{data}.together", folded, output, node.origin)
+        return self.view(build, f"{data}.together", folded, output)
 
-    def fold_weights(self, weights: str, steps: tuple[int, int]) -> str:
+    def fold_weights(self, build: Builder, weights: str, steps: tuple[int, int]) -> str:
         """The weights of a folded map: `[O/8, KH, KW, C, 8]`, with zeros for whole steps."""
         array = self.constants[weights]
         panels, *kernel, channels, lanes = array.shape
@@ -329,14 +331,15 @@ class _Rewrite(FunctionRewriter):
         apart = padded.reshape(panels, taps[0], steps[0], taps[1], steps[1], channels, lanes)
         together = apart.transpose(0, 1, 3, 2, 4, 5, 6)
         folded = together.reshape(panels, *taps, channels * steps[0] * steps[1], lanes)
-        return self.constant(f"{weights}.folded", folded)
+        return build.constant(folded, name=f"{weights}.folded")
 
-    def join_groups(self, weights: str, kernel: tuple[int, int]) -> str:
+    def join_groups(self, build: Builder, weights: str, kernel: tuple[int, int]) -> str:
         """The weights `[G, O/G/8, KH, KW, C/G, 8]` of groups, one below the other, and those of one
         dimension as of one row: `[O/8, KH, KW, C/G, 8]`.
         """
         array = self.constants[weights]
-        return self.constant(f"{weights}.joined", array.reshape(-1, *kernel, *array.shape[-2:]))
+        joined = array.reshape(-1, *kernel, *array.shape[-2:])
+        return build.constant(joined, name=f"{weights}.joined")
 
     def padded(
         self, data: str, sizes: tuple[Expr, ...], forms: Forms, steps: tuple[int, int]
@@ -344,6 +347,7 @@ class _Rewrite(FunctionRewriter):
         """The map, large enough for whole tiles and in whole steps: what already pads it, pads
         more.
         """
+        build = Builder.without_origin(self)
         rank = len(sizes)
         present = self.types[data].shape[1:-1]
         missing = [
@@ -360,7 +364,7 @@ class _Rewrite(FunctionRewriter):
             source, amounts, value = maker.inputs
             pads = [simplify(a + b) for a, b in zip(pads, self.constants[amounts], strict=True)]
         else:
-            self.constant(value, np.zeros((), np.float32))
+            build.constant(0, DType.float32, value)
         parts = (
             f"{form.kernel}to{form.tile * form.part}"
             if as_int(count) is None
@@ -370,8 +374,7 @@ class _Rewrite(FunctionRewriter):
         name = f"{data}.{'x'.join(parts)}"
         if name in self.types:
             return name
-        operands = (source, "", value)
-        return self.emit("Pad", operands, name, (), mode="constant", pads=tuple(pads))
+        return build("Pad", source, "", value, output=name, mode="constant", pads=tuple(pads))
 
 
 def _typical(size: Expr) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
     number,
@@ -23,7 +24,7 @@ from webmlc.graph.ops.microsoft.rows import (
     size_of,
     wanted,
 )
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes, same
 
 LOWEST = float(np.finfo(np.float32).min)

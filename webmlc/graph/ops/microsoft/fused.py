@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute
 from webmlc.graph.ops.microsoft.rows import number, optional, row, twin
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 
 ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Relu": (),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from webmlc.core.dtypes import DType
+from webmlc.graph.builder import Builder
 from webmlc.graph.ops.microsoft.rows import number, optional, row, wanted
-from webmlc.graph.ops.operator import Builder, Context, Operator, case
+from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.shapes import check_shape, check_shapes
 
 

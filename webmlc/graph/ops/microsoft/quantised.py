@@ -14,10 +14,11 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, call, const
+from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, reduce
 from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.layout import PACK
-from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
 from webmlc.graph.ops.shapes import canonical, check_shapes, given
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int
+from webmlc.graph.builder import Builder
 from webmlc.graph.ir import TensorType
-from webmlc.graph.ops.operator import Builder, Case, Context, NotSupportedError, Operator
+from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator
 
 DOMAIN = "com.microsoft"
 Expansion = Callable[[Context, Builder], tuple[str, ...] | None]

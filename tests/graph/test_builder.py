@@ -1,0 +1,90 @@
+"""The builder writes the same nodes to each destination, under the names that it gives."""
+
+import numpy as np
+import pytest
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import const
+from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.ir import Function, Node, TensorType
+from webmlc.graph.rewrite.function_writer import FunctionRewriter
+from webmlc.graph.rewrite.rewriting import Rewriting
+
+VECTOR = TensorType(DType.float32, (const(4),))
+SOURCE = Node("Celu", ("x",), ("y",), origin=("celu1",))
+FUNCTION = Function("main", ("x",), ("y",), (SOURCE,), {"x": VECTOR, "y": VECTOR}, {})
+
+
+@pytest.mark.parametrize(
+    ("destination", "names"),
+    [
+        (Expansion(), ("y/Exp", "y/Exp_1", "y/constant")),
+        (FunctionRewriter(FUNCTION), ("y/Exp", "y/Exp_1", "y/constant")),
+        (Rewriting(FUNCTION), ("y/Exp_1", "y/Exp_2", "y/3")),
+    ],
+    ids=["expansion", "writer", "rewriting"],
+)
+def test_names_are_new(
+    destination: Expansion | FunctionRewriter | Rewriting, names: tuple[str, ...]
+) -> None:
+    build = Builder(SOURCE, destination)
+    first = build("Exp", "x")
+    second = build("Exp", first)
+    two = build.constant(2, DType.float32)
+    assert (first, second, two) == names
+    assert destination.constants[two].dtype == np.float32
+    assert [(n.op, n.inputs, n.outputs, n.origin) for n in destination.nodes] == [
+        ("Exp", ("x",), (first,), ("celu1",)),
+        ("Exp", (first,), (second,), ("celu1",)),
+    ]
+
+
+def test_an_expansion_gives_no_name_twice() -> None:
+    taken = {"y/Relu"}
+    assert Builder(SOURCE, Expansion(taken))("Relu", "x") == "y/Relu_1"
+    assert Builder(SOURCE, Expansion(taken))("Relu", "x") == "y/Relu_2"
+
+
+def test_a_writer_infers_types_or_takes_them() -> None:
+    writer = FunctionRewriter(FUNCTION)
+    build = Builder(SOURCE, writer)
+    assert writer.types[build("Cast", "x", to=7)] == TensorType(DType.int64, (const(4),))
+    assert writer.types[build.typed(VECTOR, "Cast", "x", to=7)] == VECTOR
+    parts = build.many("Split", "x", outputs=("a", "b"), axis=0, num_outputs=2)
+    assert parts == ("a", "b")
+    assert writer.types["a"] == TensorType(DType.float32, (const(2),))
+
+
+def test_a_writer_reads_a_constant_under_another_shape() -> None:
+    writer = FunctionRewriter(FUNCTION)
+    build = Builder.without_origin(writer)
+    build.constant(np.arange(4, dtype=np.int8), name="bytes")
+    word = TensorType(DType.int32, (const(1),))
+    assert writer.view(build, "bytes", word, "word") == "word"
+    assert writer.constants["word"].tolist() == [0x03020100]
+    assert writer.view(build, "x", TensorType(DType.float32, (const(2), const(2))), "square")
+    (node,) = writer.nodes
+    assert (node.domain, node.op, node.origin) == ("webmlc", "View", ())
+
+
+def test_a_rewriting_appends_no_equal_node() -> None:
+    rewriting = Rewriting(FUNCTION)
+    build = Builder(SOURCE, rewriting)
+    first = build("Exp", "x")
+    assert build("Exp", "x") == first
+    assert len(rewriting.nodes) == 1
+
+
+def test_a_rewriting_finds_an_equal_constant() -> None:
+    rewriting = Rewriting(FUNCTION)
+    build = Builder(SOURCE, rewriting)
+    six = build.constant(np.float32(6), name="weights")
+    assert six == "weights/1"
+    assert build.constant(np.array(2, np.float32) * np.array(3, np.float32)) == six
+
+
+@pytest.mark.parametrize(("counts_readers", "expected"), [(False, 1), (True, 2)])
+def test_a_rewriting_may_count_the_readers_it_adds(counts_readers: bool, expected: int) -> None:
+    rewriting = Rewriting(FUNCTION, counts_readers=counts_readers)
+    Builder(SOURCE, rewriting)("Exp", "x")
+    assert rewriting.uses["x"] == expected

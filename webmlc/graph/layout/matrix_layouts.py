@@ -1,0 +1,139 @@
+"""Matrix products over packed right operands.
+
+In: a matrix product of ONNX. Out: `webmlc.MatMul`, whose right operand is packed `[N/8][K][8]`: at
+build if it is constant, else by a `Pack` in every run; and its bias.
+
+    %y = Gemm(%x, %w, %b)  ->  %y.sum = webmlc.MatMul(%x, %y.packed); %y = Add(%y.sum, %b)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int, const
+from webmlc.core.machine import MAX_BINDING_BYTES
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import Array, Node
+from webmlc.graph.layout.integer_layouts import centred, less_zero_point, widened, zero_point
+from webmlc.graph.layout.layout_values import LayoutValues
+from webmlc.graph.layout.pack_weights import pack_matrix
+from webmlc.graph.ops.layout import PACK
+from webmlc.graph.ops.shapes import same
+
+_FLOAT: tuple[DType, ...] = (DType.float32,)
+_WEIGHTS = (DType.int8, DType.int16)
+_LARGE_ROWS = 24
+"""Rows of the left operand from which packing the right one in every run pays."""
+
+
+def matrix_product(values: LayoutValues, node: Node) -> bool:
+    """Write a matrix product over a packed right operand; False where the plain operator serves
+    better.
+    """
+    left, right = node.inputs[:2]
+    if not _is_packable(values, node):
+        return False
+    build = Builder(node, values)
+    packed, bias = f"{node.outputs[0]}.packed", node.inputs[2] if len(node.inputs) > 2 else ""
+    product = f"{node.outputs[0]}.sum" if bias else node.outputs[0]
+    if right in values.constants and values.rank(right) == 2:
+        matrix = values.constants[right]
+        if node.op == "Gemm":
+            matrix = matrix.T if node.attributes.get("transB", 0) else matrix
+            matrix = matrix * np.float32(node.attributes.get("alpha", 1.0))
+        _constant_product(values, node, matrix, packed, product)
+    elif _is_large(values, node):
+        columns = values.types[node.outputs[0]].shape[-1]
+        build("Pack", values.nchw(right), output=packed, domain="webmlc")
+        operands = (values.nchw(left), packed)
+        build("MatMul", *operands, output=product, domain="webmlc", columns=columns)
+    else:
+        return False
+    if bias:
+        build("Add", product, _scaled(values, node, bias), output=node.outputs[0])
+    return True
+
+
+def integer_matrix_product(values: LayoutValues, node: Node) -> bool:
+    """Write a product of quantised matrices over a packed right operand; False where the plain
+    operator serves better.
+    """
+    right = node.inputs[1]
+    output, packed = node.outputs[0], f"{node.outputs[0]}.packed"
+    if not _are_matrices(values, node):
+        return False
+    if right in values.constants and values.rank(right) == 2:
+        matrix, zero = centred(values, node, 1), zero_point(values, node)
+        if matrix is None or (zero and values.types[zero].static_shape not in ((), (1,))):
+            return False
+        _constant_product(values, node, matrix, packed, f"{output}.sum" if zero else output)
+        if zero:
+            less_zero_point(values, node, zero, matrix.sum(0, np.int32), output)
+        return True
+    if not _is_large(values, node) or values.types[node.inputs[-1]].rank > 1:
+        return False
+    operands = [widened(values, node, slot) for slot in (0, 1)]
+    build = Builder(node, values)
+    build("Pack", operands[1], output=packed, domain="webmlc")
+    columns = values.types[output].shape[-1]
+    build("MatMul", operands[0], packed, output=output, domain="webmlc", columns=columns)
+    return True
+
+
+def _is_packable(values: LayoutValues, node: Node) -> bool:
+    """True for a product of floats, or of floats with constant small integers, of matrices."""
+    left, right = node.inputs[:2]
+    is_constant = right in values.constants
+    # `compute_in_integers` multiplies by small integers, and scales the product afterwards.
+    right_types = (*_FLOAT, *_WEIGHTS) if is_constant and node.op == "MatMul" else _FLOAT
+    if values.types[left].dtype not in _FLOAT or values.types[right].dtype not in right_types:
+        return False
+    is_plain = is_constant and values.rank(right) <= 2 and not node.attributes.get("transA", 0)
+    return _are_matrices(values, node) and (node.op == "MatMul" or is_plain)
+
+
+def _are_matrices(values: LayoutValues, node: Node) -> bool:
+    """True for operands of two dimensions or more, if the right one has elements to pack."""
+    left, right = node.inputs[:2]
+    return min(values.rank(left), values.rank(right)) >= 2 and not values.types[right].is_empty
+
+
+def _constant_product(
+    values: LayoutValues, node: Node, matrix: Array, packed: str, product: str
+) -> None:
+    """Write the product with a constant matrix, in parts where a GPU could not bind it at once."""
+    left, panels = values.nchw(node.inputs[0]), pack_matrix(matrix)
+    build = Builder(node, values)
+    at_once = max(MAX_BINDING_BYTES // panels[0].nbytes, 1)
+    starts = range(0, len(panels), at_once)
+    parts = []
+    for start in starts:
+        part = panels[start : start + at_once]
+        suffix = f".{start}" if len(starts) > 1 else ""
+        columns = const(min(len(part) * PACK, matrix.shape[1] - start * PACK))
+        operands = (left, build.constant(part, name=f"{packed}{suffix}"))
+        parts.append(f"{product}{suffix}")
+        build("MatMul", *operands, output=parts[-1], domain="webmlc", columns=columns)
+    if len(parts) > 1:
+        build("Concat", *parts, output=product, axis=values.rank(left) - 1)
+
+
+def _scaled(values: LayoutValues, node: Node, value: str) -> str:
+    """`beta · value`."""
+    beta = float(node.attributes.get("beta", 1.0))
+    if not value or beta == 1.0:
+        return values.nchw(value) if value else ""
+    build, output = Builder(node, values), f"{value}.scaled"
+    if value in values.constants:
+        return build.constant(values.constants[value] * np.float32(beta), name=output)
+    factor = build.constant(beta, DType.float32, f"{node.outputs[0]}.beta")
+    return build("Mul", values.nchw(value), factor, output=output)
+
+
+def _is_large(values: LayoutValues, node: Node) -> bool:
+    """True if many rows read the right operand again, so that packing it at run time pays."""
+    rows = as_int(values.types[node.outputs[0]].shape[-2])
+    left, right = (values.types[i].shape[:-2] for i in node.inputs[:2])
+    same_batch = len(left) == len(right) and all(map(same, left, right))
+    return same_batch and (rows is None or rows >= _LARGE_ROWS)
