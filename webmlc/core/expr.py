@@ -224,7 +224,7 @@ class Const(Expr):
         self._seal()
 
     def _key(self) -> tuple[object, ...]:
-        return (repr(self.value), self.dtype)  # repr tells 0.0 from -0.0 and equates NaNs
+        return (repr(self.value), self.dtype)  # repr distinguishes 0.0 from -0.0, and equates NaNs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

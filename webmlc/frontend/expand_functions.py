@@ -49,7 +49,7 @@ DOMAIN = "webmlc.functions"
 MAX_DEFINITION_DEPTH = 8
 """Expand definitions within definitions at most this many levels deep.
 
-Chosen by hand: ONNX's own definitions nest two or three levels.
+Chosen by hand: ONNX's own definitions nest less deep.
 """
 
 

@@ -47,7 +47,7 @@ from webmlc.frontend.symbols import Symbols
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
 
 OLDEST_OPSET, NEWEST_OPSET = 1, 28
-"""The range of opsets that can be read. ONNX's checker defines the newest."""
+"""The range of opsets that can be read. The newest is that of the `onnx` package in use."""
 NUMPY_BROADCASTING = 7
 """The first opset whose operators broadcast as numpy does. Older models are converted to it.
 

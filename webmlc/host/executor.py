@@ -1,7 +1,7 @@
-"""What a device offers to `host.load`: memory for a binding of symbols, and steps to run in it.
+"""The interface of a device to `host.load`: it plans memory for symbols, and runs steps in it.
 
-In: bytes of uploaded buffers and a `Run`. Out: bytes of the downloaded ones. `wasm.WasmExecutor`
-and `webgpu.WebGpuExecutor` are the two; `runtime_js` has their twins.
+In: the bytes of uploaded buffers, and a `Run`. Out: the bytes of downloaded buffers. The two
+implementations are `wasm.WasmExecutor` and `webgpu.WebGpuExecutor`; `runtime_js` has their twins.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ Array = NDArray[Any]
 Names = Sequence[str]
 T = TypeVar("T")
 CACHED_BINDINGS = 16
+"""The number of bindings of symbols whose plans are cached. Chosen by hand."""
 UNLIMITED = (1 << 31) - 1
+"""The trip count of a loop without one: the largest int32."""
 GROWTH = 1.5
-"""Memory that must grow during a run grows by this much at least."""
+"""The smallest factor by which memory grows during a run.
+
+A larger factor copies less often, but wastes more memory. Chosen by hand.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +50,18 @@ class Loaded:
 
 
 def trip_count(loop: Control, symbols: Mapping[str, int]) -> int:
-    """How many iterations a loop has at most."""
+    """The largest number of iterations of a loop."""
     return UNLIMITED if loop.trips is None else evaluate_size(loop.trips, symbols)
 
 
 class Cache(Generic[T]):
-    """What was made for the latest few bindings of symbols."""
+    """A cache of items for the latest bindings of symbols."""
 
     def __init__(self) -> None:
         self.items: dict[tuple[tuple[str, int], ...], T] = {}
 
     def get(self, symbols: Mapping[str, int], make: Callable[[], T]) -> T:
-        """The item of these symbols; made, and the oldest dropped, where there is none."""
+        """The item of these symbols. A missing item is made, and may evict the oldest one."""
         key = tuple(symbols.items())
         if key not in self.items:
             item = make()
@@ -70,16 +75,16 @@ class Executor(Protocol):
     """One device of a loaded model."""
 
     def bind(self, symbols: Mapping[str, int]) -> None:
-        """Make room for these sizes; cheap when they are the same as before.
+        """Prepare memory for these symbols; cheap if they are the same as before.
 
-        During a run more and more symbols are bound: what lies in memory stays as it is.
+        During a run, further symbols may be bound. The contents of memory then stay.
         """
 
     def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """Write `uploads` (bytes), run the steps, return the bytes of the buffers `downloads`."""
 
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
-        """Seconds of each step."""
+        """Measure the seconds of each step."""
 
     def dispose(self) -> None:
-        """Free what the device holds; the executor cannot be used afterwards."""
+        """Free the resources of the device. The executor cannot be used afterwards."""

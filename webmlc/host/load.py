@@ -183,9 +183,9 @@ def load(
 ) -> Model:
     """Load the package in folder `package`, and check every file in use against its hash.
 
-    `auto` chooses the GPU if there is a hardware adapter and the model loads on it, else the CPU;
+    `auto` takes the GPU where there is a hardware adapter and the model loads on it, else the CPU:
     `Model.device_reason` says why. `features` chooses the WebAssembly variant. Raises
-    `PackageError` for a bad package, and `AdapterError` if there is no usable GPU.
+    `PackageError` (a bad package) or `AdapterError` (no usable GPU).
     """
     folder = Path(package)
     manifest = read_manifest(folder)
@@ -199,17 +199,17 @@ def load(
         return Model(_read(folder, manifest, "wasm", features), threads, str(error))
 
 
-def _read(folder: Path, manifest: Manifest, device: Device, features: Features) -> Loaded:
-    """Read and verify the files that the program of `device` needs."""
-    program = manifest.programs[device]
+def _read(folder: Path, manifest: Manifest, own: Device, features: Features) -> Loaded:
+    """The verified files that the program `own` needs."""
+    program = manifest.programs[own]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
     module, shaders = b"", ""
     if any(step.device == "wasm" for step in program.steps):
-        module = _read_verified(folder, manifest, _variant(program.modules, features))
+        module = _verified(folder, manifest, _variant(program.modules, features))
     if program.shaders is not None:
-        shaders = _read_verified(folder, manifest, program.shaders).decode()
-    return Loaded(manifest, device, read_weights(folder, files), module, shaders)
+        shaders = _verified(folder, manifest, program.shaders).decode()
+    return Loaded(manifest, own, read_weights(folder, files), module, shaders)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -259,7 +259,7 @@ def _variant(modules: Mapping[str, str], features: str) -> str:
     return modules[features]
 
 
-def _read_verified(folder: Path, manifest: Manifest, path: str) -> bytes:
+def _verified(folder: Path, manifest: Manifest, path: str) -> bytes:
     if path not in manifest.files:
         raise PackageError(f"manifest.json: {path} has no hash")
     file = manifest.files[path]

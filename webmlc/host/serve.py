@@ -10,8 +10,8 @@ it.
 Cross-Origin-Opener-Policy and Cross-Origin-Embedder-Policy make a page cross-origin isolated, which
 shared memory needs (HTML Standard, "cross-origin isolation").
 
-The server answers only requests to its address. A foreign page could make its host name resolve to
-127.0.0.1 (DNS rebinding) and read the folder, but its requests carry that name in their Host
+The server answers only requests to its address. Otherwise, a foreign page could make its host name
+resolve to 127.0.0.1 (DNS rebinding) and read the folder. Its requests carry that name in their Host
 header.
 """
 

@@ -1,9 +1,9 @@
 """Run wasm steps through wasmtime.
 
-In: a verified package (`Loaded`). Out: an `Executor`. The memory is shared and exactly as large as
-the plan needs; each thread is a Python thread with its own Store and instance (foreign calls
-release the GIL). The module's `run(first, last, tid, threads)` does the rest; see
-`package.memory_plan` for what lies where.
+In: a verified package (`Loaded`). Out: an `Executor`. The memory is shared, and exactly as large as
+the plan needs. Each thread is a Python thread with a separate store and instance, because foreign
+calls release the GIL. All threads call the module's `run(first, last, tid, threads)`.
+`package.memory_plan` defines the layout of memory.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from webmlc.target.wasm.threads import RUNNING
 
 Function = Callable[[int, int, int, int], None]
 MAX_PAGES = 65536
+"""The largest number of pages of a 32-bit memory, from the specification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Binding:
 
 
 class WasmExecutor:
-    """The CPU: one shared memory, one instance a thread."""
+    """The CPU: one shared memory, and one instance per thread."""
 
     def __init__(self, loaded: Loaded, threads: int) -> None:
         if threads < 1:
@@ -122,17 +123,19 @@ class WasmExecutor:
         return seconds
 
     def dispose(self) -> None:
-        """Stop the threads and let go of the memory."""
+        """Stop the threads and free the memory."""
         for worker in self.workers:
             worker.stop()
         self.workers, self.runs, self.memory = [], [], None
         self.bytes, self.bound = np.zeros(0, np.uint8), None
 
     def _new_memory(self, binding: Binding, grows: bool) -> None:
-        """A memory of the size that is needed: exactly so at the start of a run, with room to spare
-        where a run found that it needs more. It holds what the old one held, or the constants.
+        """Allocate a memory that holds the constants, or the content of the old memory.
+
+        At the start of a run, its size is exactly what the plan needs. If it grows during a run, it
+        is larger, so that it need not grow again soon.
         """
-        plan, old, held = binding.layout, self.bytes, self.memory
+        plan, old, old_memory = binding.layout, self.bytes, self.memory
         pages = -(-plan.total // PAGE)
         if pages > MAX_PAGES:
             needed = f"with these inputs the model needs {plan.total} bytes"
@@ -153,7 +156,7 @@ class WasmExecutor:
             ]
         if grows:
             self.bytes[: len(old)] = old
-            del old, held
+            del old, old_memory
             return
         for buffer in program.buffers:
             if buffer.tensor is not None and buffer.name in plan.constants:
@@ -161,7 +164,7 @@ class WasmExecutor:
                 self.bytes[address : address + len(data)] = np.frombuffer(data, np.uint8)
 
     def _compile(self, code: bytes) -> wasmtime.Module | None:
-        """The module; none where the program has no steps."""
+        """Compile the module; `None` if the program has no steps."""
         if not code:
             return None
         try:
@@ -203,7 +206,7 @@ class WasmExecutor:
 
 
 class _Memory(wasmtime.SharedMemory):
-    """A shared memory that can be imported: wasmtime-py 50 passes a pointer to the pointer."""
+    """A shared memory that can be imported. (wasmtime-py 50 passes a pointer to the pointer.)"""
 
     def _as_extern(self) -> ffi.wasmtime_extern_t:
         union = ffi.wasmtime_extern_union(sharedmemory=self.ptr())
@@ -211,7 +214,10 @@ class _Memory(wasmtime.SharedMemory):
 
 
 class _Worker:
-    """A daemon thread that runs what it is given: a trapped kernel's peers may wait for ever."""
+    """A daemon thread that runs submitted jobs.
+
+    It is a daemon because the other threads of a kernel that trapped may wait forever.
+    """
 
     def __init__(self, tid: int) -> None:
         self.tid = tid
@@ -242,7 +248,7 @@ class _Worker:
 def _instance(
     engine: wasmtime.Engine, module: wasmtime.Module, memory: wasmtime.SharedMemory
 ) -> Function:
-    """`run` of a new instance in a store of its own, as a thread needs it."""
+    """Create an instance in a separate store, as each thread needs, and return its `run`."""
     store = wasmtime.Store(engine)
     imports: list[Any] = [memory for _ in module.imports]
     run = wasmtime.Instance(store, module, imports).exports(store)["run"]

@@ -1,8 +1,8 @@
 """Run webgpu steps through wgpu-py.
 
-In: a verified package (`Loaded`). Out: an `Executor`. All activations live in one arena buffer,
-bound at 256-byte aligned offsets; bind groups are built once for a binding of symbols; a run of
-steps is one encoder, one pass, one submission and one readback.
+In: a verified package (`Loaded`). Out: an `Executor`. All activations are in one arena buffer,
+bound at 256-byte aligned offsets. Bind groups are built once per binding of symbols. A run of steps
+is one encoder, one pass, one submission and one readback.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
 from webmlc.package.manifest import Control, Resources, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
 
-BINDING_MULTIPLE = 16  # kernels may read whole vec4<f32>; slots are 256-aligned
+BINDING_MULTIPLE = 16
+"""Round the size of a binding up to a multiple of this many bytes.
+
+Kernels may read a whole `vec4<f32>`. Buffers are 256-byte aligned, so there is room for it.
+"""
 DEFAULT_LIMITS = {"max-storage-buffer-binding-size": 128 << 20, "max-buffer-size": 256 << 20}
-"""Bytes that every adapter offers."""
+"""The limits of every adapter, in bytes, from the specification of WebGPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A step ready to encode."""
+    """A step that is ready to encode."""
 
     pipeline: Any
     bind_group: Any
@@ -53,7 +57,7 @@ class Binding:
 
 @contextmanager
 def _typed_errors() -> Iterator[None]:
-    """Raise what wgpu raises as an error of ours: `DeviceLostError` or `InternalError`."""
+    """Convert errors of wgpu to `DeviceLostError` or `InternalError`."""
     try:
         yield
     except wgpu.GPUError as error:
@@ -65,7 +69,7 @@ def _typed_errors() -> Iterator[None]:
 
 
 class WebGpuExecutor:
-    """The GPU: one arena, constants in as few buffers as limits allow, one pipeline a kernel."""
+    """The GPU: one arena, constants in as few buffers as possible, and one pipeline per kernel."""
 
     @_typed_errors()
     def __init__(self, loaded: Loaded) -> None:
@@ -113,12 +117,12 @@ class WebGpuExecutor:
                 index += 1
                 continue
             compute.end()
-            going = True  # a condition that the steps before compute
-            if step.arguments:
-                going = bool(self._read(encoder, step.arguments)[step.arguments[0]][0])
+            condition = True
+            if step.arguments:  # earlier steps computed the condition
+                condition = bool(self._read(encoder, step.arguments)[step.arguments[0]][0])
             else:
                 self.device.queue.submit([encoder.finish()])
-            index = self._decide(step.control, index, going)
+            index = self._decide(step.control, index, condition)
             encoder, compute = self._begin()
         compute.end()
         return self._read(encoder, downloads)
@@ -127,23 +131,23 @@ class WebGpuExecutor:
         encoder = self.device.create_command_encoder()
         return encoder, encoder.begin_compute_pass()
 
-    def _decide(self, control: Control, index: int, going: bool) -> int:
-        """The step that follows a decision; `count` holds the loops' symbols."""
+    def _decide(self, control: Control, index: int, condition: bool) -> int:
+        """The step after a control step. `count` holds the symbols of the loops."""
         count = self.count
         match control.kind:
             case "else":
                 return control.target
             case "if":
-                return index + 1 if going else control.target
+                return index + 1 if condition else control.target
         count[control.symbol] = 0 if control.kind == "loop" else count[control.symbol] + 1
-        follows = going and count[control.symbol] < trip_count(control, self._current.symbols)
+        follows = condition and count[control.symbol] < trip_count(control, self._current.symbols)
         if follows:
             self._write_uniforms(control.symbol)
         return control.target if follows == (control.kind == "next") else index + 1
 
     @_typed_errors()
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
-        """See `Executor.profile`: one pass a step, between two timestamps."""
+        """See `Executor.profile`. Each step is one pass between two timestamps."""
         if "timestamp-query" not in self.device.features:
             raise UserError("this GPU adapter offers no timestamp-query, which profiling needs")
         self._write(uploads)
@@ -185,8 +189,10 @@ class WebGpuExecutor:
         return self.device.create_buffer(size=max(align(size, BINDING_MULTIPLE), 16), usage=usage)
 
     def _new_arena(self, binding: Binding) -> None:
-        """An arena of the size that is needed: exactly so at the start of a run, with room to spare
-        where a run found that it needs more; then it holds what the old one held.
+        """Allocate an arena.
+
+        At the start of a run, its size is exactly what the plan needs. If it grows during a run, it
+        is larger than that, and keeps the content of the old arena.
         """
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
         old, size = self.arena, binding.layout.arena
@@ -201,18 +207,19 @@ class WebGpuExecutor:
                 self.device.queue.submit([encoder.finish()])
             old.destroy()
         for other in self.bindings.items.values():
-            other.dispatches.clear()  # their bind groups point into the old arena
+            other.dispatches.clear()  # their bind groups refer to the old arena
 
     def _upload_constants(self) -> dict[str, tuple[Any, int]]:
-        """Each constant's GPU buffer and offset; tensors share buffers up to the largest
-        allowed.
+        """Upload the constants, and return the GPU buffer and offset of each.
+
+        Constants share a buffer up to the largest permitted size.
         """
         loaded = self.loaded
         addresses, total = place_constants(loaded.manifest, loaded.own, "webgpu", 0)
         limit = self.device.limits["max-buffer-size"] // ALIGNMENT["webgpu"] * ALIGNMENT["webgpu"]
         tensors = {b.name: b.tensor for b in loaded.program.buffers if b.tensor is not None}
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC
-        placed: dict[str, tuple[Any, int]] = {}
+        places: dict[str, tuple[Any, int]] = {}
         base = end = 0
         buffer: Any = None
         for name, address in sorted(addresses.items(), key=lambda item: item[1]):
@@ -223,12 +230,13 @@ class WebGpuExecutor:
             padded = bytes(data) + bytes(-len(data) % 4)
             if padded:
                 self.device.queue.write_buffer(buffer, address - base, padded)
-            placed[name] = (buffer, address - base)
-        return placed
+            places[name] = (buffer, address - base)
+        return places
 
     def _pipelines(self) -> dict[str, Any]:
-        """A compute pipeline per kernel, with an explicit layout: constants read-only, then
-        symbols.
+        """Create a compute pipeline per kernel, with an explicit layout.
+
+        Constants are bound read-only. The uniform of the symbols follows the buffers.
         """
         steps: dict[str, Step] = {}
         for step in self.loaded.program.steps:
@@ -259,7 +267,7 @@ class WebGpuExecutor:
         return pipelines
 
     def _dispatch(self, index: int) -> Dispatch:
-        """A webgpu step with its bind group, for the present symbols."""
+        """A webgpu step with its bind group, for the current symbols."""
         binding, step = self._current, self.loaded.program.steps[index]
         if index not in binding.dispatches:
             bindings = [self._binding(name) for name in step.arguments]
@@ -277,7 +285,7 @@ class WebGpuExecutor:
         return binding.dispatches[index]
 
     def _uniform(self, names: tuple[str, ...]) -> Any:
-        """A small uniform buffer with the present values of these symbols."""
+        """A small uniform buffer with the current values of these symbols."""
         binding = self._current
         if names not in binding.uniforms:
             usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
@@ -287,7 +295,7 @@ class WebGpuExecutor:
         return binding.uniforms[names]
 
     def _write_uniforms(self, symbol: str) -> None:
-        """Give the steps that take a loop's `symbol` its new value."""
+        """Write the new value of a loop's `symbol` to the uniforms that contain it."""
         symbols = {**self._current.symbols, **self.count}
         for names, buffer in self._current.uniforms.items():
             if symbol in names:
@@ -331,9 +339,7 @@ class WebGpuExecutor:
                 self.device.queue.write_buffer(buffer, offset, padded)
 
     def _read(self, encoder: Any, names: Sequence[str]) -> dict[str, Array]:
-        """Submit `encoder` with copies of the named buffers appended; their bytes by one
-        readback.
-        """
+        """Submit `encoder` with copies of the named buffers, and read their bytes back at once."""
         starts: dict[str, int] = {}
         total = 0
         for name in names:
@@ -357,18 +363,18 @@ class WebGpuExecutor:
 
 
 def _words(names: Sequence[str], symbols: Mapping[str, int]) -> bytes:
-    """The symbols' values; 0 of a loop's that is yet to start."""
+    """The values of the symbols; 0 for the symbol of a loop that has not started."""
     words = np.zeros(align(len(names), 4), np.int32)
     words[: len(names)] = [symbols.get(n, 0) for n in names]
     return words.tobytes()
 
 
 def find_adapter() -> Any:
-    """The adapter of this machine. Raises `AdapterError` where there is none."""
+    """The adapter of this machine. Raises `AdapterError` if there is none."""
     advice = "no GPU adapter is usable here; run with device='wasm', or install a Vulkan driver"
     try:
         adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-    except Exception as error:  # what wgpu raises without a driver differs by platform
+    except Exception as error:  # without a driver, the class of the error differs by platform
         raise AdapterError(f"{advice} ({error})") from error
     if adapter is None:
         raise AdapterError(advice)
@@ -376,8 +382,10 @@ def find_adapter() -> Any:
 
 
 def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str, int]:
-    """The limits that a program needs beyond the default ones; where its sizes depend on symbols,
-    all that is offered. Raises `AdapterError` where that is less.
+    """The limits that a program needs beyond the default ones.
+
+    If its sizes depend on symbols, it gets all that the adapter offers. Raises `AdapterError` if
+    the adapter offers less than the program needs.
     """
     largest = resources.largest_binding
     arena = resources.arena.get("webgpu") or 0
@@ -395,7 +403,7 @@ def larger_limits(resources: Resources, offered: Mapping[str, int]) -> dict[str,
 
 
 def request_device(loaded: Loaded) -> Any:
-    """A device with the limits and the features that the program needs."""
+    """Request a device with the limits and the features that the program needs."""
     adapter = find_adapter()
     resources = loaded.program.resources
     required = [f for f in resources.features if f in wgpu.FeatureName]

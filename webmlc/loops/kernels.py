@@ -19,7 +19,7 @@ from webmlc.loops.kernel_form import KernelForm
 class Kernels:
     """The kernels so far, by name, and by their computation and the kinds of memory they read.
 
-    `used` counts the kernels that want the same name.
+    `used` counts the kernels of each body's name.
     """
 
     constants: frozenset[str]

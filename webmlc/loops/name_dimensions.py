@@ -7,9 +7,9 @@ remainder, a minimum or a maximum of symbols. Such a size becomes a symbol of th
     conv: T.Buffer((batch, (height + 1) // 2, 8))    →    conv: T.Buffer((batch, size_0, 8))
     for i in range((height + 1) // 2)                →    for i in range(size_0)
 
-A schedule splits and fuses loops over sizes. `size // 4 * 4 <= size` has a short proof, but
-`(height + 1) // 8 * 4 <= (height + 1) // 2` has none. `bind_dimensions` restores the values when
-the kernel is lowered.
+A schedule splits and fuses loops over sizes. There is a short proof of `size // 4 * 4 <= size`, but
+none of `(height + 1) // 8 * 4 <= (height + 1) // 2`. `bind_dimensions` restores the values when the
+kernel is lowered.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from webmlc.loops.python_expressions import ExpressionPrinter, Value
 _MAX_NESTED_LOOPS = 15
 """Put a loop into a separate function at this nesting depth.
 
-CPython compiles at most 20 statically nested blocks; the margin of 5 is for conditions.
+CPython compiles at most 20 statically nested loops. The margin is chosen by hand.
 """
 
 

@@ -1,23 +1,24 @@
-"""Where every buffer lives: one deterministic algorithm, the same in Python and in
-`runtime_js/memory_plan.js`.
+"""Plan the memory of a program, by one deterministic algorithm.
 
-In: a program, the value of each symbol, a device. Out: byte offsets of the activations inside that
-device's arena, and for wasm the addresses of everything in memory. Buffers whose lifetimes do not
-meet share bytes: largest first, each at the lowest offset that fits (Pisarchyk and Lee, "Efficient
-Memory Management for Deep Neural Net Inference", 2020, greedy by size). Where that takes more than
-what is alive at once somewhere, the buffer that ends highest is placed first instead, for some
-rounds; the smallest arena is kept.
+`runtime_js/memory_plan.js` implements the same algorithm. In: a program, the value of each symbol,
+and a device. Out: the byte offsets of the activations inside the arena of the device, and for wasm
+the addresses of everything in memory.
+
+Buffers whose lifetimes do not overlap share bytes. The largest buffer is placed first, and each one
+at the lowest offset that fits (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
+Inference", 2020, greedy by size). If the arena is larger than the largest live set, the buffer that
+ends highest is placed first instead. This repeats for some rounds, and the smallest arena is used.
 
     >>> place([Interval(100, 0, 1, 64), Interval(100, 1, 2, 64), Interval(60, 2, 3, 64)])
     Placement(offsets=(0, 128, 0), total=256)
 
-Where segments bind symbols during a run, the buffers whose sizes these tell are placed after that,
-around those that are placed already: a buffer never moves.
+If segments bind symbols during a run, the buffers whose sizes depend on these symbols are placed
+after the bind, around the buffers that are placed already. A buffer never moves.
 
-Linear memory: control area, slot table, scratch of each thread, constants, arena. Constants that
-are needed at load only, and what is made of them then, lie at the start of the arena: they are
-placed first, each while it is alive, so that a constant gives its bytes to what is made after it,
-and to activations.
+Linear memory consists of the control area, the slot table, the scratch of each thread, the
+constants and the arena. Constants that are used only at load, and the buffers derived from them,
+are at the start of the arena. They are placed first, with their lifetimes, so that later derived
+buffers and activations reuse the bytes of such a constant.
 """
 
 from __future__ import annotations
@@ -39,10 +40,20 @@ SLOT_TABLE = 1024
 SCRATCH_BASE = 256
 """Address of the i32 that holds the first thread's scratch address; the stride follows it."""
 PAGE = 65536
+"""The bytes of a page of WebAssembly memory, from the specification."""
 ALIGNMENT: Mapping[Device, int] = {"wasm": 64, "webgpu": 256}
+"""The alignment of buffers in the arena, in bytes.
+
+Derived from the cache line, and from WebGPU's default `minStorageBufferOffsetAlignment`.
+"""
 CONSTANT_ALIGNMENT = 256
+"""The alignment of constants, in bytes: that of the tensors in a weights file."""
 LARGE = 1 << 18
-"""Bytes of weights that come from memory in every run: they start at a page."""
+"""Align weights of at least this many bytes to a page (`PAGE_BYTES`).
+
+Every run reads them from memory, and hardware prefetchers stop at the end of a page. Chosen by
+hand: less than that stays in the L2 cache.
+"""
 LARGEST_BUFFER = (1 << 32) - PAGE
 """Bytes: a 32-bit memory without its first page."""
 ROUNDS = 16
@@ -53,10 +64,10 @@ BLOCK, LONG = 16, -1
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A buffer of `bytes` that is alive during the steps `first..last`, both included, at a
-    multiple of `alignment`.
+    """A buffer of `bytes` that is alive during the steps `first..last`, both included.
 
-    Buffers of a lower `group` are placed before, and whatever else there is.
+    Its offset is a multiple of `alignment`. Buffers of a lower `group` are placed earlier,
+    regardless of all other properties.
     """
 
     bytes: int
@@ -68,7 +79,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Offsets in the order of the intervals, and the arena's size."""
+    """The offsets, in the order of the intervals, and the size of the arena."""
 
     offsets: tuple[int, ...]
     total: int
@@ -76,12 +87,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Addresses in one device's memory: `constants` and what is made of them, activations
-    (`offsets`); `sizes` are the bytes of every buffer. What is not known yet has neither.
+    """The addresses in the memory of one device.
 
-    On wasm, `offsets` are addresses in linear memory and `total` its exact bytes, of which loading
-    needs all but `arena`. On webgpu, they are offsets in the arena buffer; constants have buffers
-    of their own.
+    `constants` includes derived buffers, and `offsets` are the activations. `sizes` are the bytes
+    of every buffer. A buffer whose size is not known yet has neither.
+
+    On wasm, `offsets` are addresses in linear memory, and `total` is its exact size. Loading needs
+    all of it but `arena`. On webgpu, `offsets` are relative to the arena; constants have separate
+    buffers.
     """
 
     offsets: Mapping[str, int]
@@ -93,7 +106,7 @@ class Layout:
 
 
 def align(value: int, alignment: int) -> int:
-    """`value` rounded up to a multiple of `alignment`."""
+    """Round `value` up to a multiple of `alignment`."""
     return -(-value // alignment) * alignment
 
 
@@ -124,7 +137,7 @@ def place(intervals: Sequence[Interval]) -> Placement:
 def largest_live_set(
     intervals: Sequence[Interval], sizes: Sequence[int], members: Sequence[int]
 ) -> int:
-    """Bytes that some step needs at once, so that no placement of `members` takes less."""
+    """The bytes of `members` that are alive at one step: a lower bound of every placement."""
     changes: dict[int, int] = {}
     for i in members:
         first, last = intervals[i].first, intervals[i].last
@@ -139,15 +152,15 @@ def first_fit(
     order: Sequence[int],
     fixed: Mapping[int, int],
 ) -> dict[int, int]:
-    """Offsets of `fixed`, and of those in `order`, each at the lowest that the ones before it
-    leave.
+    """Place the buffers in `order`, each at the lowest free offset, around those in `fixed`.
 
-    What is alive in one or two blocks of steps is compared with what is alive in these alone, and
-    with what is alive in many: a chain of n steps takes time in proportion to n.
+    A buffer that is alive in one or two blocks of steps is compared only with the buffers of these
+    blocks, and with those that are alive in many blocks. A chain of n steps therefore takes time in
+    proportion to n.
     """
     offsets = dict(fixed)
     placed = sorted(offsets, key=lambda i: (offsets[i], i))
-    blocks: defaultdict[int, list[int]] = defaultdict(list)  # of what is placed, by steps
+    blocks: defaultdict[int, list[int]] = defaultdict(list)  # the placed buffers by block of steps
 
     def touched(i: int) -> Sequence[int]:
         """The blocks of steps during which a buffer is alive."""
@@ -158,17 +171,17 @@ def first_fit(
         for block in touched(i):
             blocks[block].append(i)
     for i in order:
-        own = intervals[i]
+        interval = intervals[i]
         offset = 0
         near = {j for block in (*touched(i), LONG) for j in blocks[block]}
-        few = LONG not in touched(i) and 2 * len(near) < len(placed)
-        for j in sorted(near, key=offsets.__getitem__) if few else placed:
+        is_short = LONG not in touched(i) and 2 * len(near) < len(placed)
+        for j in sorted(near, key=offsets.__getitem__) if is_short else placed:
             other = intervals[j]
-            if other.last < own.first or own.last < other.first:
+            if other.last < interval.first or interval.last < other.first:
                 continue
             if offsets[j] >= offset + sizes[i]:
                 break
-            offset = max(offset, align(offsets[j] + sizes[j], own.alignment))
+            offset = max(offset, align(offsets[j] + sizes[j], interval.alignment))
         offsets[i] = offset
         insort(placed, i, key=lambda j: offsets[j])
         for block in touched(i):
@@ -176,22 +189,23 @@ def first_fit(
     return offsets
 
 
-def used_on(program: Program, device: Device, own: Device) -> frozenset[str]:
-    """Buffers that need a place on `device`: its steps use them, or no step does and it is the
-    program's own device.
+def used_on(program: Program, device: Device, program_device: Device) -> frozenset[str]:
+    """The buffers that need a place on `device`.
+
+    Its steps use them. If it is the device of the program, it also holds the unused buffers.
     """
     used = {a for step in program.steps if step.device == device for a in step.arguments}
-    if device == own:
+    if device == program_device:
         used |= {b.name for b in program.buffers} - {a for s in program.steps for a in s.arguments}
     return frozenset(used)
 
 
 def lifetimes(
-    program: Program, stage_list: Sequence[Stage], device: Device, own: Device
+    program: Program, stage_list: Sequence[Stage], device: Device, program_device: Device
 ) -> dict[str, tuple[int, int]]:
-    """First and last step during which each activation must keep its bytes on `device`."""
+    """The first and last step during which each activation must keep its bytes on `device`."""
     spans: dict[str, tuple[int, int]] = {}
-    here = used_on(program, device, own)
+    placed = used_on(program, device, program_device)
 
     def keep(name: str, step: int) -> None:
         first, last = spans.get(name, (step, step))
@@ -209,18 +223,18 @@ def lifetimes(
         for name in stage.downloads:
             keep(name, max(segment.last - 1, segment.first))
     crossing = {name for stage in stage_list for name in (*stage.uploads, *stage.downloads)}
-    for first, last in loop_ranges(program):  # an iteration may need what the one before left
+    for first, last in loop_ranges(program):  # an iteration may read values of the previous one
         for name, (begin, end) in spans.items():
             inside = first <= begin and end <= last and name not in crossing
             if not inside and begin <= last and first <= end:
                 spans[name] = (min(begin, first), max(end, last))
-    for name in here - spans.keys():  # an unused input still has a place
+    for name in placed - spans.keys():  # an unused input still has a place
         spans[name] = (0, max(len(program.steps) - 1, 0))
     return {b.name: spans[b.name] for b in program.buffers if b.name in spans and not b.is_resident}
 
 
 def loop_ranges(program: Program) -> list[tuple[int, int]]:
-    """First and last step of each loop, inner ones first."""
+    """The first and last step of each loop, inner loops first."""
     steps = enumerate(program.steps)
     ends = [(i, s.control.target - 1) for i, s in steps if s.control and s.control.kind == "next"]
     return [(first, last) for last, first in ends]
@@ -267,9 +281,9 @@ def layout(
 
 
 def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
-    """The bytes of a buffer; 0 where symbols that nobody has checked make them negative.
+    """The bytes of a buffer, or 0 if symbols that are not checked yet make them negative.
 
-    Raises `InputError` where memory cannot hold them.
+    Raises `InputError` if memory cannot hold them.
     """
     size = evaluate_size(buffer.bytes, symbols)
     if size <= LARGEST_BUFFER:
@@ -280,7 +294,7 @@ def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:
 
 
 def size_groups(program: Program) -> dict[str, int]:
-    """When each buffer's size is known: from the start (0), or after the n-th bind."""
+    """The group of each buffer: 0 if its size is known from the start, n after the n-th bind."""
     binds = (s for s in program.segments if isinstance(s, Bind))
     bound = {name: number for number, bind in enumerate(binds, 1) for name in bind.symbols}
     return {
@@ -289,21 +303,27 @@ def size_groups(program: Program) -> dict[str, int]:
 
 
 def scratch_stride(scratch_bytes: int) -> int:
-    """Distance between the scratch areas of two threads: whole cache lines, so that threads share
-    none.
+    """The distance between the scratch areas of two threads, in bytes.
+
+    It is a multiple of the cache line, so that two threads never share a line.
     """
     return align(scratch_bytes, 64)
 
 
-def load_lifetimes(manifest: Manifest, own: Device, device: Device) -> dict[str, tuple[int, int]]:
-    """First and last step during which what loading makes must keep its bytes on `device`, and the
-    constants that nothing else reads: one buffer each, no output.
+def load_lifetimes(
+    manifest: Manifest, program_device: Device, device: Device
+) -> dict[str, tuple[int, int]]:
+    """The first and last step during which derived buffers must keep their bytes on `device`.
+
+    The result includes the constants that only loading reads. Such a constant has one buffer, and
+    is not an output.
     """
-    program = manifest.programs[own]
+    program = manifest.programs[program_device]
     once = {i for run in program.runs if run.once for i in range(run.first, run.last)}
     outputs = set(manifest.results)
     tensors = Counter(buffer.tensor for buffer in program.buffers)
-    here = used_on(program, device, own) if once and device == "wasm" else frozenset()
+    loads_here = once and device == "wasm"
+    placed = used_on(program, device, program_device) if loads_here else frozenset()
     end = len(program.steps)
     users: defaultdict[str, list[int]] = defaultdict(list)
     for i, step in enumerate(program.steps):
@@ -312,28 +332,30 @@ def load_lifetimes(manifest: Manifest, own: Device, device: Device) -> dict[str,
     spans: dict[str, tuple[int, int]] = {}
     for buffer in program.buffers:
         name = buffer.name
-        if not buffer.is_resident or name not in here:
+        if not buffer.is_resident or name not in placed:
             continue
         uses = users[name]
-        passing = once.issuperset(uses) and bool(uses) and name not in outputs
+        is_temporary = once.issuperset(uses) and bool(uses) and name not in outputs
         if buffer.kind == "derived":
-            spans[name] = (uses[0], uses[-1] if passing else end)
-        elif passing and tensors[buffer.tensor] == 1:
+            spans[name] = (uses[0], uses[-1] if is_temporary else end)
+        elif is_temporary and tensors[buffer.tensor] == 1:
             spans[name] = (0, uses[-1])
     return spans
 
 
 def place_constants(
-    manifest: Manifest, own: Device, device: Device, base: int
+    manifest: Manifest, program_device: Device, device: Device, base: int
 ) -> tuple[dict[str, int], int]:
-    """Address of each constant that `device` needs in every run, in the order of the weights
-    files, and the end.
+    """Place the constants that `device` needs in every run, in the order of the weights files.
+
+    Returns the address of each constant, and the end of the last one.
     """
-    program = manifest.programs[own]
-    here = used_on(program, device, own) - load_lifetimes(manifest, own, device).keys()
+    program = manifest.programs[program_device]
+    resident = used_on(program, device, program_device)
+    resident -= load_lifetimes(manifest, program_device, device).keys()
     owners: dict[str, list[str]] = {}
     for buffer in program.buffers:
-        if buffer.tensor is not None and buffer.name in here:
+        if buffer.tensor is not None and buffer.name in resident:
             owners.setdefault(buffer.tensor, []).append(buffer.name)
     addresses: dict[str, int] = {}
     for file in manifest.weights:
@@ -346,5 +368,5 @@ def place_constants(
 
 
 def weights_alignment(size: int, least: int) -> int:
-    """What the address of so many bytes of weights is a multiple of."""
+    """The alignment of weights of `size` bytes: a page if they are large, else `least`."""
     return PAGE_BYTES if size >= LARGE else least
