@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Control, Device, Manifest, Program, Run
+from webmlc.package.memory_plan import Placing, place, place_apart
 
 Array = NDArray[Any]
 Names = Sequence[str]
@@ -28,7 +29,8 @@ GROWTH = 1.5
 class Loaded:
     """A package's files in memory, verified: what an executor is made from.
 
-    `own` is the program's device; `tensors` the raw bytes of each constant it uses.
+    `own` is the program's device; `tensors` the raw bytes of each constant it uses. `red_zones`
+    says that buffers lie apart, and that the bytes between them are checked after each run.
     """
 
     manifest: Manifest
@@ -36,6 +38,12 @@ class Loaded:
     tensors: Mapping[str, memoryview]
     module: bytes
     shaders: str
+    red_zones: bool = False
+
+    @property
+    def placing(self) -> Placing:
+        """How the memory plan places buffers."""
+        return place_apart if self.red_zones else place
 
     @property
     def program(self) -> Program:
