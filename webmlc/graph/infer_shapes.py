@@ -68,7 +68,7 @@ from webmlc.graph.ops.operator import (
     symbolic_value,
 )
 from webmlc.graph.outline import Outline, Outlines
-from webmlc.graph.requirements import count_requirements, live_requirements
+from webmlc.graph.requirements import count_requirements, live_requirements, require_indices
 
 BOUND_LIMIT = 64
 """A run reads no more sizes than this from one tensor."""
@@ -247,6 +247,7 @@ class _Inference:
         self.types[self.bound[value]] = type_
         self.values[self.bound[value]] = elements
         self.nodes.append(reader)
+        self.requirements[reader] = []  # what it reads is needed where its symbols are
         return True
 
     def symbol(self, text: str) -> str:
@@ -308,6 +309,8 @@ class _Inference:
         if not node.domain and node.op in ("If", "Loop"):
             return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
+        if row.indices is not None:
+            require_indices(context, row.indices(context))
         for type_ in outputs:
             if any(written_out(d) > MAX_SIZE for d in type_.shape):
                 raise NotSupportedError(
