@@ -61,6 +61,17 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("refused", {"x": ones(0), "z": ones(0)}),
         ],
     ),
+    "a negative number of iterations": (
+        """g (int64 k, float[2] x) => (float[2] y, float[n,2] z) {
+            y, z = Loop <body = b (int64 i, bool more, float[2] s) =>
+                                (bool go, float[2] t, float[2] u) {
+                t = Add(s, s) u = Neg(s) go = Identity(more) }>(k, "", x) }""",
+        [
+            ("equal", {"k": integers(3).reshape(()), "x": floats(1, 2)}),
+            ("equal", {"k": integers(-5).reshape(()), "x": floats(1, 2)}),
+            ("equal", {"k": integers(0).reshape(()), "x": floats(1, 2)}),
+        ],
+    ),
 }
 
 
