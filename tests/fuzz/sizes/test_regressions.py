@@ -61,6 +61,33 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("refused", {"x": ones(0), "z": ones(0)}),
         ],
     ),
+    "nothing broadcast with one": (
+        "g (float[n,2] x, float[m,2] z) => (float[k,2] y) { y = Mul(x, z) }",
+        [
+            ("equal", {"x": ones(0, 2), "z": ones(1, 2)}),
+            ("equal", {"x": ones(1, 2), "z": ones(0, 2)}),
+            ("equal", {"x": ones(1, 2), "z": ones(3, 2)}),
+            ("equal", {"x": ones(3, 2), "z": ones(3, 2)}),
+            ("refused", {"x": ones(0, 2), "z": ones(3, 2)}),
+        ],
+    ),
+    "distances between rows of different lengths": (
+        "g (float[n,k] a, float[m,l] b) => (float[n,m] y) { y = com.microsoft.CDist(a, b) }",
+        [
+            ("equal", {"a": ones(2, 3), "b": ones(4, 3)}),
+            ("refused", {"a": ones(2, 3), "b": ones(4, 1)}),
+        ],
+    ),
+    "a bias that is not as long as the rows": (
+        """g (float[n,k] a, float[k,m] b, float[l] c) => (float[n,m] y) {
+            y = com.microsoft.FusedGemm<activation="Relu">(a, b, c) }""",
+        [
+            ("equal", {"a": ones(2, 3), "b": ones(3, 4), "c": ones(4)}),
+            ("equal", {"a": ones(2, 3), "b": ones(3, 4), "c": ones(1)}),
+            ("refused", {"a": ones(2, 3), "b": ones(3, 4), "c": ones(5)}),
+            ("refused", {"a": ones(2, 3), "b": ones(3, 0), "c": ones(5)}),
+        ],
+    ),
     "a negative number of iterations": (
         """g (int64 k, float[2] x) => (float[2] y, float[n,2] z) {
             y, z = Loop <body = b (int64 i, bool more, float[2] s) =>

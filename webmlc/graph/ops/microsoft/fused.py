@@ -11,6 +11,7 @@ import numpy as np
 from webmlc.graph.ir import Attribute
 from webmlc.graph.ops.microsoft.rows import number, optional, row, twin
 from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import check_shapes
 
 ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -131,6 +132,7 @@ def _grid_sample(context: Context, build: Builder) -> tuple[str, ...]:
 
 def _distances(context: Context, build: Builder) -> tuple[str, ...]:
     """Distances between all rows of A and all rows of B."""
+    check_shapes(context, "rows columns", "others columns")
     a, b = context.node.inputs
     left = build("Unsqueeze", a, axes=(1,))
     difference = build("Sub", left, build("Unsqueeze", b, axes=(0,)))
