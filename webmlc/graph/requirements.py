@@ -51,13 +51,13 @@ def require_indices(context: Context, indices: Iterable[IndexInput]) -> None:
             numbers = [int(i) for i in column if not isinstance(i, Expr)]
             bounds = [const(n) for n in {min(numbers), max(numbers)}] if numbers else []
             for bound in (*bounds, *(i for i in column if isinstance(i, Expr))):
-                _require_index(context, bound, size)
+                _require_index(context, bound, size, size if index.from_end else ZERO)
 
 
-def _require_index(context: Context, index: Expr, size: Expr) -> None:
-    """`index` is from -size to size - 1."""
+def _require_index(context: Context, index: Expr, size: Expr, before: Expr) -> None:
+    """`index` is from -before to size - 1."""
     above = require(context, "at most", canonical(index + 1), size)
-    below = require(context, "at most", canonical(ZERO - index), size)
+    below = require(context, "at most", canonical(ZERO - index), before)
     if not (above and below):
         raise NotSupportedError(f"the index {index} into an axis of {size} elements")
 

@@ -71,6 +71,65 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("refused", {"x": ones(0, 2), "z": ones(3, 2)}),
         ],
     ),
+    "lengths beyond the time axis": (
+        """g (float[4,3] x, int64[3] s) => (float[4,3] y) {
+            y = ReverseSequence<time_axis=0, batch_axis=1>(x, s) }""",
+        [
+            ("equal", {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "s": integers(4, 1, 0)}),
+            ("refused", {"x": ones(4, 3), "s": integers(4, 1, 5)}),
+            ("refused", {"x": ones(4, 3), "s": integers(4, 2**31 - 1, 1)}),
+            ("refused", {"x": ones(4, 3), "s": integers(4, 2**40, 1)}),
+            ("refused", {"x": ones(4, 3), "s": integers(4, -1, 1)}),
+        ],
+    ),
+    "regions of images that are not there": (
+        """g (float[b,2,5,5] x, float[r,4] a, int64[r] i) => (float[r,2,2,2] y) {
+            y = RoiAlign<output_height=2, output_width=2, sampling_ratio=2>(x, a, i) }""",
+        [
+            ("equal", {"x": ones(2, 2, 5, 5), "a": ones(2, 4), "i": integers(1, 0)}),
+            ("refused", {"x": ones(2, 2, 5, 5), "a": ones(2, 4), "i": integers(1, 2)}),
+            ("refused", {"x": ones(2, 2, 5, 5), "a": ones(2, 4), "i": integers(-1, 0)}),
+            ("refused", {"x": ones(2, 2, 5, 5), "a": ones(1, 4), "i": integers(-(2**31))}),
+        ],
+    ),
+    "positions that a pool cannot have had, or twice": (
+        """g (float[1,1,2,2] x, int64[1,1,2,2] i) => (float[1,1,4,4] y) {
+            y = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i) }""",
+        [
+            (
+                "equal",
+                {
+                    "x": np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2),
+                    "i": integers(5, 7, 13, 15).reshape(1, 1, 2, 2),
+                },
+            ),
+            (
+                "equal",
+                {
+                    "x": np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2),
+                    "i": integers(5, 5, 15, 5).reshape(1, 1, 2, 2),
+                },
+            ),
+            ("refused", {"x": ones(1, 1, 2, 2), "i": integers(5, 7, 13, 16).reshape(1, 1, 2, 2)}),
+            ("refused", {"x": ones(1, 1, 2, 2), "i": integers(5, 7, -2, 1).reshape(1, 1, 2, 2)}),
+            ("refused", {"x": ones(1, 1, 2, 2), "i": integers(5, 7, 2**40, 1).reshape(1, 1, 2, 2)}),
+        ],
+    ),
+    "diagonals far outside": (
+        "g (float[n,m] x, int64 k) => (float[n,m] y, float[n,m] z) "
+        "{ y = Trilu(x, k) z = Trilu<upper=0>(x, k) }",
+        [
+            ("equal", {"x": ones(4, 5), "k": np.asarray(np.int64(k))})
+            for k in (1, -2, 2**31 - 1, -(2**31), 2**40, -(2**40))
+        ],
+    ),
+    "indices that look like others in 32 bits": (
+        "g (int64[n] i, float[2] v) => (float[n,4] y) <int64 d = {4}> { y = OneHot(i, d, v) }",
+        [
+            ("equal", {"i": integers(1, -1, 4, -5), "v": floats(0, 1)}),
+            ("equal", {"i": integers(2**32 + 1, 2**40, -(2**40), -(2**63)), "v": floats(0, 1)}),
+        ],
+    ),
     "distances between rows of different lengths": (
         "g (float[n,k] a, float[m,l] b) => (float[n,m] y) { y = com.microsoft.CDist(a, b) }",
         [
@@ -87,6 +146,10 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("refused", {"a": ones(2, 3), "b": ones(3, 4), "c": ones(5)}),
             ("refused", {"a": ones(2, 3), "b": ones(3, 0), "c": ones(5)}),
         ],
+    ),
+    "a global pool of nothing": (
+        "g (float[1,2,n] x) => (float[1,2,1] y) { y = GlobalMaxPool(x) }",
+        [("equal", {"x": ones(1, 2, 3)}), ("refused", {"x": ones(1, 2, 0)})],
     ),
     "a negative number of iterations": (
         """g (int64 k, float[2] x) => (float[2] y, float[n,2] z) {

@@ -15,7 +15,14 @@ from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Node, TensorType
-from webmlc.graph.ops.operator import Builder, Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import (
+    Builder,
+    Context,
+    IndexInput,
+    NotSupportedError,
+    Operator,
+    case,
+)
 from webmlc.graph.ops.shapes import (
     ZERO,
     accumulator,
@@ -209,6 +216,11 @@ def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
 
 
+def _images(context: Context) -> tuple[IndexInput, ...]:
+    """Input 2 says in which image of the batch each region lies."""
+    return (IndexInput(context.node.inputs[2], (context.shape(0)[0],), from_end=False),)
+
+
 class _RoiAxis:
     """One axis of all regions: where the samples of a bin lie."""
 
@@ -280,7 +292,7 @@ def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         (in_y, ys), (in_x, xs) = (
             axis.taps(axis.place(r, *at)) for axis, at in zip(axes, ((h, i), (w, j)), strict=True)
         )
-        image = batches[r].astype(INDEX)
+        image = minimum(maximum(batches[r].astype(INDEX), 0), x.shape[0] - 1)
         terms = [x[image, c, y, z].astype(wide) * (wy * wx) for y, wy in ys for z, wx in xs]
         value = terms[0]
         for term in terms[1:]:
@@ -330,7 +342,7 @@ def _max_roi(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         (top, bottom), (left, right) = limits(r, h, 0), limits(r, w, 1)
         y, z = top + i, left + j
         inside = (y < bottom) & (z < right)
-        image = rois[r, ZERO].astype(INDEX)
+        image = minimum(maximum(rois[r, ZERO].astype(INDEX), 0), x.shape[0] - 1)
         value = x[image, c, minimum(y, x.shape[2] - 1), minimum(z, x.shape[3] - 1)]
         return select(inside, value, Const(-np.inf, x.dtype))
 
@@ -358,7 +370,7 @@ OPS: tuple[Operator, ...] = (
         case(MAP, "float32[4, 2, 2, 2]", "float32[1, 16, 4, 5]", "float32[4]",
              "float32[1, 8, 4, 5]", group=2, offset_group=2))),
     Operator("RoiAlign", _roi_align_type, _roi_align, kind="reduction",
-             normalise=_mark_unshifted, cases=(
+             normalise=_mark_unshifted, indices=_images, cases=(
         case(MAP, ROIS, BATCHES, output_height=2, output_width=3, sampling_ratio=2),
         case(MAP, ROIS, BATCHES, output_height=2, output_width=2, spatial_scale=0.5,
              coordinate_transformation_mode="output_half_pixel"),
