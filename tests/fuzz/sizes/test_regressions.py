@@ -130,6 +130,20 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("equal", {"i": integers(2**32 + 1, 2**40, -(2**40), -(2**63)), "v": floats(0, 1)}),
         ],
     ),
+    "samples at infinity": (
+        """g (float[1,1,3,4] x, float[1,1,n,2] p) => (float[1,1,1,n] y, float[1,1,1,n] z) {
+            y = GridSample<padding_mode="border">(x, p)
+            z = GridSample<padding_mode="border", mode="cubic", align_corners=1>(x, p) }""",
+        [
+            (
+                "by reference",
+                {
+                    "x": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4),
+                    "p": floats(-INF, 0.5, INF, -INF, 0.2, 0.1).reshape(1, 1, 3, 2),
+                },
+            ),
+        ],
+    ),
     "distances between rows of different lengths": (
         "g (float[n,k] a, float[m,l] b) => (float[n,m] y) { y = com.microsoft.CDist(a, b) }",
         [

@@ -16,6 +16,8 @@ from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes, given
 
 Inputs = tuple[Tensor | None, ...]
+MARGIN = 3.0
+"""Elements beyond the border where no tap is inside any more, whatever the mode."""
 A = -0.75
 """The cubic kernel's coefficient."""
 
@@ -76,8 +78,12 @@ def _grid_sample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         position = grid[(n, *i, Const(rank - 1 - d))]
         size = x.shape[2 + d].astype(position.dtype)
         if corners:
-            return (position + 1.0) * 0.5 * (size - 1.0)
-        return ((position + 1.0) * size - 1.0) * 0.5
+            at = (position + 1.0) * 0.5 * (size - 1.0)
+        else:
+            at = ((position + 1.0) * size - 1.0) * 0.5
+        if outside == "reflection":
+            return at
+        return minimum(maximum(at, -MARGIN), size + MARGIN)  # infinity has no taps
 
     def at_border(index: Expr, size: Expr) -> Expr:
         if outside == "reflection":
