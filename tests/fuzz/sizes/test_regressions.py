@@ -130,6 +130,23 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("equal", {"i": integers(2**32 + 1, 2**40, -(2**40), -(2**63)), "v": floats(0, 1)}),
         ],
     ),
+    "samples of nothing": (
+        "g (float[1,2,m,n] x, float[1,1,2,2] p) => (float[1,2,1,2] y) { y = GridSample(x, p) }",
+        [
+            ("equal", {"x": ones(1, 2, 3, 2), "p": np.zeros((1, 1, 2, 2), np.float32)}),
+            ("refused", {"x": ones(1, 2, 0, 2), "p": np.zeros((1, 1, 2, 2), np.float32)}),
+        ],
+    ),
+    "scales and zero points that are not one for each row": (
+        """g (float[n,m] x, float[k] s, int8[l] z) => (int8[n,m] y, float[n,m] w) {
+            y = QuantizeLinear<axis=0>(x, s, z) w = DequantizeLinear<axis=0>(y, s, z) }""",
+        [
+            ("equal", {"x": ones(2, 3), "s": ones(2), "z": np.zeros(2, np.int8)}),
+            ("equal", {"x": ones(2, 3), "s": ones(1), "z": np.zeros(1, np.int8)}),
+            ("refused", {"x": ones(2, 3), "s": ones(3), "z": np.zeros(3, np.int8)}),
+            ("refused", {"x": ones(2, 3), "s": ones(2), "z": np.zeros(3, np.int8)}),
+        ],
+    ),
     "samples at infinity": (
         """g (float[1,1,3,4] x, float[1,1,n,2] p) => (float[1,1,1,n] y, float[1,1,1,n] z) {
             y = GridSample<padding_mode="border">(x, p)
