@@ -130,6 +130,23 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("equal", {"i": integers(2**32 + 1, 2**40, -(2**40), -(2**63)), "v": floats(0, 1)}),
         ],
     ),
+    "sizes of what has no elements": (
+        """g (float[n,2,3] x) => (float[4,2,k] y) <int64[3] s = {4,2,5}> {
+            y = Resize(x, , , s) }""",
+        [
+            ("equal", {"x": ones(2, 2, 3)}),
+            ("refused", {"x": ones(0, 2, 3)}),
+        ],
+    ),
+    "the best of fewer": (
+        """g (float[n,3] x) => (float[2,3] y, int64[2,3] i) <int64[1] k = {2}> {
+            y, i = TopK<axis=0>(x, k) }""",
+        [
+            ("equal", {"x": np.arange(9, dtype=np.float32).reshape(3, 3)}),
+            ("refused", {"x": ones(1, 3)}),
+            ("refused", {"x": ones(0, 3)}),
+        ],
+    ),
     "samples of nothing": (
         "g (float[1,2,m,n] x, float[1,1,2,2] p) => (float[1,2,1,2] y) { y = GridSample(x, p) }",
         [

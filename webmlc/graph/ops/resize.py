@@ -126,6 +126,9 @@ def _sizes(
         ]
     sizes = [as_expr(n) for n in context.known(SIZES, "the size").reshape(-1).tolist()]
     _check_count(axes, sizes, "sizes")
+    for axis, size in zip(axes, sizes, strict=True):
+        if not require(context, "at most", canonical(minimum(size, 1)), shape[axis]):
+            raise NotSupportedError(f"{size} elements along axis {axis}, which has none")
     if _is_given(context, SCALES):
         return [(axis, canonical(size), None) for axis, size in zip(axes, sizes, strict=True)]
     policy = context.attribute(_POLICY, "stretch")
