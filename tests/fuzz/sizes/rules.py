@@ -8,6 +8,8 @@ from __future__ import annotations
 STRICTER = {
     "Compress": "a true condition beyond the axis selects nothing that there is",
     "NhwcMaxPool": "a window longer than what it moves over",
+    "GlobalAveragePool": "nothing has no mean",
+    "GlobalLpPool": "onnxruntime refuses a pool of nothing, but where there is no image",
     **dict.fromkeys(
         ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
          "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),

@@ -90,6 +90,7 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("refused", {"x": ones(2, 2, 5, 5), "a": ones(2, 4), "i": integers(1, 2)}),
             ("refused", {"x": ones(2, 2, 5, 5), "a": ones(2, 4), "i": integers(-1, 0)}),
             ("refused", {"x": ones(2, 2, 5, 5), "a": ones(1, 4), "i": integers(-(2**31))}),
+            ("refused", {"x": ones(0, 2, 5, 5), "a": ones(1, 4), "i": integers(0)}),
         ],
     ),
     "positions that a pool cannot have had, or twice": (

@@ -32,6 +32,7 @@ from webmlc.graph.ops.shapes import (
     dimensions,
     given,
     product,
+    require,
 )
 from webmlc.graph.ops.windows import Windows
 
@@ -211,6 +212,7 @@ def _deform_type(context: Context) -> tuple[TensorType, ...]:
 
 def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels height width", "regions 4", "regions")
+    _check_images(context)
     x, rois = context.type(0), context.type(1)
     pooled = [const(context.count(n, 1)) for n in ("output_height", "output_width")]
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
@@ -219,6 +221,13 @@ def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
 def _images(context: Context) -> tuple[IndexInput, ...]:
     """Input 2 says in which image of the batch each region lies."""
     return (IndexInput(context.node.inputs[2], (context.shape(0)[0],), from_end=False),)
+
+
+def _check_images(context: Context) -> None:
+    """Where there are regions, there is an image."""
+    regions, images = context.shape(1)[0], context.shape(0)[0]
+    if not require(context, "at most", canonical(minimum(regions, 1)), images):
+        raise NotSupportedError(f"{regions} regions of {context.type(0)}, which has no image")
 
 
 class _RoiAxis:
@@ -316,6 +325,7 @@ def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _max_roi_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels height width", "regions 5")
+    _check_images(context)
     x, rois = context.type(0), context.type(1)
     pooled = [const(int(n)) for n in context.attribute("pooled_shape")]
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *pooled)),)
