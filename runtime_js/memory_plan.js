@@ -277,9 +277,10 @@ function loopRanges({ steps }) {
  * @param {Device} device
  * @param {Symbols} symbols
  * @param {number} threads
+ * @param {typeof place} placing  tests place buffers apart, to see what is written outside them
  * @returns {Layout}
  */
-export function layout(manifest, own, device, symbols, threads = 1) {
+export function layout(manifest, own, device, symbols, threads = 1, placing = place) {
   const program = /** @type {Program} */ (manifest.programs[own]);
   const sizes = bufferBytes(program, symbols);
   const groups = sizeGroups(program);
@@ -293,7 +294,7 @@ export function layout(manifest, own, device, symbols, threads = 1) {
     const size = sizes.get(name) ?? 0;
     return [size, first, last, loading.has(name) ? weightsAlignment(size, least) : least, groups.get(name) ?? 0];
   });
-  const { offsets, total } = place(intervals);
+  const { offsets, total } = placing(intervals);
   const named = new Map(spans.map(([name], i) => [name, offsets[i]]));
   if (device === "webgpu") return { offsets: named, sizes, arena: total, constants: new Map(), scratch: 0, total };
   const slots =

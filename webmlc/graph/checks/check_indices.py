@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int, const
-from webmlc.graph.ir import Check, Function, Module, Node, TensorType, producers
+from webmlc.graph.ir import Attribute, Check, Function, Module, Node, TensorType, producers
 from webmlc.graph.ops.operator import IndexInput, Scope, is_symbolic
 from webmlc.graph.rewrite.meaning import row_of
 
@@ -41,16 +41,20 @@ def check_indices(module: Module) -> Module:
     main = module.main
     unique: dict[tuple[object, ...], tuple[IndexInput, list[str]]] = {}
     for index, origin in _unknown_indices(module):
-        unique.setdefault((index.value, index.sizes), (index, []))[1].append(origin)
+        key = (index.value, index.sizes, index.from_end)
+        unique.setdefault(key, (index, []))[1].append(origin)
     if not unique:
         return module
     nodes, types, checks = list(main.nodes), dict(main.types), list[Check]()
     for number, group in enumerate(_batched(list(unique.values()))):
         name = f"webmlc.outside.{number}"
-        sizes = tuple(index.sizes for index, _ in group)
+        attributes: dict[str, Attribute] = {
+            "sizes": tuple(index.sizes for index, _ in group),
+            "from_end": tuple(int(index.from_end) for index, _ in group),
+        }
         inputs = tuple(index.value for index, _ in group)
         origins = tuple(dict.fromkeys(o for _, names in group for o in names))
-        nodes.append(Node("CountOutside", inputs, (name,), {"sizes": sizes}, "webmlc", origins))
+        nodes.append(Node("CountOutside", inputs, (name,), attributes, "webmlc", origins))
         types[name] = TensorType(DType.int32, (const(len(group)),))
         checks.append(Check(name, tuple(names[0] for _, names in group)))
     outputs = (*main.outputs, *(check.value for check in checks))
@@ -79,7 +83,9 @@ def _unknown_indices(module: Module) -> Iterator[tuple[IndexInput, str]]:
                 continue
             low, high = _range(index.value, main, makers, LONGEST_CHAIN)
             sizes = [as_int(size) for size in index.sizes]
-            if not all(size is not None and -size <= low and high < size for size in sizes):
+            least = [0 if size is None or not index.from_end else -size for size in sizes]
+            fits = all(size is not None and high < size for size in sizes) and low >= max(least)
+            if not fits:
                 yield index, node.name
 
 

@@ -16,6 +16,8 @@ from webmlc.core.expr import Call, Const, Expr, Var, as_int, const
 from webmlc.core.rewrite import variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Node, Requirement, TensorType
+from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError
+from webmlc.graph.ops.shapes import ZERO, canonical, require
 
 MOST_ELEMENTS = const((1 << 31) - 1)
 """The elements of a tensor, whose positions are 32-bit integers."""
@@ -34,6 +36,30 @@ def count_requirements(
         if not any(_growth(result) <= operand for operand in operands)
         and any(map(variables, result.shape))
     ]
+
+
+def require_indices(context: Context, indices: Iterable[IndexInput]) -> None:
+    """Indices that a build knows, as numbers or in terms of symbols, lie within their axes."""
+    for index in indices:
+        place = context.node.inputs.index(index.value)
+        array = context.constant(place)
+        array = context.value(place) if array is None else array
+        if array is None or not array.size:
+            continue
+        columns = array.reshape(-1, len(index.sizes)).T
+        for size, column in zip(index.sizes, columns, strict=True):
+            numbers = [int(i) for i in column if not isinstance(i, Expr)]
+            bounds = [const(n) for n in {min(numbers), max(numbers)}] if numbers else []
+            for bound in (*bounds, *(i for i in column if isinstance(i, Expr))):
+                _require_index(context, bound, size, size if index.from_end else ZERO)
+
+
+def _require_index(context: Context, index: Expr, size: Expr, before: Expr) -> None:
+    """`index` is from -before to size - 1."""
+    above = require(context, "at most", canonical(index + 1), size)
+    below = require(context, "at most", canonical(ZERO - index), before)
+    if not (above and below):
+        raise NotSupportedError(f"the index {index} into an axis of {size} elements")
 
 
 def _growth(type_: TensorType) -> Counter[frozenset[Var]]:

@@ -35,7 +35,11 @@ from webmlc.core.expr import Expr, Var, as_int
 from webmlc.core.rewrite import variables, written_out
 from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.checks.check_types import check_types
-from webmlc.graph.checks.requirements import count_requirements, live_requirements
+from webmlc.graph.checks.requirements import (
+    count_requirements,
+    live_requirements,
+    require_indices,
+)
 from webmlc.graph.compute import placeholder
 from webmlc.graph.gradient.derive_gradient import GRADIENT, derive_gradient, targets_first
 from webmlc.graph.infer.evaluate import evaluate_node, stages
@@ -247,6 +251,7 @@ class _Inference:
         self.types[self.bound[value]] = type_
         self.values[self.bound[value]] = elements
         self.nodes.append(reader)
+        self.requirements[reader] = []  # what it reads is needed where its symbols are
         return True
 
     def fresh(self, name: str) -> str:
@@ -316,6 +321,8 @@ class _Inference:
         if not node.domain and node.op in ("If", "Loop"):
             return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
+        if row.indices is not None:
+            require_indices(context, row.indices(context))
         for type_ in outputs:
             if any(written_out(d) > MAX_SIZE for d in type_.shape):
                 raise NotSupportedError(

@@ -20,7 +20,7 @@ from typing import NoReturn
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Expr, Var, as_expr
+from webmlc.core.expr import Call, Expr, Var, as_expr, maximum
 from webmlc.core.rewrite import variables
 from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.ir import Array, Attribute, Function, Node, TensorType
@@ -33,7 +33,7 @@ from webmlc.graph.ops.operator import (
     object_array,
     symbolic_constant,
 )
-from webmlc.graph.ops.shapes import same
+from webmlc.graph.ops.shapes import canonical, same
 
 Infer = Callable[[Function, Scope], Function]
 
@@ -150,7 +150,7 @@ class Outline:
         if not self.context.has(0):
             return None
         (trips,) = self.context.known(0, "the number of iterations").reshape(-1).tolist()
-        return as_expr(trips)
+        return canonical(maximum(as_expr(trips), 0))
 
     def body(self, source: Function, symbol: Var, asks: bool) -> tuple[Function, list[str]]:
         """The body as a function of what it carries; its first output is the condition, where that

@@ -12,7 +12,15 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import Shape, accumulator, aligned, broadcast, given, require
+from webmlc.graph.ops.shapes import (
+    Shape,
+    accumulator,
+    aligned,
+    broadcast,
+    check_stretches,
+    given,
+    require,
+)
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -101,6 +109,7 @@ def _gemm_type(context: Context) -> tuple[TensorType, ...]:
     rows, inner = a[::-1] if context.attribute("transA", 0) else a
     depth, columns = b[::-1] if context.attribute("transB", 0) else b
     check_inner(context, inner, depth)
+    check_stretches(context, 2, (rows, columns))
     return (TensorType(context.dtype(0), (rows, columns)),)
 
 

@@ -42,6 +42,9 @@ ASSUMED = "assumed"
 COUNTED = "counted"
 """Of a Loop that scans until a condition that it computes: it counts its iterations."""
 
+BOUNDED = "bounded"
+"""Of a Loop whose iterations only a run knows: their number is not negative."""
+
 CONTROL = frozenset({("webmlc", "If"), ("webmlc", "Loop")})
 """The nodes that run functions of the module."""
 
@@ -127,6 +130,8 @@ def _loop(context: Context, builder: Builder) -> tuple[str, ...] | None:
 
     None where the number of iterations is not known, or makes too much code.
     """
+    if context.is_decided_by_run(0) and BOUNDED not in context.node.attributes:
+        return _bounded(context, builder)
     body = context.attribute("body")
     carried = context.node.inputs[2:]
     trips = _trips(context, body)
@@ -215,6 +220,15 @@ def _counted(context: Context, builder: Builder) -> tuple[str, ...]:
     scans = [builder("Slice", r, start, end, start) for r in results[states + 1 :]]
     wanted = zip((*results[:states], *scans), node.outputs, strict=True)
     return tuple(value for value, name in wanted if name)
+
+
+def _bounded(context: Context, builder: Builder) -> tuple[str, ...]:
+    """The loop of 0 iterations where an input asks for a negative number of them."""
+    count, *inputs = context.node.inputs
+    attributes = {**context.node.attributes, BOUNDED: 1}
+    trips, outputs = builder("Max", count, builder.constant(np.int64(0))), len(context.node.outputs)
+    results = builder.many("Loop", trips, *inputs, outputs=outputs, **attributes)
+    return tuple(v for v, name in zip(results, context.node.outputs, strict=True) if name)
 
 
 def _without_condition(context: Context, builder: Builder, trips: str) -> tuple[str, ...]:

@@ -13,9 +13,11 @@ from webmlc.core.expr import Const, Expr, as_int, call, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shapes, given
+from webmlc.graph.ops.shapes import ONE, check_shapes, given, require
 
 Inputs = tuple[Tensor | None, ...]
+MARGIN = 3.0
+"""Elements beyond the border where no tap is inside any more, whatever the mode."""
 A = -0.75
 """The cubic kernel's coefficient."""
 
@@ -23,6 +25,8 @@ A = -0.75
 def _type(context: Context) -> tuple[TensorType, ...]:
     x, grid = context.type(0), context.type(1)
     check_shapes(context, "batch channels ...", "batch ... axes", axes=x.rank - 2)
+    if not all(require(context, "at most", ONE, size) for size in x.shape[2:]):
+        raise NotSupportedError(f"samples of {x}, which has no elements")
     if as_int(grid.shape[-1]) is None:
         raise NotSupportedError("the length of the grid's positions is symbolic")
     return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
@@ -76,8 +80,12 @@ def _grid_sample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         position = grid[(n, *i, Const(rank - 1 - d))]
         size = x.shape[2 + d].astype(position.dtype)
         if corners:
-            return (position + 1.0) * 0.5 * (size - 1.0)
-        return ((position + 1.0) * size - 1.0) * 0.5
+            at = (position + 1.0) * 0.5 * (size - 1.0)
+        else:
+            at = ((position + 1.0) * size - 1.0) * 0.5
+        if outside == "reflection":
+            return at
+        return minimum(maximum(at, -MARGIN), size + MARGIN)  # infinity has no taps
 
     def at_border(index: Expr, size: Expr) -> Expr:
         if outside == "reflection":

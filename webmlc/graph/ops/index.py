@@ -66,18 +66,20 @@ def _count_outside_type(context: Context) -> tuple[TensorType, ...]:
 def _count_outside(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """How many indices of each input are outside of the axes of these `sizes`."""
     counts = [
-        _outside(given(inputs, number), sizes)
-        for number, sizes in enumerate(context.attribute("sizes"))
+        _outside(given(inputs, number), sizes, bool(from_end))
+        for number, (sizes, from_end) in enumerate(
+            zip(context.attribute("sizes"), context.attribute("from_end"), strict=True)
+        )
     ]
     shape = context.outputs[0].shape
     return (compute("outside", shape, lambda i: select_among([c[()] for c in counts], i)),)
 
 
-def _outside(indices: Tensor, sizes: tuple[Expr, ...]) -> Tensor:
+def _outside(indices: Tensor, sizes: tuple[Expr, ...], from_end: bool) -> Tensor:
     def is_outside(*i: Expr) -> Expr:
         index = indices[i]
         size = select_among(sizes, i[-1] if len(sizes) > 1 else ZERO).astype(index.dtype)
-        outside = (index < -size) | (index >= size)
+        outside = (index < (-size if from_end else 0)) | (index >= size)
         return select(outside, const(1, DType.int32), const(0, DType.int32))
 
     if not indices.rank:
@@ -248,8 +250,14 @@ def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     axis = context.axis(-1, rank=len(shape))
 
     def element(*i: Expr) -> Expr:
-        index = wrapped(indices[(*i[:axis], *i[axis + 1 :])], shape[axis])
-        return select(call("eq", index, i[axis]), values[1], values[0])
+        given_index = indices[(*i[:axis], *i[axis + 1 :])]
+        here = call("eq", wrapped(given_index, shape[axis]), i[axis])
+        if given_index.dtype.bits > INDEX.bits:  # what lies beyond may look like another
+            size = shape[axis].astype(given_index.dtype)
+            here = here & (given_index < size)
+            if given_index.dtype.is_signed:
+                here = here & (given_index >= -size)
+        return select(here, values[1], values[0])
 
     return (compute("one_hot", shape, element),)
 
@@ -270,7 +278,8 @@ def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         if known is not None:
             offset = const(0) + known.reshape(-1)[0]
         elif k is not None:
-            offset = k[(ZERO,) * k.rank].astype(INDEX)
+            rows, columns = (x.shape[d].astype(k.dtype) for d in (-2, -1))
+            offset = minimum(maximum(k[(ZERO,) * k.rank], -rows), columns).astype(INDEX)
         kept = i[-1] >= i[-2] + offset if upper else i[-1] <= i[-2] + offset
         return select(kept, x[i], Const(0, x.dtype))
 
@@ -285,12 +294,19 @@ def _reverse_sequence_type(context: Context) -> tuple[TensorType, ...]:
     return (context.type(0),)
 
 
+def _lengths(context: Context) -> tuple[IndexInput, ...]:
+    """A length is at most that of the time axis."""
+    time = int(context.attribute("time_axis", 0))
+    limit = canonical(context.shape(0)[time] + 1)
+    return (IndexInput(context.node.inputs[1], (limit,), from_end=False),)
+
+
 def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, lengths = given(inputs, 0), given(inputs, 1)
     time, batch = int(context.attribute("time_axis", 0)), int(context.attribute("batch_axis", 1))
 
     def element(*i: Expr) -> Expr:
-        length = lengths[i[batch]].astype(INDEX)
+        length = minimum(maximum(lengths[i[batch]].astype(INDEX), 0), x.shape[time])
         at = select(i[time] < length, length - 1 - i[time], i[time])
         return x[tuple(at if d == time else v for d, v in enumerate(i))]
 
@@ -352,7 +368,8 @@ OPS: tuple[Operator, ...] = (
         case([1, 2, -1], np.int64(4), [0.5, 2.0]), case([[1, 2]], np.int64(3), [0, 7], axis=0))),
     Operator("Trilu", _trilu_type, _trilu, kind="injective", cases=(
         case(X), case(X, upper=0), case(X, np.int64(1)), case(X, np.int64(-1), upper=0))),
-    Operator("ReverseSequence", _reverse_sequence_type, _reverse_sequence, kind="injective", cases=(
+    Operator("ReverseSequence", _reverse_sequence_type, _reverse_sequence, kind="injective",
+             indices=_lengths, cases=(
         case("float32[4, 3]", [1, 2, 4], time_axis=0, batch_axis=1),)),
     Operator("TensorScatter", _tensor_scatter_type, _tensor_scatter, kind="injective", cases=(
         case("float32[2, 5, 3]", "float32[2, 2, 3]", "int64[2] in 0..3"),

@@ -234,11 +234,12 @@ def case(*inputs: Any, outputs: int = 1, opset: int | None = None, **attributes:
 @dataclass(frozen=True, slots=True)
 class IndexInput:
     """A value that holds indices into axes of these sizes: one of all its elements, or one for each
-    element of its last axis. Negative indices count from the end.
+    element of its last axis. Negative indices count from the end, if they may (`from_end`).
     """
 
     value: str
     sizes: tuple[Expr, ...]
+    from_end: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, call, const, select
+from webmlc.core.expr import Const, Expr, call, const, maximum, select
 from webmlc.graph.compute import Tensor, compute, identity, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError, Operator, case
 from webmlc.graph.ops.reduction import fold, mean_scale
 from webmlc.graph.ops.shapes import (
     ONE,
@@ -22,7 +22,9 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     dimensions,
     given,
+    product,
     product_type,
+    require,
 )
 from webmlc.graph.ops.windows import Windows
 
@@ -165,6 +167,8 @@ def _lp_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _global_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
+    if not all(require(context, "at most", ONE, size) for size in x.shape[2:]):
+        raise NotSupportedError(f"{x}: a global pool of no elements")
     return (TensorType(x.dtype, (*x.shape[:2], *((ONE,) * (x.rank - 2)))),)
 
 
@@ -208,15 +212,13 @@ def _unpool_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Each output element looks for the input whose index names it, in its own channel.
+    """Each output element looks for the last input whose index names it, in its own channel.
 
     Indices are positions in the whole tensor that was pooled, whose size `kernel_shape` implies.
     """
     x, indices = given(inputs, 0), given(inputs, 1)
-    shape = context.outputs[0].shape
-    implied = replace(context.node, inputs=context.node.inputs[:2])
-    pooled = _unpool_type(Context(implied, context.types[:2]))[0].shape
-    rank = x.rank - 2
+    shape, pooled = context.outputs[0].shape, _pooled_shape(context)
+    rank, sizes = x.rank - 2, x.shape[2:]
 
     def element(n: Expr, c: Expr, *rest: Expr) -> Expr:
         flat: Expr = n * shape[1] + c
@@ -224,11 +226,35 @@ def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         for d, i in enumerate(rest[:rank]):
             flat = flat * pooled[2 + d] + i
             inside = inside & (i < pooled[2 + d])
-        source = (n, c, *rest[rank:])
-        here = call("eq", indices[source].astype(DType.int32), flat)
-        return select(inside & here, x[source], Const(0, x.dtype))
+        here = call("eq", indices[(n, c, *rest[rank:])].astype(DType.int32), flat)
+        place: Expr = const(0)
+        for size, i in zip(sizes, rest[rank:], strict=True):
+            place = place * size + i
+        return select(inside & here, place, const(-1))
 
-    return (reduce("unpool", shape, x.shape[2:], "add", element),)
+    places = reduce("places", shape, sizes, "max", element)
+
+    def value(*index: Expr) -> Expr:
+        place = places[index]
+        left, source = maximum(place, 0), list[Expr]()
+        for size in reversed(sizes):
+            source.insert(0, left % size)
+            left = left // size
+        return select(place < 0, Const(0, x.dtype), x[(*index[:2], *source)])
+
+    return (compute("unpool", shape, value),)
+
+
+def _pooled_shape(context: Context) -> tuple[Expr, ...]:
+    """The shape of what was pooled, as the kernel implies it."""
+    implied = replace(context.node, inputs=context.node.inputs[:2])
+    return _unpool_type(Context(implied, context.types[:2]))[0].shape
+
+
+def _unpool_indices(context: Context) -> tuple[IndexInput, ...]:
+    """Input 1 holds positions in the whole tensor that was pooled."""
+    total = product(_pooled_shape(context))
+    return (IndexInput(context.node.inputs[1], (total,), from_end=False),)
 
 
 X = "float32[2, 3, 7, 6]"
@@ -257,7 +283,8 @@ OPS: tuple[Operator, ...] = (
     Operator("GlobalMaxPool", _global_type, _global_max, kind="reduction", layout=_GLOBAL_POOL,
              cases=(case(X),)),
     Operator("GlobalLpPool", _global_type, _global_lp, kind="reduction", cases=()),
-    Operator("MaxUnpool", _unpool_type, _max_unpool, kind="reduction", cases=(
+    Operator("MaxUnpool", _unpool_type, _max_unpool, kind="reduction", indices=_unpool_indices,
+             cases=(
         case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), kernel_shape=(2, 2),
              strides=(2, 2)),
         case([[[[1.0, 2], [3, 4]]]], np.array([[[[5, 7], [13, 15]]]]), [1, 1, 5, 5],

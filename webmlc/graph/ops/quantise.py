@@ -26,7 +26,16 @@ from webmlc.graph.ops.operator import (
     Operator,
     case,
 )
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, aligned, given
+from webmlc.graph.ops.shapes import (
+    ONE,
+    ZERO,
+    accumulator,
+    aligned,
+    canonical,
+    check_shape,
+    given,
+    require,
+)
 
 Inputs = tuple[Tensor | None, ...]
 _F32 = DType.float32
@@ -58,6 +67,29 @@ def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[E
     return parameters[aligned(place, parameters.shape, within)]
 
 
+def check_parameters(context: Context) -> None:
+    """Input 1, the scale, is one number, or one for each element of the axis or for each block;
+    input 2, the zero point, is of the same shape.
+    """
+    x, scale = context.shape(0), context.shape(1)
+    if context.has(2) and not all(n == ONE for n in (*scale, *context.shape(2))):
+        check_shape(context, 2, scale)
+    if all(n == ONE for n in scale):
+        return
+    axis = context.axis(1)
+    block = int(context.attribute("block_size", 0))
+    if len(scale) == 1:
+        fits = require(context, "stretch", scale[0], x[axis])
+    elif block and len(scale) == len(x):
+        blocks = canonical((x[axis] + (block - 1)) // block)
+        wanted = (*x[:axis], blocks, *x[axis + 1 :])
+        fits = all(require(context, "equal", *pair) for pair in zip(scale, wanted, strict=True))
+    else:
+        return
+    if not fits:
+        raise NotSupportedError(f"scales of {context.type(1)} for axis {axis} of {context.type(0)}")
+
+
 def saturated(x: Expr, dtype: DType) -> Expr:
     """A rounded float as an integer of `dtype`, the nearest one it has."""
     low, high = dtype.limits
@@ -73,6 +105,7 @@ def _quantize_type(context: Context) -> tuple[TensorType, ...]:
         dtype = named
     if dtype.bits > 16 or dtype in (DType.bool, DType.float16, DType.bfloat16):
         raise NotSupportedError(f"quantisation to {dtype}")
+    check_parameters(context)
     return (TensorType(dtype, context.shape(0)),)
 
 
@@ -107,6 +140,7 @@ def _quantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _dequantize_type(context: Context) -> tuple[TensorType, ...]:
+    check_parameters(context)
     dtype = context.dtype(1)
     if context.attribute("output_dtype", 0):
         dtype = named_type(context, "output_dtype")

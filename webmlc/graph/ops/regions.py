@@ -35,6 +35,7 @@ from webmlc.graph.ops.shapes import (
     dimensions,
     given,
     product,
+    require,
     select_among,
 )
 from webmlc.graph.ops.windows import Windows
@@ -215,6 +216,7 @@ def _deform_type(context: Context) -> tuple[TensorType, ...]:
 
 def _roi_align_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels height width", "regions 4", "regions")
+    _check_images(context)
     _samples(context)
     modes = {"mode": ("avg", "max"),
              "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")}  # fmt: skip
@@ -258,6 +260,13 @@ def _roi_grid(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     largest = reduce("samples", (const(2),), (rois.shape[0],), "max", samples)
     return (compute("grid", (const(2),), lambda i: maximum(largest[i], 1).astype(DType.int64)),)
+
+
+def _check_images(context: Context) -> None:
+    """Where there are regions, there is an image."""
+    regions, images = context.shape(1)[0], context.shape(0)[0]
+    if not require(context, "at most", canonical(minimum(regions, 1)), images):
+        raise NotSupportedError(f"{regions} regions of {context.type(0)}, which has no image")
 
 
 class _RoiAxis:
@@ -333,7 +342,7 @@ def _mark_unshifted(node: Node, opset: int) -> Node:
 
 def _image_indices(context: Context) -> tuple[IndexInput, ...]:
     """Input 2 is the image of each region."""
-    return (IndexInput(context.node.inputs[2], (context.shape(0)[0],)),)
+    return (IndexInput(context.node.inputs[2], (context.shape(0)[0],), from_end=False),)
 
 
 def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -380,6 +389,7 @@ def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _max_roi_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels height width", "regions 5")
+    _check_images(context)
     dimensions(context, 3, "the pixels of a bin")
     x, rois = context.type(0), context.type(1)
     pooled = [const(int(n)) for n in context.attribute("pooled_shape")]

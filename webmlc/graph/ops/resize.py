@@ -39,7 +39,15 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.ops.resize_positions import FLOAT, Positions
 from webmlc.graph.ops.resize_tables import Axis, table
-from webmlc.graph.ops.shapes import accumulator, axes_within, canonical, given, same, select_among
+from webmlc.graph.ops.shapes import (
+    accumulator,
+    axes_within,
+    canonical,
+    given,
+    require,
+    same,
+    select_among,
+)
 
 Inputs = tuple[Tensor | None, ...]
 ROI, SCALES, SIZES = 1, 2, 3
@@ -119,6 +127,9 @@ def _sizes(
         ]
     sizes = [as_expr(n) for n in context.known(SIZES, "the size").reshape(-1).tolist()]
     _check_count(axes, sizes, "sizes")
+    for axis, size in zip(axes, sizes, strict=True):
+        if not require(context, "at most", canonical(minimum(size, 1)), shape[axis]):
+            raise NotSupportedError(f"{size} elements along axis {axis}, which has none")
     if _is_given(context, SCALES):
         return [(axis, canonical(size), None) for axis, size in zip(axes, sizes, strict=True)]
     policy = context.attribute(_POLICY, "stretch")
@@ -219,7 +230,8 @@ def _with_sizes(context: Context, build: Builder) -> tuple[str, ...] | None:
 def _one_by_axis(dtype: DType) -> Any:
     def infer(context: Context) -> tuple[TensorType, ...]:
         count = len(context.attribute("axes"))
-        if context.rank(1) != 1 or as_int(context.shape(1)[0]) not in (None, count):
+        fits = context.rank(1) == 1 and require(context, "equal", context.shape(1)[0], const(count))
+        if not fits:
             raise NotSupportedError(f"{context.type(1)} for {count} axes")
         return (TensorType(dtype, (const(count),)),)
 

@@ -124,7 +124,8 @@ def _broadcast_dimension(context: Context, a: Expr, b: Expr) -> Expr:
         match other:  # min(a, table) and a: longer than the table is an error anyway
             case Call(op="min", args=args) if one in args:
                 return one
-    return canonical(maximum(a, b))
+    shorter = minimum(minimum(a, b), ONE)  # one of them 0, the other 1: nothing
+    return canonical(maximum(a, b) * shorter)
 
 
 def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:
@@ -140,11 +141,13 @@ def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, .
     )
 
 
-def check_stretches(context: Context, index: int) -> None:
-    """Raises `NotSupportedError` where an input does not broadcast to the shape of input 0."""
+def check_stretches(context: Context, index: int, within: Shape | None = None) -> None:
+    """Raises `NotSupportedError` where an input does not broadcast to a shape, that of input 0
+    where none is given.
+    """
     if not context.has(index):
         return
-    shape, within = context.shape(index), context.shape(0)
+    shape, within = context.shape(index), context.shape(0) if within is None else within
     pairs = zip(reversed(shape), reversed(within), strict=False)
     if len(shape) > len(within) or not all(require(context, "stretch", *pair) for pair in pairs):
         raise _no_stretch(shape, within)

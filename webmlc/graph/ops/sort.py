@@ -13,7 +13,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, given
+from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, given, require
 from webmlc.graph.ops.sorting import (
     comparable,
     inside,
@@ -45,8 +45,8 @@ def _count(context: Context) -> Expr:
 def _top_k_type(context: Context) -> tuple[TensorType, ...]:
     x, axis = context.type(0), context.axis(-1)
     check_single(context, 1)
-    count, size = as_int(_count(context)), as_int(x.shape[axis])
-    if count is not None and size is not None and count > size:
+    count, size = _count(context), x.shape[axis]
+    if not require(context, "at most", count, size):
         raise NotSupportedError(f"the first {count} of {size} elements")
     shape = (*x.shape[:axis], _count(context), *x.shape[axis + 1 :])
     both = (TensorType(x.dtype, shape), TensorType(DType.int64, shape))

@@ -12,6 +12,7 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute
 from webmlc.graph.ops.microsoft.rows import number, optional, row, twin
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import check_shapes
 
 ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -134,6 +135,7 @@ def _grid_sample(context: Context, build: Builder) -> tuple[str, ...]:
 
 def _distances(context: Context, build: Builder) -> tuple[str, ...]:
     """Distances between all rows of A and all rows of B."""
+    check_shapes(context, "rows columns", "others columns")
     a, b = context.node.inputs
     left = build("Unsqueeze", a, axes=(1,))
     difference = build("Sub", left, build("Unsqueeze", b, axes=(0,)))
