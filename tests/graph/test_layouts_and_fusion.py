@@ -7,10 +7,12 @@ import math
 import pytest
 
 from tests.graph.graphs import module, zeros
+from webmlc.core.machine import WASM_MACHINES, WEBGPU
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.layout.pack_weights import pack_convolution, pack_matrix
+from webmlc.graph.ops.layout import PACK
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 
@@ -351,3 +353,7 @@ def test_what_is_broadcast_is_computed_once() -> None:
     }
     """
     assert groups(module(text)) == ["sigmoid", "tanh_add"]
+
+
+def test_a_packed_panel_is_as_wide_as_every_machine_s_register_tile() -> None:
+    assert {machine.tile.columns for machine in (*WASM_MACHINES.values(), WEBGPU)} == {PACK}

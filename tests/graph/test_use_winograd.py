@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
+from webmlc.core.machine import RELAXED
 from webmlc.core.rewrite import evaluate
-from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, Form
-from webmlc.graph.algorithms.winograd.use_winograd import (
-    MOST_TAPS,
+from webmlc.graph.algorithms.winograd.cost_model import (
+    MAX_BLOCK_TAPS,
     TILES,
     Layer,
     best_forms,
     goes_by_rows,
-    use_winograd,
 )
+from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, Form
+from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 
@@ -31,7 +33,7 @@ def convolution(channels: int, size: int, attributes: str = "pads = [1,1,1,1]") 
     g (float[n,{channels},{size},{size}] x) => (float[n,o,h,w] y)
     <{zeros("w", 64, channels, 3, 3)}> {{ y = Conv <{attributes}> (x, w) }}
     """
-    return use_winograd(choose_layouts(module(text)))
+    return use_winograd(choose_layouts(module(text)), RELAXED)
 
 
 def test_a_convolution_is_transforms_around_products() -> None:
@@ -64,7 +66,7 @@ def test_windows_of_one_tap_stay_direct() -> None:
     g (float[n,64,56,56] x) => (float[n,o,h,w] y)
     <{zeros("w", 64, 64, 1, 1)}> {{ y = Conv (x, w) }}
     """
-    assert operators(use_winograd(choose_layouts(module(text))))[1] == "Conv"
+    assert operators(use_winograd(choose_layouts(module(text)), RELAXED))[1] == "Conv"
 
 
 def test_a_map_of_one_dimension_is_one_row() -> None:
@@ -72,7 +74,7 @@ def test_a_map_of_one_dimension_is_one_row() -> None:
     g (float[n,64,3000] x) => (float[n,o,w] y)
     <{zeros("w", 64, 64, 3)}> {{ y = Conv <pads = [1,1]> (x, w) }}
     """
-    made = use_winograd(choose_layouts(module(text)))
+    made = use_winograd(choose_layouts(module(text)), RELAXED)
     (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
     *planes, _, down, across, _ = made.main.types[product.inputs[0]].shape
     assert [as_int(n) for n in (*planes, down, across)] == [1, 8, 1, 500]
@@ -86,7 +88,7 @@ def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
 
 
 def test_each_window_of_a_map_of_symbolic_size_has_padding_for_its_own_tiles(monkeypatch) -> None:
-    monkeypatch.setattr("webmlc.graph.algorithms.winograd.use_winograd.TILES", (4,))
+    monkeypatch.setattr("webmlc.graph.algorithms.winograd.cost_model.TILES", (4,))
     monkeypatch.setattr(
         "webmlc.graph.algorithms.winograd.use_winograd.goes_by_rows", lambda *_: False
     )
@@ -96,7 +98,7 @@ def test_each_window_of_a_map_of_symbolic_size_has_padding_for_its_own_tiles(mon
       y = Conv (x, short) z = Conv (x, long)
     }}
     """
-    made = use_winograd(choose_layouts(module(text))).main
+    made = use_winograd(choose_layouts(module(text)), RELAXED).main
     forms = [node for node in made.nodes if node.op in ("WinogradInput", "WinogradConv")]
     assert len(forms) == 2
     for node in forms:
@@ -141,29 +143,33 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
     ],
 )
 def test_the_cost_model(layer, tiles) -> None:
-    forms = best_forms([layer] * 4).get(layer)
+    forms = best_forms([layer] * 4, RELAXED).get(layer)
     assert (None if forms is None else tuple(form.tile for form in forms)) == tiles
 
 
 def test_strides_are_folded_into_channels_that_fill_no_vector() -> None:
-    assert Layer(3, 64, (112, 112), (7, 7), (2, 2)).folded == Layer(12, 64, (112, 112), (4, 4))
-    assert Layer(3, 96, (54, 54), (11, 11), (4, 4)).folded == Layer(48, 96, (54, 54), (3, 3))
+    assert Layer(3, 64, (112, 112), (7, 7), (2, 2)).folded(RELAXED) == Layer(
+        12, 64, (112, 112), (4, 4)
+    )
+    assert Layer(3, 96, (54, 54), (11, 11), (4, 4)).folded(RELAXED) == Layer(
+        48, 96, (54, 54), (3, 3)
+    )
     for layer in (Layer(4, 8, (9, 9), strides=(2, 2)), Layer(3, 8, (9, 9)), Layer(5, 8, (9, 9))):
-        assert layer.folded == layer
+        assert layer.folded(RELAXED) == layer
 
 
 def test_layers_of_one_shape_share_their_code() -> None:
     layer = Layer(128, 32, (14, 14))
-    assert best_forms([layer]) == {} and layer in best_forms([layer] * 24)
+    assert best_forms([layer], RELAXED) == {} and layer in best_forms([layer] * 24, RELAXED)
 
 
 def test_large_tiles_of_long_windows_would_err() -> None:
     """More than seven points but infinity, or eleven of windows over one dimension."""
-    rows = {forms[0].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms()}
-    columns = {forms[1].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms()}
+    rows = {forms[0].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms(RELAXED)}
+    columns = {forms[1].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms(RELAXED)}
     assert (rows, columns) == ({2, 3, 4}, {2, 3, 4, 5, 6})
     alone = Layer(8, 8, (24, 24), kernel=(5, 1)), Layer(8, 8, (1, 24), kernel=(1, 6))
-    assert [max(max(f.tile for f in forms) for forms in a.forms()) for a in alone] == [8, 6]
+    assert [max(max(f.tile for f in forms) for forms in a.forms(RELAXED)) for a in alone] == [8, 6]
 
 
 @pytest.mark.parametrize(
@@ -176,12 +182,12 @@ def test_large_tiles_of_long_windows_would_err() -> None:
     ],
 )
 def test_planes_of_rows_where_those_of_the_map_leave_the_cache(layer, by_rows) -> None:
-    assert goes_by_rows(layer, best_forms([layer] * 9)[layer]) == by_rows
+    assert goes_by_rows(layer, best_forms([layer] * 9, RELAXED)[layer], RELAXED) == by_rows
 
 
 FORMS = [
     form
-    for tile, taps, stride in itertools.product(TILES, range(1, MOST_TAPS + 1), (1, 2, 3))
+    for tile, taps, stride in itertools.product(TILES, range(1, MAX_BLOCK_TAPS + 1), (1, 2, 3))
     if (form := Form(taps, stride, tile, taps)).points <= len(MANY_POINTS)
 ]
 
@@ -195,3 +201,11 @@ def test_transforms_are_exact(form: Form) -> None:
         planes = zip(matrices.output[output], matrices.input, matrices.weights, strict=True)
         value = sum(o * i[n] * w[tap] for o, i, w in planes)
         assert value == (n == output * form.stride + tap)
+
+
+def test_forms_are_those_of_the_machine() -> None:
+    """Where larger weights stay in the cache, larger tiles pay."""
+    layer, large = Layer(256, 256, (14, 14)), replace(RELAXED, l2_resident_bytes=64 << 20)
+    forms = [best_forms([layer] * 4, machine)[layer] for machine in (RELAXED, large)]
+    small_tile, large_tile = (rows.tile * columns.tile for rows, columns in forms)
+    assert small_tile < large_tile

@@ -160,11 +160,18 @@ def _constant_nodes(module: Module) -> list[Node]:
     for node in main.nodes:
         is_candidate = node.op in ("call_kernel", "View") and bool(node.inputs)
         is_candidate = is_candidate and states.isdisjoint(node.outputs)
-        sizes = (d for output in node.outputs for d in main.type(output).shape)
-        if is_candidate and constants.issuperset(node.inputs) and not any(map(variables, sizes)):
+        is_candidate = is_candidate and not _depends_on_symbols(module, node)
+        if is_candidate and constants.issuperset(node.inputs):
             nodes.append(node)
             constants.update(node.outputs)
     return nodes
+
+
+def _depends_on_symbols(module: Module, node: Node) -> bool:
+    """True if the sizes or the elements of a node's outputs depend on symbols."""
+    if node.op == "call_kernel" and module.kernels[str(node.attributes["kernel"])].symbols:
+        return True
+    return any(variables(d) for output in node.outputs for d in module.main.type(output).shape)
 
 
 @dataclass(slots=True)

@@ -29,7 +29,8 @@ from webmlc.graph.ops.shapes import product_type
 from webmlc.graph.ops.windows import Windows
 
 PACK = 8
-"""Columns of a panel of packed weights."""
+"""Columns of a panel of packed weights: a format of the package, which the register tiles of all
+machines have (`Machine.tile.columns`)."""
 BYTES_PER_WORD = 4
 _SIGN_BITS = 0x80808080 - (1 << 32)
 """A word's bytes: signed ones less their lowest value are unsigned ones."""
