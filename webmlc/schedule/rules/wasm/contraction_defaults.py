@@ -74,26 +74,37 @@ def contraction_space(facts: ContractionFacts, machine: Machine) -> Space:
     blocks: tuple[int | None, ...] = (None,)
     if facts.owns_rows and facts.rows:
         blocks += tuple(machine.tile.rows * n for n in (1, 2, 4, 8, 16))
-        blocks += tuple({_default_block(facts, machine)} - set(blocks))
-    return Space.of(
-        joined=tuple(range(min(1, facts.joinable), facts.joinable + 1)),
-        walks_batch=both if facts.joinable > 1 else (False,),
-        walks_outside=both if len(facts.rows) > 1 else (False,),
-        has_groups_inside=both if facts.group is not None and facts.owns_rows else (False,),
-        block_rows=blocks,
-        rows=tuple(range(1, machine.tile.rows + 1)),
-        tail_rows=tuple(range(1, machine.tile.rows + 1)),
-        single_columns=(panel, 2 * panel, widest),
-        pair_columns=(panel, 2 * panel),
-        takes_turns=both if facts.depth else (False,),
-        has_halves=both,
-        strips=tuple(range(1, STRIPS + 1)) if is_packed else (1,),
-        prefetched_bytes=(None, machine.l2_bytes // 2) if is_packed else (None,),
-        burst_bytes=(0, machine.l1_bytes // 2, machine.l1_bytes),
-        fetched_lines=(4, FETCHED_LINES, 16),
-    ).where(
-        "blocks of rows are under all groups",
-        lambda has_groups_inside, block_rows: not has_groups_inside or block_rows is not None,
+        blocks += tuple({default_contraction(facts, machine).block_rows} - set(blocks))
+    return (
+        Space.of(
+            joined=tuple(range(min(1, facts.joinable), facts.joinable + 1)),
+            walks_batch=both if facts.joinable > 1 else (False,),
+            walks_outside=both if len(facts.rows) > 1 else (False,),
+            has_groups_inside=both if facts.group is not None and facts.owns_rows else (False,),
+            block_rows=blocks,
+            rows=tuple(range(1, machine.tile.rows + 1)),
+            tail_rows=tuple(range(1, machine.tile.rows + 1)),
+            single_columns=(panel, 2 * panel, widest),
+            pair_columns=(panel, 2 * panel),
+            takes_turns=both if facts.depth else (False,),
+            has_halves=both,
+            strips=tuple(range(1, STRIPS + 1)) if is_packed else (1,),
+            prefetched_bytes=(None, machine.l2_bytes // 2) if is_packed else (None,),
+            burst_bytes=(0, machine.l1_bytes // 2, machine.l1_bytes),
+            fetched_lines=(4, FETCHED_LINES, 16),
+        )
+        .where(
+            "blocks of rows are under all groups",
+            lambda has_groups_inside, block_rows: not has_groups_inside or block_rows is not None,
+        )
+        .where(
+            "strips have several steps of all turns",
+            lambda takes_turns, strips, single_columns: (
+                not takes_turns
+                or strips == 1
+                or facts.depth >= 2 * strips * (single_columns // facts.panel)
+            ),
+        )
     )
 
 
@@ -154,10 +165,6 @@ def _has_small_right(facts: ContractionFacts, machine: Machine) -> bool:
     if columns is None or not facts.depth:
         return False
     return facts.depth * columns * 4 <= machine.l2_bytes // 2
-
-
-def _default_block(facts: ContractionFacts, machine: Machine) -> int | None:
-    return default_contraction(facts, machine).block_rows
 
 
 def _cache_block(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine
-from webmlc.core.simplify import simplify
+from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import (
     Contraction,
@@ -25,9 +26,10 @@ from webmlc.schedule.analysis import (
     flat_index,
     has_vector_types,
     lane_stride,
+    stride,
 )
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.rule import Rule, accepts, proven
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
@@ -57,13 +59,15 @@ other, share lines of both operands (an estimate, as old as the rule)."""
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A contraction with its epilogue. `rows`: how many there are, `None` if they are no loop;
-    `results`: elements of the result, `None` if symbolic; `depth`: steps of the innermost reduction
-    loop.
+    `are_rows_adjacent`: whether they are one axis in memory, so that primitives can tell tiles
+    apart; `results`: elements of the result, `None` if symbolic; `depth`: steps of the innermost
+    reduction loop.
     """
 
     function: LoopFunction
     fold: str
     rows: Expr | None
+    are_rows_adjacent: bool
     results: int | None
     depth: Expr
     lanes: int
@@ -113,14 +117,18 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         nest = _prepare(schedule, fold.name)
     except ScheduleError:  # the epilogue reads another element than the one that is ready
         return None
-    return Facts(
+    facts = Facts(
         function,
         fold.name,
         None if nest.rows is None else simplify(schedule.extent(nest.rows)),
+        _are_rows_adjacent(fold, roles),
         extent_of([axis.extent for axis in axes_of_kind(fold, "spatial")]),
         simplify(schedule.extent(nest.reduced[-1])),
         machine.lanes,
     )
+    if not facts.are_rows_adjacent and not accepts(lambda: build(facts, default(facts, machine))):
+        return None
+    return facts
 
 
 def space(facts: Facts, machine: Machine) -> Space:
@@ -128,7 +136,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     rows = 1 if facts.rows is None else as_int(facts.rows)
     tallest = machine.tile.rows if rows is None else min(rows, machine.tile.rows)
     depth = as_int(facts.depth)
-    return Space.of(
+    tiles = Space.of(
         workgroup=workgroup_sizes(machine),
         rows=tuple(range(1, tallest + 1)),
         columns=tuple(machine.tile.columns * n // 2 for n in (1, 2, 4)),
@@ -139,6 +147,9 @@ def space(facts: Facts, machine: Machine) -> Space:
         "half of the registers hold the tile",
         lambda rows, columns: 2 * rows * columns <= machine.vector_registers * machine.lanes,
     )
+    if facts.are_rows_adjacent:
+        return tiles
+    return proven(tiles, build, facts, default(facts, machine))
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
@@ -203,6 +214,19 @@ def _columns_adjacent(fold: Block, roles: Contraction) -> bool:
     right = flat_index(roles.right.buffer, roles.right.indices)
     result = flat_index(fold.body.buffer, fold.body.indices)
     return all(lane_stride(index, column, 4, ranges) == 1 for index in (right, result))
+
+
+def _are_rows_adjacent(fold: Block, roles: Contraction) -> bool:
+    """True where all axes of rows are one axis of the result in memory."""
+    assert isinstance(fold.body, Store)
+    ranges = axis_ranges(fold)
+    index = flat_index(fold.body.buffer, fold.body.indices)
+    axes = [axis for axis in roles.rows if as_int(axis.extent) != 1]
+    for outer, inner in pairwise(axes):
+        far, near = (stride(index, axis.var, ranges) for axis in (outer, inner))
+        if far is None or near is None or not prove_equal(far, near * inner.extent, ranges):
+            return False
+    return True
 
 
 def _is_zero(expr: Expr) -> bool:
