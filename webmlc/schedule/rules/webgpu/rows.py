@@ -20,16 +20,20 @@ from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule, accepts
-from webmlc.schedule.rules.webgpu.nests import (
+from webmlc.schedule.rules.tiling.axes import (
     axes_of_kind,
-    bind_threads,
-    extent_of,
     loop_of,
     loops_along,
     reads,
+    size_of,
     written,
 )
-from webmlc.schedule.rules.webgpu.workgroups import Workgroup, default_workgroup, workgroup_space
+from webmlc.schedule.rules.webgpu.threads import (
+    Workgroup,
+    bind_threads,
+    default_workgroup,
+    workgroup_space,
+)
 from webmlc.schedule.schedule import Schedule
 
 
@@ -172,7 +176,7 @@ def own_elements(schedule: Schedule, name: str, thread: str) -> int | None:
     along = {v.name for a, b in zip(block.axes, block.bindings, strict=True)
              if a.kind == "spatial" for v in variables(b)}  # fmt: skip
     below = [loop for loop in loops[loops.index(thread) + 1 :] if loop in along]
-    return extent_of([schedule.extent(loop) for loop in below])
+    return size_of([schedule.extent(loop) for loop in below])
 
 
 def clear_first(schedule: Schedule, fold: str) -> None:
