@@ -17,8 +17,8 @@ from webmlc.schedule.schedule import Schedule
 
 def loop_of(block: Block, axis: Axis) -> str | None:
     """The loop that runs along an axis of an unscheduled block; `None` where the axis is fixed."""
-    for own, binding in zip(block.axes, block.bindings, strict=True):
-        if own.var == axis.var:
+    for candidate, binding in zip(block.axes, block.bindings, strict=True):
+        if candidate.var == axis.var:
             return binding.name if isinstance(binding, Var) else None
     return None
 
@@ -61,13 +61,13 @@ def fuse_all(schedule: Schedule, loops: Sequence[str]) -> str | None:
     """
     if not loops:
         return None
-    many = [loop for loop in loops if as_int(simplify(schedule.extent(loop))) != 1]
-    once = [loop for loop in loops if loop not in many]
-    if not many:
+    live = [loop for loop in loops if as_int(simplify(schedule.extent(loop))) != 1]
+    once = [loop for loop in loops if loop not in live]
+    if not live:
         return loops[-1]
     if once:
-        schedule.reorder(*once, *many)
-    return many[0] if len(many) == 1 else schedule.fuse(*many)
+        schedule.reorder(*once, *live)
+    return live[0] if len(live) == 1 else schedule.fuse(*live)
 
 
 def unroll_factor(extent: Expr, largest: int) -> int:
@@ -87,5 +87,5 @@ def written(function: LoopFunction) -> dict[str, list[Block]]:
 
 def reads(block: Block) -> set[str]:
     """The buffers that a block reads, but for those it folds into."""
-    own = {s.buffer.name for s in stores(block.body)}
-    return {load.buffer.name for load in loads(block.body)} - own
+    targets = {s.buffer.name for s in stores(block.body)}
+    return {load.buffer.name for load in loads(block.body)} - targets

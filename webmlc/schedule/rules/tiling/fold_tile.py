@@ -84,11 +84,11 @@ def run_tile(
     for name in blocks_under(schedule, fold, len(tile), len(reduced)):
         loops = schedule.loops(name)
         if name == fold:
-            own = loops[len(loops) - len(tile) - len(reduced) : len(loops) - len(reduced)]
-            schedule.reorder(*reduced, *own)
+            inner = loops[len(loops) - len(tile) - len(reduced) : len(loops) - len(reduced)]
+            schedule.reorder(*reduced, *inner)
         else:
-            own = loops[len(loops) - len(tile) :]
-        for loop, original in zip(own, base, strict=True):
+            inner = loops[len(loops) - len(tile) :]
+        for loop, original in zip(inner, base, strict=True):
             if kinds[original] == "vectorized":
                 schedule.vectorize(loop)
             else:

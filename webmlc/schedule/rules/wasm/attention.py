@@ -170,6 +170,6 @@ def _block_rows(rows: int, columns: int, machine: Machine) -> int | None:
     """The height of a block: the largest that divides the rows, of whole tiles if there is one,
     whose scores and exponentials take half of the second-level cache at most.
     """
-    tile, most = machine.tile.rows, machine.l2_bytes // 2 // (2 * 4 * columns)
-    heights = [height for height in range(tile, most + 1) if rows % height == 0]
+    tile, room = machine.tile.rows, machine.l2_bytes // 2 // (2 * 4 * columns)
+    heights = [height for height in range(tile, room + 1) if rows % height == 0]
     return max(heights, key=lambda height: (height % tile == 0, height), default=None)

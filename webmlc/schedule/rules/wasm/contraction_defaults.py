@@ -14,6 +14,7 @@ from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import PAGE_BYTES, Machine
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.nests import product
 from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, RowAxis
 from webmlc.schedule.rules.wasm.tile_costs import tile_columns, tile_height
@@ -124,13 +125,13 @@ def default_contraction(facts: ContractionFacts, machine: Machine) -> Contractio
     block = block if group is None else group
     block = block if facts.owns_rows else None
     enough = machine.parallel_iterations
-    many = any((as_int(axis.extent) or enough) >= enough for axis in walk)
+    has_enough = any((as_int(axis.extent) or enough) >= enough for axis in walk)
     steps = _product([axis.steps for axis in rows])
     tail = steps if block is None else steps % block
     return ContractionParameters(
         joined=joined,
         walks_batch=walks_batch,
-        walks_outside=bool(walk) and is_small and many,
+        walks_outside=bool(walk) and is_small and has_enough,
         has_groups_inside=group is not None and facts.owns_rows,
         block_rows=block,
         rows=tile_height(steps if block is None else Const(block), machine),
@@ -210,9 +211,9 @@ def _whole_tiles(size: int, row_bytes: int, available: int, machine: Machine) ->
         return None
     height = tile_height(Const(size), machine)
     tiles = size // height
-    most = max(1, available // (row_bytes * height))
-    fitting = [d for d in range(1, tiles + 1) if tiles % d == 0 and d <= most]
-    return fitting[-1] * height if fitting[-1] < tiles and fitting[-1] * 4 >= most else None
+    room = max(1, available // (row_bytes * height))
+    block = divisors(tiles, min(room, tiles))[-1]
+    return block * height if block < tiles and block * 4 >= room else None
 
 
 def _strips(facts: ContractionFacts) -> int:

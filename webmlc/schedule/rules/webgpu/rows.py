@@ -90,8 +90,8 @@ def inline_stages(schedule: Schedule) -> LoopFunction:
     """Compute pointwise temporaries where they are read: a thread has no room for a row of them."""
     parameters = {b.name for b in schedule.function.params}
     for block in list(blocks(schedule.function.body)):
-        own = {s.buffer.name for s in stores(block)}
-        if not own & parameters and not axes_of_kind(block, "reduce"):
+        results = {s.buffer.name for s in stores(block)}
+        if not results & parameters and not axes_of_kind(block, "reduce"):
             schedule.compute_inline(block.name)
     return schedule.function
 
@@ -109,12 +109,12 @@ def producers_of(function: LoopFunction, block: Block) -> list[Block]:
 
 
 def row_axes(function: LoopFunction, block: Block) -> frozenset[Var]:
-    """The axes of a block that index what other blocks made."""
-    made = set(written(function)) - {s.buffer.name for s in stores(block)}
+    """The axes of a block that index the results of other blocks."""
+    others = set(written(function)) - {s.buffer.name for s in stores(block)}
     return frozenset(
         var
         for load in loads(block)
-        if load.buffer.name in made
+        if load.buffer.name in others
         for index in load.indices
         for var in variables(index)
     )
