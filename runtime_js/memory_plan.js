@@ -147,7 +147,7 @@ function isResident({ kind }) {
 }
 
 /** The buffers that a step writes. @param {Step} step */
-function writtenBuffers(step) {
+function outputsOf(step) {
   return step.arguments.slice(step.arguments.length - step.outputs);
 }
 
@@ -177,7 +177,7 @@ export function stages(manifest, target) {
     const needs = new Set();
     if ("bind" in segment) return { segment, uploads: [], needs, writes };
     for (const step of program.steps.slice(segment.first, segment.last)) {
-      const results = writtenBuffers(step);
+      const results = outputsOf(step);
       for (const name of step.arguments) {
         const isDefined = writes.has(name) || (results.includes(name) && !everWritten.has(name));
         if (!isDefined && !constants.has(name)) needs.add(name);
@@ -212,12 +212,12 @@ export function stages(manifest, target) {
     result.push({ segment, uploads, downloads });
   }
   result.reverse();
-  const constantOutputs = [...outputs].filter((name) => constants.has(name));
-  if (constantOutputs.length) {
+  const residents = [...outputs].filter((name) => constants.has(name));
+  if (residents.length) {
     const end = Math.max(0, ...runs(program).map((s) => s.module_last ?? 0));
     const count = program.steps.length;
     const segment = { device: target, first: count, last: count, module_first: end, module_last: end };
-    result.push({ segment, uploads: [], downloads: constantOutputs });
+    result.push({ segment, uploads: [], downloads: residents });
   }
   return result;
 }
@@ -373,7 +373,11 @@ function loadLifetimes(manifest, target, device) {
   return spans;
 }
 
-/** The alignment of weights of `size` bytes: a page if they are large, else `least`. @param {number} size @param {number} least */
+/**
+ * The alignment of weights of `size` bytes: a page if they are large, else `least`.
+ * @param {number} size
+ * @param {number} least
+ */
 function weightsAlignment(size, least) {
   return size >= LARGE ? LARGE_ALIGNMENT : least;
 }

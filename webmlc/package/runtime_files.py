@@ -34,7 +34,7 @@ _CAST = re.compile(r"/\*\*[^*\n]*\*/ \(([\w.#\[\]]+)\)")
 _TYPE = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
 _REMARK = re.compile(r" +// .*$", re.MULTILINE)
 _LINE = re.compile(r"^[ \n]*(?://.*\n[ \n]*)*", re.MULTILINE)
-_BREAK = re.compile(r",?\n(?=[})\]])|(?<=[{(\[,;])\n(?!$)")
+_BREAK = re.compile(r",?\n(?=[})\]])|(?<=[{}(\[,;])\n(?!$)")
 _INNER = r"`[^`]*`"
 _TEXT = (
     r'"(?:[^"\\\n]|\\.)*"'
