@@ -211,6 +211,53 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("equal", {"k": integers(0).reshape(()), "x": floats(1, 2)}),
         ],
     ),
+    "sizes that do not fit inside a branch": (
+        """g (bool c, float[n] x, float[m] z) => (float y) {
+            y = If(c) <
+                then_branch = t () => (float a) { r = Add(x, z) a = ReduceSum<keepdims=0>(r) },
+                else_branch = e () => (float b) { b = ReduceSum<keepdims=0>(x) }> }""",
+        [
+            ("equal", {"c": np.array(True), "x": ones(3), "z": ones(3)}),
+            ("refused", {"c": np.array(True), "x": ones(3), "z": ones(2)}),
+            ("equal", {"c": np.array(False), "x": ones(3), "z": ones(2)}),
+        ],
+    ),
+    "sizes that do not fit inside a loop": (
+        """g (int64 k, float[2] x, float[n] p, float[m] q) => (float[2] y) {
+            y = Loop <body = b (int64 i, bool more, float[2] s) => (bool go, float[2] t) {
+                r = Mul(p, q) u = ReduceSum<keepdims=0>(r) t = Add(s, u) go = Identity(more)
+                }>(k, "", x) }""",
+        [
+            ("equal", {"k": np.array(2), "x": ones(2), "p": ones(3), "q": ones(3)}),
+            ("refused", {"k": np.array(2), "x": ones(2), "p": ones(3), "q": ones(2)}),
+            ("equal", {"k": np.array(0), "x": ones(2), "p": ones(3), "q": ones(2)}),
+        ],
+    ),
+    "sizes that do not fit in some iteration": (
+        """g (float[n] x, float[m] p, float[k] q) => (float y, float[n] z) <float zero = {0}> {
+            y, z = Scan <num_scan_inputs=1, body = b (float s, float v) => (float t, float u) {
+                big = Less(zero, v)
+                w = If(big) <then_branch = h () => (float a) {
+                                 r = Add(p, q) a = ReduceSum<keepdims=0>(r) },
+                             else_branch = e () => (float d) { d = Identity(v) }>
+                t = Add(s, w) u = Neg(w) }>(zero, x) }""",
+        [
+            ("equal", {"x": floats(-1, 2, -1), "p": ones(3), "q": ones(3)}),
+            ("equal", {"x": floats(-1, -2, -1), "p": ones(3), "q": ones(2)}),
+            ("refused", {"x": floats(-1, 2, -1), "p": ones(3), "q": ones(2)}),
+        ],
+    ),
+    "sizes that do not fit while a condition holds": (
+        """g (bool c, float x, float[n] p, float[m] q) => (float y) <float four = {4}> {
+            y = Loop <body = b (int64 i, bool more, float s) => (bool go, float t) {
+                r = Mul(p, q) u = ReduceSum<keepdims=0>(r) t = Add(s, u) go = Less(t, four)
+                }>("", c, x) }""",
+        [
+            ("equal", {"c": np.array(True), "x": floats(1).reshape(()), "p": ones(2), "q": ones(2)}),
+            ("refused", {"c": np.array(True), "x": floats(1).reshape(()), "p": ones(3), "q": ones(2)}),
+            ("equal", {"c": np.array(False), "x": floats(1).reshape(()), "p": ones(3), "q": ones(2)}),
+        ],
+    ),
 }
 
 

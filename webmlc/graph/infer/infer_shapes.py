@@ -110,9 +110,7 @@ def infer_shapes(module: Module) -> Module:
     except UnknownShapeError as error:
         inputs = _deciding_inputs(module.main, error.values)
         raise UnknownShapeError(error.nodes, error.values, inputs) from None
-    requirements = live_requirements(main.outputs, inference.requirements)
-    functions = {"main": main, **outlines.functions}
-    return replace(module, functions=functions, requirements=requirements)
+    return replace(module, functions={"main": main, **outlines.functions})
 
 
 def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ...]:
@@ -221,6 +219,7 @@ class _Inference:
             types=self.types,
             constants=self.constants,
             sequences=sequences,
+            requirements=live_requirements(outputs, self.requirements),
         )
 
     def bind(self, value: str, node: Node) -> bool:

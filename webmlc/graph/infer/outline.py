@@ -214,6 +214,7 @@ class Outline:
             {local.get(v, v): t for v, t in inferred.types.items() if v in made or v in local},
             constants,
             inferred.sequences,
+            inferred.requirements,
         )
         self.outlines.functions[name] = function
         return function, captured
