@@ -61,3 +61,18 @@ def test_scores_that_somebody_else_reads_stay() -> None:
 @pytest.mark.parametrize("queries", [100, 601])
 def test_few_scores_and_rows_that_divide_badly_stay(queries: int) -> None:
     assert "Softmax" in operators(attention(PLAIN, queries))
+
+
+def test_a_branch_has_its_attention_too() -> None:
+    text = """
+    g (bool c, float[2,600,8] q, float[2,8,500] k, float[2,500,8] v) => (float[2,600,8] y) {
+      y = If (c) <
+        then_branch = t () => (float[2,600,8] a) {
+          s = MatMul (q, k) p = Softmax <axis = -1> (s) a = MatMul (p, v) },
+        else_branch = e () => (float[2,600,8] b) { b = Relu (q) }
+      >
+    }
+    """
+    made = use_attention(choose_layouts(module(text)))
+    nodes = [node.op for function in made.functions.values() for node in function.nodes]
+    assert nodes.count("Attention") == 1 and "Softmax" not in nodes

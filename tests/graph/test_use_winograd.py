@@ -22,6 +22,7 @@ from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, Form
 from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.graph.simplify.hand_down_constants import hand_down_constants
 
 
 def operators(made: Module) -> list[str]:
@@ -107,6 +108,21 @@ def test_each_window_of_a_map_of_symbolic_size_has_padding_for_its_own_tiles(mon
             for n in range(5, 200):
                 at = {"h": n, "w": n}
                 assert evaluate(extent, at) >= evaluate(form.inputs(size), at)
+
+
+def test_a_branch_has_its_convolutions_too() -> None:
+    text = f"""
+    g (bool c, float[1,64,60,60] x) => (float[1,64,60,60] y) <{zeros("w", 64, 64, 3, 3)}> {{
+      y = If (c) <
+        then_branch = t () => (float[1,64,60,60] a) {{ a = Conv <pads = [1,1,1,1]> (x, w) }},
+        else_branch = e () => (float[1,64,60,60] b) {{
+          s = Conv <pads = [1,1,1,1]> (x, w) b = Relu (s) }}
+      >
+    }}
+    """
+    made = use_winograd(hand_down_constants(choose_layouts(module(text))), RELAXED)
+    nodes = [node.op for function in made.functions.values() for node in function.nodes]
+    assert nodes.count("WinogradProduct") == 2 and "Conv" not in nodes
 
 
 def test_windows_with_holes_stay_direct() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.numpy_helper
 import onnx.parser
 import onnxruntime
 
 import webmlc
 from webmlc.host.load import load
+from webmlc.package.manifest import Run
 
 SCAN = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -47,3 +50,42 @@ def test_what_reads_a_symbol_is_computed_in_every_run(tmp_path: Path) -> None:
     compiled = load(tmp_path / "package", "wasm")
     for length, expected in ((3, 4), (5, 2), (4, 1)):
         assert compiled.run({"x": np.ones(length, np.float32)})["y"].tolist() == [expected]
+
+
+def test_what_a_function_computes_of_constants_is_computed_at_load(tmp_path: Path) -> None:
+    """Winograd's weights of a loop and of two branches, each of which writes the same output."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (bool c, int64 n, float[1,64,60,60] x) => (float[1,64,60,60] y, float[1,64,60,60] z) {
+      y = If (c) <
+        then_branch = t () => (float[1,64,60,60] a) { a = Conv <pads = [1,1,1,1]> (x, w) },
+        else_branch = e () => (float[1,64,60,60] b) { b = Conv <pads = [1,1,1,1]> (x, v) }
+      >
+      z = Loop (n, , x) <body = l (int64 i, bool on, float[1,64,60,60] s)
+        => (bool go, float[1,64,60,60] r) {
+          go = Identity (on)  r = Conv <pads = [1,1,1,1]> (s, w) }>
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name in ("w", "v"):
+        weights = random.standard_normal((64, 64, 3, 3)).astype(np.float32) / 24
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    manifest = webmlc.build(model, tmp_path / "package", target="wasm")
+    program = manifest.programs["wasm"]
+    runs = [part for part in program.segments if isinstance(part, Run)]
+    once = [run.last - run.first for run in runs if run.once]
+    steps = [step.kernel for step in program.steps]
+    transforms = [kernel.startswith("winogradweights") for kernel in steps]
+    assert once == [3] and transforms == [True] * 3 + [False] * (len(steps) - 3)
+    compiled = load(tmp_path / "package", "wasm")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for condition, trips in ((True, 2), (False, 0), (True, 1)):
+        feeds = {
+            "c": np.array(condition),
+            "n": np.array(trips),
+            "x": random.standard_normal((1, 64, 60, 60)).astype(np.float32),
+        }
+        actual = compiled.run(feeds)
+        for name, expected in zip(("y", "z"), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(actual[name], expected, atol=1e-4)

@@ -27,12 +27,12 @@ _HEIGHTS = range(6, 25)
 
 
 def use_attention(module: Module) -> Module:
-    """Rewrite `main`.
+    """Rewrite every function.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-    main = remove_dead_code(_Rewrite(module.main).run())
-    return replace(module, functions={**module.functions, "main": main})
+    functions = {n: remove_dead_code(_Rewrite(f).run()) for n, f in module.functions.items()}
+    return replace(module, functions=functions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ any size.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -44,12 +45,15 @@ symbol is the size of an input image, of which feature maps are a fraction (an e
 
 
 def use_winograd(module: Module, machine: Machine) -> Module:
-    """Rewrite the convolutions of `main` that are faster so on the machine.
+    """Rewrite the convolutions of every function that are faster so on the machine.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-    main = remove_dead_code(_Rewrite(module.main, machine=machine).run())
-    return replace(module, functions={**module.functions, "main": main})
+    rewrites = {n: _Rewrite(f, machine=machine) for n, f in module.functions.items()}
+    layers = (layer for rewrite in rewrites.values() for layer in rewrite.layers())
+    forms = best_forms(layers, machine)
+    functions = {name: remove_dead_code(r.run(forms)) for name, r in rewrites.items()}
+    return replace(module, functions=functions)
 
 
 @dataclass(slots=True)
@@ -58,13 +62,16 @@ class _Rewrite(FunctionRewriter):
 
     machine: Machine = field(kw_only=True)
 
-    def run(self) -> Function:
-        layers = {node.outputs: self.layer(node) for node in self.source.nodes}
-        chosen = best_forms((s for s in layers.values() if s is not None), self.machine)
+    def layers(self) -> list[Layer]:
+        """The sizes of every convolution that can have a form, as often as they occur."""
+        return [layer for node in self.source.nodes if (layer := self.layer(node)) is not None]
+
+    def run(self, forms: Mapping[Layer, Forms]) -> Function:
+        """Write the function; a convolution takes the forms of its layer, if it has any."""
         for node in self.source.nodes:
-            layer = layers[node.outputs]
-            if layer is not None and layer in chosen:
-                self.convolution(node, layer, chosen[layer])
+            layer = self.layer(node)
+            if layer is not None and layer in forms:
+                self.convolution(node, layer, forms[layer])
             else:
                 self.keep(node)
         return self.written()
