@@ -34,7 +34,7 @@ from webmlc.graph.ops.operator import (
     UnknownValueError,
     given_types,
 )
-from webmlc.graph.ops.shapes import dimensions, given, product, select_among
+from webmlc.graph.ops.shapes import dimensions, operand, product, select_among
 
 Inputs = tuple[Tensor | None, ...]
 INVALID = -2
@@ -156,7 +156,7 @@ def _by_axis_type(context: Context) -> tuple[TensorType, ...]:
 
 def _by_axis(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The values (input 0) of the axes (input 1), which may count from the end."""
-    values, axes = given(inputs, 0), _elements(given(inputs, 1))
+    values, axes = operand(inputs, 0), _elements(operand(inputs, 1))
     rank = context.attribute("rank")
     default, invalid = (Const(context.attribute(n), DType.int64) for n in ("default", "invalid"))
     places = [a.astype(DType.int64) for a in axes]
@@ -177,7 +177,7 @@ def _by_axis(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _other_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The sizes (input 0) of the axes that a mask (input 1) leaves, in order."""
-    sizes, mask = (_elements(given(inputs, i)) for i in range(2))
+    sizes, mask = (_elements(operand(inputs, i)) for i in range(2))
     zero = const(0, DType.int64)
     before = [_total([1 - m for m in mask[:d]]) for d in range(len(mask))]
 
@@ -196,7 +196,7 @@ def _sizes_with_ones_type(context: Context) -> tuple[TensorType, ...]:
 
 def _sizes_with_ones(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The sizes (input 0) in order, and ones where a mask (input 1) is set."""
-    sizes, mask = (_elements(given(inputs, i)) for i in range(2))
+    sizes, mask = (_elements(operand(inputs, i)) for i in range(2))
     result = []
     for d, here in enumerate(mask):
         before = d - _total(mask[:d])
@@ -212,7 +212,7 @@ def _axes_last_type(context: Context) -> tuple[TensorType, ...]:
 
 def _axes_last(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Element `[*i, *r]` is that at `i + r`: of each two, one is 0."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
 
     def element(*index: Expr) -> Expr:
         pairs = zip(index[: x.rank], index[x.rank :], strict=True)
@@ -223,7 +223,7 @@ def _axes_last(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _axes_back(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The inverse of `AxesLast`."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
 
     def element(*index: Expr) -> Expr:
         places = zip((*index, *index), x.shape, strict=True)

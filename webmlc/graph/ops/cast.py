@@ -12,7 +12,7 @@ from webmlc.core.expr import Bitcast, Const, Expr, call, const, minimum, select
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import given, pointwise
+from webmlc.graph.ops.shapes import operand, pointwise
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -90,7 +90,7 @@ def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     def body(x: Expr) -> Expr:
         return cast_to(x, dtype, saturate, round_mode)
 
-    return (pointwise(context, "cast", (given(inputs, 0),), body),)
+    return (pointwise(context, "cast", (operand(inputs, 0),), body),)
 
 
 def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
@@ -102,7 +102,7 @@ def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
 
 def _bit_cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     dtype = context.outputs[0].dtype
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype)),)
 
 

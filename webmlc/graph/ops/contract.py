@@ -18,7 +18,7 @@ from webmlc.graph.ops.shapes import (
     aligned,
     broadcast,
     check_stretches,
-    given,
+    operand,
     require,
 )
 
@@ -69,7 +69,7 @@ def rounded(tensor: Tensor, dtype: DType) -> Tensor:
 
 
 def _matmul(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    a, b = given(inputs, 0), given(inputs, 1)
+    a, b = operand(inputs, 0), operand(inputs, 1)
     total = matmul(a, b, context.outputs[0].shape, accumulator(a.dtype))
     return (rounded(total, a.dtype),)
 
@@ -80,7 +80,7 @@ def _matmul_integer_type(context: Context) -> tuple[TensorType, ...]:
 
 def _matmul_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Zero points are per tensor, per row of A or per column of B."""
-    a, b = given(inputs, 0), given(inputs, 1)
+    a, b = operand(inputs, 0), operand(inputs, 1)
     left = centred("a", a, inputs[2] if len(inputs) > 2 else None, a.rank - 2)
     right = centred("b", b, inputs[3] if len(inputs) > 3 else None, b.rank - 1)
     return (matmul(left, right, context.outputs[0].shape, DType.int32),)
@@ -114,7 +114,7 @@ def _gemm_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _gemm(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    a, b, shape = given(inputs, 0), given(inputs, 1), context.outputs[0].shape
+    a, b, shape = operand(inputs, 0), operand(inputs, 1), context.outputs[0].shape
     bias = inputs[2] if len(inputs) > 2 else None
     across, down = context.attribute("transA", 0), context.attribute("transB", 0)
     alpha, beta = context.attribute("alpha", 1.0), context.attribute("beta", 1.0)
@@ -184,7 +184,7 @@ def _einsum_type(context: Context) -> tuple[TensorType, ...]:
 def _einsum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     terms, result, extents = _einsum_terms(context)
     summed = [label for label in extents if label not in result]
-    tensors = [given(inputs, i) for i in range(len(inputs))]
+    tensors = [operand(inputs, i) for i in range(len(inputs))]
     wide = accumulator(tensors[0].dtype)
 
     def element(*index: Expr) -> Expr:

@@ -17,7 +17,7 @@ from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.contract import centred, rounded
 from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes, given
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes, operand
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
@@ -77,7 +77,7 @@ def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tens
 
 
 def _conv(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, weights = given(inputs, 0), given(inputs, 1)
+    x, weights = operand(inputs, 0), operand(inputs, 1)
     total = convolve(context, x, weights, accumulator(x.dtype))
     return (add_bias(total, inputs, x.dtype),)
 
@@ -99,8 +99,8 @@ def _conv_integer_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _conv_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = centred("x", given(inputs, 0), inputs[2] if len(inputs) > 2 else None, 1)
-    weights = centred("w", given(inputs, 1), inputs[3] if len(inputs) > 3 else None, 0)
+    x = centred("x", operand(inputs, 0), inputs[2] if len(inputs) > 2 else None, 1)
+    weights = centred("w", operand(inputs, 1), inputs[3] if len(inputs) > 3 else None, 0)
     return (convolve(context, x, weights, DType.int32),)
 
 
@@ -148,7 +148,7 @@ def _transpose_type(context: Context) -> tuple[TensorType, ...]:
 
 def _conv_transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """As a gather: output `y` takes tap `k` from input `(y + begin - k·dilation) / stride`."""
-    x, weights = given(inputs, 0), given(inputs, 1)
+    x, weights = operand(inputs, 0), operand(inputs, 1)
     windows, _ = transposed_windows(context)
     groups, rank = context.count("group", 1), windows.rank
     wide = accumulator(x.dtype)

@@ -16,7 +16,7 @@ from webmlc.graph.compute import Read, Tensor, compute, placeholder
 from webmlc.graph.ir import Attribute, Node, TensorType
 from webmlc.graph.ops import elementwise
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import accumulator, aligned, given
+from webmlc.graph.ops.shapes import accumulator, aligned, operand
 
 DERIVATIVE = ("webmlc", "Derivative")
 
@@ -32,7 +32,7 @@ def _type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    dy, position = given(tensors, 0), int(context.attribute("position"))
+    dy, position = operand(tensors, 0), int(context.attribute("position"))
     own = tuple(None if t is None else placeholder(t.name, t.shape, t.dtype) for t in tensors[1:])
     (y,) = _forward(context, own)
     variable = own[position]

@@ -31,7 +31,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     broadcast,
     check_stretches,
-    given,
+    operand,
     pointwise,
     present,
 )
@@ -98,7 +98,7 @@ def _unary_with(name: str, body: ContextBody, *cases: Case, infer: object = same
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         value = in_float32(body(context))
-        return (pointwise(context, stage_name(name), (given(inputs, 0),), value),)
+        return (pointwise(context, stage_name(name), (operand(inputs, 0),), value),)
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="elementwise", cases=cases)

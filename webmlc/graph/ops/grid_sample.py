@@ -13,7 +13,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, check_shapes, given, require
+from webmlc.graph.ops.shapes import ONE, check_shapes, operand, require
 
 Inputs = tuple[Tensor | None, ...]
 MARGIN = 3.0
@@ -70,7 +70,7 @@ def _taps(mode: str, place: Expr) -> list[tuple[Expr, Expr | None]]:
 
 
 def _grid_sample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, grid = given(inputs, 0), given(inputs, 1)
+    x, grid = operand(inputs, 0), operand(inputs, 1)
     mode = context.attribute("mode", "linear")
     outside = context.attribute("padding_mode", "zeros")
     corners = bool(context.attribute("align_corners", 0))

@@ -27,7 +27,7 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     check_single,
-    given,
+    operand,
     require,
     select_among,
 )
@@ -66,7 +66,7 @@ def _count_outside_type(context: Context) -> tuple[TensorType, ...]:
 def _count_outside(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """How many indices of each input are outside of the axes of these `sizes`."""
     counts = [
-        _outside(given(inputs, number), sizes, bool(from_end))
+        _outside(operand(inputs, number), sizes, bool(from_end))
         for number, (sizes, from_end) in enumerate(
             zip(context.attribute("sizes"), context.attribute("from_end"), strict=True)
         )
@@ -105,7 +105,7 @@ def _check_indices(context: Context, size: Expr) -> None:
 
 
 def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
+    x, indices, axis = operand(inputs, 0), operand(inputs, 1), context.axis(0)
     known = context.constant(1)
     natural = known is not None and bool((known >= 0).all())
 
@@ -133,7 +133,7 @@ def _check_within(context: Context, axis: int) -> None:
 
 
 def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
+    x, indices, axis = operand(inputs, 0), operand(inputs, 1), context.axis(0)
 
     def element(*i: Expr) -> Expr:
         return x[(*i[:axis], clamped(indices[i], x.shape[axis]), *i[axis + 1 :])]
@@ -163,7 +163,7 @@ def _gather_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices = given(inputs, 0), given(inputs, 1)
+    x, indices = operand(inputs, 0), operand(inputs, 1)
     batch, depth, outer = int(context.attribute("batch_dims", 0)), _depth(context), indices.rank - 1
 
     def element(*i: Expr) -> Expr:
@@ -189,7 +189,7 @@ def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:
 
 def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Lines along the axis are independent; in each the updates are in order."""
-    data, indices, updates = (given(inputs, i) for i in range(3))
+    data, indices, updates = (operand(inputs, i) for i in range(3))
     axis = context.axis(0)
     lines = tuple(ONE if d == axis else size for d, size in enumerate(indices.shape))
 
@@ -212,7 +212,7 @@ def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The axes that no index names are independent; along the others the updates are in order."""
-    data, indices, updates = (given(inputs, i) for i in range(3))
+    data, indices, updates = (operand(inputs, i) for i in range(3))
     depth = _depth(context)
     slices, extents = data.shape[depth:], indices.shape[:-1]
 
@@ -245,7 +245,7 @@ def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    indices, values = given(inputs, 0), given(inputs, 2)
+    indices, values = operand(inputs, 0), operand(inputs, 2)
     shape = context.outputs[0].shape
     axis = context.axis(-1, rank=len(shape))
 
@@ -269,7 +269,7 @@ def _trilu_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, upper = given(inputs, 0), bool(context.attribute("upper", 1))
+    x, upper = operand(inputs, 0), bool(context.attribute("upper", 1))
     k = inputs[1] if len(inputs) > 1 else None
     known = context.value(1)
 
@@ -302,7 +302,7 @@ def _lengths(context: Context) -> tuple[IndexInput, ...]:
 
 
 def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, lengths = given(inputs, 0), given(inputs, 1)
+    x, lengths = operand(inputs, 0), operand(inputs, 1)
     time, batch = int(context.attribute("time_axis", 0)), int(context.attribute("batch_axis", 1))
 
     def element(*i: Expr) -> Expr:
@@ -324,7 +324,7 @@ def _tensor_scatter_type(context: Context) -> tuple[TensorType, ...]:
 
 def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """A cache in which `update` replaces the elements from position `write_indices[batch]` on."""
-    cache, update = given(inputs, 0), given(inputs, 1)
+    cache, update = operand(inputs, 0), operand(inputs, 1)
     start = inputs[2] if len(inputs) > 2 else None
     axis = context.axis(-2)
     size, length = cache.shape[axis], update.shape[axis]

@@ -26,7 +26,7 @@ from webmlc.graph.ops.ml_scores import (
     transform,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
-from webmlc.graph.ops.shapes import given
+from webmlc.graph.ops.shapes import operand
 
 Inputs = tuple[Tensor | None, ...]
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
@@ -198,7 +198,7 @@ def _step_type(context: Context) -> tuple[TensorType, ...]:
 
 def _step(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The children that rows go to; the nodes they are at are [row][tree], or the roots [tree]."""
-    x, nodes, features, thresholds, children = (given(inputs, i) for i in range(5))
+    x, nodes, features, thresholds, children = (operand(inputs, i) for i in range(5))
     modes, missing = inputs[5:7] if len(inputs) > 5 else (None, None)
     used: tuple[int, ...] = context.attribute("modes") or (0,)
 
@@ -223,7 +223,7 @@ def _sum_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    leaf, weights = given(inputs, 0), given(inputs, 1)
+    leaf, weights = operand(inputs, 0), operand(inputs, 1)
     aggregate, trees = context.attribute("aggregate"), leaf.shape[1]
     interior = int(context.attribute("interior"))
     shape = context.outputs[0].shape

@@ -23,7 +23,7 @@ from webmlc.graph.ops.operator import (
     always_expands,
     case,
 )
-from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, given
+from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, operand
 
 MODES = ("TF", "IDF", "TFIDF")
 Inputs = tuple[Tensor | None, ...]
@@ -111,7 +111,7 @@ def _count_type(context: Context) -> tuple[TensorType, ...]:
 
 def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[row][gram]: a fold over starts and distances of whether all items are there."""
-    x, grams = given(inputs, 0), given(inputs, 1)
+    x, grams = operand(inputs, 0), operand(inputs, 1)
     length, size = as_int(grams.shape[1]) or 1, x.shape[1]
 
     def found(row: Expr, gram: Expr, start: Expr, skip: Expr) -> Expr:

@@ -34,7 +34,7 @@ from webmlc.graph.ops.shapes import (
     canonical,
     check_shapes,
     check_stretches,
-    given,
+    operand,
 )
 
 Inputs = tuple[Tensor | None, ...]
@@ -90,7 +90,7 @@ def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
 
 def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Two small stages make a scale and a shift of the statistics; they fold to constants."""
-    x, scale, bias, mean, variance = (given(inputs, i) for i in range(5))
+    x, scale, bias, mean, variance = (operand(inputs, i) for i in range(5))
     epsilon = Const(context.attribute("epsilon", 1e-5), variance.dtype)
 
     def factor(c: Expr) -> Expr:
@@ -120,7 +120,7 @@ def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     Channels are ONNX's second dimension, or along `axis` where `choose_layouts` moved them.
     """
-    x, size = given(inputs, 0), context.count("size")
+    x, size = operand(inputs, 0), context.count("size")
     alpha, beta = context.attribute("alpha", 1e-4), context.attribute("beta", 0.75)
     bias, before = context.attribute("bias", 1.0), (size - 1) // 2
     axis = context.axis(1)
@@ -193,7 +193,7 @@ def _stash(context: Context) -> DType:
 
 
 def _layer_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     bias = inputs[2] if len(inputs) > 2 else None
     axes = range(context.axis(-1), x.rank)
     dtype = _stash(context)
@@ -210,7 +210,7 @@ def _layer_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
 
 
 def _rms_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     axes = range(context.axis(-1), x.rank)
     dtype = _stash(context)
     epsilon = context.attribute("epsilon", 1e-5)
@@ -239,7 +239,7 @@ def _instance_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _instance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale, bias = (given(inputs, i) for i in range(3))
+    x, scale, bias = (operand(inputs, i) for i in range(3))
     dtype = accumulator(x.dtype)
     statistics = _Statistics(x, range(2, x.rank), context.attribute("epsilon", 1e-5), dtype)
 
@@ -260,7 +260,7 @@ def _group_type(context: Context) -> tuple[TensorType, ...]:
 
 def _group_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Channels split in groups; before opset 21 scale and bias are one a group, not a channel."""
-    x, scale, bias = (given(inputs, i) for i in range(3))
+    x, scale, bias = (operand(inputs, i) for i in range(3))
     groups = context.count("num_groups")
     dtype = accumulator(x.dtype)
     per_group = canonical(x.shape[1] // groups)
@@ -287,7 +287,7 @@ def _mark_per_group(node: Node, opset: int) -> Node:
 
 def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """(x - mean) / (deviation + 1e-9), without an epsilon under the root."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     axes = axes_within(context.attribute("axes", (0, 2, 3)), x.rank)
     statistics = _Statistics(x, axes, 0.0, accumulator(x.dtype))
     inverse = statistics.inverse
@@ -301,7 +301,7 @@ def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tens
 
 def _lp_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """x by its norm along an axis; where that is zero, zero."""
-    x, axis = given(inputs, 0), context.axis(-1)
+    x, axis = operand(inputs, 0), context.axis(-1)
     before, after = power(context.count("p", 2))
     total = fold("norm", x, (axis,), "add", lambda *i: before(x[i]))
 

@@ -21,7 +21,7 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     dimensions,
-    given,
+    operand,
     product,
     product_type,
     require,
@@ -66,7 +66,7 @@ def largest(dtype: DType) -> str:
 
 
 def _max_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, windows = given(inputs, 0), windows_of(context)
+    x, windows = operand(inputs, 0), windows_of(context)
     lowest = identity("max", x.dtype).value
     pooled = _pool(x, windows, largest(x.dtype), lowest, lambda v: v)
     if len(context.outputs) < 2:
@@ -111,7 +111,7 @@ def _average_type(context: Context) -> tuple[TensorType, ...]:
 def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The sum over a window by the number of its elements; padding counts where asked, overhang
     of rounding up never does."""
-    x, windows = given(inputs, 0), windows_of(context)
+    x, windows = operand(inputs, 0), windows_of(context)
     wide, dtype = product_type(accumulator(x.dtype)), context.outputs[0].dtype
     total = _pool(x, windows, "add", 0, lambda v: v.astype(wide))
     between = dtype if wide.is_integer else wide
@@ -159,7 +159,7 @@ def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
 
 
 def _lp_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     before, after = power(context.count("p", 2))
     total = _pool(x, windows_of(context), "add", 0, before)
     return (compute("root", total.shape, lambda *i: after(total[i])),)
@@ -173,7 +173,7 @@ def _global_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _global_average(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     axes, wide = range(2, x.rank), accumulator(x.dtype)
     total = fold("pool", x, axes, "add", lambda *i: x[i].astype(wide))
     scale = mean_scale(x.shape[2:], wide)
@@ -181,12 +181,12 @@ def _global_average(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _global_max(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (fold("pool", x, range(2, x.rank), largest(x.dtype), lambda *i: x[i]),)
 
 
 def _global_lp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     before, after = power(context.count("p", 2))
     total = fold("pool", x, range(2, x.rank), "add", lambda *i: before(x[i]))
     return (compute("root", total.shape, lambda *i: after(total[i])),)
@@ -216,7 +216,7 @@ def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     Indices are positions in the whole tensor that was pooled, whose size `kernel_shape` implies.
     """
-    x, indices = given(inputs, 0), given(inputs, 1)
+    x, indices = operand(inputs, 0), operand(inputs, 1)
     shape, pooled = context.outputs[0].shape, _pooled_shape(context)
     rank, sizes = x.rank - 2, x.shape[2:]
 

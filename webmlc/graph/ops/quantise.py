@@ -33,7 +33,7 @@ from webmlc.graph.ops.shapes import (
     aligned,
     canonical,
     check_shape,
-    given,
+    operand,
     require,
 )
 
@@ -118,7 +118,7 @@ def _precision(context: Context) -> DType:
 
 
 def _quantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
     dtype, precision = context.outputs[0].dtype, _precision(context)
     saturate = bool(context.attribute("saturate", 1))
@@ -149,7 +149,7 @@ def _dequantize_type(context: Context) -> tuple[TensorType, ...]:
 
 def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Integers lose their zero point in int32; small floats have none."""
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
     dtype = context.outputs[0].dtype
     wide = accumulator(dtype)

@@ -27,7 +27,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     axes_within,
     check_single,
-    given,
+    operand,
     product,
     require,
 )
@@ -90,7 +90,7 @@ def _reduce(
     stage = name.removeprefix("Reduce").lower()
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axes = given(inputs, 0), axes_of(context)
+        x, axes = operand(inputs, 0), axes_of(context)
         keep = bool(context.attribute("keepdims", 1))
         wide = accumulator(x.dtype)
 
@@ -122,7 +122,7 @@ def _boolean(combine: str, dtype: DType) -> str:
 
 
 def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = given(inputs, 0), axes_of(context)
+    x, axes = operand(inputs, 0), axes_of(context)
     wide = accumulator(x.dtype)
     keep = bool(context.attribute("keepdims", 1))
     total = fold("mean", x, axes, "add", lambda *i: x[i].astype(wide), keep)
@@ -143,7 +143,7 @@ def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
 
 
 def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = given(inputs, 0), axes_of(context)
+    x, axes = operand(inputs, 0), axes_of(context)
     wide = accumulator(x.dtype)
     wide = wide if wide.is_float else DType.float32
     top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide))
@@ -201,7 +201,7 @@ def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
 
 def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axis = given(inputs, 0), context.axis(0)
+        x, axis = operand(inputs, 0), context.axis(0)
         last = bool(context.attribute("select_last_index", 0))
         found = best_index(x, axis, combine, last)
         keep = bool(context.attribute("keepdims", 1))
@@ -233,7 +233,7 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     """Four stages: maximum, exponentials, their sum, result."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axes = given(inputs, 0), softmax_axes(context)
+        x, axes = operand(inputs, 0), softmax_axes(context)
         wide = accumulator(x.dtype)
         # A NaN makes all of its row NaN anyway: as an exponential.
         top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide))
@@ -261,7 +261,7 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """One at the first maximum, zero elsewhere."""
-    x, axis = given(inputs, 0), context.axis(-1)
+    x, axis = operand(inputs, 0), context.axis(-1)
     found = best_index(x, axis, "max", last=False)
 
     def element(*i: Expr) -> Expr:
@@ -292,7 +292,7 @@ def _cumulative_axis(context: Context) -> int:
 
 def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axis = given(inputs, 0), _cumulative_axis(context)
+        x, axis = operand(inputs, 0), _cumulative_axis(context)
         size, wide = x.shape[axis], accumulator(x.dtype)
         backward = bool(context.attribute("reverse", 0))
 

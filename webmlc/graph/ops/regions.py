@@ -33,7 +33,7 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     dimensions,
-    given,
+    operand,
     product,
     require,
     select_among,
@@ -80,7 +80,7 @@ def _blocks(context: Context) -> tuple[list[Expr], list[Expr], list[Expr]]:
 
 def _col2im(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Each pixel sums the elements of all blocks that cover it."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     _, block, counts = _blocks(context)
     rank = len(block)
     strides, dilations = (_per_axis(context, n, rank) for n in ("strides", "dilations"))
@@ -137,7 +137,7 @@ def _columns_type(context: Context) -> tuple[TensorType, ...]:
 
 def _columns(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[batch][channel · tap][position]: the map at every moved tap of every window, by mask."""
-    x, offset = given(inputs, 0), given(inputs, 1)
+    x, offset = operand(inputs, 0), operand(inputs, 1)
     mask = inputs[2] if len(inputs) > 2 else None
     kernel = tuple(int(k) for k in context.attribute("kernel"))
     rank, taps = len(kernel), int(np.prod(kernel))
@@ -251,7 +251,7 @@ def _pair_type(context: Context) -> tuple[TensorType, ...]:
 
 def _roi_grid(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[2]: the most samples that lie in the map of any bin of any region, along each axis."""
-    x, rois = given(inputs, 0), given(inputs, 1)
+    x, rois = operand(inputs, 0), operand(inputs, 1)
     axes = _RoiAxis.both(context, rois, x)
 
     def samples(axis: Expr, r: Expr) -> Expr:
@@ -349,7 +349,7 @@ def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The mean (or largest) of samples on a grid in each bin, interpolated between pixels; those
     outside the map are 0.
     """
-    x, rois, batches = (given(inputs, i) for i in range(3))
+    x, rois, batches = (operand(inputs, i) for i in range(3))
     shape = context.outputs[0].shape
     axes = _RoiAxis.both(context, rois, x)
     largest = context.attribute("mode", "avg") == "max"
@@ -424,7 +424,7 @@ def _bin_limits(context: Context, rois: Tensor, x: Tensor, r: Expr, at: Expr, d:
 
 def _roi_bins(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[2]: the most pixels that any bin of any region has in the map, along each axis."""
-    x, rois = given(inputs, 0), given(inputs, 1)
+    x, rois = operand(inputs, 0), operand(inputs, 1)
     pooled = [int(n) for n in context.attribute("pooled_shape")]
 
     def pixels(axis: Expr, r: Expr, bin_: Expr) -> Expr:
@@ -441,7 +441,7 @@ def _roi_bins(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _max_roi(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The largest pixel of each bin of each region, which lies in the map; 0 of an empty bin."""
-    x, rois, images = (given(inputs, i) for i in range(3))
+    x, rois, images = (operand(inputs, i) for i in range(3))
     shape = context.outputs[0].shape
 
     def limits(r: Expr, at: Expr, d: int) -> list[Expr]:

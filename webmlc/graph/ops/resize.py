@@ -43,7 +43,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     axes_within,
     canonical,
-    given,
+    operand,
     require,
     same,
     select_among,
@@ -240,7 +240,7 @@ def _one_by_axis(dtype: DType) -> Any:
 
 def _resize_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Each size times its scale, rounded down, or to the closest integer."""
-    scales, before = given(inputs, 1), _listed_sizes(context)
+    scales, before = operand(inputs, 1), _listed_sizes(context)
     half = 0.5 if context.attribute("rounds") else 0.0
 
     def element(i: Expr) -> Expr:
@@ -252,7 +252,7 @@ def _resize_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _resize_scales(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The smallest or largest quotient of a size after and before, of every axis."""
-    sizes, before = given(inputs, 1), _listed_sizes(context)
+    sizes, before = operand(inputs, 1), _listed_sizes(context)
     choose = minimum if context.attribute("is_smaller") else maximum
     quotients = [sizes[const(i)].astype(FLOAT) / size for i, size in enumerate(before)]
     return (compute("scales", context.outputs[0].shape, lambda _: fold(choose, quotients)),)
@@ -374,7 +374,7 @@ def _resample_type(context: Context) -> tuple[TensorType, ...]:
 
 def _resample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Sum over the taps of an axis; few, so that they unroll."""
-    x, indices, weights = (given(inputs, i) for i in range(3))
+    x, indices, weights = (operand(inputs, i) for i in range(3))
     axis, shape = context.axis(0), context.outputs[0].shape
 
     def element(*index: Expr) -> Expr:
@@ -403,7 +403,7 @@ def _repeat_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _repeat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, repeats = given(inputs, 0), context.attribute("repeats")
+    x, repeats = operand(inputs, 0), context.attribute("repeats")
 
     def element(*i: Expr) -> Expr:
         return x[tuple(v // r for v, r in zip(i, repeats, strict=True))]
@@ -420,7 +420,7 @@ def _positions(context: Context, inputs: Inputs, axis: Axis) -> Positions:
 
 
 def _resize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     shape = list(x.shape)
     for number, axis in enumerate(resized_axes(context)):
         shape[axis.axis] = axis.after

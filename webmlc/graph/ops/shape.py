@@ -39,7 +39,7 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_single,
     dimensions,
-    given,
+    operand,
     product,
     select_among,
 )
@@ -89,7 +89,7 @@ def _sizes_type(context: Context) -> tuple[TensorType, ...]:
 
 def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Sizes that are computed during a run, as symbols: whatever is made of them is known."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (compute("sizes", x.shape, lambda *i: x[i]),)
 
 
@@ -107,7 +107,7 @@ def _range_count_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _range_count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    start, limit, delta = (t[(ZERO,) * t.rank] for t in map(partial(given, inputs), range(3)))
+    start, limit, delta = (t[(ZERO,) * t.rank] for t in map(partial(operand, inputs), range(3)))
     if start.dtype.is_float:
         count = call("ceil", (limit - start) / delta).astype(DType.int64)
     else:
@@ -134,7 +134,7 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    start, delta = given(inputs, 0), given(inputs, 2)
+    start, delta = operand(inputs, 0), operand(inputs, 2)
     y = context.outputs[0]
 
     def scalar(t: Tensor) -> Expr:

@@ -177,12 +177,12 @@ def pointwise(
 
 
 def present(inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The inputs that are given."""
+    """The inputs that are present."""
     return tuple(t for t in inputs if t is not None)
 
 
-def given(inputs: Sequence[Tensor | None], index: int) -> Tensor:
-    """An input that must be given."""
+def operand(inputs: Sequence[Tensor | None], index: int) -> Tensor:
+    """The tensor of an input that must be present."""
     tensor = inputs[index]
     assert tensor is not None
     return tensor

@@ -33,7 +33,7 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_single,
     dimensions,
-    given,
+    operand,
 )
 
 Inputs = tuple[Tensor | None, ...]
@@ -160,7 +160,7 @@ def _frames_type(context: Context) -> tuple[TensorType, ...]:
 
 def _frames(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[batch][frame][element · part] of a signal [batch][element][part]."""
-    x, step = given(inputs, 0), int(context.attribute("step"))
+    x, step = operand(inputs, 0), int(context.attribute("step"))
     parts = x.shape[2]
 
     def element(b: Expr, frame: Expr, i: Expr) -> Expr:
@@ -178,7 +178,7 @@ def _mel_type(context: Context) -> tuple[TensorType, ...]:
 
 def _mel(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Triangles between the bins that lie evenly on the mel scale."""
-    rate, low, high = (given(inputs, i) for i in (2, 3, 4))
+    rate, low, high = (operand(inputs, i) for i in (2, 3, 4))
     length = dimensions(context, 1, "the transform's length")[0]
     output = context.outputs[0]
     wide = DType.float64

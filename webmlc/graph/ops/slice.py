@@ -34,7 +34,7 @@ from webmlc.graph.ops.shapes import (
     canonical,
     check_single,
     dimensions,
-    given,
+    operand,
     require,
     select_among,
 )
@@ -118,7 +118,7 @@ def _slice_range_type(context: Context) -> tuple[TensorType, ...]:
 
 def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Of each sliced axis, the first element and how many there are; -1 where the step is 0."""
-    shape, starts, ends = (given(inputs, i) for i in range(3))
+    shape, starts, ends = (operand(inputs, i) for i in range(3))
 
     def place(bound: Tensor, k: int, size: Expr, step: Expr, end: bool) -> Expr:
         value = bound[k]
@@ -146,7 +146,7 @@ def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _steps(context: Context, inputs: Inputs, dtype: DType) -> list[Expr]:
     """The steps (input 3): numbers where they are known, else what a run reads."""
-    steps, numbers = given(inputs, 3), context.constant(3)
+    steps, numbers = operand(inputs, 3), context.constant(3)
     if numbers is not None:
         return [const(int(n), dtype) for n in numbers]
     return [steps[k].astype(dtype) for k in range(as_int(steps.shape[0]) or 0)]
@@ -171,7 +171,7 @@ def _part_type(context: Context) -> tuple[TensorType, ...]:
 
 def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """`count` elements of each axis, from `first` on, `step` apart."""
-    x, steps = given(inputs, 0), _steps(context, inputs, INDEX)
+    x, steps = operand(inputs, 0), _steps(context, inputs, INDEX)
     firsts = dimensions(context, 1, "the first")
     cuts = dict(zip(context.attribute("axes"), zip(firsts, steps, strict=True), strict=True))
 
@@ -209,7 +209,7 @@ def _slice_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _slice(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, cuts = given(inputs, 0), slices(context)
+    x, cuts = operand(inputs, 0), slices(context)
 
     def element(*i: Expr) -> Expr:
         return x[tuple(start + v * step for v, (start, _, step) in zip(i, cuts, strict=True))]
@@ -282,7 +282,7 @@ def _pad_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, pads = given(inputs, 0), pads_of(context)
+    x, pads = operand(inputs, 0), pads_of(context)
     mode = context.attribute("mode", "constant")
     mirrored = mirrored_axis(x.shape, pads) if mode == "reflect" else None
     if mirrored is not None:

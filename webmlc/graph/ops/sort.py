@@ -13,7 +13,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, given, require
+from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, operand, require
 from webmlc.graph.ops.sorting import (
     comparable,
     inside,
@@ -55,7 +55,7 @@ def _top_k_type(context: Context) -> tuple[TensorType, ...]:
 
 def _top_k(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Of equal elements the first comes first; NaN is larger than all."""
-    x, axis = given(inputs, 0), context.axis(-1)
+    x, axis = operand(inputs, 0), context.axis(-1)
     size, count = as_int(x.shape[axis]), as_int(_count(context))
     if size is not None and size <= SHORT:
         place = _by_count(x, axis, context)

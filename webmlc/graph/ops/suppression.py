@@ -16,7 +16,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Context, Operator
 from webmlc.graph.ops.selection import flat, places_of
-from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, given
+from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, operand
 
 Inputs = tuple[Tensor | None, ...]
 REMOVED = -float("inf")
@@ -33,7 +33,7 @@ def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The low sides of each box [batch, box, 4] along both axes, the high sides, and the area:
     [batch, 5, box], so that an iteration reads neighbours in vectors.
     """
-    boxes = given(inputs, 0)
+    boxes = operand(inputs, 0)
 
     def sides(b: Expr, axis: Expr, n: Expr) -> tuple[Expr, Expr]:
         one, two = boxes[b, n, axis], boxes[b, n, axis + 2]
@@ -57,7 +57,7 @@ def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Scores [batch, class, box] without the best boxes [batch, class, 1], and without those whose
     intersection with them is more than a part of their union.
     """
-    scores, best, sides, limit = (given(inputs, i) for i in range(4))
+    scores, best, sides, limit = (operand(inputs, i) for i in range(4))
     threshold = limit[(ZERO,) * limit.rank]
     batches, classes, _ = scores.shape
     number = compute(

@@ -22,7 +22,7 @@ from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.selection import flat, places_of
-from webmlc.graph.ops.shapes import ONE, ZERO, given, product
+from webmlc.graph.ops.shapes import ONE, ZERO, operand, product
 from webmlc.graph.ops.sorting import comparable, inside, stable_order, word_bits, words
 
 Inputs = tuple[Tensor | None, ...]
@@ -40,7 +40,7 @@ def _order(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     Column `column` counts from the last.
     """
-    rows = given(inputs, 0)
+    rows = operand(inputs, 0)
     before, number = (inputs[i] if len(inputs) > i else None for i in (1, 2))
     last = rows.shape[1] - 1
     column = last if number is None else inside(last - number[()].astype(INDEX), rows.shape[1])
@@ -61,7 +61,7 @@ def _groups(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Which positions of the order are the first of equal slices, and the group of each slice;
     unless it is `sorted`, which slices are, and groups in their order.
     """
-    rows, order = given(inputs, 0), given(inputs, 1)
+    rows, order = operand(inputs, 0), operand(inputs, 1)
     shape = order.shape
 
     def differs(p: Expr, column: Expr) -> Expr:
@@ -99,7 +99,7 @@ def _members_type(context: Context) -> tuple[TensorType, ...]:
 
 def _members(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """How many slices each group has."""
-    inverse, places = given(inputs, 0), given(inputs, 1)
+    inverse, places = operand(inputs, 0), operand(inputs, 1)
     counts = scatter(
         "counts", places.shape, (), inverse.shape, lambda _, i: ((inverse[i],), ONE), INDEX, ZERO,
         "add",

@@ -42,7 +42,7 @@ from webmlc.graph.ops.shapes import (
     canonical,
     check_shapes,
     dimensions,
-    given,
+    operand,
     product,
     reindex,
     require,
@@ -54,7 +54,7 @@ Inputs = tuple[Tensor | None, ...]
 
 
 def _view(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = given(inputs, 0), context.outputs[0].shape
+    x, shape = operand(inputs, 0), context.outputs[0].shape
     name = context.node.op.lower()
     return (compute(name, shape, lambda *i: x[reindex(x.shape, shape, i)]),)
 
@@ -84,9 +84,9 @@ def _reshape(context: Context, builder: Builder) -> tuple[str, ...] | None:
         return None
     x, shape = context.node.inputs
     sizes = builder("Shape", x)
-    given = context.attribute("allowzero", 0)
-    found = builder("ReshapeSizes", sizes, shape, domain="webmlc", allowzero=given)
-    return (builder("Reshape", x, found, allowzero=1, resolved=1),)
+    allow_zero = context.attribute("allowzero", 0)
+    target = builder("ReshapeSizes", sizes, shape, domain="webmlc", allowzero=allow_zero)
+    return (builder("Reshape", x, target, allowzero=1, resolved=1),)
 
 
 def _reshape_sizes_type(context: Context) -> tuple[TensorType, ...]:
@@ -99,7 +99,7 @@ def _reshape_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The sizes that a shape (input 1) asks of a tensor of given sizes (input 0); -1 everywhere
     where these elements cannot take it.
     """
-    own, shape = given(inputs, 0), given(inputs, 1)
+    own, shape = operand(inputs, 0), operand(inputs, 1)
     rank, dtype = as_int(shape.shape[0]) or 0, DType.int64
     one, unknown = const(1, dtype), const(-1, dtype)
     wanted: list[Expr] = [shape[d] for d in range(rank)]
@@ -171,7 +171,7 @@ def _transpose_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = given(inputs, 0), permutation(context)
+    x, axes = operand(inputs, 0), permutation(context)
     places = [axes.index(d) for d in range(x.rank)]
     shape = context.outputs[0].shape
     return (compute("transpose", shape, lambda *i: x[tuple(i[p] for p in places)]),)
@@ -183,7 +183,7 @@ def _channel_shuffle_type(context: Context) -> tuple[TensorType, ...]:
 
 def _channel_shuffle(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The first channel of every group, then the second of every group, ..."""
-    x, axis, groups = given(inputs, 0), context.axis(0), int(context.attribute("groups"))
+    x, axis, groups = operand(inputs, 0), context.axis(0), int(context.attribute("groups"))
     each = canonical(x.shape[axis] // groups)
 
     def element(*i: Expr) -> Expr:
@@ -199,7 +199,7 @@ def _expand_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _expand(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = given(inputs, 0), context.outputs[0].shape
+    x, shape = operand(inputs, 0), context.outputs[0].shape
     return (compute("expand", shape, lambda *i: x[aligned(i, x.shape, shape)]),)
 
 
@@ -211,7 +211,7 @@ def _tile_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _tile(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = given(inputs, 0), context.outputs[0].shape
+    x, shape = operand(inputs, 0), context.outputs[0].shape
 
     def element(*i: Expr) -> Expr:
         pairs = zip(i, x.shape, shape, strict=True)
@@ -240,7 +240,7 @@ def _concat_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    parts = [given(inputs, i) for i in range(len(inputs))]
+    parts = [operand(inputs, i) for i in range(len(inputs))]
     axis = context.axis(0)
 
     def element(*i: Expr) -> Expr:
@@ -299,7 +299,7 @@ def _split_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _split(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axis = given(inputs, 0), context.axis(0)
+    x, axis = operand(inputs, 0), context.axis(0)
     parts: list[Tensor] = []
     offset: Expr = context.attribute(START, ZERO)
     for number, size in enumerate(split_sizes(context)):
@@ -322,7 +322,7 @@ def _depth_to_space_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _depth_to_space(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, b = given(inputs, 0), context.count("blocksize")
+    x, b = operand(inputs, 0), context.count("blocksize")
     shape = context.outputs[0].shape
     columns_first = context.attribute("mode", "DCR") == "CRD"
 
@@ -343,7 +343,7 @@ def _space_to_depth_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, b = given(inputs, 0), context.count("blocksize")
+    x, b = operand(inputs, 0), context.count("blocksize")
     channels = x.shape[1]
     columns_first = context.attribute("mode", "DCR") == "CRD"
 
@@ -358,7 +358,7 @@ def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _crop(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """What lies at the origin of a larger tensor."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (compute("crop", context.outputs[0].shape, lambda *i: x[i]),)
 
 
