@@ -72,7 +72,7 @@ def _batched(
 def _unknown_indices(module: Module) -> Iterator[tuple[IndexInput, str]]:
     """The index inputs of `main` that are computed during a run, with their nodes' names."""
     main = module.main
-    scope, makers = Scope.of(main), producers(main)
+    scope, producer_of = Scope.of(main), producers(main)
     symbolic = {o for node in main.nodes if is_symbolic(node) for o in node.outputs}
     for node in main.nodes:
         indices = row_of(node).indices
@@ -81,36 +81,36 @@ def _unknown_indices(module: Module) -> Iterator[tuple[IndexInput, str]]:
         for index in indices(scope.context(node)):
             if index.value in main.constants or index.value in symbolic:
                 continue
-            low, high = _range(index.value, main, makers, LONGEST_CHAIN)
+            low, high = _range(index.value, main, producer_of, LONGEST_CHAIN)
             sizes = [as_int(size) for size in index.sizes]
-            least = [0 if size is None or not index.from_end else -size for size in sizes]
-            fits = all(size is not None and high < size for size in sizes) and low >= max(least)
+            lowest = [0 if size is None or not index.from_end else -size for size in sizes]
+            fits = all(size is not None and high < size for size in sizes) and low >= max(lowest)
             if not fits:
                 yield index, node.name
 
 
 def _range(
-    value: str, function: Function, makers: Mapping[str, Node], steps: int
+    value: str, function: Function, producer_of: Mapping[str, Node], steps: int
 ) -> tuple[float, float]:
     """The least and the greatest element that a value of integers can have."""
     array = function.constants.get(value)
     if array is not None:
         return (int(array.min()), int(array.max())) if array.size else (0, 0)
-    node = makers.get(value)
+    node = producer_of.get(value)
     if node is None or node.domain or not steps:
         return ANYTHING
 
     def operand(index: int) -> tuple[float, float]:
         name = node.inputs[index] if index < len(node.inputs) else ""
-        return _range(name, function, makers, steps - 1) if name else ANYTHING
+        return _range(name, function, producer_of, steps - 1) if name else ANYTHING
 
     match node.op:
         case "Clip":
-            (low, high), (least, _), (_, most) = (operand(i) for i in range(3))
-            return max(low, least), min(high, most)
+            (low, high), (other_low, _), (_, other_high) = (operand(i) for i in range(3))
+            return max(low, other_low), min(high, other_high)
         case "Add":
-            (low, high), (least, most) = operand(0), operand(1)
-            return low + least, high + most
+            (low, high), (other_low, other_high) = operand(0), operand(1)
+            return low + other_low, high + other_high
         case "Cast":
             return operand(0) if function.type(node.inputs[0]).dtype.is_integer else ANYTHING
         case "Reshape" | "Transpose" | "Identity" | "Expand" | "Unsqueeze" | "Squeeze":

@@ -75,16 +75,16 @@ def _product(sizes: Sequence[Expr]) -> Expr:
 
 
 def live_requirements(
-    outputs: Iterable[str], assumed: Mapping[Node, Sequence[Requirement]]
+    outputs: Iterable[str], by_node: Mapping[Node, Sequence[Requirement]]
 ) -> tuple[Requirement, ...]:
     """The requirements of the nodes that `outputs` depend on; nodes are in topological order."""
     live = set(outputs)
-    chosen: list[Requirement] = []
-    for node, requirements in reversed(list(assumed.items())):
+    result: list[Requirement] = []
+    for node, requirements in reversed(list(by_node.items())):
         if not live.isdisjoint(node.outputs):
             live.update(node.inputs)
-            chosen += reversed(requirements)
-    return _without_implied(chosen[::-1])
+            result += reversed(requirements)
+    return _without_implied(result[::-1])
 
 
 def _without_implied(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
@@ -119,15 +119,15 @@ def _learn(slack: Expr, ranges: dict[Var, Interval]) -> None:
     ranges[symbol] = Interval(max(interval.low, -number), interval.high)
 
 
-def _is_smaller_count(requirement: Requirement, others: Iterable[Requirement]) -> bool:
+def _is_smaller_count(requirement: Requirement, candidates: Iterable[Requirement]) -> bool:
     """True of a count whose factors are all among those of a larger one."""
     if requirement.right != MOST_ELEMENTS:
         return False
     number, factors = _factors(requirement.left)
-    for other in others:
-        if other is not requirement and other.right == MOST_ELEMENTS:
-            more, larger = _factors(other.left)
-            if factors <= larger and number <= more:
+    for candidate in candidates:
+        if candidate is not requirement and candidate.right == MOST_ELEMENTS:
+            candidate_number, candidate_factors = _factors(candidate.left)
+            if factors <= candidate_factors and number <= candidate_number:
                 return True
     return False
 

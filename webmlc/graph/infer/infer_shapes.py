@@ -54,7 +54,7 @@ from webmlc.graph.ir import (
     TensorType,
     producers,
 )
-from webmlc.graph.ops.control import closed, names_in, reads
+from webmlc.graph.ops.control import names_in, reads, rename_captures
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     VALUE_LIMIT,
@@ -119,18 +119,21 @@ def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ..
     """The inputs that these values are computed from. Axes, scales and rates have at most one
     dimension; a larger input is data, and no one would fix it.
     """
-    makers = producers(function)
-    pending, behind = list(values), set(values)
+    producer_of = producers(function)
+    pending, ancestors = list(values), set(values)
     while pending:
-        node = makers.get(pending.pop())
+        node = producer_of.get(pending.pop())
         if node is not None:
-            fresh = {*filter(None, node.inputs), *(i for i in function.inputs if reads(node, i))}
-            fresh -= behind
-            behind |= fresh
-            pending += fresh
+            new_values = {
+                *filter(None, node.inputs),
+                *(i for i in function.inputs if reads(node, i)),
+            }
+            new_values -= ancestors
+            ancestors |= new_values
+            pending += new_values
     types = function.types
     return tuple(
-        i for i in function.inputs if i in behind and (i not in types or types[i].rank < 2)
+        i for i in function.inputs if i in ancestors and (i not in types or types[i].rank < 2)
     )
 
 
@@ -140,16 +143,16 @@ class _Inference:
     """
 
     def __init__(
-        self, function: Function, around: Scope, outlines: Outlines, binds: bool = True
+        self, function: Function, outer: Scope, outlines: Outlines, binds: bool = True
     ) -> None:
         self.function = function
         self.outlines = outlines
         self.binds = binds
-        self.types: dict[str, TensorType] = dict(around.types)
+        self.types: dict[str, TensorType] = dict(outer.types)
         self.types |= {i: function.types[i] for i in _typed_inputs(function)}
-        self.constants: dict[str, Array] = {**around.constants, **function.constants}
-        self.values: dict[str, Value] = dict(around.values)
-        self.sequences: dict[str, tuple[str, ...] | None] = dict(around.sequences)
+        self.constants: dict[str, Array] = {**outer.constants, **function.constants}
+        self.values: dict[str, Value] = dict(outer.values)
+        self.sequences: dict[str, tuple[str, ...] | None] = dict(outer.sequences)
         self.nodes: list[Node] = []
         self.typed: list[Node] = []  # those that became constants, too: what a Gradient reads
         self.requirements: dict[Node, list[Requirement]] = {}  # of typed and expanded nodes
@@ -157,7 +160,7 @@ class _Inference:
         self.unsupported: list[Unsupported] = []
         self.unknown: list[tuple[str, ...]] = []
         self.partial: dict[str, Value] = {}  # None: an element that only a run knows
-        self.taken = {*names_in(function), *around.types, *around.constants, *around.sequences}
+        self.taken = {*names_in(function), *outer.types, *outer.constants, *outer.sequences}
         self.bound: dict[str, str] = {}
         shapes = (t.shape for t in function.types.values())
         self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
@@ -196,7 +199,9 @@ class _Inference:
             except UnsupportedError as error:  # what a function inside this one cannot do
                 values = error.values if isinstance(error, UnknownShapeError) else ()
                 if values and all(self.bind(value, node) for value in values):
-                    pending.append(closed(node, {value: self.bound[value] for value in values}))
+                    pending.append(
+                        rename_captures(node, {value: self.bound[value] for value in values})
+                    )
                     continue
                 self.failed.update(node.outputs)
                 self.unsupported += error.nodes
@@ -209,7 +214,7 @@ class _Inference:
                     f"fit the operator ({type(error).__name__}: {error})"
                 ) from error
         if len(self.unknown) == len(self.unsupported) > 0:
-            sources = dict.fromkeys(value for found in self.unknown for value in found)
+            sources = dict.fromkeys(value for group in self.unknown for value in group)
             raise UnknownShapeError(tuple(self.unsupported), tuple(sources))
         if self.unsupported:
             raise UnsupportedError(tuple(self.unsupported))
@@ -237,14 +242,16 @@ class _Inference:
             return False
         count = prod(shape)
         stem = re.sub(r"\W", "_", value, flags=re.ASCII)
-        known = self.partial.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
+        partial_elements = (
+            self.partial.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
+        )
         names = {
             i: self.symbol(stem if count == 1 else f"{stem}_{i}")
-            for i, element in enumerate(known)
+            for i, element in enumerate(partial_elements)
             if element is None
         }
         elements = object_array(
-            [Var(names[i]) if i in names else e for i, e in enumerate(known)], shape
+            [Var(names[i]) if i in names else e for i, e in enumerate(partial_elements)], shape
         )
         self.bound[value] = self.fresh(f"{value}/bound")
         reader = bind(elements, names, type_.dtype, value, self.bound[value], node.name)
@@ -263,8 +270,8 @@ class _Inference:
 
     def symbol(self, text: str) -> str:
         """A name like `text` that no symbol has yet."""
-        plain = text.isidentifier() and not iskeyword(text) and text not in ("T", "range")
-        text = text if plain else f"n_{text}"
+        is_plain = text.isidentifier() and not iskeyword(text) and text not in ("T", "range")
+        text = text if is_plain else f"n_{text}"
         name, count = text, 2
         while name in self.symbols:
             name, count = f"{text}_{count}", count + 1
@@ -276,14 +283,14 @@ class _Inference:
         it; else itself.
         """
         values = {*self.function.inputs, *(o for n in self.function.nodes for o in n.outputs)}
-        makers = {o: node for node in self.nodes for o in node.outputs}
+        producer_of = {o: node for node in self.nodes for o in node.outputs}
         pending, sources = [value], dict[str, None]()
         while pending:
             name = pending.pop()
-            if name in values or name not in makers:
+            if name in values or name not in producer_of:
                 sources[name] = None
             else:
-                pending += [i for i in makers[name].inputs if i and i not in self.constants]
+                pending += [i for i in producer_of[name].inputs if i and i not in self.constants]
         return tuple(sources)
 
     def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
@@ -316,8 +323,8 @@ class _Inference:
             expansion = Expansion(self.taken)
             build = Builder(node, expansion)
             derivatives = derive_gradient(node, self.typed, self.scope, build)
-            wanted = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
-            return self.written_out(node, expansion, wanted)
+            read_derivatives = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
+            return self.written_out(node, expansion, read_derivatives)
         if not node.domain and node.op in ("If", "Loop"):
             return [Outline(context, self.scope, self.inside, self.outlines).node()]
         outputs = row.infer(context)
@@ -347,22 +354,22 @@ class _Inference:
         self.nodes.append(node)
         return []
 
-    def inside(self, function: Function, around: Scope) -> Function:
+    def inside(self, function: Function, outer: Scope) -> Function:
         """Infer a function that stands inside this one."""
-        return _Inference(function, around, self.outlines, binds=False).run()
+        return _Inference(function, outer, self.outlines, binds=False).run()
 
     def written_out(
         self, node: Node, expansion: Expansion, results: Sequence[Result]
     ) -> list[Node]:
         """The nodes that a node becomes, its outputs made by them."""
         self.constants.update(expansion.constants)
-        made = {o for n in expansion.nodes for o in n.outputs}
+        new_values = {o for n in expansion.nodes for o in n.outputs}
         names: dict[str, str] = {}
         copies: list[Node] = []
         for result, output in zip(results, (o for o in node.outputs if o), strict=True):
             if not isinstance(result, str):
                 self.sequences[output] = result
-            elif result in made and result not in names:
+            elif result in new_values and result not in names:
                 names[result] = output
             else:
                 copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))

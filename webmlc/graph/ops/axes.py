@@ -79,9 +79,9 @@ def axes_last(context: Context, build: Builder, mask: str) -> str:
     """
     x = context.node.inputs[0]
     one, sizes = build.constant(np.int64(1)), build("Shape", x)
-    other = build("Where", build("Equal", mask, build.constant(np.int64(0))), sizes, mask)
-    named = build("Where", build("Equal", mask, one), sizes, one)
-    return build("AxesLast", x, build("Concat", other, named, axis=0), domain="webmlc")
+    other_sizes = build("Where", build("Equal", mask, build.constant(np.int64(0))), sizes, mask)
+    named_sizes = build("Where", build("Equal", mask, one), sizes, one)
+    return build("AxesLast", x, build("Concat", other_sizes, named_sizes, axis=0), domain="webmlc")
 
 
 def reduce_along(context: Context, build: Builder) -> tuple[str, ...] | None:
@@ -102,12 +102,12 @@ def cumulate_along(context: Context, build: Builder) -> tuple[str, ...] | None:
     node, rank = context.node, context.rank(0)
     if not context.is_decided_by_run(1):
         return None
-    moved = axes_last(context, build, axis_mask(context, build, 1))
-    sizes = build("Shape", moved, start=0, end=rank)
+    axis_last = axes_last(context, build, axis_mask(context, build, 1))
+    sizes = build("Shape", axis_last, start=0, end=rank)
     rows = build("Concat", sizes, build.constant(np.array([-1])), axis=0)
-    y = build("Reshape", moved, rows)
+    y = build("Reshape", axis_last, rows)
     y = build(node.op, y, build.constant(np.int64(rank)), **node.attributes)
-    y = build("Reshape", y, build("Shape", moved))
+    y = build("Reshape", y, build("Shape", axis_last))
     return (build("AxesBack", y, domain="webmlc", types=(context.type(0),)),)
 
 
@@ -117,8 +117,8 @@ def without_axes(context: Context, build: Builder, y: str, mask: str, count: int
     if rank < 0:
         raise NotSupportedError(f"{count} axes of a tensor of rank {context.rank(0)}")
     sizes = build("Shape", context.node.inputs[0])
-    other = build("OtherSizes", sizes, mask, domain="webmlc", rank=rank)
-    return build("Reshape", y, other, allowzero=1)
+    other_sizes = build("OtherSizes", sizes, mask, domain="webmlc", rank=rank)
+    return build("Reshape", y, other_sizes, allowzero=1)
 
 
 def squeeze(context: Context, build: Builder) -> tuple[str, ...] | None:
@@ -162,15 +162,15 @@ def _by_axis(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     places = [a.astype(DType.int64) for a in axes]
     places = [select(a < 0, a + rank, a) for a in places]
     zero, one = const(0, DType.int64), const(1, DType.int64)
-    hits = [_total([select(p.equals(d), one, zero) for p in places]) for d in range(rank)]
-    distinct = _total([select(h.equals(1), one, zero) for h in hits])
+    counts = [_total([select(p.equals(d), one, zero) for p in places]) for d in range(rank)]
+    distinct_count = _total([select(h.equals(1), one, zero) for h in counts])
 
     def element(d: Expr) -> Expr:
         value: Expr = default
         for position, place in enumerate(places):
-            named = place.equals(d.astype(DType.int64))
-            value = select(named, values[position].astype(DType.int64), value)
-        return select(distinct.equals(len(places)), value, invalid)
+            is_axis = place.equals(d.astype(DType.int64))
+            value = select(is_axis, values[position].astype(DType.int64), value)
+        return select(distinct_count.equals(len(places)), value, invalid)
 
     return (compute("by_axis", context.outputs[0].shape, element),)
 
@@ -183,8 +183,8 @@ def _other_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     def element(i: Expr) -> Expr:
         place = i.astype(DType.int64)
-        here = [m.equals(0) & n.equals(place) for m, n in zip(mask, before, strict=True)]
-        total = _total([select(h, size, zero) for h, size in zip(here, sizes, strict=True)])
+        is_place = [m.equals(0) & n.equals(place) for m, n in zip(mask, before, strict=True)]
+        total = _total([select(h, size, zero) for h, size in zip(is_place, sizes, strict=True)])
         return select(mask[0] < 0, mask[0], total)
 
     return (compute("other_sizes", context.outputs[0].shape, element),)
@@ -198,10 +198,10 @@ def _sizes_with_ones(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The sizes (input 0) in order, and ones where a mask (input 1) is set."""
     sizes, mask = (_elements(operand(inputs, i)) for i in range(2))
     result = []
-    for d, here in enumerate(mask):
+    for d, marker in enumerate(mask):
         before = d - _total(mask[:d])
-        size = select_among(sizes, before) if sizes else here
-        result.append(select(here.equals(0), size, here))
+        size = select_among(sizes, before) if sizes else marker
+        result.append(select(marker.equals(0), size, marker))
     shape = context.outputs[0].shape
     return (compute("sizes_with_ones", shape, lambda d: select_among(result, d)),)
 

@@ -35,9 +35,9 @@ def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up"
 
 def clamped(x: Expr, dtype: DType) -> Expr:
     """`x` as a wide float between the lowest and the highest number of `dtype`; NaN stays."""
-    wide = x if x.dtype is DType.float64 else x.astype(DType.float32)
-    low, high = (Const(limit, wide.dtype) for limit in dtype.limits)
-    return select(wide > high, high, select(wide < low, low, wide))
+    number = x if x.dtype is DType.float64 else x.astype(DType.float32)
+    low, high = (Const(limit, number.dtype) for limit in dtype.limits)
+    return select(number > high, high, select(number < low, low, number))
 
 
 def _to_power(x: Expr, saturate: bool, round_mode: str) -> Expr:

@@ -37,9 +37,9 @@ def pick_label(build: Builder, index: str, labels: list[int]) -> str:
 
 def as_float(context: Context, build: Builder, index: int = 0) -> tuple[str, DType]:
     """An input as float32, or as float64 if it is that."""
-    wide = context.dtype(index) is DType.float64
-    value = build("Cast", context.node.inputs[index], to=DOUBLE if wide else FLOAT)
-    return value, DType.float64 if wide else DType.float32
+    is_double = context.dtype(index) is DType.float64
+    value = build("Cast", context.node.inputs[index], to=DOUBLE if is_double else FLOAT)
+    return value, DType.float64 if is_double else DType.float32
 
 
 def transform(build: Builder, scores: str, kind: str | int) -> str:

@@ -65,27 +65,29 @@ def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
         raise NotSupportedError("saved statistics of a batch (before opset 14) are not supported")
     _check_batch(context)
     x, scale, bias, *running = context.node.inputs
-    wide = build("Cast", x, to=1) if accumulator(context.dtype(0)) != context.dtype(0) else x
+    wide_x = build("Cast", x, to=1) if accumulator(context.dtype(0)) != context.dtype(0) else x
     axes = build.constant(np.array([0, *range(2, context.rank(0))]))
     column = build.constant(np.array([-1, *([1] * (context.rank(0) - 2))]))
-    mean = build("ReduceMean", wide, axes)
-    centred = build("Sub", wide, mean)
+    mean = build("ReduceMean", wide_x, axes)
+    centred = build("Sub", wide_x, mean)
     variance = build("ReduceMean", build("Mul", centred, centred), axes)
     flat = build.constant(np.array([-1]))
-    fresh = [build("Reshape", v, flat) for v in (mean, variance)]
-    own = [build("CastLike", v, r) for v, r in zip(fresh, running, strict=True)]
+    flat_statistics = [build("Reshape", v, flat) for v in (mean, variance)]
+    batch_statistics = [
+        build("CastLike", v, r) for v, r in zip(flat_statistics, running, strict=True)
+    ]
     epsilon = context.attribute("epsilon", 1e-5)
     small = build.constant(epsilon, accumulator(context.dtype(0)))
     y = build("Div", centred, build("Sqrt", build("Add", variance, small)))
     for op, value in (("Mul", scale), ("Add", bias)):
         y = build(op, y, build("CastLike", build("Reshape", value, column), y))
     momentum = context.attribute("momentum", 0.9)
-    moved = [
+    new_running = [
         build("Add", build("Mul", old, build.constant(momentum, context.dtype(3))),
               build("Mul", new, build.constant(1 - momentum, context.dtype(3))))
-        for old, new in zip(running, own, strict=True)
+        for old, new in zip(running, batch_statistics, strict=True)
     ]  # fmt: skip
-    return (build("CastLike", y, x), *moved)[:outputs]
+    return (build("CastLike", y, x), *new_running)[:outputs]
 
 
 def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -187,9 +189,9 @@ def _layer_type(context: Context) -> tuple[TensorType, ...]:
 
 def _stash(context: Context) -> DType:
     """The dtype that the statistics are taken in."""
-    wanted = ELEMENT_TYPES.get(int(context.attribute("stash_type", 1)), DType.float32)
-    own = accumulator(context.dtype(0))
-    return own if own.bytes > wanted.bytes else wanted
+    stash_dtype = ELEMENT_TYPES.get(int(context.attribute("stash_type", 1)), DType.float32)
+    sum_dtype = accumulator(context.dtype(0))
+    return sum_dtype if sum_dtype.bytes > stash_dtype.bytes else stash_dtype
 
 
 def _layer_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:

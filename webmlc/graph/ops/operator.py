@@ -83,9 +83,11 @@ class NotSupportedError(WebmlcError):
 class UnknownValueError(NotSupportedError):
     """An output shape depends on the value of `name`, which is known only at run time."""
 
-    def __init__(self, name: str, what: str) -> None:
+    def __init__(self, name: str, description: str) -> None:
         self.name = name
-        super().__init__(f"{what} is computed at run time (value {name!r}); make it a constant")
+        super().__init__(
+            f"{description} is computed at run time (value {name!r}); make it a constant"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +115,20 @@ class Context:
         """The attribute, of how many things there are; `NotSupportedError` where it is below 1."""
         value = self.attribute(name, default)
         if value is None or int(value) < 1:
-            said = "missing" if value is None else f"{value}: it is 1 at least"
-            raise NotSupportedError(f"{name} is {said}")
+            problem = "missing" if value is None else f"{value}: it is 1 at least"
+            raise NotSupportedError(f"{name} is {problem}")
         return int(value)
 
     def has(self, index: int) -> bool:
-        """True where the input is present."""
+        """True if the input is present."""
         return index < len(self.node.inputs) and self.node.inputs[index] != ""
 
     def type(self, index: int) -> TensorType:
         """The type of a present input."""
-        known = self.types[index] if index < len(self.types) else None
-        if known is None:
+        type_ = self.types[index] if index < len(self.types) else None
+        if type_ is None:
             raise NotSupportedError(f"input {index} is missing or of a type that is not supported")
-        return known
+        return type_
 
     def shape(self, index: int) -> tuple[Expr, ...]:
         """The shape of a present input."""
@@ -141,7 +143,7 @@ class Context:
         return self.type(index).rank
 
     def holds_values(self, index: int) -> bool:
-        """True where the input is a sequence or an optional, and no tensor."""
+        """True if the input is a sequence or an optional, and no tensor."""
         return self.has(index) and self.node.inputs[index] in self.sequences
 
     def sequence(self, index: int) -> tuple[str, ...]:
@@ -169,14 +171,14 @@ class Context:
         return object_array((), shape) if shape is not None and 0 in shape else None
 
     def is_decided_by_run(self, index: int) -> bool:
-        """True where the input is present and its value is known only at run time."""
+        """True if the input is present and its value is known only at run time."""
         return self.has(index) and self.value(index) is None
 
-    def known(self, index: int, what: str) -> Value:
+    def known(self, index: int, description: str) -> Value:
         """The input's value; raises `UnknownValueError`, which says `what` it is, where unknown."""
         value = self.value(index)
         if value is None:
-            raise UnknownValueError(self.node.inputs[index], what)
+            raise UnknownValueError(self.node.inputs[index], description)
         return value
 
     def axis(self, default: int, rank: int | None = None, name: str = "axis") -> int:
@@ -190,8 +192,12 @@ class Context:
     def integers(self, name: str, index: int | None = None) -> tuple[int, ...] | None:
         """Integers that older opsets give as attribute `name` and newer ones as input `index`."""
         if name in self.node.attributes:
-            found: Any = self.node.attributes[name]
-            return (int(found),) if isinstance(found, int) else tuple(int(v) for v in found)
+            attribute: Any = self.node.attributes[name]
+            return (
+                (int(attribute),)
+                if isinstance(attribute, int)
+                else tuple(int(v) for v in attribute)
+            )
         if index is None or not self.has(index):
             return None
         elements = self.known(index, name).reshape(-1).tolist()
@@ -225,8 +231,8 @@ def case(*inputs: Any, outputs: int = 1, opset: int | None = None, **attributes:
     def array(value: Any) -> Any:
         if value is None or isinstance(value, str | np.ndarray):
             return value
-        found = np.asarray(value)
-        return found.astype(np.float32) if found.dtype.kind == "f" else found
+        numbers = np.asarray(value)
+        return numbers.astype(np.float32) if numbers.dtype.kind == "f" else numbers
 
     return Case(tuple(array(i) for i in inputs), attributes, outputs, opset)
 
@@ -309,7 +315,7 @@ def given_types(context: Context) -> tuple[TensorType, ...]:
 
 
 def is_addressable(type_: TensorType) -> bool:
-    """True where 32-bit memory may hold a tensor: its bytes, symbols at 1, are not too many."""
+    """True if 32-bit memory may hold a tensor: its bytes, symbols at 1, are not too many."""
     elements = prod(max(as_int(d) or 1, 1) for d in type_.shape)
     return elements * type_.dtype.bytes <= ADDRESSABLE_BYTES
 

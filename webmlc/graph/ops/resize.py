@@ -93,11 +93,11 @@ def resized_axes(context: Context) -> list[Axis]:
     regions: Sequence[Any] | None = [0.0] * len(axes) + [1.0] * len(axes)
     if crops and _is_given(context, ROI):
         regions = _numbers(context, ROI)
-    moves = crops or (_is_given(context, SCALES) and _is_given(context, SIZES))
+    may_move = crops or (_is_given(context, SCALES) and _is_given(context, SIZES))
     result: list[Axis] = []
     for place, (axis, after, scale) in enumerate(_sizes(context, x.shape, axes)):
         region = regions and (float(regions[place]), float(regions[len(axes) + place]))
-        if moves or not same(after, x.shape[axis]) or scale not in (None, 1.0):
+        if may_move or not same(after, x.shape[axis]) or scale not in (None, 1.0):
             result.append(Axis(axis, place, x.shape[axis], after, scale, region or None))
     return result
 
@@ -158,23 +158,23 @@ def _check_modes(context: Context) -> None:
         raise NotSupportedError(f"{_POLICY} of a region (tf_crop_and_resize): give its sizes")
 
 
-def _check_count(axes: Sequence[int], values: Sequence[Any], what: str) -> None:
+def _check_count(axes: Sequence[int], values: Sequence[Any], noun: str) -> None:
     if len(values) != len(axes):
-        raise NotSupportedError(f"{len(values)} {what} for {len(axes)} axes")
+        raise NotSupportedError(f"{len(values)} {noun} for {len(axes)} axes")
 
 
 def _of_sizes(
     policy: str, shape: Sequence[Expr], axes: Sequence[int], sizes: Sequence[Expr]
 ) -> list[tuple[int, Expr, float | None]]:
-    known = [(as_int(n), as_int(shape[a])) for n, a in zip(sizes, axes, strict=True)]
-    scales = [n / m if n is not None and m else None for n, m in known]
+    size_pairs = [(as_int(n), as_int(shape[a])) for n, a in zip(sizes, axes, strict=True)]
+    scales = [n / m if n is not None and m else None for n, m in size_pairs]
     if policy == "stretch":
         return list(zip(axes, map(canonical, sizes), scales, strict=True))
     numbers = [s for s in scales if s is not None]
     scale = min(numbers) if policy == "not_larger" else max(numbers)
     return [
         (axis, const(math.floor(scale * (m or 0) + 0.5)), scale)
-        for axis, (_, m) in zip(axes, known, strict=True)
+        for axis, (_, m) in zip(axes, size_pairs, strict=True)
     ]
 
 
@@ -196,7 +196,7 @@ def _resize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _is_of_a_run(axis: Axis) -> bool:
-    """True where positions are computed during a run."""
+    """True if positions are computed during a run."""
     sizes = (as_int(axis.before), as_int(axis.after))
     return axis.scale is None or axis.roi is None or None in sizes
 

@@ -120,8 +120,8 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
     if context.has(3):
         return (TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],)),)
     start, limit, delta = (
-        context.known(i, what).reshape(-1)[0]
-        for i, what in enumerate(("the start", "the limit", "the step"))
+        context.known(i, description).reshape(-1)[0]
+        for i, description in enumerate(("the start", "the limit", "the step"))
     )
     dtype = context.dtype(0)
     if isinstance(delta, Expr):

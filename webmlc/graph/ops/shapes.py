@@ -71,7 +71,7 @@ def product(dimensions: Iterable[Expr]) -> Expr:
 
 
 def same(a: Expr, b: Expr) -> bool:
-    """True where two dimensions are certainly equal."""
+    """True if two dimensions are certainly equal."""
     return a == b or (
         not (isinstance(a, Const) and isinstance(b, Const))
         and prove_equal(a, b, dict.fromkeys(variables(a) | variables(b), SYMBOL))
@@ -120,10 +120,10 @@ def _broadcast_dimension(context: Context, a: Expr, b: Expr) -> Expr:
             return a
         case None, int():
             return b
-    for one, other in ((a, b), (b, a)):
-        match other:  # min(a, table) and a: longer than the table is an error anyway
-            case Call(op="min", args=args) if one in args:
-                return one
+    for size, bound in ((a, b), (b, a)):
+        match bound:  # min(a, table) and a: longer than the table is an error anyway
+            case Call(op="min", args=args) if size in args:
+                return size
     shorter = minimum(minimum(a, b), ONE)  # one of them 0, the other 1: nothing
     return canonical(maximum(a, b) * shorter)
 
@@ -192,10 +192,10 @@ def axes_within(axes: Iterable[int], rank: int) -> tuple[int, ...]:
     """The axes counted from the front, in order, each once; raises `NotSupportedError` where a
     tensor of this rank does not have them.
     """
-    named = tuple(axes)
-    if any(not -rank <= a < rank for a in named):
-        raise NotSupportedError(f"{list(named)} are no axes of a tensor of rank {rank}")
-    return tuple(sorted({a % rank for a in named}))
+    axis_list = tuple(axes)
+    if any(not -rank <= a < rank for a in axis_list):
+        raise NotSupportedError(f"{list(axis_list)} are no axes of a tensor of rank {rank}")
+    return tuple(sorted({a % rank for a in axis_list}))
 
 
 def check_shapes(context: Context, *signatures: str, **sizes: Expr | int) -> None:
@@ -207,34 +207,38 @@ def check_shapes(context: Context, *signatures: str, **sizes: Expr | int) -> Non
         check_shapes(context, "batch channels ...", "channels", "channels")
         # raises: input 1 is of shape [3], not [channels], where channels = 4
     """
-    named = {name: as_expr(size) for name, size in sizes.items()}
+    size_of_name = {name: as_expr(size) for name, size in sizes.items()}
     for index, signature in enumerate(signatures):
         if not signature or not context.has(index):
             continue
         shape, words = context.shape(index), signature.split()
         if "..." in words:
-            at, further = words.index("..."), max(len(shape) - len(words) + 1, 0)
-            further = as_int(named.setdefault("...", const(further))) or 0
-            words[at : at + 1] = ["..."] * further
-        if len(words) == len(shape) and all(map(partial(_fits, context, named), words, shape)):
+            position, repeats = words.index("..."), max(len(shape) - len(words) + 1, 0)
+            repeats = as_int(size_of_name.setdefault("...", const(repeats))) or 0
+            words[position : position + 1] = ["..."] * repeats
+        if len(words) == len(shape) and all(
+            map(partial(_fits, context, size_of_name), words, shape)
+        ):
             continue
         names = dict.fromkeys(re.findall(r"[a-z_]+", signature))
-        known = ", ".join(f"{name} = {named[name]}" for name in names if name in named)
+        listed_sizes = ", ".join(
+            f"{name} = {size_of_name[name]}" for name in names if name in size_of_name
+        )
         raise NotSupportedError(
             f"input {index} is of shape {_listed(shape)}, not "
-            f"{_listed(signature.split())}{known and f', where {known}'}"
+            f"{_listed(signature.split())}{listed_sizes and f', where {listed_sizes}'}"
         )
 
 
-def check_shape(context: Context, index: int, wanted: Sequence[Expr]) -> None:
+def check_shape(context: Context, index: int, expected: Sequence[Expr]) -> None:
     """Raises `NotSupportedError` where an input cannot be of this shape."""
     if not context.has(index):
         return
     shape = context.shape(index)
     equal = partial(require, context, "equal")
-    if len(shape) != len(wanted) or not all(map(equal, shape, wanted)):
+    if len(shape) != len(expected) or not all(map(equal, shape, expected)):
         raise NotSupportedError(
-            f"input {index} is of shape {_listed(shape)}, not {_listed(wanted)}"
+            f"input {index} is of shape {_listed(shape)}, not {_listed(expected)}"
         )
 
 
@@ -251,25 +255,25 @@ def _listed(sizes: Sequence[Expr | str]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
 
-def _fits(context: Context, named: dict[str, Expr], word: str, size: Expr) -> bool:
+def _fits(context: Context, size_of_name: dict[str, Expr], word: str, size: Expr) -> bool:
     """Whether a size may be what a word says; its last name is `named` where it is new."""
     *factors, name = word.split("*")
-    if name == "..." or any(f not in named and not f.isdigit() for f in factors):
+    if name == "..." or any(f not in size_of_name and not f.isdigit() for f in factors):
         return True
-    times = product(const(int(f)) if f.isdigit() else named[f] for f in factors)
-    if name.isdigit() or name in named:
-        value = const(int(name)) if name.isdigit() else named[name]
-        return require(context, "equal", size, canonical(times * value))
-    if not require(context, "equal", canonical(size % times), ZERO):
+    multiple = product(const(int(f)) if f.isdigit() else size_of_name[f] for f in factors)
+    if name.isdigit() or name in size_of_name:
+        value = const(int(name)) if name.isdigit() else size_of_name[name]
+        return require(context, "equal", size, canonical(multiple * value))
+    if not require(context, "equal", canonical(size % multiple), ZERO):
         return False
-    named[name] = canonical(size // times)
+    size_of_name[name] = canonical(size // multiple)
     return True
 
 
-def dimensions(context: Context, index: int, what: str) -> list[Expr]:
+def dimensions(context: Context, index: int, description: str) -> list[Expr]:
     """The elements of an input that is a shape: numbers, or expressions of symbols."""
     return [as_expr(e if isinstance(e, Expr) else int(e))
-            for e in context.known(index, what).reshape(-1).tolist()]  # fmt: skip
+            for e in context.known(index, description).reshape(-1).tolist()]  # fmt: skip
 
 
 def reindex(source: Shape, target: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:

@@ -27,7 +27,7 @@ from webmlc.graph.ops.sorting import comparable, inside, stable_order, word_bits
 
 Inputs = tuple[Tensor | None, ...]
 Index = tuple[Expr, ...]
-FEW = 8
+MAX_UNROLLED_COLUMNS = 8
 """Columns that are sorted by, one after the other, without a loop."""
 
 
@@ -66,8 +66,8 @@ def _groups(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
     def differs(p: Expr, column: Expr) -> Expr:
         places = (inside(order[maximum(q, 0)], shape[0]) for q in (p, p - 1))
-        here, last = (comparable(rows[place, column]) for place in places)
-        return select(here.equals(last), ZERO, ONE)
+        current, previous = (comparable(rows[place, column]) for place in places)
+        return select(current.equals(previous), ZERO, ONE)
 
     changes = reduce("changes", shape, rows.shape[1:], "max", differs)
     starts = compute(
@@ -115,17 +115,17 @@ def _sorted_rows(builder: Builder, rows: str, columns: Expr) -> str:
     """The order of the rows: by the last column first, so that the first decides."""
     order = builder("Order", rows, domain="webmlc")
     count = as_int(columns)
-    if count is not None and count <= FEW:
+    if count is not None and count <= MAX_UNROLLED_COLUMNS:
         for number in range(1, count):
             order = builder(
                 "Order", rows, order, builder.constant(np.int64(number)), domain="webmlc"
             )
         return order
     trips = builder("Sizes", builder("Squeeze", builder("Shape", rows, start=1)), domain="webmlc")
-    inner, expansion = builder.inner("sort")
-    column, going, before = (inner.fresh(what) for what in ("column", "going", "order"))
-    outputs = (going, inner("Order", rows, before, column, domain="webmlc"))
-    inputs = (column, going, before)
+    body_builder, expansion = builder.inner("sort")
+    column, condition, before = (body_builder.fresh(name) for name in ("column", "going", "order"))
+    outputs = (condition, body_builder("Order", rows, before, column, domain="webmlc"))
+    inputs = (column, condition, before)
     body = Function("sort_by_column", inputs, outputs, tuple(expansion.nodes), {}, {})
     return builder("Loop", trips, "", order, body=body)
 
@@ -135,9 +135,9 @@ def _unique(context: Context, builder: Builder) -> tuple[str, ...]:
     columns: Expr = ONE
     if "axis" in context.node.attributes:
         axis = context.axis(0)
-        others = [d for d in range(context.rank(0)) if d != axis]
-        rows = builder("Flatten", builder("Transpose", x, perm=(axis, *others)), axis=1)
-        columns = product(context.shape(0)[d] for d in others)
+        other_axes = [d for d in range(context.rank(0)) if d != axis]
+        rows = builder("Flatten", builder("Transpose", x, perm=(axis, *other_axes)), axis=1)
+        columns = product(context.shape(0)[d] for d in other_axes)
     else:
         x = flat(builder, x)
         rows = builder("Unsqueeze", x, builder.constant(np.array([1])))
@@ -151,9 +151,9 @@ def _unique(context: Context, builder: Builder) -> tuple[str, ...]:
     if is_sorted:
         places = builder("Gather", order, places)
     values = builder("Gather", x, places, axis=axis)
-    wide = (builder("Cast", index, to=7) for index in (places, inverse))
-    named = zip((values, *wide, counts), context.node.outputs, strict=False)
-    return tuple(result for result, name in named if name)
+    index_outputs = (builder("Cast", index, to=7) for index in (places, inverse))
+    pairs = zip((values, *index_outputs, counts), context.node.outputs, strict=False)
+    return tuple(result for result, name in pairs if name)
 
 
 X = np.array([2, 1, 1, 3, 4, 3], np.float32)
