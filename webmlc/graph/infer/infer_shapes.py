@@ -74,10 +74,10 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.table import OPS
 
-BOUND_LIMIT = 64
+MAX_BOUND_ELEMENTS = 64
 """A run reads no more sizes than this from one tensor."""
 
-SYMBOLIC_LIMIT = 64
+MAX_SYMBOLIC_ELEMENTS = 64
 """A kernel that needs more elements of symbols than this reads them from memory: it takes each as a
 parameter, and chooses among them.
 """
@@ -143,25 +143,25 @@ class _Inference:
     """
 
     def __init__(
-        self, function: Function, outer: Scope, outlines: Outlines, binds: bool = True
+        self, function: Function, outer: Scope, outlines: Outlines, binds_symbols: bool = True
     ) -> None:
         self.function = function
         self.outlines = outlines
-        self.binds = binds
+        self.binds_symbols = binds_symbols
         self.types: dict[str, TensorType] = dict(outer.types)
         self.types |= {i: function.types[i] for i in _typed_inputs(function)}
         self.constants: dict[str, Array] = {**outer.constants, **function.constants}
         self.values: dict[str, Value] = dict(outer.values)
         self.sequences: dict[str, tuple[str, ...] | None] = dict(outer.sequences)
         self.nodes: list[Node] = []
-        self.typed: list[Node] = []  # those that became constants, too: what a Gradient reads
+        self.typed_nodes: list[Node] = []  # those that became constants, too: what a Gradient reads
         self.requirements: dict[Node, list[Requirement]] = {}  # of typed and expanded nodes
-        self.failed: set[str] = set(function.inputs) - set(self.types)
+        self.failed_values: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
-        self.unknown: list[tuple[str, ...]] = []
-        self.partial: dict[str, Value] = {}  # None: an element that only a run knows
-        self.taken = {*names_in(function), *outer.types, *outer.constants, *outer.sequences}
-        self.bound: dict[str, str] = {}
+        self.unknown_sources: list[tuple[str, ...]] = []
+        self.partial_values: dict[str, Value] = {}  # None: an element that only a run knows
+        self.value_names = {*names_in(function), *outer.types, *outer.constants, *outer.sequences}
+        self.bound_names: dict[str, str] = {}
         shapes = (t.shape for t in function.types.values())
         self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
         self.scope = Scope(self.types, self.constants, self.values, self.sequences)
@@ -171,50 +171,50 @@ class _Inference:
             if not is_addressable(type_):
                 reason = f"{type_} is larger than 32-bit memory"
                 raise UnsupportedError((Unsupported(name, "input", reason),))
-        for name in sorted(self.failed):
+        for name in sorted(self.failed_values):
             reason = "its type is not a tensor of known rank and a supported element type"
             self.unsupported.append(Unsupported(name, "input", reason))
         pending = list(reversed(targets_first(self.function.nodes)))
         while pending:
             node = pending.pop()
-            if any(i in self.failed for i in node.inputs):
-                self.failed.update(node.outputs)
+            if any(i in self.failed_values for i in node.inputs):
+                self.failed_values.update(node.outputs)
                 continue
             try:
                 pending.extend(reversed(self.infer(node)))
             except NotSupportedError as error:
                 if isinstance(error, UnknownValueError) and self.bind(error.name, node):
-                    names = {error.name: self.bound[error.name]}
+                    names = {error.name: self.bound_names[error.name]}
                     pending.append(
                         replace(node, inputs=tuple(names.get(i, i) for i in node.inputs))
                     )
                     continue
-                self.failed.update(node.outputs)
+                self.failed_values.update(node.outputs)
                 reason = str(error)
-                for value, name in self.bound.items():  # what the model calls it
+                for value, name in self.bound_names.items():  # what the model calls it
                     reason = reason.replace(repr(name), repr(value))
                 self.unsupported.append(Unsupported(node.name, node.op, reason))
                 if isinstance(error, UnknownValueError):
-                    self.unknown.append(self.sources_of(error.name))
+                    self.unknown_sources.append(self.sources_of(error.name))
             except UnsupportedError as error:  # what a function inside this one cannot do
                 values = error.values if isinstance(error, UnknownShapeError) else ()
                 if values and all(self.bind(value, node) for value in values):
                     pending.append(
-                        rename_captures(node, {value: self.bound[value] for value in values})
+                        rename_captures(node, {value: self.bound_names[value] for value in values})
                     )
                     continue
-                self.failed.update(node.outputs)
+                self.failed_values.update(node.outputs)
                 self.unsupported += error.nodes
                 if values:
                     deciding = [s for v in values for s in self.sources_of(v)]
-                    self.unknown += [tuple(deciding)] * len(error.nodes)
+                    self.unknown_sources += [tuple(deciding)] * len(error.nodes)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise ModelError(
                     f"{node.op} (node {node.name!r}): its inputs, outputs and attributes do not "
                     f"fit the operator ({type(error).__name__}: {error})"
                 ) from error
-        if len(self.unknown) == len(self.unsupported) > 0:
-            sources = dict.fromkeys(value for group in self.unknown for value in group)
+        if len(self.unknown_sources) == len(self.unsupported) > 0:
+            sources = dict.fromkeys(value for group in self.unknown_sources for value in group)
             raise UnknownShapeError(tuple(self.unsupported), tuple(sources))
         if self.unsupported:
             raise UnsupportedError(tuple(self.unsupported))
@@ -230,20 +230,25 @@ class _Inference:
 
     def bind(self, value: str, node: Node) -> bool:
         """Have a run read `value`'s elements from memory; False where it holds no few integers."""
-        if value in self.bound:
+        if value in self.bound_names:
             return reads(node, value)
         type_ = self.types.get(value)
-        if not self.binds or not reads(node, value) or type_ is None or value in self.values:
+        if (
+            not self.binds_symbols
+            or not reads(node, value)
+            or type_ is None
+            or value in self.values
+        ):
             return False  # a symbol does not tell what only a number could
         if not type_.dtype.is_integer:
             return False
         shape = type_.static_shape
-        if shape is None or not 0 < prod(shape) <= BOUND_LIMIT:
+        if shape is None or not 0 < prod(shape) <= MAX_BOUND_ELEMENTS:
             return False
         count = prod(shape)
         stem = re.sub(r"\W", "_", value, flags=re.ASCII)
         partial_elements = (
-            self.partial.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
+            self.partial_values.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
         )
         names = {
             i: self.symbol(stem if count == 1 else f"{stem}_{i}")
@@ -253,19 +258,19 @@ class _Inference:
         elements = object_array(
             [Var(names[i]) if i in names else e for i, e in enumerate(partial_elements)], shape
         )
-        self.bound[value] = self.fresh(f"{value}/bound")
-        reader = bind(elements, names, type_.dtype, value, self.bound[value], node.name)
-        self.types[self.bound[value]] = type_
-        self.values[self.bound[value]] = elements
+        self.bound_names[value] = self.fresh(f"{value}/bound")
+        reader = bind(elements, names, type_.dtype, value, self.bound_names[value], node.name)
+        self.types[self.bound_names[value]] = type_
+        self.values[self.bound_names[value]] = elements
         self.nodes.append(reader)
         self.requirements[reader] = []  # what it reads is needed where its symbols are
         return True
 
     def fresh(self, name: str) -> str:
         """The name, or one like it where a value has it."""
-        while name in self.taken:
+        while name in self.value_names:
             name += "_"
-        self.taken.add(name)
+        self.value_names.add(name)
         return name
 
     def symbol(self, text: str) -> str:
@@ -314,19 +319,19 @@ class _Inference:
         context = self.scope.context(node)
         check_types(node, context.types)
         if row.expand is not None:
-            expansion = Expansion(self.taken)
+            expansion = Expansion(self.value_names)
             results = row.expand(context, Builder(node, expansion))
             if results is not None:
                 self.requirements[node] = context.requirements
-                return self.written_out(node, expansion, results)
+                return self.expansion_nodes(node, expansion, results)
         if (node.domain, node.op) == GRADIENT:
-            expansion = Expansion(self.taken)
+            expansion = Expansion(self.value_names)
             build = Builder(node, expansion)
-            derivatives = derive_gradient(node, self.typed, self.scope, build)
+            derivatives = derive_gradient(node, self.typed_nodes, self.scope, build)
             read_derivatives = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
-            return self.written_out(node, expansion, read_derivatives)
+            return self.expansion_nodes(node, expansion, read_derivatives)
         if not node.domain and node.op in ("If", "Loop"):
-            return [Outline(context, self.scope, self.inside, self.outlines).node()]
+            return [Outline(context, self.scope, self.infer_inner, self.outlines).node()]
         outputs = row.infer(context)
         if row.indices is not None:
             require_indices(context, row.indices(context))
@@ -342,23 +347,23 @@ class _Inference:
         names = [o for o in node.outputs if o]
         for name, type_ in zip(names, outputs, strict=True):
             self.types[name] = type_
-        self.typed.append(node)
+        self.typed_nodes.append(node)
         self.requirements[node] = [
             *context.requirements,
             *count_requirements(node, context.types, outputs),
         ]
         if (node.domain, node.op) == SYMBOLIC_CONSTANT:
             self.values[node.outputs[0]] = symbolic_value(node)
-        elif self.know(node, row, replace(context, outputs=outputs)):
+        elif self.evaluate(node, row, replace(context, outputs=outputs)):
             return []
         self.nodes.append(node)
         return []
 
-    def inside(self, function: Function, outer: Scope) -> Function:
+    def infer_inner(self, function: Function, outer: Scope) -> Function:
         """Infer a function that stands inside this one."""
-        return _Inference(function, outer, self.outlines, binds=False).run()
+        return _Inference(function, outer, self.outlines, binds_symbols=False).run()
 
-    def written_out(
+    def expansion_nodes(
         self, node: Node, expansion: Expansion, results: Sequence[Result]
     ) -> list[Node]:
         """The nodes that a node becomes, its outputs made by them."""
@@ -375,7 +380,7 @@ class _Inference:
                 copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))
         return [_renamed(n, names) for n in (*expansion.nodes, *copies)]
 
-    def know(self, node: Node, row: Operator, context: Context) -> bool:
+    def evaluate(self, node: Node, row: Operator, context: Context) -> bool:
         """Replace the node by its outputs' values where these are known."""
         if row.compute is None or not _may_be_shape(node, context):
             return False
@@ -394,7 +399,7 @@ class _Inference:
         for i, tensor in enumerate(tensors):
             if tensor in read:
                 value = context.value(i)
-                value = self.partial.get(node.inputs[i]) if value is None else value
+                value = self.partial_values.get(node.inputs[i]) if value is None else value
                 if value is not None:
                     inputs[tensor] = value
         values = evaluate_symbols(outputs, inputs) if inputs or not read else None
@@ -402,18 +407,18 @@ class _Inference:
             return False
         names = [o for o in node.outputs if o]
         if any(e is None for value in values for e in value.reshape(-1)):
-            self.partial.update(zip(names, values, strict=True))
+            self.partial_values.update(zip(names, values, strict=True))
             return False
         symbolic = [e for v in values for e in v.reshape(-1) if isinstance(e, Expr)]
-        if len(symbolic) > SYMBOLIC_LIMIT or any(e.dtype.is_float for e in symbolic):
+        if len(symbolic) > MAX_SYMBOLIC_ELEMENTS or any(e.dtype.is_float for e in symbolic):
             for name, value in zip(names, values, strict=True):
                 self.values[name] = value  # for the inference that follows only
             return False
         for name, type_, value in zip(names, context.outputs, values, strict=True):
-            self.remember(name, type_, value, node)
+            self.store_value(name, type_, value, node)
         return True
 
-    def remember(self, name: str, type_: TensorType, value: Value, node: Node) -> None:
+    def store_value(self, name: str, type_: TensorType, value: Value, node: Node) -> None:
         if any(isinstance(e, Expr) for e in value.reshape(-1)):
             self.values[name] = value
             self.nodes.append(symbolic_constant(value, type_.dtype, name, node.origin))

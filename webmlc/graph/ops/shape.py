@@ -181,13 +181,13 @@ def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("symbols", y.shape, element),)
 
 
-LARGE_SIZE = 1 << 16
+ASSUMED_MAX_SIZE = 1 << 16
 """A value is computed in 64 bits where sizes up to this may take it beyond an index."""
 
 
 def _exact(value: Expr, dtype: DType) -> Expr:
     """An index expression; of 64 bits where the value is one of 64 bits that may need them."""
-    ranges = dict.fromkeys(variables(value), Interval(0, LARGE_SIZE))
+    ranges = dict.fromkeys(variables(value), Interval(0, ASSUMED_MAX_SIZE))
     if dtype.bits < 64 or value.dtype != INDEX or bounds(value, ranges).within(*INDEX.limits):
         return value
 

@@ -42,7 +42,7 @@ from webmlc.graph.ops.shapes import (
 Inputs = tuple[Tensor | None, ...]
 
 
-FAR = 2**31 - 1
+FAR_END = 2**31 - 1
 
 
 def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
@@ -97,7 +97,7 @@ def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | Non
         )
         starts, ends, steps = (
             by_axis(builder, values, axis_input, rank, default=default, invalid=0)
-            for values, default in ((starts, 0), (ends, FAR), (steps, 1))
+            for values, default in ((starts, 0), (ends, FAR_END), (steps, 1))
         )
         axes = tuple(range(rank))
     elif context.value(1) is None or context.value(2) is None:
@@ -193,9 +193,9 @@ def _clamped(value: Expr, size: Expr, low: Expr | int, high: Expr, end: bool = F
     Huge numbers mean "to the end"; `end` says that -1 - size and below mean "before the first".
     """
     number = as_int(value)
-    if number is not None and number >= FAR:
+    if number is not None and number >= FAR_END:
         return canonical(high)
-    if number is not None and number <= -FAR:
+    if number is not None and number <= -FAR_END:
         return canonical(low if not end else -1)
     absolute = value + size if number is not None and number < 0 else value
     limited = minimum(maximum(absolute, low), high)
@@ -242,7 +242,7 @@ def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
     if context.is_decided_by_run(3):
         halves = builder.many("Split", pads, outputs=2, axis=0, num_outputs=2)
         full = (
-            by_axis(builder, half, optional_inputs[1], context.rank(0), default=0, invalid=-FAR)
+            by_axis(builder, half, optional_inputs[1], context.rank(0), default=0, invalid=-FAR_END)
             for half in halves
         )
         everywhere = builder("Concat", *full, axis=0)

@@ -24,13 +24,13 @@ from webmlc.graph.ops.sorting import (
 )
 
 Inputs = tuple[Tensor | None, ...]
-SHORT = 128
+MAX_COMPARED = 128
 """Elements of an axis that are sooner compared with one another than sorted by radix, which has
 5,120 counters.
 """
-VECTOR = 8
+SEARCH_SPEEDUP = 8
 """Elements of which the best is sought in the time in which one is sorted by a digit."""
-FEWER = 4
+MIN_SPEEDUP = 4
 """How many times fewer steps of sorting pay for the kernels that blocks take besides."""
 
 
@@ -57,7 +57,7 @@ def _top_k(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Of equal elements the first comes first; NaN is larger than all."""
     x, axis = operand(inputs, 0), context.axis(-1)
     size, count = as_int(x.shape[axis]), as_int(_count(context))
-    if size is not None and size <= SHORT:
+    if size is not None and size <= MAX_COMPARED:
         place = _by_count(x, axis, context)
     elif size is not None and count and (block := _block_size(x.dtype, size, count)):
         place = _by_blocks(x, axis, context, count, block)
@@ -101,8 +101,8 @@ def _block_size(dtype: DType, size: int, count: int) -> int | None:
         return sorting_steps(elements, word_bits(dtype)) * (2 if dtype.bits == 64 else 1)
 
     candidates = steps(blocks) + steps((count + 1) * block)
-    parts = candidates + sorting_steps(count, blocks.bit_length()) + size // VECTOR
-    return block if FEWER * parts < steps(size) else None
+    parts = candidates + sorting_steps(count, blocks.bit_length()) + size // SEARCH_SPEEDUP
+    return block if MIN_SPEEDUP * parts < steps(size) else None
 
 
 def _by_blocks(

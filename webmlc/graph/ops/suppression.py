@@ -19,14 +19,14 @@ from webmlc.graph.ops.selection import flat, places_of
 from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, operand
 
 Inputs = tuple[Tensor | None, ...]
-REMOVED = -float("inf")
-AREA = 4
+REMOVED_SCORE = -float("inf")
+AREA_ROW = 4
 """The number of the areas among the rows of `BoxSides`."""
 
 
 def _sides_type(context: Context) -> tuple[TensorType, ...]:
     boxes = context.type(0)
-    return (TensorType(boxes.dtype, (boxes.shape[0], const(AREA + 1), boxes.shape[1])),)
+    return (TensorType(boxes.dtype, (boxes.shape[0], const(AREA_ROW + 1), boxes.shape[1])),)
 
 
 def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -44,7 +44,7 @@ def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     def element(b: Expr, number: Expr, n: Expr) -> Expr:
         low, high = sides(b, number % 2, n)
         width, height = (end - start for start, end in (sides(b, const(i), n) for i in (0, 1)))
-        return select(number.equals(AREA), width * height, select(number < 2, low, high))
+        return select(number.equals(AREA_ROW), width * height, select(number < 2, low, high))
 
     return (compute("sides", context.outputs[0].shape, element),)
 
@@ -65,7 +65,7 @@ def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     )
     best_sides = compute(
         "kept",
-        (batches, classes, const(AREA + 1)),
+        (batches, classes, const(AREA_ROW + 1)),
         lambda b, c, k: sides[b, k, number[b, c]],
         keep=True,
     )
@@ -77,10 +77,10 @@ def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
                 (best_sides[b, c, const(k)], sides[b, const(k), n]) for k in (axis, axis + 2)
             )
             intersection = intersection * maximum(minimum(*high) - maximum(*low), 0.0)
-        union = best_sides[b, c, const(AREA)] + sides[b, const(AREA), n] - intersection
+        union = best_sides[b, c, const(AREA_ROW)] + sides[b, const(AREA_ROW), n] - intersection
         overlaps = call("gt", union, 0.0) & call("gt", intersection / union, threshold)
         is_removed = call("eq", n, number[b, c]) | overlaps
-        return select(is_removed, Const(REMOVED, scores.dtype), scores[b, c, n])
+        return select(is_removed, Const(REMOVED_SCORE, scores.dtype), scores[b, c, n])
 
     return (compute("suppress", scores.shape, element),)
 
@@ -111,7 +111,7 @@ def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
     )
     if box_limit is None:
         return (builder.constant(np.zeros((0, 3), np.int64)),)
-    removed = builder.constant(np.float32(REMOVED))
+    removed = builder.constant(np.float32(REMOVED_SCORE))
     if score_limit is not None:
         scores = builder("Where", builder("Greater", scores, score_limit), scores, removed)
     sizes = builder("Shape", boxes, start=1, end=2)

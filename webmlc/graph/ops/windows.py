@@ -17,7 +17,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context, NotSupportedError
 from webmlc.graph.ops.shapes import ZERO, canonical, require
 
-FEWER_TAPS = 1.6
+MIN_TAP_RATIO = 1.6
 """How many times fewer taps make up for a map that is written and read once more."""
 
 
@@ -173,7 +173,7 @@ class Windows:
         *kernel, across = self.kernel
         *strides, step = self.strides
         down = math.prod(kernel)
-        if down * across < FEWER_TAPS * (math.prod(strides) * across + down):
+        if down * across < MIN_TAP_RATIO * (math.prod(strides) * across + down):
             return None
         ones, zeros = (1,) * (self.rank - 1), (0,) * self.rank
         rows = Windows(
