@@ -1,21 +1,21 @@
-"""Types of all values; and the values of those that are computed from shapes.
+"""Infer the types of all values, and the values that are computed from shapes.
 
-needs: a normalised module. guarantees: every value has a type; rows that expand are expanded; what
-is known at build time is a constant, or a `SymbolicConstant` where symbols occur in it.
+needs: a normalised module. guarantees: every value has a type. Operators whose rows expand are
+expanded. A value known at build time is a constant, or a `SymbolicConstant` if it contains symbols.
 before → after:
 
     %s = Shape(%x)                        const %d = [-1]
     %r = Reshape(%y, %s)        →         %s: int64[2] = webmlc.SymbolicConstant() {(batch, 64)}
                                           %r: float32[batch, 64] = Reshape(%y, %s)
 
-A size that depends on data, a small integer tensor computed at run time, becomes a symbol: a `Bind`
-node reads it from memory, and the node that asked for the value sees the symbols.
+A size may depend on data: a run computes it in a small integer tensor. Such a size becomes a
+symbol. A `Bind` node reads it from memory, and the node that needs the value sees the symbols.
 
     %y = Expand(%x, %s)         →         %s/bound: int64[2] = webmlc.Bind(%s) {(s_0, s_1)}
                                           %y: float32[s_0, s_1] = Expand(%x, %s/bound)
 
-One walk in order, so a chain of nodes costs what its nodes cost. All nodes that cannot be compiled
-are reported at once.
+The pass walks over the nodes once, in order, so that its time is linear in their number. It reports
+all nodes that cannot be compiled at once.
 """
 
 from __future__ import annotations
@@ -75,17 +75,19 @@ from webmlc.graph.ops.operator import (
 from webmlc.graph.table import OPS
 
 MAX_BOUND_ELEMENTS = 64
-"""A run reads no more sizes than this from one tensor."""
+"""The most elements of one tensor that become symbols. Larger tensors are not bound. Chosen by
+hand: shapes have few elements, and each symbol is a field of the manifest.
+"""
 
 MAX_SYMBOLIC_ELEMENTS = 64
-"""A kernel that needs more elements of symbols than this reads them from memory: it takes each as a
-parameter, and chooses among them.
+"""The most symbolic elements of a value that later passes know. A kernel takes each of them as a
+parameter and selects among them. A larger value is read from memory. Chosen by hand.
 """
 
 
 class UnknownShapeError(UnsupportedError):
-    """Shapes depend on values that only a run knows; `values` names the ones that would tell, and
-    `inputs` the inputs of the model that these are computed from.
+    """Shapes depend on values known only at run time. `values` names these values, and `inputs` the
+    inputs of the model from which they are computed.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class UnknownShapeError(UnsupportedError):
 
 
 def infer_shapes(module: Module) -> Module:
-    """Infer every function; raises `UnsupportedError` with all nodes that have no type."""
+    """Infer all functions. Raises `UnsupportedError` with all nodes that have no type."""
     outlines = Outlines()
     inference = _Inference(module.main, Scope({}, {}, {}), outlines)
     try:
@@ -116,8 +118,10 @@ def infer_shapes(module: Module) -> Module:
 
 
 def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ...]:
-    """The inputs that these values are computed from. Axes, scales and rates have at most one
-    dimension; a larger input is data, and no one would fix it.
+    """The inputs from which these values are computed, for advice to the user.
+
+    Axes, scales and rates have at most one dimension. A larger input is data, which users do not
+    make constant.
     """
     producer_of = producers(function)
     pending, ancestors = list(values), set(values)
@@ -138,8 +142,10 @@ def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ..
 
 
 class _Inference:
-    """The walk's state: what is known so far, in the function and `around` it. A function that
-    stands inside another `binds` no symbols: its shapes are those of every iteration.
+    """The state of the walk: what is known so far of the function's values and of the `outer`
+    scope.
+
+    A function inside another one binds no symbols, because its shapes hold for every iteration.
     """
 
     def __init__(
@@ -154,12 +160,12 @@ class _Inference:
         self.values: dict[str, Value] = dict(outer.values)
         self.sequences: dict[str, tuple[str, ...] | None] = dict(outer.sequences)
         self.nodes: list[Node] = []
-        self.typed_nodes: list[Node] = []  # those that became constants, too: what a Gradient reads
+        self.typed_nodes: list[Node] = []  # for Gradient: also the nodes that became constants
         self.requirements: dict[Node, list[Requirement]] = {}  # of typed and expanded nodes
         self.failed_values: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
         self.unknown_sources: list[tuple[str, ...]] = []
-        self.partial_values: dict[str, Value] = {}  # None: an element that only a run knows
+        self.partial_values: dict[str, Value] = {}  # None: an element known only at run time
         self.value_names = {*names_in(function), *outer.types, *outer.constants, *outer.sequences}
         self.bound_names: dict[str, str] = {}
         shapes = (t.shape for t in function.types.values())
@@ -167,6 +173,7 @@ class _Inference:
         self.scope = Scope(self.types, self.constants, self.values, self.sequences)
 
     def run(self) -> Function:
+        """Infer all nodes and return the typed function."""
         for name, type_ in self.types.items():
             if not is_addressable(type_):
                 reason = f"{type_} is larger than 32-bit memory"
@@ -191,12 +198,12 @@ class _Inference:
                     continue
                 self.failed_values.update(node.outputs)
                 reason = str(error)
-                for value, name in self.bound_names.items():  # what the model calls it
+                for value, name in self.bound_names.items():  # report the model's names
                     reason = reason.replace(repr(name), repr(value))
                 self.unsupported.append(Unsupported(node.name, node.op, reason))
                 if isinstance(error, UnknownValueError):
                     self.unknown_sources.append(self.sources_of(error.name))
-            except UnsupportedError as error:  # what a function inside this one cannot do
+            except UnsupportedError as error:  # raised by a function inside this one
                 values = error.values if isinstance(error, UnknownShapeError) else ()
                 if values and all(self.bind(value, node) for value in values):
                     pending.append(
@@ -229,7 +236,9 @@ class _Inference:
         )
 
     def bind(self, value: str, node: Node) -> bool:
-        """Have a run read `value`'s elements from memory; False where it holds no few integers."""
+        """Make the elements of `value` symbols that a run reads from memory. Return False if
+        `value` does not hold a small number of integers.
+        """
         if value in self.bound_names:
             return reads(node, value)
         type_ = self.types.get(value)
@@ -239,7 +248,7 @@ class _Inference:
             or type_ is None
             or value in self.values
         ):
-            return False  # a symbol does not tell what only a number could
+            return False  # the node needs a number, and already has a symbol
         if not type_.dtype.is_integer:
             return False
         shape = type_.static_shape
@@ -263,18 +272,18 @@ class _Inference:
         self.types[self.bound_names[value]] = type_
         self.values[self.bound_names[value]] = elements
         self.nodes.append(reader)
-        self.requirements[reader] = []  # what it reads is needed where its symbols are
+        self.requirements[reader] = []  # live requirements follow its input to the producer
         return True
 
     def fresh(self, name: str) -> str:
-        """The name, or one like it where a value has it."""
+        """The name, or one derived from it if a value already has this name."""
         while name in self.value_names:
             name += "_"
         self.value_names.add(name)
         return name
 
     def symbol(self, text: str) -> str:
-        """A name like `text` that no symbol has yet."""
+        """Return a new symbol's name, derived from `text`."""
         is_plain = text.isidentifier() and not iskeyword(text) and text not in ("T", "range")
         text = text if is_plain else f"n_{text}"
         name, count = text, 2
@@ -284,8 +293,8 @@ class _Inference:
         return name
 
     def sources_of(self, value: str) -> tuple[str, ...]:
-        """The values of the model that a value is computed from, where an expansion or a bind made
-        it; else itself.
+        """The values of the model from which a value is computed, if the value comes from an
+        expansion or a bind. Otherwise the value itself.
         """
         values = {*self.function.inputs, *(o for n in self.function.nodes for o in n.outputs)}
         producer_of = {o: node for node in self.nodes for o in node.outputs}
@@ -299,7 +308,9 @@ class _Inference:
         return tuple(sources)
 
     def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
-        """The function's outputs, a value for each tensor of a sequence; and the sequences."""
+        """The function's outputs, with one value for each tensor of a sequence; and the
+        sequences.
+        """
         outputs: list[str] = []
         sequences: dict[str, tuple[str, ...] | None] = {}
         for output in self.function.outputs:
@@ -314,7 +325,7 @@ class _Inference:
         return tuple(outputs), sequences
 
     def infer(self, node: Node) -> list[Node]:
-        """Type the node and keep it, or return what it expands to."""
+        """Infer the node's types and append it, or return the nodes that it expands to."""
         row = OPS[node.domain, node.op]
         context = self.scope.context(node)
         check_types(node, context.types)
@@ -366,7 +377,7 @@ class _Inference:
     def expansion_nodes(
         self, node: Node, expansion: Expansion, results: Sequence[Result]
     ) -> list[Node]:
-        """The nodes that a node becomes, its outputs made by them."""
+        """The nodes of an expansion, renamed so that they produce the outputs of `node`."""
         self.constants.update(expansion.constants)
         new_values = {o for n in expansion.nodes for o in n.outputs}
         names: dict[str, str] = {}
@@ -381,7 +392,7 @@ class _Inference:
         return [_renamed(n, names) for n in (*expansion.nodes, *copies)]
 
     def evaluate(self, node: Node, row: Operator, context: Context) -> bool:
-        """Replace the node by its outputs' values where these are known."""
+        """Replace the node by the values of its outputs. Return False if they are unknown."""
         if row.compute is None or not _may_be_shape(node, context):
             return False
         tensors = tuple(
@@ -412,13 +423,14 @@ class _Inference:
         symbolic = [e for v in values for e in v.reshape(-1) if isinstance(e, Expr)]
         if len(symbolic) > MAX_SYMBOLIC_ELEMENTS or any(e.dtype.is_float for e in symbolic):
             for name, value in zip(names, values, strict=True):
-                self.values[name] = value  # for the inference that follows only
+                self.values[name] = value  # only for the rest of this inference
             return False
         for name, type_, value in zip(names, context.outputs, values, strict=True):
             self.store_value(name, type_, value, node)
         return True
 
     def store_value(self, name: str, type_: TensorType, value: Value, node: Node) -> None:
+        """Store a known value as a constant, or as a `SymbolicConstant` node if it has symbols."""
         if any(isinstance(e, Expr) for e in value.reshape(-1)):
             self.values[name] = value
             self.nodes.append(symbolic_constant(value, type_.dtype, name, node.origin))
@@ -429,9 +441,11 @@ class _Inference:
 
 
 def _may_be_shape(node: Node, context: Context) -> bool:
-    """Cheap tests that spare most nodes: small outputs, integers or all inputs known."""
+    """True if a node may compute a shape: its outputs are small, and they are integers or all
+    inputs are known. This cheap test rules out most nodes.
+    """
     if node.op == "DequantizeLinear":
-        return False  # no shape is made so, and `compute_in_integers` wants to see it
+        return False  # it computes no shape, and `compute_in_integers` looks for it
     for type_ in context.outputs:
         sizes = [as_int(d) for d in type_.shape]
         if any(n is None for n in sizes) or prod(n or 0 for n in sizes) > VALUE_LIMIT:

@@ -1,13 +1,14 @@
-"""If and Loop whose course only a run knows: their sub-graphs become functions of the module.
+"""Outline an If or Loop that a run decides: its sub-graphs become functions of the module.
 
-In: a node whose row does not expand, and what is known around it. Out: a node of domain `webmlc`
-whose inputs say all that its functions read. A function's names are its own; constants that it
-reads are constants of its own; its inputs are the values that it carries, then those it captures.
+In: a node whose row does not expand, and the scope around it. Out: a node of domain `webmlc`, whose
+inputs are all values that its functions read. No two functions share a name. A function has its own
+copy of each constant that it reads. Its inputs are the values that it carries, then those that it
+captures.
 
     %y = If(%c) {then: %t = Relu(%x), ..}  →  %y = webmlc.If(%c, %x) {functions=(y.then, y.else)}
                                               func y.then(%y.then/x) { %t = Relu(%y.then/x) .. }
 
-A loop has one function, its body; the iteration is a symbol, like a dimension, that a run counts.
+A loop has one function, its body. The iteration is a symbol, like a dimension, which a run counts.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Infer = Callable[[Function, Scope], Function]
 
 @dataclass(frozen=True, slots=True)
 class Outlines:
-    """The functions made so far, and numbers for the symbols of loops."""
+    """The functions that have been outlined so far, and numbers for the symbols of loops."""
 
     functions: dict[str, Function] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
@@ -48,7 +49,7 @@ class Outlines:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """One If or Loop being outlined; `infer` types a function inside the scope around it."""
+    """One If or Loop that becomes functions. `infer` infers a function inside the outer scope."""
 
     context: Context
     scope: Scope
@@ -56,18 +57,20 @@ class Outline:
     outlines: Outlines
 
     def node(self) -> Node:
-        """The node that calls the functions; raises `NotSupportedError` where no run could."""
+        """The node that calls the functions. Raises `NotSupportedError` if no run could follow
+        it.
+        """
         return self.branches() if self.context.node.op == "If" else self.loop()
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The node's outputs, those that nobody reads named too."""
+        """The node's outputs. Outputs that nobody reads get a name, too."""
         names = self.context.node.outputs
         base = next(filter(None, names))
         return tuple(o or f"{base}.unused_{k}" for k, o in enumerate(names))
 
     def branches(self) -> Node:
-        """An If: the condition, then what each branch captures."""
+        """The node of an If. Its inputs are the condition, then what each branch captures."""
         condition = self.context.node.inputs[0]
         functions, captures = [], []
         for key in ("then", "else"):
@@ -94,8 +97,10 @@ class Outline:
         return self.call((condition, *captures), functions, then_types)
 
     def equation(self) -> str | None:
-        """The branch where the condition, an equation of sizes, holds: a model that squeezes an
-        axis of size 1 goes on with that, and has no use for other sizes.
+        """The branch to take if the condition is an equation of sizes: the one in which it holds.
+
+        A model that squeezes an axis of size 1 continues with the squeezed tensor, and cannot use
+        other sizes.
         """
         value = self.context.value(0)
         match None if value is None else value.reshape(-1)[0]:
@@ -106,8 +111,8 @@ class Outline:
         return None
 
     def loop(self) -> Node:
-        """A Loop: the condition, or "" where the trip count alone decides; the initial values of
-        what it carries; what its body captures.
+        """The node of a Loop. Its inputs are the condition, or "" if the trip count alone decides;
+        the initial values of what it carries; and what its body captures.
         """
         source: Function = self.context.attribute("body")
         initial = self.context.node.inputs[2:]
@@ -145,14 +150,16 @@ class Outline:
         )
 
     def refuse(self, reason: str) -> NoReturn:
-        """Say why a run cannot follow; a build that can unroll the loop may."""
+        """Raise the reason why a run cannot execute the loop. If the number of iterations were
+        constant, a build could unroll it.
+        """
         if self.context.has(0) and self.context.constant(0) is None:
             description = f"the number of iterations of a loop ({reason})"
             raise UnknownValueError(self.context.node.inputs[0], description)
         raise NotSupportedError(reason)
 
     def trips(self) -> Expr | None:
-        """The number of iterations at most; None where there is no limit."""
+        """The greatest number of iterations, or None if there is no limit."""
         if not self.context.has(0):
             return None
         (trips,) = self.context.known(0, "the number of iterations").reshape(-1).tolist()
@@ -161,8 +168,8 @@ class Outline:
     def body(
         self, source: Function, symbol: Var, has_condition: bool
     ) -> tuple[Function, list[str]]:
-        """The body as a function of what it carries; its first output is the condition, where that
-        is asked for.
+        """The body as a function of the values that it carries. Its first output is the condition,
+        if the loop has one.
         """
         expansion = Expansion()
         builder = self.builder("body", expansion)
@@ -182,7 +189,7 @@ class Outline:
         return function, captures
 
     def builder(self, part: str, expansion: Expansion) -> Builder:
-        """Return the builder of a function's nodes, under names that no other function uses."""
+        """Return a builder of the function for `part`, with names that no other function uses."""
         node = self.context.node
         return Builder(replace(node, outputs=(f"{self.outputs[0]}.{part}",)), expansion)
 
@@ -194,7 +201,7 @@ class Outline:
         outputs: tuple[str, ...],
         types: dict[str, TensorType],
     ) -> tuple[Function, list[str]]:
-        """The function of the builder's expansion, and the values around it that it captures."""
+        """The function of the builder's expansion, and the outer values that it captures."""
         name = builder.source.outputs[0]
         nodes = tuple(expansion.nodes)
         draft = Function(name, inputs, outputs, nodes, types, expansion.constants)
