@@ -12,7 +12,7 @@ from webmlc.core.expr import Bitcast, Const, Expr, call, const, minimum, select
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import given, pointwise
+from webmlc.graph.ops.shapes import operand, pointwise
 
 Inputs = tuple[Tensor | None, ...]
 
@@ -35,9 +35,9 @@ def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up"
 
 def clamped(x: Expr, dtype: DType) -> Expr:
     """`x` as a wide float between the lowest and the highest number of `dtype`; NaN stays."""
-    wide = x if x.dtype is DType.float64 else x.astype(DType.float32)
-    low, high = (Const(limit, wide.dtype) for limit in dtype.limits)
-    return select(wide > high, high, select(wide < low, low, wide))
+    number = x if x.dtype is DType.float64 else x.astype(DType.float32)
+    low, high = (Const(limit, number.dtype) for limit in dtype.limits)
+    return select(number > high, high, select(number < low, low, number))
 
 
 def _to_power(x: Expr, saturate: bool, round_mode: str) -> Expr:
@@ -90,7 +90,7 @@ def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     def body(x: Expr) -> Expr:
         return cast_to(x, dtype, saturate, round_mode)
 
-    return (pointwise(context, "cast", (given(inputs, 0),), body),)
+    return (pointwise(context, "cast", (operand(inputs, 0),), body),)
 
 
 def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
@@ -102,7 +102,7 @@ def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
 
 def _bit_cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     dtype = context.outputs[0].dtype
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype)),)
 
 

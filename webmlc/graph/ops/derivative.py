@@ -16,15 +16,15 @@ from webmlc.graph.compute import Read, Tensor, compute, placeholder
 from webmlc.graph.ir import Attribute, Node, TensorType
 from webmlc.graph.ops import elementwise
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import accumulator, aligned, given
+from webmlc.graph.ops.shapes import accumulator, aligned, operand
 
 DERIVATIVE = ("webmlc", "Derivative")
 
 
 def attributes_of(node: Node, position: int) -> dict[str, Attribute]:
     """The attributes of the derivative of `node` by its input `position`."""
-    own = tuple(sorted(node.attributes.items()))
-    return {"of": node.op, "given": own, "position": position}
+    attributes = tuple(sorted(node.attributes.items()))
+    return {"of": node.op, "given": attributes, "position": position}
 
 
 def _type(context: Context) -> tuple[TensorType, ...]:
@@ -32,10 +32,12 @@ def _type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    dy, position = given(tensors, 0), int(context.attribute("position"))
-    own = tuple(None if t is None else placeholder(t.name, t.shape, t.dtype) for t in tensors[1:])
-    (y,) = _forward(context, own)
-    variable = own[position]
+    dy, position = operand(tensors, 0), int(context.attribute("position"))
+    placeholders = tuple(
+        None if t is None else placeholder(t.name, t.shape, t.dtype) for t in tensors[1:]
+    )
+    (y,) = _forward(context, placeholders)
+    variable = placeholders[position]
     assert isinstance(y.body, Expr)
     body = y.body
     while isinstance(body, Cast) and body.value.dtype is accumulator(body.dtype):
@@ -43,7 +45,7 @@ def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[T
     slope = differentiate(body, lambda leaf: isinstance(leaf, Read) and leaf.tensor is variable)
     if slope is None:
         slope = Const(0.0, body.dtype)
-    places = dict(zip(own, tensors[1:], strict=True))
+    places = dict(zip(placeholders, tensors[1:], strict=True))
 
     def element(*index: Expr) -> Expr:
         axes = dict(zip(y.axes, index, strict=True))
@@ -56,8 +58,8 @@ def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[T
                     return source[indices]
             return axes.get(node)  # type: ignore[call-overload, no-any-return]
 
-        there = dy[aligned(index, dy.shape, y.shape)].astype(slope.dtype)
-        return (there * rewrite(slope, rule)).astype(dy.dtype)
+        upstream = dy[aligned(index, dy.shape, y.shape)].astype(slope.dtype)
+        return (upstream * rewrite(slope, rule)).astype(dy.dtype)
 
     return (compute("derivative", y.shape, element),)
 

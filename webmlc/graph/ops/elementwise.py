@@ -31,7 +31,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     broadcast,
     check_stretches,
-    given,
+    operand,
     pointwise,
     present,
 )
@@ -72,14 +72,14 @@ def broadcast_bool(context: Context) -> tuple[TensorType, ...]:
 def in_float32(body: Body) -> Body:
     """`body`, half-precision numbers computed in float32 and rounded once at the end."""
 
-    def wide(*x: Expr) -> Expr:
-        small = next((v.dtype for v in x if accumulator(v.dtype) != v.dtype), None)
-        if small is None:
+    def wide_body(*x: Expr) -> Expr:
+        narrow_dtype = next((v.dtype for v in x if accumulator(v.dtype) != v.dtype), None)
+        if narrow_dtype is None:
             return body(*x)
-        value = body(*(v.astype(DType.float32) if v.dtype is small else v for v in x))
-        return value.astype(small) if value.dtype is DType.float32 else value
+        value = body(*(v.astype(DType.float32) if v.dtype is narrow_dtype else v for v in x))
+        return value.astype(narrow_dtype) if value.dtype is DType.float32 else value
 
-    return wide
+    return wide_body
 
 
 def stage_name(operator: str) -> str:
@@ -98,7 +98,7 @@ def _unary_with(name: str, body: ContextBody, *cases: Case, infer: object = same
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         value = in_float32(body(context))
-        return (pointwise(context, stage_name(name), (given(inputs, 0),), value),)
+        return (pointwise(context, stage_name(name), (operand(inputs, 0),), value),)
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="elementwise", cases=cases)
@@ -216,15 +216,15 @@ def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         array = context.constant(index)
         return None if array is None else Const(array.reshape(-1)[0].item(), like.dtype)
 
-    def body(x: Expr, *rest: Expr) -> Expr:
-        limits = list(rest)
-        below = limits.pop(0) if has_low else None
-        above = limits.pop(0) if has_high else None
-        known_low, known_high = bound(low, 1, x), bound(high, 2, x)
-        below = below if known_low is None else known_low
-        above = above if known_high is None else known_high
-        x = x if below is None else maximum(x, below)
-        return x if above is None else minimum(x, above)
+    def body(x: Expr, *bounds: Expr) -> Expr:
+        limits = list(bounds)
+        lower = limits.pop(0) if has_low else None
+        upper = limits.pop(0) if has_high else None
+        constant_low, constant_high = bound(low, 1, x), bound(high, 2, x)
+        lower = lower if constant_low is None else constant_low
+        upper = upper if constant_high is None else constant_high
+        x = x if lower is None else maximum(x, lower)
+        return x if upper is None else minimum(x, upper)
 
     return (pointwise(context, "clip", tensors, in_float32(body)),)
 
@@ -263,14 +263,18 @@ def _bit_shift(context: Context) -> Body:
     width = context.dtype(0).bytes * 8
 
     def body(x: Expr, by: Expr) -> Expr:
-        inside = by < width if not by.dtype.is_signed else (by >= 0) & (by < width)
+        is_within_width = by < width if not by.dtype.is_signed else (by >= 0) & (by < width)
         zero, last = Const(0, x.dtype), Const(width - 1, by.dtype)
         if left:
-            return select(inside, call("shift_left", x, select(inside, by, 0)), zero)
+            return select(
+                is_within_width, call("shift_left", x, select(is_within_width, by, 0)), zero
+            )
         return (
-            call("shift_right", x, select(inside, by, last))
+            call("shift_right", x, select(is_within_width, by, last))
             if x.dtype.is_signed
-            else select(inside, call("shift_right", x, select(inside, by, 0)), zero)
+            else select(
+                is_within_width, call("shift_right", x, select(is_within_width, by, 0)), zero
+            )
         )
 
     return body

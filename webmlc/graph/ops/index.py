@@ -27,7 +27,7 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     check_single,
-    given,
+    operand,
     require,
     select_among,
 )
@@ -66,7 +66,7 @@ def _count_outside_type(context: Context) -> tuple[TensorType, ...]:
 def _count_outside(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """How many indices of each input are outside of the axes of these `sizes`."""
     counts = [
-        _outside(given(inputs, number), sizes, bool(from_end))
+        _outside(operand(inputs, number), sizes, bool(from_end))
         for number, (sizes, from_end) in enumerate(
             zip(context.attribute("sizes"), context.attribute("from_end"), strict=True)
         )
@@ -96,23 +96,23 @@ def _gather_type(context: Context) -> tuple[TensorType, ...]:
 
 def _check_indices(context: Context, size: Expr) -> None:
     """Constant indices (input 1) are within the axis."""
-    known, limit = context.constant(1), as_int(size)
-    if known is None or limit is None or not known.size:
+    indices, limit = context.constant(1), as_int(size)
+    if indices is None or limit is None or not indices.size:
         return
-    low, high = int(known.min()), int(known.max())
+    low, high = int(indices.min()), int(indices.max())
     if low < -limit or high >= limit:
         raise NotSupportedError(f"indices {low} to {high} into an axis of {limit} elements")
 
 
 def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
-    known = context.constant(1)
-    natural = known is not None and bool((known >= 0).all())
+    x, indices, axis = operand(inputs, 0), operand(inputs, 1), context.axis(0)
+    constant_indices = context.constant(1)
+    is_natural = constant_indices is not None and bool((constant_indices >= 0).all())
 
     def element(*i: Expr) -> Expr:
         index = indices[i[axis : axis + indices.rank]]
-        at = index.astype(INDEX) if natural else clamped(index, x.shape[axis])
-        return x[(*i[:axis], at, *i[axis + indices.rank :])]
+        position = index.astype(INDEX) if is_natural else clamped(index, x.shape[axis])
+        return x[(*i[:axis], position, *i[axis + indices.rank :])]
 
     return (compute("gather", context.outputs[0].shape, element),)
 
@@ -127,13 +127,13 @@ def _gather_elements_type(context: Context) -> tuple[TensorType, ...]:
 def _check_within(context: Context, axis: int) -> None:
     """Indices (input 1) are of the data's rank, and elsewhere than along the axis no longer."""
     check_shapes(context, "...", "...")
-    for d, (most, size) in enumerate(zip(context.shape(0), context.shape(1), strict=True)):
-        if d != axis and not require(context, "at most", size, most):
-            raise NotSupportedError(f"{size} indices along axis {d}, which has {most} elements")
+    for d, (limit, size) in enumerate(zip(context.shape(0), context.shape(1), strict=True)):
+        if d != axis and not require(context, "at most", size, limit):
+            raise NotSupportedError(f"{size} indices along axis {d}, which has {limit} elements")
 
 
 def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
+    x, indices, axis = operand(inputs, 0), operand(inputs, 1), context.axis(0)
 
     def element(*i: Expr) -> Expr:
         return x[(*i[:axis], clamped(indices[i], x.shape[axis]), *i[axis + 1 :])]
@@ -163,7 +163,7 @@ def _gather_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices = given(inputs, 0), given(inputs, 1)
+    x, indices = operand(inputs, 0), operand(inputs, 1)
     batch, depth, outer = int(context.attribute("batch_dims", 0)), _depth(context), indices.rank - 1
 
     def element(*i: Expr) -> Expr:
@@ -189,7 +189,7 @@ def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:
 
 def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Lines along the axis are independent; in each the updates are in order."""
-    data, indices, updates = (given(inputs, i) for i in range(3))
+    data, indices, updates = (operand(inputs, i) for i in range(3))
     axis = context.axis(0)
     lines = tuple(ONE if d == axis else size for d, size in enumerate(indices.shape))
 
@@ -212,7 +212,7 @@ def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The axes that no index names are independent; along the others the updates are in order."""
-    data, indices, updates = (given(inputs, i) for i in range(3))
+    data, indices, updates = (operand(inputs, i) for i in range(3))
     depth = _depth(context)
     slices, extents = data.shape[depth:], indices.shape[:-1]
 
@@ -245,19 +245,19 @@ def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    indices, values = given(inputs, 0), given(inputs, 2)
+    indices, values = operand(inputs, 0), operand(inputs, 2)
     shape = context.outputs[0].shape
     axis = context.axis(-1, rank=len(shape))
 
     def element(*i: Expr) -> Expr:
-        given_index = indices[(*i[:axis], *i[axis + 1 :])]
-        here = call("eq", wrapped(given_index, shape[axis]), i[axis])
-        if given_index.dtype.bits > INDEX.bits:  # what lies beyond may look like another
-            size = shape[axis].astype(given_index.dtype)
-            here = here & (given_index < size)
-            if given_index.dtype.is_signed:
-                here = here & (given_index >= -size)
-        return select(here, values[1], values[0])
+        index = indices[(*i[:axis], *i[axis + 1 :])]
+        is_hot = call("eq", wrapped(index, shape[axis]), i[axis])
+        if index.dtype.bits > INDEX.bits:  # what lies beyond may look like another
+            size = shape[axis].astype(index.dtype)
+            is_hot = is_hot & (index < size)
+            if index.dtype.is_signed:
+                is_hot = is_hot & (index >= -size)
+        return select(is_hot, values[1], values[0])
 
     return (compute("one_hot", shape, element),)
 
@@ -269,19 +269,19 @@ def _trilu_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, upper = given(inputs, 0), bool(context.attribute("upper", 1))
+    x, upper = operand(inputs, 0), bool(context.attribute("upper", 1))
     k = inputs[1] if len(inputs) > 1 else None
-    known = context.value(1)
+    diagonal = context.value(1)
 
     def element(*i: Expr) -> Expr:
         offset: Expr = ZERO
-        if known is not None:
-            offset = const(0) + known.reshape(-1)[0]
+        if diagonal is not None:
+            offset = const(0) + diagonal.reshape(-1)[0]
         elif k is not None:
             rows, columns = (x.shape[d].astype(k.dtype) for d in (-2, -1))
             offset = minimum(maximum(k[(ZERO,) * k.rank], -rows), columns).astype(INDEX)
-        kept = i[-1] >= i[-2] + offset if upper else i[-1] <= i[-2] + offset
-        return select(kept, x[i], Const(0, x.dtype))
+        is_kept = i[-1] >= i[-2] + offset if upper else i[-1] <= i[-2] + offset
+        return select(is_kept, x[i], Const(0, x.dtype))
 
     return (compute("trilu", x.shape, element),)
 
@@ -302,13 +302,13 @@ def _lengths(context: Context) -> tuple[IndexInput, ...]:
 
 
 def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, lengths = given(inputs, 0), given(inputs, 1)
+    x, lengths = operand(inputs, 0), operand(inputs, 1)
     time, batch = int(context.attribute("time_axis", 0)), int(context.attribute("batch_axis", 1))
 
     def element(*i: Expr) -> Expr:
         length = minimum(maximum(lengths[i[batch]].astype(INDEX), 0), x.shape[time])
-        at = select(i[time] < length, length - 1 - i[time], i[time])
-        return x[tuple(at if d == time else v for d, v in enumerate(i))]
+        position = select(i[time] < length, length - 1 - i[time], i[time])
+        return x[tuple(position if d == time else v for d, v in enumerate(i))]
 
     return (compute("reverse_sequence", x.shape, element),)
 
@@ -324,7 +324,7 @@ def _tensor_scatter_type(context: Context) -> tuple[TensorType, ...]:
 
 def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """A cache in which `update` replaces the elements from position `write_indices[batch]` on."""
-    cache, update = given(inputs, 0), given(inputs, 1)
+    cache, update = operand(inputs, 0), operand(inputs, 1)
     start = inputs[2] if len(inputs) > 2 else None
     axis = context.axis(-2)
     size, length = cache.shape[axis], update.shape[axis]

@@ -62,8 +62,8 @@ def _product(left: Expr, right: Expr, bytes_: str = "") -> Expr:
     if bytes_:
         unsigned = left if bytes_ == "uint8" else call("bit_xor", left, _SIGN_BITS)
         return call("dot_u8_i8", unsigned, right)
-    wide = product_type(left.dtype)
-    return left.astype(wide) * right.astype(wide)
+    wide_dtype = product_type(left.dtype)
+    return left.astype(wide_dtype) * right.astype(wide_dtype)
 
 
 def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
@@ -100,14 +100,14 @@ def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     def element(n: Expr, *axes: Expr) -> Expr:
         place, (c, *taps) = axes[: windows.rank], axes[windows.rank :]
 
-        def at(taps: Sequence[Expr]) -> Expr:
+        def read(taps: Sequence[Expr]) -> Expr:
             return data[(n, *windows.positions(place, taps), c)]
 
         if not bytes_:
-            return _product(at(taps), weights[(*taps, c)])
+            return _product(read(taps), weights[(*taps, c)])
         if weights.shape[-2] == Const(1):
             taps[-1] = const(0)
-        return _product(_column(windows.kernel, taps, at), weights[(*taps, c)], bytes_)
+        return _product(_column(windows.kernel, taps, read), weights[(*taps, c)], bytes_)
 
     return (reduce("depthwise", context.outputs[0].shape, weights.shape[:-1], "add", element),)
 
@@ -120,19 +120,19 @@ def column_axis(rank: int) -> int:
 
 
 def _column(
-    kernel: Sequence[int], taps: Sequence[Expr], at: Callable[[Sequence[Expr]], Expr]
+    kernel: Sequence[int], taps: Sequence[Expr], read: Callable[[Sequence[Expr]], Expr]
 ) -> Expr:
     """The word of the taps that the last of `taps` counts four at a time, the others as they are;
     zeros past the window.
     """
-    *others, word = taps
+    *other_taps, word = taps
     axis = column_axis(len(kernel))
 
     def byte(n: int) -> Expr:
         tap = simplify(word * BYTES_PER_WORD + n)
-        inside = simplify(tap < kernel[axis])
-        value = at([*others[:axis], minimum(tap, kernel[axis] - 1), *others[axis:]])
-        return select(inside, value.astype(DType.int32), const(0))
+        is_inside = simplify(tap < kernel[axis])
+        value = read([*other_taps[:axis], minimum(tap, kernel[axis] - 1), *other_taps[axis:]])
+        return select(is_inside, value.astype(DType.int32), const(0))
 
     return call("word_u8", *map(byte, range(BYTES_PER_WORD)))
 
@@ -289,7 +289,7 @@ def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
     data = _tensor(tensors, 0)
     shape = context.outputs[0].shape
 
-    def at(flat: Expr) -> Expr:
+    def read(flat: Expr) -> Expr:
         indices: list[Expr] = []
         for extent in reversed(data.shape):
             indices.append(flat % extent)
@@ -301,9 +301,9 @@ def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         for axis, extent in zip(axes, shape, strict=True):
             flat = flat * extent + axis
         if context.outputs[0].dtype == data.dtype:
-            return at(flat)
+            return read(flat)
         places = (flat * BYTES_PER_WORD + n for n in range(BYTES_PER_WORD))
-        return call("word_u8", *(at(place).astype(DType.int32) for place in places))
+        return call("word_u8", *(read(place).astype(DType.int32) for place in places))
 
     return (compute("view", shape, element),)
 

@@ -29,7 +29,7 @@ def _floats(context: Context, name: str) -> Array:
     return np.asarray(context.attribute(name, ()), np.float32).reshape(-1)
 
 
-def _wanted(context: Context, *results: str) -> tuple[str, ...]:
+def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
     return tuple(r for r, name in zip(results, context.node.outputs, strict=False) if name)
 
 
@@ -78,15 +78,19 @@ def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
     scores = _affine(build, x, weights, _floats(context, "intercepts"))
     if len(weights) > 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)
-        return _wanted(context, pick_label(build, index, labels), transform(build, scores, kind))
+        return _requested_outputs(
+            context, pick_label(build, index, labels), transform(build, scores, kind)
+        )
     score = build("Squeeze", scores, build.constant(np.array([1])))
     label = _label_of_sign(context, build, score, labels)
     if kind == "LOGISTIC":
-        other = build("Neg", scores)
+        first_score = build("Neg", scores)
     else:
-        other = build("Sub", build.constant(np.float32(1)), scores)
-    both = build("Concat", other, scores, axis=1)
-    return _wanted(context, label, build("Sigmoid", both) if kind == "LOGISTIC" else both)
+        first_score = build("Sub", build.constant(np.float32(1)), scores)
+    both = build("Concat", first_score, scores, axis=1)
+    return _requested_outputs(
+        context, label, build("Sigmoid", both) if kind == "LOGISTIC" else both
+    )
 
 
 def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
@@ -102,8 +106,8 @@ def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
 
     if kind == "RBF":  # |x - v|² = |x|² - 2 x·v + |v|²
         axes = build.constant(np.array([-1]))
-        own = build("ReduceSumSquare", x, axes)
-        squares = build("Add", own, build.constant((vectors**2).sum(axis=1)[None, :]))
+        row_squares = build("ReduceSumSquare", x, axes)
+        squares = build("Add", row_squares, build.constant((vectors**2).sum(axis=1)[None, :]))
         distance = build("Sub", squares, build("Mul", products, number(2.0)))
         return build("Exp", build("Mul", distance, number(-gamma)))
     inner = build("Add", build("Mul", products, number(gamma)), number(offset))
@@ -148,21 +152,21 @@ def _svm_classifier(context: Context, build: Builder) -> tuple[str, ...]:
         weights[row, of_i], weights[row, of_j] = coefficients[j - 1, of_i], coefficients[i, of_j]
         votes[row, 0, i] = votes[row, 1, j] = 1
     scores = _affine(build, _kernel(context, build, x, vectors), weights, _floats(context, "rho"))
-    first = build("Greater", scores, build.constant(np.float32(0)))
-    share = build("Cast", first, to=FLOAT)
-    total = _affine(build, share, (votes[:, 0] - votes[:, 1]).T, votes[:, 1].sum(axis=0))
+    first_wins = build("Greater", scores, build.constant(np.float32(0)))
+    wins = build("Cast", first_wins, to=FLOAT)
+    total = _affine(build, wins, (votes[:, 0] - votes[:, 1]).T, votes[:, 1].sum(axis=0))
     probability_a, probability_b = _floats(context, "prob_a"), _floats(context, "prob_b")
     index = build("ArgMax", total, axis=1, keepdims=0)
     if not probability_a.size:
         if len(labels) == 2:
             scores = build("Concat", build("Neg", scores), scores, axis=1)
-        return _wanted(context, pick_label(build, index, labels), scores)
+        return _requested_outputs(context, pick_label(build, index, labels), scores)
     if len(labels) > 2:
         raise NotSupportedError("probabilities of an SVM of more than two classes")
     exponent = _affine(build, scores, probability_a[:1, None], probability_b[:1])
-    chances = build("Concat", build("Sigmoid", build("Neg", exponent)),
+    probabilities = build("Concat", build("Sigmoid", build("Neg", exponent)),
                     build("Sigmoid", exponent), axis=1)  # fmt: skip
-    return _wanted(context, pick_label(build, index, labels), chances)
+    return _requested_outputs(context, pick_label(build, index, labels), probabilities)
 
 
 OPS: tuple[Operator, ...] = (

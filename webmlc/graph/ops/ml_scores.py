@@ -12,7 +12,7 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import given
+from webmlc.graph.ops.shapes import operand
 
 DOMAIN = "ai.onnx.ml"
 FLOAT, DOUBLE, INT32, INT64 = 1, 11, 6, 7
@@ -37,9 +37,9 @@ def pick_label(build: Builder, index: str, labels: list[int]) -> str:
 
 def as_float(context: Context, build: Builder, index: int = 0) -> tuple[str, DType]:
     """An input as float32, or as float64 if it is that."""
-    wide = context.dtype(index) is DType.float64
-    value = build("Cast", context.node.inputs[index], to=DOUBLE if wide else FLOAT)
-    return value, DType.float64 if wide else DType.float32
+    is_double = context.dtype(index) is DType.float64
+    value = build("Cast", context.node.inputs[index], to=DOUBLE if is_double else FLOAT)
+    return value, DType.float64 if is_double else DType.float32
 
 
 def transform(build: Builder, scores: str, kind: str | int) -> str:
@@ -72,7 +72,7 @@ def _softmax_zero(build: Builder, scores: str) -> str:
 
 def _probit(context: Context, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
     """The normal distribution's quantile by Winitzki's formula for the inverse error function."""
-    p = given(inputs, 0)
+    p = operand(inputs, 0)
 
     def element(*i: Expr) -> Expr:
         x = p[i] * 2.0 - 1.0

@@ -23,7 +23,7 @@ from webmlc.graph.ops.operator import (
     always_expands,
     case,
 )
-from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, given
+from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, operand
 
 MODES = ("TF", "IDF", "TFIDF")
 Inputs = tuple[Tensor | None, ...]
@@ -46,22 +46,22 @@ def _pool(context: Context) -> list[Grams]:
     starts = [int(n) for n in context.attribute("ngram_counts")]
     places = np.array(context.attribute("ngram_indexes"), np.int64)
     weights = _weights(context, len(places))
-    least, most = (int(context.attribute(f"{name}_gram_length")) for name in ("min", "max"))
-    if not 1 <= least <= most <= len(starts):
+    shortest, longest = (int(context.attribute(f"{name}_gram_length")) for name in ("min", "max"))
+    if not 1 <= shortest <= longest <= len(starts):
         raise NotSupportedError(
-            f"n-grams of {least} to {most} items from a pool of n-grams of 1 to {len(starts)}"
+            f"n-grams of {shortest} to {longest} items from a pool of n-grams of 1 to {len(starts)}"
         )
     if sorted(starts) != starts or not 0 <= starts[0] <= starts[-1] <= len(pool):
         raise NotSupportedError(f"ngram_counts {starts} for a pool of {len(pool)} items")
-    wanted = range(least, most + 1)
-    found, before = [], 0
+    lengths = range(shortest, longest + 1)
+    grams, first_place = [], 0
     for length, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
         items = pool[start:end].reshape(-1, length)
-        if length in wanted and len(items):
-            here = slice(before, before + len(items))
-            found.append(Grams(items, places[here], weights[here]))
-        before += len(items)
-    return found
+        if length in lengths and len(items):
+            span = slice(first_place, first_place + len(items))
+            grams.append(Grams(items, places[span], weights[span]))
+        first_place += len(items)
+    return grams
 
 
 def _weights(context: Context, count: int) -> Array:
@@ -111,19 +111,19 @@ def _count_type(context: Context) -> tuple[TensorType, ...]:
 
 def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[row][gram]: a fold over starts and distances of whether all items are there."""
-    x, grams = given(inputs, 0), given(inputs, 1)
+    x, grams = operand(inputs, 0), operand(inputs, 1)
     length, size = as_int(grams.shape[1]) or 1, x.shape[1]
 
-    def found(row: Expr, gram: Expr, start: Expr, skip: Expr) -> Expr:
-        inside = start + (skip + 1) * (length - 1) < size
+    def matches(row: Expr, gram: Expr, start: Expr, skip: Expr) -> Expr:
+        is_match = start + (skip + 1) * (length - 1) < size
         for k in range(length):
-            at = minimum(start + (skip + 1) * k, size - 1)
-            inside = inside & call("eq", x[row, at], grams[gram, const(k)])
-        return select(inside, ONE, ZERO)
+            position = minimum(start + (skip + 1) * k, size - 1)
+            is_match = is_match & call("eq", x[row, position], grams[gram, const(k)])
+        return select(is_match, ONE, ZERO)
 
     extents = (size, const(int(context.attribute("skips")) + 1))
     shape = context.outputs[0].shape
-    total = reduce("grams", shape, extents, "add", found)
+    total = reduce("grams", shape, extents, "add", matches)
     return (compute("count", shape, lambda *i: total[i].astype(DType.float32)),)
 
 

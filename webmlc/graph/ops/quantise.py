@@ -33,7 +33,7 @@ from webmlc.graph.ops.shapes import (
     aligned,
     canonical,
     check_shape,
-    given,
+    operand,
     require,
 )
 
@@ -43,7 +43,7 @@ _F32 = DType.float32
 
 def number_of(dtype: DType) -> int:
     """ONNX's number of a type, as `Cast` has it."""
-    return next(number for number, known in ELEMENT_TYPES.items() if known is dtype)
+    return next(number for number, candidate in ELEMENT_TYPES.items() if candidate is dtype)
 
 
 def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[Expr]) -> Expr:
@@ -82,8 +82,10 @@ def check_parameters(context: Context) -> None:
         fits = require(context, "stretch", scale[0], x[axis])
     elif block and len(scale) == len(x):
         blocks = canonical((x[axis] + (block - 1)) // block)
-        wanted = (*x[:axis], blocks, *x[axis + 1 :])
-        fits = all(require(context, "equal", *pair) for pair in zip(scale, wanted, strict=True))
+        parameter_shape = (*x[:axis], blocks, *x[axis + 1 :])
+        fits = all(
+            require(context, "equal", *pair) for pair in zip(scale, parameter_shape, strict=True)
+        )
     else:
         return
     if not fits:
@@ -99,10 +101,10 @@ def saturated(x: Expr, dtype: DType) -> Expr:
 def _quantize_type(context: Context) -> tuple[TensorType, ...]:
     dtype = context.dtype(2) if context.has(2) else DType.uint8
     if context.attribute("output_dtype", 0):
-        named = named_type(context, "output_dtype")
-        if context.has(2) and named is not dtype:
-            raise NotSupportedError(f"output_dtype {named} with a zero point of {dtype}")
-        dtype = named
+        output_dtype = named_type(context, "output_dtype")
+        if context.has(2) and output_dtype is not dtype:
+            raise NotSupportedError(f"output_dtype {output_dtype} with a zero point of {dtype}")
+        dtype = output_dtype
     if dtype.bits > 16 or dtype in (DType.bool, DType.float16, DType.bfloat16):
         raise NotSupportedError(f"quantisation to {dtype}")
     check_parameters(context)
@@ -118,22 +120,22 @@ def _precision(context: Context) -> DType:
 
 
 def _quantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
     dtype, precision = context.outputs[0].dtype, _precision(context)
     saturate = bool(context.attribute("saturate", 1))
-    wide = accumulator(precision)
+    wide_dtype = accumulator(precision)
 
     def element(*i: Expr) -> Expr:
-        by = parameter(context, x, scale, i).astype(precision)
-        quotient = x[i].astype(precision).astype(wide) / by.astype(wide)
-        value = quotient.astype(precision).astype(wide)
+        divisor = parameter(context, x, scale, i).astype(precision)
+        quotient = x[i].astype(precision).astype(wide_dtype) / divisor.astype(wide_dtype)
+        value = quotient.astype(precision).astype(wide_dtype)
         if dtype in SATURATING:  # their zero point is 0
             return cast_to(value, dtype, saturate)
         if dtype.is_integer:
             value = call("round", value)
         if zero is not None:
-            value = value + parameter(context, x, zero, i).astype(wide)
+            value = value + parameter(context, x, zero, i).astype(wide_dtype)
         return saturated(value, dtype) if dtype.is_integer else value.astype(dtype)
 
     return (compute("quantize", x.shape, element),)
@@ -149,17 +151,17 @@ def _dequantize_type(context: Context) -> tuple[TensorType, ...]:
 
 def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Integers lose their zero point in int32; small floats have none."""
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
     dtype = context.outputs[0].dtype
-    wide = accumulator(dtype)
+    wide_dtype = accumulator(dtype)
 
     def element(*i: Expr) -> Expr:
-        value = x[i].astype(DType.int32 if x.dtype.is_integer else wide)
+        value = x[i].astype(DType.int32 if x.dtype.is_integer else wide_dtype)
         if zero is not None and x.dtype.is_integer:
             value = value - parameter(context, x, zero, i).astype(DType.int32)
-        by = parameter(context, x, scale, i)
-        return (value.astype(wide) * by.astype(wide)).astype(dtype)
+        factor = parameter(context, x, scale, i)
+        return (value.astype(wide_dtype) * factor.astype(wide_dtype)).astype(dtype)
 
     return (compute("dequantize", x.shape, element),)
 
@@ -208,12 +210,12 @@ def _qlinear_conv(context: Context, b: Builder) -> tuple[str, ...]:
 def _dynamic_quantize(context: Context, b: Builder) -> tuple[str, ...]:
     """The range of x and 0 in 255 steps; one step is 1 where there is nothing but zeros."""
     (x,) = context.node.inputs
-    zero, most = b.constant(0, _F32), b.constant(255, _F32)
+    zero, highest = b.constant(0, _F32), b.constant(255, _F32)
     low = b("Min", b("ReduceMin", x, keepdims=0), zero)
     high = b("Max", b("ReduceMax", x, keepdims=0), zero)
-    step = b("Div", b("Sub", high, low), most)
+    step = b("Div", b("Sub", high, low), highest)
     scale = b("Where", b("Equal", step, zero), b.constant(1, _F32), step)
-    shift = b("Clip", b("Neg", b("Div", low, scale)), zero, most)
+    shift = b("Clip", b("Neg", b("Div", low, scale)), zero, highest)
     point = b("Cast", b("Round", shift), to=number_of(DType.uint8))
     return b("QuantizeLinear", x, scale, point), b("Identity", scale), b("Identity", point)
 

@@ -81,7 +81,7 @@ def _add(build: Builder, value: str, term: str | None) -> str:
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
     """The activation, whose parameters are the next ones of those that the node gives."""
-    op = next((known for known in ACTIVATIONS if known.lower() == name.lower()), None)
+    op = next((candidate for candidate in ACTIVATIONS if candidate.lower() == name.lower()), None)
     if op is None:
         raise NotSupportedError(f"the activation {name!r}")
     alpha = next(alphas, None) if op in (*WITH_ALPHA, *WITH_BETA) else None
@@ -127,12 +127,15 @@ def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
         raise NotSupportedError(f"{len(names)} activations; {count} a direction are expected")
     alphas, betas = (iter(context.attribute(f"activation_{n}", ())) for n in ("alpha", "beta"))
     functions = [_activation(name, alphas, betas) for name in names]
-    made = functions[direction * count : (direction + 1) * count]
+    direction_functions = functions[direction * count : (direction + 1) * count]
     clip = context.attribute("clip")
     if clip is None:
-        return tuple(made)
-    clipped = made[: GATE_FUNCTIONS[context.node.op]]
-    return (*(_clipped(f, clip) for f in clipped), *made[len(clipped) :])
+        return tuple(direction_functions)
+    gate_functions = direction_functions[: GATE_FUNCTIONS[context.node.op]]
+    return (
+        *(_clipped(f, clip) for f in gate_functions),
+        *direction_functions[len(gate_functions) :],
+    )
 
 
 def _expand(context: Context, build: Builder) -> tuple[str, ...]:
@@ -176,34 +179,36 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
     if batchwise:
         y = build("Transpose", y, perm=(2, 0, 1, 3))
         finals = [build("Transpose", f, perm=(1, 0, 2)) for f in finals]
-    wanted = zip((y, *finals), context.node.outputs, strict=False)
-    return tuple(value for value, name in wanted if name)
+    pairs = zip((y, *finals), context.node.outputs, strict=False)
+    return tuple(value for value, name in pairs if name)
 
 
 def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tuple[str, ...]:
     """One direction's last state, and its outputs by position."""
     build, context = direction.build, direction.node
-    share = build("MatMul", x, direction.weights(1))
-    share = _add(build, share, direction.bias(0, direction.gates, 0))
+    input_product = build("MatMul", x, direction.weights(1))
+    input_product = _add(build, input_product, direction.bias(0, direction.gates, 0))
     step = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}[context.node.op](direction)
     indices = (5, 6) if context.node.op == "LSTM" else (5,)
     initial = tuple(_initial(direction, x, index, batchwise) for index in indices)
     steps = build("Shape", x, start=0, end=1)
     last = build("Sub", steps, build.constant(np.array([1])))
     inner, expansion = build.inner("step")
-    place, going, *state = (inner.fresh(what) for what in ("place", "going", *map(str, indices)))
-    inputs = (place, going, *state)
+    position, condition, *state = (
+        inner.fresh(name) for name in ("place", "going", *map(str, indices))
+    )
+    inputs = (position, condition, *state)
     if backward:
-        place = inner("Squeeze", inner("Sub", last, place), axes=(0,))
-    fresh = step(inner, inner("Gather", share, place, axis=0), tuple(state))
-    output = fresh[0]
+        position = inner("Squeeze", inner("Sub", last, position), axes=(0,))
+    new_state = step(inner, inner("Gather", input_product, position, axis=0), tuple(state))
+    output = new_state[0]
     if context.has(4):  # shorter sequences keep their state and give zeros
-        number = inner("Cast", place, to=6)
-        inside = inner("Unsqueeze", inner("Less", number, context.node.inputs[4]), axes=(1,))
-        output = inner("Where", inside, output, inner.constant(0, context.dtype(0)))
-        pairs = zip(fresh, state, strict=True)
-        fresh = tuple(inner("Where", inside, new, old) for new, old in pairs)
-    results = (going, *fresh, output)
+        number = inner("Cast", position, to=6)
+        is_inside = inner("Unsqueeze", inner("Less", number, context.node.inputs[4]), axes=(1,))
+        output = inner("Where", is_inside, output, inner.constant(0, context.dtype(0)))
+        pairs = zip(new_state, state, strict=True)
+        new_state = tuple(inner("Where", is_inside, new, old) for new, old in pairs)
+    results = (condition, *new_state, output)
     body = Function("step", inputs, results, tuple(expansion.nodes), {}, expansion.constants)
     directions = (int(backward),)
     return build.many(
@@ -260,9 +265,9 @@ def _gru(d: _Direction) -> Step:
             inner = build("Mul", r, _add(build, build("MatMul", h, candidate), bias))
         else:
             inner = _add(build, build("MatMul", build("Mul", r, h), candidate), bias)
-        fresh = g(build, build("Add", d.columns(build, x, 2, 1), inner))
-        kept = build("Mul", z, h)
-        return (build("Add", build("Mul", build("Sub", one, z), fresh), kept),)
+        new_part = g(build, build("Add", d.columns(build, x, 2, 1), inner))
+        old_part = build("Mul", z, h)
+        return (build("Add", build("Mul", build("Sub", one, z), new_part), old_part),)
 
     return step
 
@@ -287,10 +292,10 @@ def _lstm(d: _Direction) -> Step:
             forget = build("Sub", build.constant(1, d.node.dtype(0)), i)
         else:
             forget = f(build, peek(d.columns(build, gates, 2, 1), cell, 2))
-        kept = build("Mul", forget, cell)
-        fresh = build("Add", kept, build("Mul", i, g(build, d.columns(build, gates, 3, 1))))
-        o = f(build, peek(d.columns(build, gates, 1, 1), fresh, 1))
-        return build("Mul", o, h(build, fresh)), fresh
+        old_part = build("Mul", forget, cell)
+        new_cell = build("Add", old_part, build("Mul", i, g(build, d.columns(build, gates, 3, 1))))
+        o = f(build, peek(d.columns(build, gates, 1, 1), new_cell, 1))
+        return build("Mul", o, h(build, new_cell)), new_cell
 
     return step
 

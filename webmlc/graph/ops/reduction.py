@@ -27,7 +27,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     axes_within,
     check_single,
-    given,
+    operand,
     product,
     require,
 )
@@ -64,12 +64,12 @@ def fold(
 ) -> Tensor:
     """Reduce `body(*index)` over `axes` of an index into a tensor shaped as `source`."""
     shape = reduced_shape(source.shape, axes, keep)
-    kept = [d for d in range(source.rank) if keep or d not in axes]
+    result_axes = [d for d in range(source.rank) if keep or d not in axes]
 
     def element(*index: Expr) -> Expr:
-        full = dict(zip(kept, index, strict=False))
-        full |= dict(zip(axes, index[len(shape) :], strict=True))
-        return body(*(full[d] for d in range(source.rank)))
+        index_of = dict(zip(result_axes, index, strict=False))
+        index_of |= dict(zip(axes, index[len(shape) :], strict=True))
+        return body(*(index_of[d] for d in range(source.rank)))
 
     return reduce(name, shape, [source.shape[a] for a in axes], combine, element)
 
@@ -90,16 +90,16 @@ def _reduce(
     stage = name.removeprefix("Reduce").lower()
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axes = given(inputs, 0), axes_of(context)
+        x, axes = operand(inputs, 0), axes_of(context)
         keep = bool(context.attribute("keepdims", 1))
-        wide = accumulator(x.dtype)
+        wide_dtype = accumulator(x.dtype)
 
         def element(*i: Expr) -> Expr:
-            value = x[i].astype(wide)
+            value = x[i].astype(wide_dtype)
             return before(value) if before else value
 
-        total = fold(stage, x, axes, _boolean(combine, wide), element, keep)
-        if after is None and wide == x.dtype:
+        total = fold(stage, x, axes, _boolean(combine, wide_dtype), element, keep)
+        if after is None and wide_dtype == x.dtype:
             return (total,)
         finish = after or (lambda v: v)
         shape = context.outputs[0].shape
@@ -122,11 +122,11 @@ def _boolean(combine: str, dtype: DType) -> str:
 
 
 def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = given(inputs, 0), axes_of(context)
-    wide = accumulator(x.dtype)
+    x, axes = operand(inputs, 0), axes_of(context)
+    wide_dtype = accumulator(x.dtype)
     keep = bool(context.attribute("keepdims", 1))
-    total = fold("mean", x, axes, "add", lambda *i: x[i].astype(wide), keep)
-    scale = mean_scale([x.shape[a] for a in axes], wide)
+    total = fold("mean", x, axes, "add", lambda *i: x[i].astype(wide_dtype), keep)
+    scale = mean_scale([x.shape[a] for a in axes], wide_dtype)
     shape = context.outputs[0].shape
     return (compute("mean_out", shape, lambda *i: scale(total[i]).astype(x.dtype)),)
 
@@ -143,20 +143,24 @@ def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
 
 
 def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = given(inputs, 0), axes_of(context)
-    wide = accumulator(x.dtype)
-    wide = wide if wide.is_float else DType.float32
-    top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide))
+    x, axes = operand(inputs, 0), axes_of(context)
+    wide_dtype = accumulator(x.dtype)
+    wide_dtype = wide_dtype if wide_dtype.is_float else DType.float32
+    top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide_dtype))
     finite = compute("max_finite", top.shape, lambda *i: _finite(top[i]))
-    kept = set(range(x.rank)) - set(axes)
+    other_axes = set(range(x.rank)) - set(axes)
 
-    def at(*i: Expr) -> tuple[Expr, ...]:
-        return tuple(v if d in kept else ZERO for d, v in enumerate(i))
+    def statistics_index(*i: Expr) -> tuple[Expr, ...]:
+        return tuple(v if d in other_axes else ZERO for d, v in enumerate(i))
 
     total = fold(
-        "sum_exp", x, axes, "add", lambda *i: call("exp", x[i].astype(wide) - finite[at(*i)])
+        "sum_exp",
+        x,
+        axes,
+        "add",
+        lambda *i: call("exp", x[i].astype(wide_dtype) - finite[statistics_index(*i)]),
     )
-    places = [d for d in range(x.rank) if context.attribute("keepdims", 1) or d in kept]
+    places = [d for d in range(x.rank) if context.attribute("keepdims", 1) or d in other_axes]
 
     def element(*i: Expr) -> Expr:
         full: list[Expr] = [ZERO] * x.rank
@@ -191,24 +195,24 @@ def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
 
     def position(*i: Expr) -> Expr:
         value, top = x[i], best[(*i[:axis], ZERO, *i[axis + 1 :])]
-        found = call("eq", value, top)
+        is_best = call("eq", value, top)
         if x.dtype.is_float:
-            found = found | call("isnan", value)
-        return select(found, i[axis], nothing)
+            is_best = is_best | call("isnan", value)
+        return select(is_best, i[axis], nothing)
 
     return fold("position", x, (axis,), "max" if last else "min", position)
 
 
 def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axis = given(inputs, 0), context.axis(0)
+        x, axis = operand(inputs, 0), context.axis(0)
         last = bool(context.attribute("select_last_index", 0))
-        found = best_index(x, axis, combine, last)
+        position = best_index(x, axis, combine, last)
         keep = bool(context.attribute("keepdims", 1))
 
         def element(*i: Expr) -> Expr:
             index = i if keep else (*i[:axis], ZERO, *i[axis:])
-            return found[index].astype(DType.int64)
+            return position[index].astype(DType.int64)
 
         return (compute("arg", context.outputs[0].shape, element),)
 
@@ -233,15 +237,15 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     """Four stages: maximum, exponentials, their sum, result."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axes = given(inputs, 0), softmax_axes(context)
-        wide = accumulator(x.dtype)
+        x, axes = operand(inputs, 0), softmax_axes(context)
+        wide_dtype = accumulator(x.dtype)
         # A NaN makes all of its row NaN anyway: as an exponential.
-        top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide))
+        top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide_dtype))
 
         def shifted(*i: Expr) -> Expr:
-            return x[i].astype(wide) - top[one(i)]
+            return x[i].astype(wide_dtype) - top[statistics_index(i)]
 
-        def one(i: Sequence[Expr]) -> tuple[Expr, ...]:
+        def statistics_index(i: Sequence[Expr]) -> tuple[Expr, ...]:
             return tuple(ZERO if d in axes else v for d, v in enumerate(i))
 
         exponential = compute("exponential", x.shape, lambda *i: call("exp", shifted(*i)))
@@ -249,9 +253,9 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
         def element(*i: Expr) -> Expr:
             if log:
-                value = shifted(*i) - call("log", total[one(i)])
+                value = shifted(*i) - call("log", total[statistics_index(i)])
             else:
-                value = exponential[i] * (1 / total[one(i)])
+                value = exponential[i] * (1 / total[statistics_index(i)])
             return value.astype(x.dtype)
 
         return (compute("log_softmax" if log else "softmax", x.shape, element),)
@@ -261,12 +265,12 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """One at the first maximum, zero elsewhere."""
-    x, axis = given(inputs, 0), context.axis(-1)
-    found = best_index(x, axis, "max", last=False)
+    x, axis = operand(inputs, 0), context.axis(-1)
+    position = best_index(x, axis, "max", last=False)
 
     def element(*i: Expr) -> Expr:
-        here = call("eq", i[axis], found[(*i[:axis], ZERO, *i[axis + 1 :])])
-        return select(here, Const(1, x.dtype), Const(0, x.dtype))
+        is_best = call("eq", i[axis], position[(*i[:axis], ZERO, *i[axis + 1 :])])
+        return select(is_best, Const(1, x.dtype), Const(0, x.dtype))
 
     return (compute("hardmax", x.shape, element),)
 
@@ -292,13 +296,13 @@ def _cumulative_axis(context: Context) -> int:
 
 def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axis = given(inputs, 0), _cumulative_axis(context)
-        size, wide = x.shape[axis], accumulator(x.dtype)
+        x, axis = operand(inputs, 0), _cumulative_axis(context)
+        size, wide_dtype = x.shape[axis], accumulator(x.dtype)
         backward = bool(context.attribute("reverse", 0))
 
         def source(*i: Expr) -> Expr:
             place = size - 1 - i[axis] if backward else i[axis]
-            return x[(*i[:axis], place, *i[axis + 1 :])].astype(wide)
+            return x[(*i[:axis], place, *i[axis + 1 :])].astype(wide_dtype)
 
         exclusive = bool(context.attribute("exclusive", 0))
         total = scan("cumulative", x.shape, axis, combine, source, exclusive)
@@ -307,7 +311,7 @@ def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]
             place = size - 1 - i[axis] if backward else i[axis]
             return total[(*i[:axis], place, *i[axis + 1 :])].astype(x.dtype)
 
-        if wide == x.dtype and not backward:
+        if wide_dtype == x.dtype and not backward:
             return (total,)
         return (compute("cumulative_out", x.shape, element),)
 

@@ -33,7 +33,7 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     dimensions,
-    given,
+    operand,
     product,
     require,
     select_among,
@@ -80,7 +80,7 @@ def _blocks(context: Context) -> tuple[list[Expr], list[Expr], list[Expr]]:
 
 def _col2im(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Each pixel sums the elements of all blocks that cover it."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     _, block, counts = _blocks(context)
     rank = len(block)
     strides, dilations = (_per_axis(context, n, rank) for n in ("strides", "dilations"))
@@ -137,13 +137,13 @@ def _columns_type(context: Context) -> tuple[TensorType, ...]:
 
 def _columns(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[batch][channel · tap][position]: the map at every moved tap of every window, by mask."""
-    x, offset = given(inputs, 0), given(inputs, 1)
+    x, offset = operand(inputs, 0), operand(inputs, 1)
     mask = inputs[2] if len(inputs) > 2 else None
     kernel = tuple(int(k) for k in context.attribute("kernel"))
     rank, taps = len(kernel), int(np.prod(kernel))
     strides, dilations = (_per_axis(context, n, rank) for n in ("strides", "dilations"))
     pads = _per_axis(context, "pads", 2 * rank, 0)
-    sizes, wide = offset.shape[2:], accumulator(x.dtype)
+    sizes, wide_dtype = offset.shape[2:], accumulator(x.dtype)
     per_group = canonical(x.shape[1] // context.count("offset_group", 1))
 
     def unravel(flat: Expr, shape: Sequence[Expr | int]) -> list[Expr]:
@@ -156,15 +156,15 @@ def _columns(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     def element(n: Expr, row: Expr, position: Expr) -> Expr:
         channel, tap = row // taps, row % taps
         group = channel // per_group
-        at = unravel(position, sizes)
+        window_index = unravel(position, sizes)
         place = []
         for d, step in enumerate(unravel(tap, kernel)):
-            start = at[d] * strides[d] - pads[d] + step * dilations[d]
-            moved = offset[(n, (group * taps + tap) * rank + d, *at)]
-            place.append(start.astype(wide) + moved.astype(wide))
+            start = window_index[d] * strides[d] - pads[d] + step * dilations[d]
+            shift = offset[(n, (group * taps + tap) * rank + d, *window_index)]
+            place.append(start.astype(wide_dtype) + shift.astype(wide_dtype))
         value = _interpolate(lambda i: x[(n, channel, *i)], place, x.shape[2:])
         if mask is not None:
-            value = value * mask[(n, group * taps + tap, *at)].astype(wide)
+            value = value * mask[(n, group * taps + tap, *window_index)].astype(wide_dtype)
         return value.astype(x.dtype)
 
     return (compute("columns", context.outputs[0].shape, element),)
@@ -172,8 +172,8 @@ def _columns(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _deform_conv(context: Context, build: Builder) -> tuple[str, ...]:
     """Columns as for im2col, then one matrix product a group of channels."""
-    x, w, offset, *rest = context.node.inputs
-    bias, mask = (*rest, "", "")[:2]
+    x, w, offset, *optional_inputs = context.node.inputs
+    bias, mask = (*optional_inputs, "", "")[:2]
     shape = [as_int(d) for d in context.shape(1)]
     if any(d is None for d in shape):
         raise NotSupportedError("the weights' shape is symbolic")
@@ -251,11 +251,11 @@ def _pair_type(context: Context) -> tuple[TensorType, ...]:
 
 def _roi_grid(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[2]: the most samples that lie in the map of any bin of any region, along each axis."""
-    x, rois = given(inputs, 0), given(inputs, 1)
+    x, rois = operand(inputs, 0), operand(inputs, 1)
     axes = _RoiAxis.both(context, rois, x)
 
     def samples(axis: Expr, r: Expr) -> Expr:
-        counts = [minimum(a.samples(r), a.most) for a in axes]
+        counts = [minimum(a.samples(r), a.max_samples) for a in axes]
         return maximum(select_among(counts, axis), 1.0).astype(INDEX)
 
     largest = reduce("samples", (const(2),), (rois.shape[0],), "max", samples)
@@ -287,7 +287,7 @@ class _RoiAxis:
         return [_RoiAxis(context, rois, x.shape[2 + d], pooled[d], 1 - d) for d in (0, 1)]
 
     @property
-    def most(self) -> Expr:
+    def max_samples(self) -> Expr:
         """An upper limit of the samples of an adaptive grid that lie in the map. Neighbours are
         more than (n - 1)/n apart where there are n: at most `size + 2` are within -1..size. The
         first of them is found by a quotient that may be rounded: one sample more on either side.
@@ -314,7 +314,7 @@ class _RoiAxis:
         size, count = self.bin(roi), self.samples(roi)
         start = self.corner(roi, 0) + bin_.astype(self.dtype) * size
         before = call("floor", (-1.0 - start) * count / size - 0.5)
-        return select(count > self.most, minimum(maximum(before, 0.0), count), 0.0)
+        return select(count > self.max_samples, minimum(maximum(before, 0.0), count), 0.0)
 
     def place(self, roi: Expr, bin_: Expr, sample: Expr) -> Expr:
         size, count = self.bin(roi), maximum(self.samples(roi), 1.0)
@@ -325,9 +325,9 @@ class _RoiAxis:
         """Whether the place is within a pixel of the map; (index, weight) of its neighbours."""
         extent = self.size.astype(place.dtype)
         inside = (place >= -1.0) & (place <= extent)
-        held = minimum(maximum(place, 0.0), extent - 1.0)
-        low = call("floor", held)
-        share = held - low
+        clamped_place = minimum(maximum(place, 0.0), extent - 1.0)
+        low = call("floor", clamped_place)
+        share = clamped_place - low
         index = low.astype(INDEX)
         return inside, [(index, 1.0 - share), (minimum(index + 1, self.size - 1), share)]
 
@@ -349,28 +349,28 @@ def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The mean (or largest) of samples on a grid in each bin, interpolated between pixels; those
     outside the map are 0.
     """
-    x, rois, batches = (given(inputs, i) for i in range(3))
+    x, rois, batches = (operand(inputs, i) for i in range(3))
     shape = context.outputs[0].shape
     axes = _RoiAxis.both(context, rois, x)
     largest = context.attribute("mode", "avg") == "max"
-    wide = axes[0].dtype
+    wide_dtype = axes[0].dtype
 
     def sample(r: Expr, c: Expr, h: Expr, w: Expr, i: Expr, j: Expr) -> Expr:
         (place_y, used_y), (place_x, used_x) = (
             (axis.place(r, bin_, number), call("lt", number, axis.samples(r)))
             for axis, bin_, number in (
-                (axes[0], h, axes[0].first(r, h) + i.astype(wide)),
-                (axes[1], w, axes[1].first(r, w) + j.astype(wide)),
+                (axes[0], h, axes[0].first(r, h) + i.astype(wide_dtype)),
+                (axes[1], w, axes[1].first(r, w) + j.astype(wide_dtype)),
             )
         )
         (in_y, ys), (in_x, xs) = axes[0].taps(place_y), axes[1].taps(place_x)
         image = clamped(batches[r], x.shape[0])
-        terms = [x[image, c, y, z].astype(wide) * (wy * wx) for y, wy in ys for z, wx in xs]
+        terms = [x[image, c, y, z].astype(wide_dtype) * (wy * wx) for y, wy in ys for z, wx in xs]
         value = terms[0]
         for term in terms[1:]:
             value = maximum(value, term) if largest else value + term
         value = select(in_y & in_x, value, 0.0)
-        return select(used_y & used_x, value, Const(-np.inf if largest else 0.0, wide))
+        return select(used_y & used_x, value, Const(-np.inf if largest else 0.0, wide_dtype))
 
     extents = _samples(context)
     total = reduce("samples", shape, extents, "max" if largest else "add", sample)
@@ -378,10 +378,12 @@ def _roi_align(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     def element(*index: Expr) -> Expr:
         value, counts = total[index], [axis.samples(index[0]) for axis in axes]
         if largest:  # samples that no kernel takes are outside the map
-            left = (call("gt", n, e.astype(wide)) for n, e in zip(counts, extents, strict=True))
-            value = select(fold(operator.or_, left), maximum(value, 0.0), value)
-            some = call("gt", minimum(*counts), 0.0)
-            return select(some, value, 0.0).astype(x.dtype)
+            is_cut = (
+                call("gt", n, e.astype(wide_dtype)) for n, e in zip(counts, extents, strict=True)
+            )
+            value = select(fold(operator.or_, is_cut), maximum(value, 0.0), value)
+            has_samples = call("gt", minimum(*counts), 0.0)
+            return select(has_samples, value, 0.0).astype(x.dtype)
         return (value / maximum(counts[0] * counts[1], 1.0)).astype(x.dtype)
 
     return (compute("roi_align", shape, element),)
@@ -407,24 +409,26 @@ def _with_bins(context: Context, build: Builder) -> tuple[str, ...] | None:
     return (build("MaxRoiPool", *node.inputs, images, bins, **node.attributes),)
 
 
-def _bin_limits(context: Context, rois: Tensor, x: Tensor, r: Expr, at: Expr, d: int) -> list[Expr]:
+def _bin_limits(
+    context: Context, rois: Tensor, x: Tensor, r: Expr, bin_: Expr, d: int
+) -> list[Expr]:
     """Where a bin of a region starts and ends along an axis of the map."""
-    scale, wide = context.attribute("spatial_scale", 1.0), accumulator(rois.dtype)
+    scale, wide_dtype = context.attribute("spatial_scale", 1.0), accumulator(rois.dtype)
     pooled = float(context.attribute("pooled_shape")[d])
 
     def corner(far: int) -> Expr:
-        value = rois[r, const(2 - d + 2 * far)].astype(wide) * scale
+        value = rois[r, const(2 - d + 2 * far)].astype(wide_dtype) * scale
         return call("floor", value + 0.5)  # halves go up, as in C's round of positives
 
     size = maximum(corner(1) - corner(0) + 1.0, 1.0) / pooled
-    low = call("floor", at.astype(wide) * size) + corner(0)
-    high = call("ceil", (at + 1).astype(wide) * size) + corner(0)
+    low = call("floor", bin_.astype(wide_dtype) * size) + corner(0)
+    high = call("ceil", (bin_ + 1).astype(wide_dtype) * size) + corner(0)
     return [minimum(maximum(v.astype(INDEX), 0), x.shape[2 + d]) for v in (low, high)]
 
 
 def _roi_bins(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """[2]: the most pixels that any bin of any region has in the map, along each axis."""
-    x, rois = given(inputs, 0), given(inputs, 1)
+    x, rois = operand(inputs, 0), operand(inputs, 1)
     pooled = [int(n) for n in context.attribute("pooled_shape")]
 
     def pixels(axis: Expr, r: Expr, bin_: Expr) -> Expr:
@@ -441,7 +445,7 @@ def _roi_bins(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _max_roi(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The largest pixel of each bin of each region, which lies in the map; 0 of an empty bin."""
-    x, rois, images = (given(inputs, i) for i in range(3))
+    x, rois, images = (operand(inputs, i) for i in range(3))
     shape = context.outputs[0].shape
 
     def limits(r: Expr, at: Expr, d: int) -> list[Expr]:

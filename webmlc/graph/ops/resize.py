@@ -43,7 +43,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     axes_within,
     canonical,
-    given,
+    operand,
     require,
     same,
     select_among,
@@ -93,11 +93,11 @@ def resized_axes(context: Context) -> list[Axis]:
     regions: Sequence[Any] | None = [0.0] * len(axes) + [1.0] * len(axes)
     if crops and _is_given(context, ROI):
         regions = _numbers(context, ROI)
-    moves = crops or (_is_given(context, SCALES) and _is_given(context, SIZES))
+    may_move = crops or (_is_given(context, SCALES) and _is_given(context, SIZES))
     result: list[Axis] = []
     for place, (axis, after, scale) in enumerate(_sizes(context, x.shape, axes)):
         region = regions and (float(regions[place]), float(regions[len(axes) + place]))
-        if moves or not same(after, x.shape[axis]) or scale not in (None, 1.0):
+        if may_move or not same(after, x.shape[axis]) or scale not in (None, 1.0):
             result.append(Axis(axis, place, x.shape[axis], after, scale, region or None))
     return result
 
@@ -158,23 +158,23 @@ def _check_modes(context: Context) -> None:
         raise NotSupportedError(f"{_POLICY} of a region (tf_crop_and_resize): give its sizes")
 
 
-def _check_count(axes: Sequence[int], values: Sequence[Any], what: str) -> None:
+def _check_count(axes: Sequence[int], values: Sequence[Any], noun: str) -> None:
     if len(values) != len(axes):
-        raise NotSupportedError(f"{len(values)} {what} for {len(axes)} axes")
+        raise NotSupportedError(f"{len(values)} {noun} for {len(axes)} axes")
 
 
 def _of_sizes(
     policy: str, shape: Sequence[Expr], axes: Sequence[int], sizes: Sequence[Expr]
 ) -> list[tuple[int, Expr, float | None]]:
-    known = [(as_int(n), as_int(shape[a])) for n, a in zip(sizes, axes, strict=True)]
-    scales = [n / m if n is not None and m else None for n, m in known]
+    size_pairs = [(as_int(n), as_int(shape[a])) for n, a in zip(sizes, axes, strict=True)]
+    scales = [n / m if n is not None and m else None for n, m in size_pairs]
     if policy == "stretch":
         return list(zip(axes, map(canonical, sizes), scales, strict=True))
     numbers = [s for s in scales if s is not None]
     scale = min(numbers) if policy == "not_larger" else max(numbers)
     return [
         (axis, const(math.floor(scale * (m or 0) + 0.5)), scale)
-        for axis, (_, m) in zip(axes, known, strict=True)
+        for axis, (_, m) in zip(axes, size_pairs, strict=True)
     ]
 
 
@@ -196,7 +196,7 @@ def _resize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _is_of_a_run(axis: Axis) -> bool:
-    """True where positions are computed during a run."""
+    """True if positions are computed during a run."""
     sizes = (as_int(axis.before), as_int(axis.after))
     return axis.scale is None or axis.roi is None or None in sizes
 
@@ -240,7 +240,7 @@ def _one_by_axis(dtype: DType) -> Any:
 
 def _resize_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Each size times its scale, rounded down, or to the closest integer."""
-    scales, before = given(inputs, 1), _listed_sizes(context)
+    scales, before = operand(inputs, 1), _listed_sizes(context)
     half = 0.5 if context.attribute("rounds") else 0.0
 
     def element(i: Expr) -> Expr:
@@ -252,7 +252,7 @@ def _resize_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _resize_scales(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The smallest or largest quotient of a size after and before, of every axis."""
-    sizes, before = given(inputs, 1), _listed_sizes(context)
+    sizes, before = operand(inputs, 1), _listed_sizes(context)
     choose = minimum if context.attribute("is_smaller") else maximum
     quotients = [sizes[const(i)].astype(FLOAT) / size for i, size in enumerate(before)]
     return (compute("scales", context.outputs[0].shape, lambda _: fold(choose, quotients)),)
@@ -374,7 +374,7 @@ def _resample_type(context: Context) -> tuple[TensorType, ...]:
 
 def _resample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Sum over the taps of an axis; few, so that they unroll."""
-    x, indices, weights = (given(inputs, i) for i in range(3))
+    x, indices, weights = (operand(inputs, i) for i in range(3))
     axis, shape = context.axis(0), context.outputs[0].shape
 
     def element(*index: Expr) -> Expr:
@@ -403,7 +403,7 @@ def _repeat_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _repeat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, repeats = given(inputs, 0), context.attribute("repeats")
+    x, repeats = operand(inputs, 0), context.attribute("repeats")
 
     def element(*i: Expr) -> Expr:
         return x[tuple(v // r for v, r in zip(i, repeats, strict=True))]
@@ -420,7 +420,7 @@ def _positions(context: Context, inputs: Inputs, axis: Axis) -> Positions:
 
 
 def _resize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     shape = list(x.shape)
     for number, axis in enumerate(resized_axes(context)):
         shape[axis.axis] = axis.after

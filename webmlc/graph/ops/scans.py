@@ -31,8 +31,8 @@ def scan(
     """`combine` of `source(*index)` over all before each element along `axis`, and, unless it is
     `exclusive`, of the element itself.
     """
-    most = as_int(shape[axis])
-    return _scan(name, shape, axis, combine, source, exclusive, shape[axis], most or 1 << 31)
+    max_size = as_int(shape[axis])
+    return _scan(name, shape, axis, combine, source, exclusive, shape[axis], max_size or 1 << 31)
 
 
 def _scan(
@@ -43,12 +43,12 @@ def _scan(
     source: Callable[..., Expr],
     exclusive: bool,
     sources: Expr,
-    most: int,
+    max_sources: int,
 ) -> Tensor:
     """The scan of a source of `sources` elements along `axis`, which are at most `most`."""
     size = shape[axis]
-    is_one = most <= BLOCK
-    full = canonical(sources // BLOCK)
+    is_single_block = max_sources <= BLOCK
+    full_blocks = canonical(sources // BLOCK)
     dtype = source(*(ZERO for _ in shape)).dtype
     neutral = identity(combine, dtype)
 
@@ -63,11 +63,18 @@ def _scan(
         return source(*at(block, block[axis] * BLOCK + r))
 
     before: Tensor | None = None
-    if not is_one:
-        totals = reduce(f"{name}_blocks", sized(full), (const(BLOCK),), combine, folded)
-        starts = sized(canonical(full + 1))
+    if not is_single_block:
+        totals = reduce(f"{name}_blocks", sized(full_blocks), (const(BLOCK),), combine, folded)
+        starts = sized(canonical(full_blocks + 1))
         before = _scan(
-            f"{name}_before", starts, axis, combine, lambda *i: totals[i], True, full, most // BLOCK
+            f"{name}_before",
+            starts,
+            axis,
+            combine,
+            lambda *i: totals[i],
+            True,
+            full_blocks,
+            max_sources // BLOCK,
         )
 
     def update(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
@@ -81,6 +88,6 @@ def _scan(
         start = select(r.equals(0), first, last)
         return at(block, place), call(combine, start, source(*at(block, place)))
 
-    count = ONE if is_one else canonical((size + (BLOCK - 1)) // BLOCK)
+    count = ONE if is_single_block else canonical((size + (BLOCK - 1)) // BLOCK)
     length = canonical(minimum(size, BLOCK))
     return scatter(name, shape, sized(count), (length,), update, dtype)

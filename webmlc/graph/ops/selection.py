@@ -23,7 +23,7 @@ from webmlc.graph.ops.shapes import (
     ZERO,
     check_shapes,
     dimensions,
-    given,
+    operand,
     product,
     select_among,
 )
@@ -37,7 +37,7 @@ def _running_counts_type(context: Context) -> tuple[TensorType, ...]:
 
 def _running_counts(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """How many elements of a mask are true up to each, and in all."""
-    mask = given(inputs, 0)
+    mask = operand(inputs, 0)
     size = mask.shape[0]
     running = scan(
         "running", mask.shape, 0, "add", lambda i: select(mask[i], ONE, ZERO), exclusive=False
@@ -57,7 +57,7 @@ def _places(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Where the elements that are true stand, in order: those whose count is one more than that of
     the element before.
     """
-    running = given(inputs, 0)
+    running = operand(inputs, 0)
 
     def update(_: Tensor, i: Expr) -> tuple[tuple[Expr, ...], Expr]:
         before = select(i > 0, running[maximum(i - 1, 0)], ZERO)
@@ -85,7 +85,7 @@ def _unravel_type(context: Context) -> tuple[TensorType, ...]:
 
 def _unravel(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The index, an axis a row, of each flat position in a tensor of these sizes."""
-    places, sizes = given(inputs, 0), context.attribute("sizes")
+    places, sizes = operand(inputs, 0), context.attribute("sizes")
 
     def element(axis: Expr, p: Expr) -> Expr:
         strides = [product(sizes[d + 1 :]) for d in range(len(sizes))]

@@ -39,7 +39,7 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_single,
     dimensions,
-    given,
+    operand,
     product,
     select_among,
 )
@@ -89,7 +89,7 @@ def _sizes_type(context: Context) -> tuple[TensorType, ...]:
 
 def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Sizes that are computed during a run, as symbols: whatever is made of them is known."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (compute("sizes", x.shape, lambda *i: x[i]),)
 
 
@@ -107,7 +107,7 @@ def _range_count_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _range_count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    start, limit, delta = (t[(ZERO,) * t.rank] for t in map(partial(given, inputs), range(3)))
+    start, limit, delta = (t[(ZERO,) * t.rank] for t in map(partial(operand, inputs), range(3)))
     if start.dtype.is_float:
         count = call("ceil", (limit - start) / delta).astype(DType.int64)
     else:
@@ -120,8 +120,8 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
     if context.has(3):
         return (TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],)),)
     start, limit, delta = (
-        context.known(i, what).reshape(-1)[0]
-        for i, what in enumerate(("the start", "the limit", "the step"))
+        context.known(i, description).reshape(-1)[0]
+        for i, description in enumerate(("the start", "the limit", "the step"))
     )
     dtype = context.dtype(0)
     if isinstance(delta, Expr):
@@ -134,7 +134,7 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    start, delta = given(inputs, 0), given(inputs, 2)
+    start, delta = operand(inputs, 0), operand(inputs, 2)
     y = context.outputs[0]
 
     def scalar(t: Tensor) -> Expr:
@@ -181,13 +181,13 @@ def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("symbols", y.shape, element),)
 
 
-LARGE_SIZE = 1 << 16
+ASSUMED_MAX_SIZE = 1 << 16
 """A value is computed in 64 bits where sizes up to this may take it beyond an index."""
 
 
 def _exact(value: Expr, dtype: DType) -> Expr:
     """An index expression; of 64 bits where the value is one of 64 bits that may need them."""
-    ranges = dict.fromkeys(variables(value), Interval(0, LARGE_SIZE))
+    ranges = dict.fromkeys(variables(value), Interval(0, ASSUMED_MAX_SIZE))
     if dtype.bits < 64 or value.dtype != INDEX or bounds(value, ranges).within(*INDEX.limits):
         return value
 

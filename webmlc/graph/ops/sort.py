@@ -13,7 +13,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, minimum, select
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, given, require
+from webmlc.graph.ops.shapes import ONE, ZERO, check_single, dimensions, operand, require
 from webmlc.graph.ops.sorting import (
     comparable,
     inside,
@@ -24,13 +24,13 @@ from webmlc.graph.ops.sorting import (
 )
 
 Inputs = tuple[Tensor | None, ...]
-SHORT = 128
+MAX_COMPARED = 128
 """Elements of an axis that are sooner compared with one another than sorted by radix, which has
 5,120 counters.
 """
-VECTOR = 8
+SEARCH_SPEEDUP = 8
 """Elements of which the best is sought in the time in which one is sorted by a digit."""
-FEWER = 4
+MIN_SPEEDUP = 4
 """How many times fewer steps of sorting pay for the kernels that blocks take besides."""
 
 
@@ -55,9 +55,9 @@ def _top_k_type(context: Context) -> tuple[TensorType, ...]:
 
 def _top_k(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Of equal elements the first comes first; NaN is larger than all."""
-    x, axis = given(inputs, 0), context.axis(-1)
+    x, axis = operand(inputs, 0), context.axis(-1)
     size, count = as_int(x.shape[axis]), as_int(_count(context))
-    if size is not None and size <= SHORT:
+    if size is not None and size <= MAX_COMPARED:
         place = _by_count(x, axis, context)
     elif size is not None and count and (block := _block_size(x.dtype, size, count)):
         place = _by_blocks(x, axis, context, count, block)
@@ -101,8 +101,8 @@ def _block_size(dtype: DType, size: int, count: int) -> int | None:
         return sorting_steps(elements, word_bits(dtype)) * (2 if dtype.bits == 64 else 1)
 
     candidates = steps(blocks) + steps((count + 1) * block)
-    parts = candidates + sorting_steps(count, blocks.bit_length()) + size // VECTOR
-    return block if FEWER * parts < steps(size) else None
+    parts = candidates + sorting_steps(count, blocks.bit_length()) + size // SEARCH_SPEEDUP
+    return block if MIN_SPEEDUP * parts < steps(size) else None
 
 
 def _by_blocks(
@@ -116,7 +116,7 @@ def _by_blocks(
     """
     descending = bool(context.attribute("largest", 1))
     size = int(as_int(x.shape[axis]) or 0)
-    blocks, chosen = size // block, count * block
+    blocks, block_elements = size // block, count * block
     lines = (*x.shape[:axis], *x.shape[axis + 1 :])
 
     def key(line: tuple[Expr, ...], place: Expr) -> Expr:
@@ -135,22 +135,24 @@ def _by_blocks(
 
     keys = _words("best_word", (*lines, const(blocks)), dtype, descending, best_of)
     order = stable_order("block_order", keys, word_bits(dtype))
-    some = (*lines, const(count))
-    first = compute("first", some, lambda *i: inside(order[i], const(blocks)), keep=True)
+    count_shape = (*lines, const(count))
+    first = compute("first", count_shape, lambda *i: inside(order[i], const(blocks)), keep=True)
     forward = stable_order("forward", [first], (blocks - 1).bit_length())
 
     def start(*i: Expr) -> Expr:
         return first[(*i[:-1], inside(forward[i], const(count)))] * block
 
-    starts = compute("starts", some, start, keep=True)
+    starts = compute("starts", count_shape, start, keep=True)
 
     def place(line: tuple[Expr, ...], candidate: Expr) -> Expr:
         if blocks * block == size:
             return starts[(*line, candidate // block)] + candidate % block
-        there = starts[(*line, minimum(candidate // block, count - 1))] + candidate % block
-        return select(candidate < chosen, there, candidate + (blocks * block - chosen))
+        block_place = starts[(*line, minimum(candidate // block, count - 1))] + candidate % block
+        return select(
+            candidate < block_elements, block_place, candidate + (blocks * block - block_elements)
+        )
 
-    candidates = const(chosen + size - blocks * block)
+    candidates = const(block_elements + size - blocks * block)
     keys = _words(
         "word",
         (*lines, candidates),
@@ -192,10 +194,10 @@ def _by_count(x: Tensor, axis: int, context: Context) -> Callable[..., Expr]:
         keys = compute("keys", x.shape, lambda *i: comparable(x[i]), keep=True)
 
     def precedes(*index: Expr) -> Expr:
-        *i, other = index
-        mine, its = keys[tuple(i)], keys[(*i[:axis], other, *i[axis + 1 :])]
-        first = call("eq", its, mine) & (other < i[axis])
-        return select(call(better, its, mine) | first, ONE, ZERO)
+        *i, competitor = index
+        own_key, other_key = keys[tuple(i)], keys[(*i[:axis], competitor, *i[axis + 1 :])]
+        first = call("eq", other_key, own_key) & (competitor < i[axis])
+        return select(call(better, other_key, own_key) | first, ONE, ZERO)
 
     rank = reduce("rank", x.shape, (size,), "add", precedes)
     shape = (*x.shape[:axis], _count(context), *x.shape[axis + 1 :])
@@ -205,8 +207,8 @@ def _by_count(x: Tensor, axis: int, context: Context) -> Callable[..., Expr]:
         place = rank[(*i[:axis], at, *i[axis + 1 :])]
         return select(call("eq", place, i[axis]), at, ZERO)
 
-    found = reduce("place", shape, (size,), "max", position)
-    return lambda *i: found[i]
+    positions = reduce("place", shape, (size,), "max", position)
+    return lambda *i: positions[i]
 
 
 X, LONG = "float32[3, 5]", "float32[3, 150]"

@@ -17,7 +17,7 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.operator import Context, NotSupportedError
 from webmlc.graph.ops.shapes import ZERO, canonical, require
 
-FEWER_TAPS = 1.6
+MIN_TAP_RATIO = 1.6
 """How many times fewer taps make up for a map that is written and read once more."""
 
 
@@ -51,8 +51,8 @@ class Windows:
             begins: tuple[Expr | int, ...] = tuple(p[0] for p in pads)
             ends: tuple[Expr | int, ...] = tuple(p[1] for p in pads)
         else:
-            given = context.attribute("pads") if mode == "NOTSET" else None
-            flat: tuple[Expr | int, ...] = tuple(given or (0,) * (2 * rank))
+            attribute = context.attribute("pads") if mode == "NOTSET" else None
+            flat: tuple[Expr | int, ...] = tuple(attribute or (0,) * (2 * rank))
             begins, ends = flat[:rank], flat[rank:]
         if {len(part) for part in (strides, dilations, begins, ends)} != {rank}:
             raise NotSupportedError(f"strides, dilations and pads are not of {rank} dimensions")
@@ -99,7 +99,7 @@ class Windows:
 
     @property
     def are_elements(self) -> bool:
-        """True where every window is one element, and every element a window's."""
+        """True if every window is one element, and every element a window's."""
         return {*self.kernel, *self.strides} == {1}
 
     @property
@@ -128,7 +128,7 @@ class Windows:
         )
 
     def is_inside(self, d: int) -> bool:
-        """True where no window reaches outside the input along `d`."""
+        """True if no window reaches outside the input along `d`."""
         if as_int(self.begins[d]) != 0:
             return False
         if as_int(self.ends[d]) == 0 and not self.ceil:
@@ -153,16 +153,16 @@ class Windows:
                 shape[2 + d] = reach
 
         def element(*index: Expr) -> Expr:
-            inside: Expr | None = None
+            is_inside: Expr | None = None
             place = list(index)
             for d, size in enumerate(self.inputs):
                 if self.is_inside(d):
                     continue
                 place[2 + d] = index[2 + d] - self.begins[d]
-                here = (place[2 + d] >= 0) & (place[2 + d] < size)
-                inside = here if inside is None else inside & here
-            assert inside is not None
-            return select(inside, x[tuple(place)], Const(value, x.dtype))
+                is_inside_axis = (place[2 + d] >= 0) & (place[2 + d] < size)
+                is_inside = is_inside_axis if is_inside is None else is_inside & is_inside_axis
+            assert is_inside is not None
+            return select(is_inside, x[tuple(place)], Const(value, x.dtype))
 
         return compute("pad", shape, element)
 
@@ -173,7 +173,7 @@ class Windows:
         *kernel, across = self.kernel
         *strides, step = self.strides
         down = math.prod(kernel)
-        if down * across < FEWER_TAPS * (math.prod(strides) * across + down):
+        if down * across < MIN_TAP_RATIO * (math.prod(strides) * across + down):
             return None
         ones, zeros = (1,) * (self.rank - 1), (0,) * self.rank
         rows = Windows(
@@ -200,5 +200,5 @@ def _same_padding(
     positions = (size + (stride - 1)) // stride
     total = maximum((positions - 1) * stride + (kernel - 1) * dilation + 1 - size, ZERO)
     half = canonical(total // 2)
-    rest = canonical(total - half)
-    return (rest, half) if lower else (half, rest)
+    other_half = canonical(total - half)
+    return (other_half, half) if lower else (half, other_half)

@@ -21,8 +21,8 @@ from webmlc.graph.ops.microsoft.rows import (
     piece,
     reshape,
     row,
+    select_outputs,
     size_of,
-    wanted,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import check_shapes, same
@@ -78,15 +78,15 @@ class _Attention:
             one = build.constant(np.int64(1))
             keys = build("Range", build.constant(np.int64(0)), build("Squeeze", total), one)
             lengths = build("Unsqueeze", build("Cast", mask, to=7), axes=(1,))
-            kept = build("Less", keys, lengths)
+            is_visible = build("Less", keys, lengths)
             rank = 2
         else:
-            kept = build("Greater", mask, zero)
+            is_visible = build("Greater", mask, zero)
         axes = {2: (1, 2), 3: (1,)}.get(rank)
         if axes is None:
             raise NotSupportedError(f"a mask of rank {rank}")
-        kept = build("Unsqueeze", kept, axes=axes)
-        bias = build("Where", kept, self.number(0.0), self.number(fill))
+        is_visible = build("Unsqueeze", is_visible, axes=axes)
+        bias = build("Where", is_visible, self.number(0.0), self.number(fill))
         return build("Add", scores, bias)
 
     def output(self, scores: str, v: str, sink: str | None = None) -> str:
@@ -117,7 +117,7 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
         raise NotSupportedError("rotary or a shared buffer inside Attention")
     check_shapes(context, "batch length features", "features columns", "columns")
     attention = _Attention(context, build, context.dtype(0))
-    x, weights, bias, mask, past, added = (optional(context, i) for i in range(6))
+    x, weights, bias, mask, past, score_bias = (optional(context, i) for i in range(6))
     assert x is not None and weights is not None
     heads = context.count("num_heads")
     columns = known_size(context.shape(1)[1], "the number of columns of the weights")
@@ -134,12 +134,12 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     if mask is not None:
         fill = float(context.attribute("mask_filter_value", -10000.0))
         scores = attention.masked(scores, mask, context.rank(3), k, fill)
-    if added is not None:
-        scores = build("Add", scores, added)
+    if score_bias is not None:
+        scores = build("Add", scores, score_bias)
     if context.attribute("unidirectional", 0):
         scores = attention.causal(scores, q, k, past, axis=3)
     stacked = (build("Unsqueeze", part, axes=(0,)) for part in (k, v))
-    return wanted(context, attention.output(scores, v), build("Concat", *stacked, axis=0))
+    return select_outputs(context, attention.output(scores, v), build("Concat", *stacked, axis=0))
 
 
 def _separate(context: Context, build: Builder) -> tuple[str, str, str]:
@@ -152,8 +152,8 @@ def _separate(context: Context, build: Builder) -> tuple[str, str, str]:
     if k is None or (v is None and context.rank(1) == 5):
         count = 3 if k is None else 2
         split = build.many("Split", packed, outputs=count, axis=axis, num_outputs=count)
-        own = [reshape(build, s, (0, 0, -1)) for s in split]
-        return (own[0], own[1], own[2]) if k is None else (q, own[0], own[1])
+        parts = [reshape(build, s, (0, 0, -1)) for s in split]
+        return (parts[0], parts[1], parts[2]) if k is None else (q, parts[0], parts[1])
     assert v is not None
     return q, k, v
 
@@ -181,12 +181,12 @@ def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
     if (mask := optional(context, 4)) is not None:
         fill = float(context.attribute("mask_filter_value", -10000.0))
         scores = attention.masked(scores, mask, context.rank(4), k, fill)
-    if (added := optional(context, 5)) is not None:
-        scores = build("Add", scores, added)
+    if (score_bias := optional(context, 5)) is not None:
+        scores = build("Add", scores, score_bias)
     if context.attribute("unidirectional", 0):
         _check_lengths(context)
         scores = attention.causal(scores, q, k, optional(context, 6))
-    return wanted(context, attention.output(scores, v), k, v, scores)
+    return select_outputs(context, attention.output(scores, v), k, v, scores)
 
 
 def _check_lengths(context: Context) -> None:
@@ -196,8 +196,10 @@ def _check_lengths(context: Context) -> None:
     if not context.has(1):
         return
     queries, keys = context.shape(0)[1], context.shape(1)[2 if context.rank(1) == 4 else 1]
-    new, seen = as_int(queries), as_int(keys)
-    if same(queries, keys) or (new is not None and seen is not None and new >= seen):
+    query_count, key_count = as_int(queries), as_int(keys)
+    if same(queries, keys) or (
+        query_count is not None and key_count is not None and query_count >= key_count
+    ):
         return
     raise NotSupportedError(f"unidirectional attention of {queries} queries to {keys} keys")
 
@@ -243,16 +245,16 @@ class _Rows:
         places = build("Add", build("Unsqueeze", past, axes=(1,)), steps)
         return _Rows(build, past, places, build("Max", stored, whole), steps, is_first)
 
-    def rotated(self, given: str | None) -> str:
+    def rotated(self, position_ids: str | None) -> str:
         """The places that new tokens are turned by: their own, or those that are `given`, [B, S].
         Of a first prompt onnxruntime reads one place, at which all rows start.
         """
-        if given is None:
+        if position_ids is None:
             return self.places
         build = self.build
-        flat, zero = reshape(build, given, (-1,)), build.constant(np.int64(0))
+        flat, zero = reshape(build, position_ids, (-1,)), build.constant(np.int64(0))
         all_rows = build("Add", build("Gather", flat, zero, axis=0), self.steps)
-        return build("Where", self.is_first, all_rows, given)
+        return build("Where", self.is_first, all_rows, position_ids)
 
     def appended(self, past: str | None, new: str, groups: int, size: int, zero: str) -> str:
         """[B, groups, T, H]: the past's tokens, and the new ones where each row ends."""
@@ -270,7 +272,7 @@ class _Rows:
             cache = build("Pad", past, pads)
         return build("TensorScatter", cache, new, self.past, axis=2)
 
-    def seen(self, scores: str, causal: bool, window: int, fill: str) -> str:
+    def visible_scores(self, scores: str, causal: bool, window: int, fill: str) -> str:
         """The scores of the keys that each query sees: those of its row, none later than itself
         (`causal`), nor one that is `window` or more before it.
         """
@@ -298,9 +300,16 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
             "quantised or windowed caches, norms or packed queries inside GroupQueryAttention"
         )
     heads, groups = int(attribute("num_heads")), int(attribute("kv_num_heads"))
-    own = heads if context.has(1) else heads + 2 * groups
-    other = "batch length groups*size"
-    check_shapes(context, "batch length heads*size", other, other, heads=own, groups=groups)
+    query_heads = heads if context.has(1) else heads + 2 * groups
+    key_signature = "batch length groups*size"
+    check_shapes(
+        context,
+        "batch length heads*size",
+        key_signature,
+        key_signature,
+        heads=query_heads,
+        groups=groups,
+    )
     hidden = known_size(context.shape(0)[2], "the hidden size")
     q, k, v = (optional(context, i) for i in range(3))
     assert q is not None
@@ -314,41 +323,43 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     rows = _Rows.of(context, build, queries, past_k)
     if attribute("do_rotary", 0):
         places = rows.rotated(optional(context, 9))
-        queries, keys = (_turned(context, build, x, places) for x in (queries, keys))
+        queries, keys = (_rotated(context, build, x, places) for x in (queries, keys))
     keys = rows.appended(past_k, keys, groups, size, attention.number(0))
     values = rows.appended(past_v, values, groups, size, attention.number(0))
-    shared_k, shared_v = (_repeated(build, x, heads, groups, size) for x in (keys, values))
+    shared_k, shared_v = (_repeat_groups(build, x, heads, groups, size) for x in (keys, values))
     scores = attention.scores(queries, shared_k, attention.scale(size))
     cap = float(attribute("softcap", 0.0))
     if cap:
-        divided = build("Tanh", build("Div", scores, attention.number(cap)))
-        scores = build("Mul", divided, attention.number(cap))
-    if (added := optional(context, 10)) is not None:
-        scores = build("Add", scores, added)
+        limited = build("Tanh", build("Div", scores, attention.number(cap)))
+        scores = build("Mul", limited, attention.number(cap))
+    if (bias := optional(context, 10)) is not None:
+        scores = build("Add", scores, bias)
     window = int(attribute("local_window_size", -1))
     if window == 0:
         raise NotSupportedError("a local_window_size of 0: no token sees any")
-    scores = rows.seen(scores, bool(attribute("causal", 1)), window, attention.number(LOWEST))
+    scores = rows.visible_scores(
+        scores, bool(attribute("causal", 1)), window, attention.number(LOWEST)
+    )
     sink = optional(context, 11)
     if sink is None and int(attribute("smooth_softmax", 0)) > 0:
         sink = attention.number(0)
-    return wanted(context, attention.output(scores, shared_v, sink), keys, values, None)
+    return select_outputs(context, attention.output(scores, shared_v, sink), keys, values, None)
 
 
-def _repeated(build: Builder, x: str, heads: int, groups: int, size: int) -> str:
+def _repeat_groups(build: Builder, x: str, heads: int, groups: int, size: int) -> str:
     """[B, groups, T, H] with each group repeated for its heads: [B, N, T, H]."""
     if heads == groups:
         return x
-    apart = build("Unsqueeze", x, axes=(2,))
-    times = build.constant(np.array([1, 1, heads // groups, 1, 1], np.int64))
-    wide = build("Expand", apart, times)
+    grouped = build("Unsqueeze", x, axes=(2,))
+    repeats = build.constant(np.array([1, 1, heads // groups, 1, 1], np.int64))
+    expanded = build("Expand", grouped, repeats)
     length = build("Shape", x, start=2, end=3)
     front = build.constant(np.array([0, heads], np.int64))
     back = build.constant(np.array([size], np.int64))
-    return build("Reshape", wide, build("Concat", front, length, back, axis=0))
+    return build("Reshape", expanded, build("Concat", front, length, back, axis=0))
 
 
-def _turned(context: Context, build: Builder, x: str, places: str) -> str:
+def _rotated(context: Context, build: Builder, x: str, places: str) -> str:
     """The rotary embedding of tokens at these places, [B, S]."""
     cos, sin = optional(context, 7), optional(context, 8)
     assert cos is not None and sin is not None
@@ -367,7 +378,7 @@ def rotate(
         build("Unsqueeze", build("Gather", table, places, axis=0), axes=(1,)) for table in tables
     )
     turning = piece(build, x, 3, 0, width)
-    rest = piece(build, x, 3, width, 2**31 - 1)
+    tail = piece(build, x, 3, width, 2**31 - 1)
     if interleaved:
         pairs = reshape(build, turning, (0, 0, 0, -1, 2))
         left, right = (
@@ -379,11 +390,11 @@ def rotate(
     first = build("Sub", build("Mul", left, cos), build("Mul", right, sin))
     second = build("Add", build("Mul", left, sin), build("Mul", right, cos))
     if interleaved:
-        apart = (build("Unsqueeze", part, axes=(4,)) for part in (first, second))
-        turned = reshape(build, build("Concat", *apart, axis=4), (0, 0, 0, -1))
+        columns = (build("Unsqueeze", part, axes=(4,)) for part in (first, second))
+        turned = reshape(build, build("Concat", *columns, axis=4), (0, 0, 0, -1))
     else:
         turned = build("Concat", first, second, axis=3)
-    return build("Concat", turned, rest, axis=3)
+    return build("Concat", turned, tail, axis=3)
 
 
 def _rotary(context: Context, build: Builder) -> tuple[str, ...]:

@@ -60,8 +60,8 @@ def _fused_conv(context: Context, build: Builder) -> tuple[str, ...]:
 def _fused_gemm(context: Context, build: Builder) -> tuple[str, ...]:
     parameters = ("activation_alpha", "activation_beta", "activation_gamma")
     y = build("Gemm", *context.node.inputs, **_without(context, "activation", *parameters))
-    given = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
-    return (activate(build, context, y, given),)
+    values = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
+    return (activate(build, context, y, values),)
 
 
 def _fused_matmul(context: Context, build: Builder) -> tuple[str, ...]:
@@ -76,8 +76,8 @@ def _fused_matmul(context: Context, build: Builder) -> tuple[str, ...]:
             order = [*range(1, rank - 1), 0, rank - 1]
         if context.attribute(f"trans{side}", 0) and rank > 1:
             order[-2:] = order[:-3:-1]
-        moved = order != sorted(order)
-        operands.append(build("Transpose", x, perm=tuple(order)) if moved else x)
+        is_permuted = order != sorted(order)
+        operands.append(build("Transpose", x, perm=tuple(order)) if is_permuted else x)
     y = build("MatMul", *operands)
     alpha = context.attribute("alpha", 1.0)
     return (y if alpha == 1.0 else build("Mul", y, number(build, alpha, context.dtype(0))),)

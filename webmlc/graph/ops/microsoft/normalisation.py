@@ -6,7 +6,7 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder
-from webmlc.graph.ops.microsoft.rows import number, optional, row, wanted
+from webmlc.graph.ops.microsoft.rows import number, optional, row, select_outputs
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.shapes import check_shape, check_shapes
 
@@ -27,7 +27,7 @@ def _skip_layer(context: Context, build: Builder) -> tuple[str, ...]:
     epsilon = context.attribute("epsilon", 1e-12)
     parts = (total, gamma) if beta is None else (total, gamma, beta)
     y, mean, inverse = build.many("LayerNormalization", *parts, outputs=3, axis=-1, epsilon=epsilon)
-    return wanted(context, y, mean, inverse, total)
+    return select_outputs(context, y, mean, inverse, total)
 
 
 def _skip_simplified(context: Context, build: Builder) -> tuple[str, ...]:
@@ -35,13 +35,15 @@ def _skip_simplified(context: Context, build: Builder) -> tuple[str, ...]:
     total, gamma = _total(context, build, 3), context.node.inputs[2]
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("RMSNormalization", total, gamma, axis=-1, epsilon=epsilon)
-    return wanted(context, y, None, None, total)
+    return select_outputs(context, y, None, None, total)
 
 
 def _simplified(context: Context, build: Builder) -> tuple[str, ...]:
     """RMSNormalization under the name it had before ONNX took it; opset 1's axis is -1."""
     attributes = {"epsilon": 1e-5, **context.node.attributes}
-    return wanted(context, build("RMSNormalization", *context.node.inputs, **attributes), None)
+    return select_outputs(
+        context, build("RMSNormalization", *context.node.inputs, **attributes), None
+    )
 
 
 def _embed_layer(context: Context, build: Builder) -> tuple[str, ...]:
@@ -67,7 +69,7 @@ def _embed_layer(context: Context, build: Builder) -> tuple[str, ...]:
         total = build("Add", total, build("Gather", segment_rows, segments, axis=0))
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
-    return wanted(context, y, _mask_count(context, build, ids), total)
+    return select_outputs(context, y, _mask_count(context, build, ids), total)
 
 
 def _mask_count(context: Context, build: Builder, ids: str) -> str:

@@ -20,7 +20,7 @@ from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
-from webmlc.graph.ops.shapes import canonical, check_shapes, given
+from webmlc.graph.ops.shapes import canonical, check_shapes, operand
 
 MICROSOFT = "com.microsoft"
 Expansion = Callable[[Context, Builder], tuple[str, ...]]
@@ -228,7 +228,7 @@ def _block_type(context: Context) -> tuple[TensorType, ...]:
 
 def _block_matmul(context: Context, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """The product of each block of a row with packed columns: bytes of several elements."""
-    left, right = given(inputs, 0), given(inputs, 1)
+    left, right = operand(inputs, 0), operand(inputs, 1)
     block, bits = int(context.attribute("block")), int(context.attribute("bits"))
     in_byte, mask = 8 // bits, (1 << bits) - 1
 

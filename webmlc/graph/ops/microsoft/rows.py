@@ -43,16 +43,16 @@ def twin(name: str, *cases: Case, of: str | None = None, **attributes: Any) -> O
     return row(name, expand, *cases)
 
 
-def wanted(context: Context, *results: str | None) -> tuple[str, ...]:
+def select_outputs(context: Context, *results: str | None) -> tuple[str, ...]:
     """Of the results, in the order of the schema, those whose output is asked for."""
-    found: list[str] = []
+    values: list[str] = []
     for output, result in zip(context.node.outputs, results, strict=False):
         if not output:
             continue
         if result is None:
             raise NotSupportedError(f"the output {output!r} is not supported")
-        found.append(result)
-    return tuple(found)
+        values.append(result)
+    return tuple(values)
 
 
 def optional(context: Context, index: int) -> str | None:
@@ -65,12 +65,12 @@ def number(build: Builder, value: float, dtype: DType) -> str:
     return build.constant(value, dtype)
 
 
-def known_size(size: Expr, what: str) -> int:
+def known_size(size: Expr, description: str) -> int:
     """A dimension that must be a number."""
-    found = as_int(size)
-    if found is None:
-        raise NotSupportedError(f"{what} is symbolic")
-    return found
+    value = as_int(size)
+    if value is None:
+        raise NotSupportedError(f"{description} is symbolic")
+    return value
 
 
 def reshape(build: Builder, x: str, shape: Sequence[int]) -> str:
