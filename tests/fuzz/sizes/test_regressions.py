@@ -253,9 +253,18 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
                 r = Mul(p, q) u = ReduceSum<keepdims=0>(r) t = Add(s, u) go = Less(t, four)
                 }>("", c, x) }""",
         [
-            ("equal", {"c": np.array(True), "x": floats(1).reshape(()), "p": ones(2), "q": ones(2)}),
-            ("refused", {"c": np.array(True), "x": floats(1).reshape(()), "p": ones(3), "q": ones(2)}),
-            ("equal", {"c": np.array(False), "x": floats(1).reshape(()), "p": ones(3), "q": ones(2)}),
+            (
+                "equal",
+                {"c": np.array(True), "x": floats(1).reshape(()), "p": ones(2), "q": ones(2)},
+            ),
+            (
+                "refused",
+                {"c": np.array(True), "x": floats(1).reshape(()), "p": ones(3), "q": ones(2)},
+            ),
+            (
+                "equal",
+                {"c": np.array(False), "x": floats(1).reshape(()), "p": ones(3), "q": ones(2)},
+            ),
         ],
     ),
 }

@@ -5,7 +5,7 @@ in which each such node of `main` has a further output: how many requirements of
 did not hold. The hosts read it after a run, as they do the counts of `check_indices`.
 
     %y = webmlc.If(%c, %x)            ->  %y, %y.unfit: int32[1] = webmlc.If(%c, %x)
-    func y.then requires n == m           func y.then {.. %u: int32[1] = SymbolicConstant() {n != m}}
+    func y.then requires n == m           func y.then {.. %u: int32[1] = SymbolicConstant {n != m}}
                                           func y.else {.. const [0]}
 
 Which branch a run takes, and how often a loop iterates, may depend on data: an If counts in the
@@ -25,7 +25,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr, Var, as_int, call, const, select
 from webmlc.core.rewrite import substitute, variables, walk
 from webmlc.core.simplify import simplify
-from webmlc.graph.checks.requirements import MOST_ELEMENTS
+from webmlc.graph.checks.requirements import MAX_ELEMENTS
 from webmlc.graph.ir import Check, Function, Module, Node, Requirement, TensorType
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import object_array, symbolic_constant
@@ -245,7 +245,7 @@ def _is_countable(requirement: Requirement) -> bool:
     """False of what kernels of 32-bit integers cannot compute: products that may be larger, and
     divisions by what may be 0.
     """
-    return requirement.right != MOST_ELEMENTS and not any(
+    return requirement.right != MAX_ELEMENTS and not any(
         isinstance(node, Call)
         and node.op in ("floordiv", "floormod")
         and as_int(node.args[1]) is None
@@ -266,6 +266,6 @@ def _somewhere(fails: Expr, symbol: Var, trips: Expr) -> Expr:
     if slope is None or slope != as_int(canonical(third - second)):
         return fails
     smallest = first if slope > 0 else substitute(slack, {symbol: trips - const(1)})
-    ranges = {v: Interval(0, MOST_ELEMENTS.value) for v in variables(slack) | variables(trips)}
+    ranges = {v: Interval(0, MAX_ELEMENTS.value) for v in variables(slack) | variables(trips)}
     smallest = simplify(canonical(smallest), ranges)
     return const(False) if bounds(smallest, ranges).low >= 0 else smallest < const(0)
