@@ -18,12 +18,14 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 /** @typedef {import("./wasm_device.js").Variant} Variant */
 /**
- * The options of `load` after they were checked. @typedef {LoadOptions & { device: "auto" | Device, threads: number, threadsReason: string, inlineMilliseconds: number }} Options
+ * The options of `load` after they were checked.
+ * @typedef {LoadOptions & { device: "auto" | Device, threads: number, threadsReason: string, inlineMilliseconds: number }} Options
  */
 /** A program and the reason why it was chosen. @typedef {{ device: Device, deviceReason: string }} Choice */
 /** @typedef {Partial<Record<Device, Executor>>} Executors */
 /**
- * The chosen program and its executors. @typedef {Choice & { variant: Variant | null, resources: import("./webmlc.js").Model["resources"], executors: Executors, readsInputsFirst: boolean }} Session
+ * The chosen program and its executors.
+ * @typedef {Choice & { variant: Variant | null, resources: import("./webmlc.js").Model["resources"], executors: Executors, readsInputsFirst: boolean }} Session
  */
 
 const MAX_DEFAULT_THREADS = 8;
