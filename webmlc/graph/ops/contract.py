@@ -1,4 +1,6 @@
-"""Contractions of dense tensors: MatMul, Gemm, Einsum. One `matmul` stage each, bias after it."""
+"""Contractions of dense tensors: MatMul, Gemm, Einsum. Each is one `matmul` stage, then the
+bias.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ Inputs = tuple[Tensor | None, ...]
 
 
 def check_inner(context: Context, left: Expr, right: Expr) -> None:
-    """Raises `NotSupportedError` where the dimensions that a product sums over cannot be equal."""
+    """Raise `NotSupportedError` if the dimensions over which a product sums cannot be equal."""
     if not require(context, "equal", left, right):
         raise NotSupportedError(f"the contracted dimensions {left} and {right} differ")
 
 
 def matmul_shape(context: Context, a: Shape, b: Shape) -> Shape:
-    """numpy's `matmul`: vectors are rows on the left and columns on the right."""
+    """The shape of numpy's `matmul`. A vector is a row on the left and a column on the right."""
     if not a or not b:
         raise NotSupportedError("a matrix product of scalars")
     check_inner(context, a[-1], b[-2] if len(b) > 1 else b[0])
@@ -47,7 +49,7 @@ def _matmul_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
-    """The stage `matmul`, summed in `dtype`."""
+    """The stage `matmul`, which sums in `dtype`."""
     batch = shape[: len(shape) - (a.rank > 1) - (b.rank > 1)]
 
     def element(*index: Expr) -> Expr:
@@ -62,7 +64,7 @@ def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
 
 
 def rounded(tensor: Tensor, dtype: DType) -> Tensor:
-    """The tensor in `dtype`: a stage of its own where that is not what it was summed in."""
+    """The tensor in `dtype`. If it was summed in another type, a stage of its own rounds it."""
     if tensor.dtype == dtype:
         return tensor
     return compute(f"{tensor.name}_out", tensor.shape, lambda *i: tensor[i].astype(dtype))
@@ -79,7 +81,7 @@ def _matmul_integer_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _matmul_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Zero points are per tensor, per row of A or per column of B."""
+    """A zero point belongs to a whole tensor, to a row of A, or to a column of B."""
     a, b = operand(inputs, 0), operand(inputs, 1)
     left = centred("a", a, inputs[2] if len(inputs) > 2 else None, a.rank - 2)
     right = centred("b", b, inputs[3] if len(inputs) > 3 else None, b.rank - 1)
@@ -87,7 +89,7 @@ def _matmul_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def centred(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
-    """`x` minus its zero point, in int32; a zero point of rank 1 runs along `axis`."""
+    """Subtract the zero point from `x`, in int32. A zero point of rank 1 runs along `axis`."""
 
     def element(*i: Expr) -> Expr:
         value = x[i].astype(DType.int32)
@@ -139,7 +141,9 @@ def _gemm(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[str, Expr]]:
-    """Labels of each operand and of the result, extents; an ellipsis becomes labels `.0`, ..."""
+    """The labels of each operand, the labels of the result, and the size of each label. An ellipsis
+    becomes the labels `.0`, `.1`, ...
+    """
     equation = str(context.attribute("equation")).replace(" ", "")
     operands, arrow, result_term = equation.partition("->")
     operand_terms = operands.split(",")

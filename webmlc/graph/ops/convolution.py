@@ -1,7 +1,7 @@
-"""Convolutions, in ONNX's own layout (batch, channels, spatial...).
+"""Convolutions in ONNX's layout (batch, channels, spatial...).
 
-One `pad` stage where padding is not zero, one reducing stage `conv` over input channels and taps
-(`depthwise` over the taps alone), one `bias` stage.
+If there is padding, a `pad` stage comes first. Then a reducing stage `conv` runs over input
+channels and taps, or `depthwise` over the taps alone. A `bias` stage follows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Inputs = tuple[Tensor | None, ...]
 
 
 def kernel_of(context: Context) -> tuple[int, ...]:
-    """The kernel's spatial shape, from the weights."""
+    """The spatial shape of the kernel, taken from the weights."""
     sizes = tuple(as_int(d) for d in context.shape(1)[2:])
     kernel = tuple(s for s in sizes if s is not None)
     if len(kernel) != len(sizes):
@@ -50,7 +50,7 @@ def _conv_bias_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tensor:
-    """The convolution itself, summed in `dtype`."""
+    """The convolution without its bias, summed in `dtype`."""
     windows = Windows.of(context, kernel_of(context))
     groups = context.count("group", 1)
     padded = windows.pad(x, 0)
@@ -85,7 +85,7 @@ def _conv(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def add_bias(total: Tensor, inputs: Inputs, dtype: DType) -> Tensor:
-    """Input 2, one number a channel, where it is given."""
+    """Add the bias (input 2, one number for each channel) if it is present."""
     bias = inputs[2] if len(inputs) > 2 else None
     if bias is None:
         return rounded(total, dtype)
@@ -107,7 +107,7 @@ def _conv_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
-    """The windows of the convolution that this one transposes, and the output's spatial sizes."""
+    """The windows of the convolution that this node transposes, and the output's spatial sizes."""
     kernel, inputs = kernel_of(context), context.shape(0)[2:]
     rank = len(inputs)
     strides = tuple(context.attribute("strides", (1,) * rank))
@@ -155,7 +155,9 @@ def _transpose_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _conv_transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """As a gather: output `y` takes tap `k` from input `(y + begin - k·dilation) / stride`."""
+    """Compute a transposed convolution as a gather: output `y` reads, for tap `k`, the input at
+    `(y + begin - k·dilation) / stride`.
+    """
     x, weights = operand(inputs, 0), operand(inputs, 1)
     windows, _ = transposed_windows(context)
     groups, rank = context.count("group", 1), windows.rank

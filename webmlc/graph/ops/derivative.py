@@ -1,8 +1,9 @@
-"""What `derive_gradient` makes of an elementwise operator: its derivative, from its own expression.
+"""The derivative of an elementwise operator, which `derive_gradient` writes.
 
-`webmlc.Derivative(dy, x0, x1, ...) {of, given, position}` is `dy` times the derivative of operator
-`of` (attributes `given`) by its input `position`, in the shape of `dy`. It is elementwise itself,
-so that it fuses, and has a derivative.
+`webmlc.Derivative(dy, x0, x1, ...) {of, given, position}` is `dy` times the derivative of the
+operator `of` with the attributes `given` by its input `position`. Its shape is the shape of `dy`.
+The derivative is computed from the operator's expression. It is elementwise itself, so that it
+fuses and can be differentiated again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[T
     assert isinstance(y.body, Expr)
     body = y.body
     while isinstance(body, Cast) and body.value.dtype is accumulator(body.dtype):
-        body = body.value  # half-precision numbers are rounded once, after the product
+        body = body.value  # round half-precision numbers once, after the product
     slope = differentiate(body, lambda leaf: isinstance(leaf, Read) and leaf.tensor is variable)
     if slope is None:
         slope = Const(0.0, body.dtype)
@@ -65,7 +66,7 @@ def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[T
 
 
 def _forward(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """The operator that is differentiated, over these inputs."""
+    """Compute the operator that is differentiated from these inputs."""
     of = context.attribute("of")
     node = Node(of, context.node.inputs[1:], ("y",), dict(context.attribute("given")))
     inner = replace(
@@ -83,6 +84,6 @@ def _forward(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
 
 _ROW = Operator(DERIVATIVE[1], _type, _derivative, kind="broadcast", domain=DERIVATIVE[0])
 DIFFERENTIABLE: dict[str, Operator] = {row.name: row for row in (*elementwise.OPS, _ROW)}
-"""The operators whose expression is differentiated, by name."""
+"""The operators whose expression can be differentiated, by name."""
 
 OPS: tuple[Operator, ...] = (_ROW,)

@@ -1,4 +1,5 @@
-"""Elementwise rows: one output element of the elements at the same place of the (broadcast) inputs.
+"""Elementwise operators: an output element depends on the elements at the same position of the
+(broadcast) inputs.
 
 >>> next(row for row in OPS if row.name == "Relu").kind
 'elementwise'
@@ -49,7 +50,7 @@ INTEGERS = (case("int64[3, 4] in -9..9", "int64[4] in 1..9"),)
 
 
 def same_type(context: Context) -> tuple[TensorType, ...]:
-    """The output is like input 0."""
+    """The type of input 0."""
     return (context.type(0),)
 
 
@@ -70,7 +71,7 @@ def broadcast_bool(context: Context) -> tuple[TensorType, ...]:
 
 
 def in_float32(body: Body) -> Body:
-    """`body`, half-precision numbers computed in float32 and rounded once at the end."""
+    """The body that computes half-precision numbers in float32 and rounds them once at the end."""
 
     def wide_body(*x: Expr) -> Expr:
         narrow_dtype = next((v.dtype for v in x if accumulator(v.dtype) != v.dtype), None)
@@ -83,13 +84,15 @@ def in_float32(body: Body) -> Body:
 
 
 def stage_name(operator: str) -> str:
-    """The name of an operator's stage; `And`, `Or` and `Not` would be words of Python's."""
+    """The name of an operator's stage. `And`, `Or` and `Not` get a prefix: they are Python
+    keywords.
+    """
     name = operator.lower()
     return f"logical_{name}" if keyword.iskeyword(name) else name
 
 
 def _unary(name: str, body: Body, *cases: Case, infer: object = same_type) -> Operator:
-    """A row of one input; `body` gives the element."""
+    """A row of one input; `body` computes the element."""
     return _unary_with(name, lambda _: body, *(cases or (case(X),)), infer=infer)
 
 
@@ -195,7 +198,7 @@ def _gelu(context: Context) -> Body:
 
 
 def _same_values(context: Context, builder: Builder) -> tuple[Result, ...] | None:
-    """The identity of a sequence or an optional."""
+    """Expand the Identity of a sequence or an optional."""
     return (context.sequences[context.node.inputs[0]],) if context.holds_values(0) else None
 
 
@@ -205,7 +208,7 @@ def _swish(context: Context) -> Body:
 
 
 def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """`min` and `max` are attributes up to opset 10, then scalar inputs."""
+    """Clip. Its limits are attributes up to opset 10, and scalar inputs from opset 11."""
     low, high = (context.attribute(name) for name in ("min", "max"))
     tensors = present(inputs)
     has_low, has_high = context.has(1), context.has(2)
@@ -230,12 +233,14 @@ def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
-    """ONNX divides integers towards zero."""
+    """Divide. ONNX rounds the quotient of integers towards zero."""
     return a / b if a.dtype.is_float else call("truncdiv", a, b)
 
 
 def _power(context: Context) -> Body:
-    """Small whole exponents are products; integers with float exponents go through the float."""
+    """Write small whole exponents as products. An integer with a float exponent is computed as a
+    float.
+    """
     array = context.constant(1)
     exponent = array.item() if array is not None and array.size == 1 else None
 
@@ -258,7 +263,7 @@ def _modulo(context: Context) -> Body:
 
 
 def _bit_shift(context: Context) -> Body:
-    """By the width or more (or less than nothing), every bit is shifted out."""
+    """Shift. A shift by the width or more, or by a negative number, removes all bits."""
     left = context.attribute("direction") == "LEFT"
     width = context.dtype(0).bytes * 8
 
@@ -305,7 +310,7 @@ def _where_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _prelu_type(context: Context) -> tuple[TensorType, ...]:
-    """The slope is broadcast to x, never x to the slope."""
+    """The type of x. Only the slope may be broadcast."""
     check_stretches(context, 1)
     return (context.type(0),)
 

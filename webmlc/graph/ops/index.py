@@ -1,6 +1,7 @@
-"""Indexing rows: gathers, scatters and what else picks elements by position or by other tensors.
+"""Indexing: gathers, scatters, and other operators that select elements by position or by indices.
 
-A scatter copies the data and updates the copy; of updates with the same target the last wins.
+A scatter copies the data and updates the copy. If several updates have the same target, the last
+one wins.
 """
 
 from __future__ import annotations
@@ -37,23 +38,25 @@ Index = tuple[Expr, ...]
 
 
 def wrapped(index: Expr, size: Expr) -> Expr:
-    """An index read from a tensor, counted from the front."""
+    """Count an index that was read from a tensor from the front."""
     position = index.astype(INDEX)
     return select(position < 0, position + size, position)
 
 
 def clamped(index: Expr, size: Expr) -> Expr:
-    """The same, inside the axis whatever the tensor holds (`CountOutside` counts what is not)."""
+    """Count an index from the front, and clamp it to the axis. (`CountOutside` counts the indices
+    that are outside.)
+    """
     return minimum(maximum(wrapped(index, size), 0), canonical(size - 1))
 
 
 def _axis_indices(context: Context) -> tuple[IndexInput, ...]:
-    """Input 1 indexes the node's axis of input 0."""
+    """Input 1 holds indices into the node's axis of input 0."""
     return (IndexInput(context.node.inputs[1], (context.shape(0)[context.axis(0)],)),)
 
 
 def _leading_indices(context: Context) -> tuple[IndexInput, ...]:
-    """The last axis of input 1 indexes axes of input 0."""
+    """The last axis of input 1 holds indices into the first axes of input 0 behind the batch."""
     batch = int(context.attribute("batch_dims", 0))
     sizes = context.shape(0)[batch : batch + _depth(context)]
     return (IndexInput(context.node.inputs[1], sizes),)
@@ -64,7 +67,7 @@ def _count_outside_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _count_outside(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """How many indices of each input are outside of the axes of these `sizes`."""
+    """Count, for each input, the indices that are outside the axes of these `sizes`."""
     counts = [
         _outside(operand(inputs, number), sizes, bool(from_end))
         for number, (sizes, from_end) in enumerate(
@@ -95,7 +98,7 @@ def _gather_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _check_indices(context: Context, size: Expr) -> None:
-    """Constant indices (input 1) are within the axis."""
+    """Check that constant indices (input 1) are inside the axis."""
     indices, limit = context.constant(1), as_int(size)
     if indices is None or limit is None or not indices.size:
         return
@@ -125,7 +128,9 @@ def _gather_elements_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _check_within(context: Context, axis: int) -> None:
-    """Indices (input 1) are of the data's rank, and elsewhere than along the axis no longer."""
+    """Check that the indices (input 1) have the data's rank, and are not longer than the data along
+    any axis but `axis`.
+    """
     check_shapes(context, "...", "...")
     for d, (limit, size) in enumerate(zip(context.shape(0), context.shape(1), strict=True)):
         if d != axis and not require(context, "at most", size, limit):
@@ -142,7 +147,7 @@ def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _depth(context: Context) -> int:
-    """The length of each index of a GatherND or ScatterND."""
+    """The length of each index tuple of a GatherND or ScatterND."""
     batch, rank = int(context.attribute("batch_dims", 0)), context.rank(0)
     if not 0 <= batch < context.rank(1):
         raise NotSupportedError(f"indices of rank {context.rank(1)} in {batch} batch dimensions")
@@ -174,7 +179,9 @@ def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _combine(context: Context) -> str | None:
-    """What a scatter does with an element and its update: None replaces it."""
+    """The scalar operator that combines an element with its update. None means that the update
+    replaces the element.
+    """
     reduction = str(context.attribute("reduction", "none"))
     if reduction not in ("none", "add", "mul", "min", "max"):
         raise NotSupportedError(f"reduction {reduction!r}")
@@ -188,7 +195,9 @@ def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Lines along the axis are independent; in each the updates are in order."""
+    """Update the data. Lines along the axis are independent; within a line, updates run in
+    order.
+    """
     data, indices, updates = (operand(inputs, i) for i in range(3))
     axis = context.axis(0)
     lines = tuple(ONE if d == axis else size for d, size in enumerate(indices.shape))
@@ -211,7 +220,9 @@ def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The axes that no index names are independent; along the others the updates are in order."""
+    """Update the data. Axes that are not indexed are independent; along the others, updates run in
+    order.
+    """
     data, indices, updates = (operand(inputs, i) for i in range(3))
     depth = _depth(context)
     slices, extents = data.shape[depth:], indices.shape[:-1]
@@ -226,7 +237,7 @@ def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _one_hot_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """A depth that is a float during a run is cast to an integer, which a run can bind."""
+    """Cast a float depth that only a run knows to an integer, which a run can bind."""
     if not context.dtype(1).is_float or not context.is_decided_by_run(1):
         return None
     indices, depth, values = context.node.inputs
@@ -252,7 +263,7 @@ def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     def element(*i: Expr) -> Expr:
         index = indices[(*i[:axis], *i[axis + 1 :])]
         is_hot = call("eq", wrapped(index, shape[axis]), i[axis])
-        if index.dtype.bits > INDEX.bits:  # what lies beyond may look like another
+        if index.dtype.bits > INDEX.bits:  # a truncated index may equal another one
             size = shape[axis].astype(index.dtype)
             is_hot = is_hot & (index < size)
             if index.dtype.is_signed:
@@ -295,7 +306,7 @@ def _reverse_sequence_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _lengths(context: Context) -> tuple[IndexInput, ...]:
-    """A length is at most that of the time axis."""
+    """Input 1 holds lengths, which are at most the size of the time axis."""
     time = int(context.attribute("time_axis", 0))
     limit = canonical(context.shape(0)[time] + 1)
     return (IndexInput(context.node.inputs[1], (limit,), from_end=False),)
@@ -323,7 +334,7 @@ def _tensor_scatter_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """A cache in which `update` replaces the elements from position `write_indices[batch]` on."""
+    """Write `update` into a cache, from position `write_indices[batch]` on."""
     cache, update = operand(inputs, 0), operand(inputs, 1)
     start = inputs[2] if len(inputs) > 2 else None
     axis = context.axis(-2)

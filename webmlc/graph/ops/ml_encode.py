@@ -1,7 +1,8 @@
 """Preprocessing of ai.onnx.ml on numbers: scaling, normalising, imputing, encoding of categories.
 
-Strings are refused: tensors hold numbers. ZipMap, which makes a dictionary a row, gives the
-probabilities as they come instead: one column a class, in the order of its class labels.
+Strings are refused, because tensors hold numbers. ONNX's ZipMap makes a dictionary of each row.
+Here it returns the probabilities unchanged: one column for each class, in the order of the class
+labels.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from webmlc.graph.ops.shapes import product
 
 
 def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
-    """(x - offset) · scale."""
+    """Compute (x - offset) · scale."""
     x = build("Cast", context.node.inputs[0], to=FLOAT)
     for op, name in (("Sub", "offset"), ("Mul", "scale")):
         numbers = context.attribute(name)
@@ -35,7 +36,9 @@ def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _normalizer(context: Context, build: Builder) -> tuple[str, ...]:
-    """Rows by their largest element, sum of absolute values or length; zero rows stay."""
+    """Divide each row by its largest element, its sum of absolute values, or its length. Rows of
+    zeros stay.
+    """
     x = build("Cast", context.node.inputs[0], to=FLOAT)
     axes = build.constant(np.array([-1]))
     kind = context.attribute("norm", "MAX")
@@ -69,7 +72,7 @@ def _binarizer(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _feature_vectorizer(context: Context, build: Builder) -> tuple[str, ...]:
-    """All inputs side by side, each [rows][its features]."""
+    """Join all inputs along their features. Each input is [rows][features]."""
     parts, sizes = [], context.attribute("inputdimensions", ())
     if sizes and len(sizes) != len(context.node.inputs):
         raise NotSupportedError(
@@ -104,7 +107,7 @@ def _zip_map(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _one_hot(context: Context, build: Builder) -> tuple[str, ...]:
-    """A last axis of the categories, 1 where the element is that one."""
+    """Add a last axis of categories: 1 for the category that equals the element, else 0."""
     categories = context.attribute("cats_int64s")
     if not categories:
         raise NotSupportedError(STRINGS)
@@ -115,7 +118,7 @@ def _one_hot(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _mapping(context: Context, name: str) -> Array | None:
-    """`keys_*` or `values_*` as an array of numbers."""
+    """The attribute `keys_*` or `values_*` as an array of numbers. None if it holds strings."""
     tensor = context.attribute(f"{name}_tensor")
     if tensor is not None:
         array = np.asarray(tensor).reshape(-1)
@@ -130,7 +133,7 @@ def _mapping(context: Context, name: str) -> Array | None:
 
 
 def _label_encoder(context: Context, build: Builder) -> tuple[str, ...]:
-    """The value of the last key that equals the element, else the default."""
+    """Replace each element by the value of the last key that equals it, or else by the default."""
     keys, values = _mapping(context, "keys"), _mapping(context, "values")
     if keys is None or values is None:
         raise NotSupportedError(STRINGS)

@@ -1,7 +1,7 @@
 """Linear models and support vector machines of ai.onnx.ml, as matrix products.
 
-A kernel of support vectors is a matrix K [rows][vectors]; decisions are products of K with the
-coefficients.
+The kernel function of rows and support vectors is a matrix K [rows][vectors]. Decisions are
+products of K with the coefficients.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _rows(context: Context, build: Builder) -> tuple[str, int]:
 
 
 def _affine(build: Builder, x: str, weights: Array, bias: Array) -> str:
-    """x · weightsᵀ + bias."""
+    """Compute x · weightsᵀ + bias."""
     if bias.size not in (0, len(weights)):
         raise NotSupportedError(f"{bias.size} intercepts of {len(weights)} scores")
     y = build("MatMul", x, build.constant(np.ascontiguousarray(weights.T)))
@@ -65,13 +65,13 @@ def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _label_of_sign(context: Context, build: Builder, score: str, labels: list[int]) -> str:
-    """The second label where the one score is positive."""
+    """Choose the second label if the score is positive, else the first."""
     sign = build("Greater", score, build.constant(np.float32(0)))
     return pick_label(build, build("Cast", sign, to=INT64), labels)
 
 
 def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
-    """One score a class; a single score is that of the second of two classes."""
+    """Classify by one score for each class. A single score belongs to the second of two classes."""
     labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
     x, features = _rows(context, build)
     weights = _floats(context, "coefficients").reshape(-1, features)
@@ -94,7 +94,7 @@ def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
-    """K [rows][vectors] of a kernel function."""
+    """The matrix K [rows][vectors] of the kernel function."""
     gamma, offset, degree = (*_floats(context, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
     kind = context.attribute("kernel_type", "LINEAR")
     products = build("MatMul", x, build.constant(np.ascontiguousarray(vectors.T)))
@@ -133,7 +133,9 @@ def _svm_regressor(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _svm_classifier(context: Context, build: Builder) -> tuple[str, ...]:
-    """One machine for every pair of classes; the class with the most votes, of equals the first."""
+    """Classify with one machine for each pair of classes. The class with the most votes wins; among
+    equals, the first one.
+    """
     labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
     counts = [int(n) for n in context.attribute("vectors_per_class", ())]
     if len(counts) != len(labels):

@@ -1,8 +1,9 @@
 """Tree ensembles of ai.onnx.ml: TreeEnsemble and the older TreeEnsembleClassifier and -Regressor.
 
-A forest becomes tables: of every node its feature, threshold and two children; leaves are their own
-children. `webmlc.TreeStep` takes all rows one step down all trees at once: as many steps as the
-deepest tree needs, all of them one kernel. `webmlc.TreeSum` folds the leaves' weights over trees.
+A forest becomes tables, which hold each node's feature, threshold and two children. A leaf is its
+own child. `webmlc.TreeStep` takes all rows one step down all trees at once. There are as many steps
+as the deepest tree has levels, and they share one kernel. `webmlc.TreeSum` folds the weights of the
+leaves over the trees.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ COMBINE = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Interior nodes first, then leaves; `children[2·node + outcome]`, `weights[leaf][target]`."""
+    """The tables of a forest. Interior nodes come first, then leaves. A child is at
+    `children[2 * node + outcome]`, a weight at `weights[leaf][target]`.
+    """
 
     features: Array
     thresholds: Array
@@ -50,7 +53,7 @@ class Forest:
 
     @property
     def depth(self) -> int:
-        """Steps from the roots to the deepest leaf."""
+        """The number of steps from the roots to the deepest leaf."""
         interior = len(self.features) - len(self.weights)
         level, depth = {int(r) for r in self.roots if r < interior}, 0
         while level:
@@ -63,14 +66,16 @@ class Forest:
 
 
 def _numbers(context: Context, name: str, dtype: Any = np.int32) -> Array:
-    """A list attribute, or the tensor `<name>_as_tensor` in its place."""
+    """The numbers of a list attribute, or of the tensor `<name>_as_tensor` in its place."""
     tensor = context.attribute(f"{name}_as_tensor")
     value = context.attribute(name, ()) if tensor is None else tensor
     return np.asarray(value, dtype).reshape(-1)
 
 
 def _aggregate(context: Context, default: int | str) -> str:
-    """How the votes of trees are folded: a name, or its number in opset 5."""
+    """The function that folds the votes of the trees. The attribute is its name, or its number in
+    opset 5.
+    """
     value = context.attribute("aggregate_function", default)
     name = AGGREGATES[value] if value in range(len(AGGREGATES)) else str(value)
     if name not in AGGREGATES:
@@ -83,7 +88,9 @@ def _neutral(aggregate: str) -> float:
 
 
 def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> Forest:
-    """A forest of opset 1 or 3; `votes` names its leaves' attributes: `class` or `target`."""
+    """Read a forest of opset 1 or 3. `votes` is the prefix of the leaves' attributes: `class` or
+    `target`.
+    """
     trees, ids = _numbers(context, "nodes_treeids"), _numbers(context, "nodes_nodeids")
     modes = [str(m).removeprefix("BRANCH_") for m in context.attribute("nodes_modes")]
     leaves = np.array([m == "LEAF" for m in modes])
@@ -101,7 +108,7 @@ def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> F
     for tree, node, target, weight in votes_of:
         leaf = place[int(tree), int(node)] - interior
         if leaf < 0:
-            continue  # no row ends at an interior node: it has no vote
+            continue  # an interior node has no vote: no row ends there
         row = weights[leaf]
         row[target] = weight if np.isinf(row[target]) else row[target] + weight
     missing = _numbers(context, "nodes_missing_value_tracks_true", bool)
@@ -120,7 +127,7 @@ def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> F
 
 
 def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
-    """A forest of opset 5. A test of membership becomes a chain of tests of equality."""
+    """Read a forest of opset 5. A test of membership becomes a chain of tests of equality."""
     modes = _numbers(context, "nodes_modes").tolist()
     splits = _numbers(context, "nodes_splits", np.float64).tolist()
     features = _numbers(context, "nodes_featureids").tolist()
@@ -170,7 +177,7 @@ def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
 def walk_forest(
     context: Context, build: Builder, x: str, dtype: DType, forest: Forest, aggregate: str
 ) -> str:
-    """The folded weights [rows][targets] of the leaves that the rows of `x` come to."""
+    """The folded weights [rows][targets] of the leaves that the rows of `x` reach."""
     interior = len(forest.features) - len(forest.weights)
     columns, read = as_int(context.shape(0)[-1]), forest.features[:interior]
     if columns is not None and read.size and not 0 <= read.min() <= read.max() < columns:
@@ -197,7 +204,7 @@ def _step_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _step(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The children that rows go to; the nodes they are at are [row][tree], or the roots [tree]."""
+    """The children to which rows go. The current nodes are [row][tree], or the roots [tree]."""
     x, nodes, features, thresholds, children = (operand(inputs, i) for i in range(5))
     modes, missing = inputs[5:7] if len(inputs) > 5 else (None, None)
     mode_numbers: tuple[int, ...] = context.attribute("modes") or (0,)
@@ -263,7 +270,9 @@ def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
-    """The top class and all scores. Votes for one of two classes only are scores of the second."""
+    """The best class and all scores. If only one of two classes has votes, its votes are the score
+    of the second class.
+    """
     labels = number_labels(context, "classlabels_int64s")
     x, dtype = as_float(context, build)
     forest = read_forest(context, "class", len(labels), "SUM")
@@ -293,7 +302,7 @@ def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _both(build: Builder, score: str, kind: str, positive: bool) -> str:
-    """The scores of both classes, of the second's."""
+    """The scores of both classes, computed from the score of the second class."""
     column = build("Unsqueeze", score, build.constant(np.array([1])))
     if kind == "LOGISTIC" or not positive:
         first_class = build("Neg", column)

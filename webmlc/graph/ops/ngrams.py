@@ -1,7 +1,8 @@
-"""TfIdfVectorizer: how often each n-gram of a pool occurs in rows of integers.
+"""TfIdfVectorizer: count how often each n-gram of a pool occurs in rows of integers.
 
-One count a length: `webmlc.CountGrams` compares the pool's n-grams of that length with the row from
-every start, at every distance between their items that `max_skip_count` allows.
+Each length of n-grams has a count of its own. `webmlc.CountGrams` compares the n-grams of one
+length with a row at every start. The distance between items takes every value that `max_skip_count`
+allows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Inputs = tuple[Tensor | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Grams:
-    """The pool's n-grams of one length, [grams][length]; of each, its output place and weight."""
+    """The n-grams of one length in the pool. `items` has the shape [grams][length]; `places` and
+    `weights` hold the output position and the weight of each n-gram.
+    """
 
     items: Array
     places: Array
@@ -39,7 +42,7 @@ class Grams:
 
 
 def _pool(context: Context) -> list[Grams]:
-    """The n-grams of the wanted lengths."""
+    """The n-grams of the lengths that the node counts."""
     if context.attribute("pool_strings"):
         raise NotSupportedError("n-grams of strings: tensors hold numbers")
     pool = np.array(context.attribute("pool_int64s", ()), np.int64)
@@ -65,7 +68,7 @@ def _pool(context: Context) -> list[Grams]:
 
 
 def _weights(context: Context, count: int) -> Array:
-    """What each n-gram of the pool counts: 1 where nothing else is said."""
+    """The weight of each n-gram of the pool: 1 by default."""
     weights, mode = context.attribute("weights"), context.attribute("mode")
     if mode not in MODES:
         raise NotSupportedError(f"mode {mode!r}: it is one of {', '.join(MODES)}")
@@ -81,7 +84,7 @@ def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
     check_shapes(context, "elements" if rank < 2 else "rows elements")
     indexes = [int(i) for i in context.attribute("ngram_indexes")]
     size = max(indexes) + 1
-    is_one = context.attribute("mode") == "IDF"  # whether an n-gram occurs, not how often
+    is_one = context.attribute("mode") == "IDF"  # a count is 1 if the n-gram occurs
     if is_one and len(set(indexes)) < len(indexes):
         raise NotSupportedError("n-grams that share an output, of mode IDF")
     if rank < 2:
@@ -110,7 +113,9 @@ def _count_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """[row][gram]: a fold over starts and distances of whether all items are there."""
+    """The counts [row][gram]: a sum over starts and distances of the places where all items
+    match.
+    """
     x, grams = operand(inputs, 0), operand(inputs, 1)
     length, size = as_int(grams.shape[1]) or 1, x.shape[1]
 

@@ -1,6 +1,7 @@
-"""Normalisations: statistics over axes as reducing stages, then one pointwise stage.
+"""Normalisations: reducing stages compute statistics over axes, then one pointwise stage applies
+them.
 
-Statistics of half-precision inputs are taken in float32.
+Statistics of half-precision inputs are computed in float32.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _batch_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _check_batch(context: Context) -> None:
-    """Elements of a vector are of one channel."""
+    """Check the shapes. The elements of a vector belong to one channel."""
     if context.rank(0) == 1:
         check_shapes(context, "batch", *["channels"] * 4, channels=1)
     else:
@@ -57,7 +58,9 @@ def _check_batch(context: Context) -> None:
 
 
 def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
-    """In training the batch's own statistics normalise, and move the running ones."""
+    """Expand the training mode: normalise by the statistics of the batch, and update the running
+    statistics with them.
+    """
     outputs = sum(1 for o in context.node.outputs if o)
     if not context.attribute("training_mode", 0) and outputs == 1:
         return None
@@ -91,7 +94,9 @@ def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
 
 
 def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Two small stages make a scale and a shift of the statistics; they fold to constants."""
+    """Normalise. Two small stages compute a factor and a shift from the statistics. Both fold to
+    constants.
+    """
     x, scale, bias, mean, variance = (operand(inputs, i) for i in range(5))
     epsilon = Const(context.attribute("epsilon", 1e-5), variance.dtype)
 
@@ -113,14 +118,14 @@ def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
 
 def _local_response_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels ...")
-    context.count("size")  # refuses none
+    context.count("size")  # raises an error if it is missing
     return (context.type(0),)
 
 
 def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """x / (bias + alpha / size · sum of squares over neighbouring channels) ^ beta.
+    """Compute x / (bias + alpha / size · sum of squares over neighbouring channels) ^ beta.
 
-    Channels are ONNX's second dimension, or along `axis` where `choose_layouts` moved them.
+    Channels are the second dimension, or lie along `axis` if `choose_layouts` moved them.
     """
     x, size = operand(inputs, 0), context.count("size")
     alpha, beta = context.attribute("alpha", 1e-4), context.attribute("beta", 0.75)
@@ -143,7 +148,7 @@ def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 class _Statistics:
-    """Mean and 1/sqrt(variance + epsilon) of `x` over `axes`, which keep size 1."""
+    """The mean and 1/sqrt(variance + epsilon) of `x` over `axes`. The axes keep size 1."""
 
     def __init__(self, x: Tensor, axes: Sequence[int], epsilon: float, dtype: DType) -> None:
         extents = [x.shape[a] for a in axes]
@@ -174,7 +179,7 @@ class _Statistics:
 
 
 def _scaled_type(context: Context) -> tuple[TensorType, ...]:
-    """Input 0's type; the scale and the bias are broadcast to it."""
+    """The type of input 0. The scale and the bias are broadcast to it."""
     check_stretches(context, 1)
     check_stretches(context, 2)
     return (context.type(0),)
@@ -188,7 +193,7 @@ def _layer_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _stash(context: Context) -> DType:
-    """The dtype that the statistics are taken in."""
+    """The dtype in which the statistics are computed."""
     stash_dtype = ELEMENT_TYPES.get(int(context.attribute("stash_type", 1)), DType.float32)
     sum_dtype = accumulator(context.dtype(0))
     return sum_dtype if sum_dtype.bytes > stash_dtype.bytes else stash_dtype
@@ -261,7 +266,9 @@ def _group_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _group_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Channels split in groups; before opset 21 scale and bias are one a group, not a channel."""
+    """Normalise groups of channels. Before opset 21, scale and bias have one number for each group
+    instead of each channel.
+    """
     x, scale, bias = (operand(inputs, i) for i in range(3))
     groups = context.count("num_groups")
     dtype = accumulator(x.dtype)
@@ -288,7 +295,7 @@ def _mark_per_group(node: Node, opset: int) -> Node:
 
 
 def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """(x - mean) / (deviation + 1e-9), without an epsilon under the root."""
+    """Compute (x - mean) / (deviation + 1e-9). There is no epsilon under the root."""
     x = operand(inputs, 0)
     axes = axes_within(context.attribute("axes", (0, 2, 3)), x.rank)
     statistics = _Statistics(x, axes, 0.0, accumulator(x.dtype))
@@ -302,7 +309,7 @@ def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tens
 
 
 def _lp_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """x by its norm along an axis; where that is zero, zero."""
+    """Divide x by its norm along an axis. If the norm is zero, the result is zero."""
     x, axis = operand(inputs, 0), context.axis(-1)
     before, after = power(context.count("p", 2))
     total = fold("norm", x, (axis,), "add", lambda *i: before(x[i]))

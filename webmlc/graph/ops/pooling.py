@@ -1,4 +1,6 @@
-"""Pooling: one `pool` stage over the taps of a window (of the padded input), then a last stage."""
+"""Pooling: a `pool` stage reduces the taps of each window of the padded input. A last stage may
+follow.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,8 @@ def _pool(
 
 
 def largest(dtype: DType) -> str:
-    """The scalar operator of a maximum over a window. Whether a NaN among floats is passed over
-    depends on where it stands, as in onnxruntime.
+    """The scalar operator of a maximum over a window. Whether a NaN is skipped depends on its
+    position, as in onnxruntime.
     """
     return "relaxed_max" if dtype.is_float else "max"
 
@@ -75,7 +77,7 @@ def _max_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows) -> Tensor:
-    """The flat index of each maximum in the whole input; the first where several are equal."""
+    """The flat index of each maximum in the whole input. If several are equal, the first one."""
     rank, spatial = windows.rank, x.shape[2:]
     columns_first = bool(context.attribute("storage_order", 0))
     order = range(rank)[::-1] if columns_first else range(rank)
@@ -99,7 +101,9 @@ def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows)
 
 
 def mean_type(dtype: DType) -> DType:
-    """The dtype of a mean; that of quantised numbers is a float, to be scaled and rounded once."""
+    """The dtype of a mean. The mean of quantised numbers is a float, which is scaled and rounded
+    once.
+    """
     return DType.float32 if product_type(dtype) != dtype else dtype
 
 
@@ -109,8 +113,11 @@ def _average_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The sum over a window by the number of its elements; padding counts where asked, overhang
-    of rounding up never does."""
+    """Divide the sum over a window by the number of its elements.
+
+    Padding counts if the node says so. Elements that lie behind the padding, because sizes are
+    rounded up, never count.
+    """
     x, windows = operand(inputs, 0), windows_of(context)
     sum_dtype, dtype = product_type(accumulator(x.dtype)), context.outputs[0].dtype
     total = _pool(x, windows, "add", 0, lambda v: v.astype(sum_dtype))
@@ -124,7 +131,9 @@ def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def window_mean(windows: Windows, padded: bool) -> Callable[[Expr, Sequence[Expr]], Expr]:
-    """From the sum over the window at a spatial position to its mean; `padded` elements count."""
+    """Return a function from the sum over the window at a spatial position to its mean. Elements of
+    the padding count if `padded`.
+    """
     whole = 1
     partial_axes: list[int] = []
     for d, kernel in enumerate(windows.kernel):
@@ -147,7 +156,7 @@ def window_mean(windows: Windows, padded: bool) -> Callable[[Expr, Sequence[Expr
 
 
 def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
-    """|x|^p and its inverse."""
+    """The function |x|^p and its inverse."""
     if p == 1:
         return (lambda x: call("abs", x)), (lambda x: x)
     if p == 2:
@@ -212,9 +221,9 @@ def _unpool_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Each output element looks for the last input whose index names it, in its own channel.
+    """Find, for each output element, the last input of its channel whose index is that element.
 
-    Indices are positions in the whole tensor that was pooled, whose size `kernel_shape` implies.
+    Indices are positions in the whole tensor that was pooled. `kernel_shape` implies its size.
     """
     x, indices = operand(inputs, 0), operand(inputs, 1)
     shape, pooled = context.outputs[0].shape, _pooled_shape(context)
@@ -246,7 +255,7 @@ def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _pooled_shape(context: Context) -> tuple[Expr, ...]:
-    """The shape of what was pooled, as the kernel implies it."""
+    """The shape of the tensor that was pooled, as the kernel implies it."""
     implied = replace(context.node, inputs=context.node.inputs[:2])
     return _unpool_type(Context(implied, context.types[:2]))[0].shape
 

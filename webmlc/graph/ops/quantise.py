@@ -1,8 +1,8 @@
 """Quantisation: y = saturate(round(x / scale) + zero point), x = (y - zero point) · scale.
 
-Scales are one a tensor, one a slice along an axis, or one a block of an axis. Products of quantised
-tensors sum in int32 and are scaled once: QLinear operators are an integer product and a
-QuantizeLinear of scale 1.
+There is one scale for a tensor, for each slice along an axis, or for each block of an axis.
+Products of quantised tensors are summed in int32 and scaled once. So a QLinear operator becomes an
+integer product and a QuantizeLinear with scale 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _F32 = DType.float32
 
 
 def number_of(dtype: DType) -> int:
-    """ONNX's number of a type, as `Cast` has it."""
+    """ONNX's number of a type, as in the attribute `Cast.to`."""
     return next(number for number, candidate in ELEMENT_TYPES.items() if candidate is dtype)
 
 
@@ -68,8 +68,10 @@ def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[E
 
 
 def check_parameters(context: Context) -> None:
-    """Input 1, the scale, is one number, or one for each element of the axis or for each block;
-    input 2, the zero point, is of the same shape.
+    """Check the scale (input 1) and the zero point (input 2).
+
+    The scale is one number, or has one number for each element of the axis or for each block. The
+    zero point has the same shape.
     """
     x, scale = context.shape(0), context.shape(1)
     if context.has(2) and not all(n == ONE for n in (*scale, *context.shape(2))):
@@ -93,7 +95,7 @@ def check_parameters(context: Context) -> None:
 
 
 def saturated(x: Expr, dtype: DType) -> Expr:
-    """A rounded float as an integer of `dtype`, the nearest one it has."""
+    """Convert a rounded float to the nearest integer of `dtype`."""
     low, high = dtype.limits
     return maximum(minimum(x, float(high)), float(low)).astype(dtype)
 
@@ -112,7 +114,7 @@ def _quantize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _precision(context: Context) -> DType:
-    """The type that x is divided by its scale in: what `precision` says, else the wider one."""
+    """The type in which x is divided by its scale: `precision`, or else the wider of the two."""
     if context.attribute("precision", 0):
         return named_type(context, "precision")
     x, scale = context.dtype(0), context.dtype(1)
@@ -150,7 +152,7 @@ def _dequantize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Integers lose their zero point in int32; small floats have none."""
+    """Dequantise. The zero point of integers is subtracted in int32; small floats have none."""
     x, scale = operand(inputs, 0), operand(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
     dtype = context.outputs[0].dtype
@@ -167,14 +169,15 @@ def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def no_such_form(context: Context) -> tuple[TensorType, ...]:
-    """The `infer` of rows that expand in every form that they support."""
+    """The `infer` of rows that expand every form that they support."""
     raise NotSupportedError("this form of a quantised operator")
 
 
 def requantise(b: Builder, sums: str, scales: Sequence[str], zero: str, axis: int = 0) -> str:
-    """int32 `sums` of products of operands of the first two scales, quantised by the third.
+    """Quantise int32 `sums` of products. The first two scales belong to the operands, the third to
+    the result.
 
-    Scales broadcast with the sums; a zero point of several elements runs along `axis`.
+    Scales broadcast with the sums. A zero point with several elements runs along `axis`.
     """
     left, right, out = (b("Cast", scale, to=number_of(_F32)) for scale in scales)
     factor = b("Div", b("Mul", left, right), out)
@@ -183,7 +186,7 @@ def requantise(b: Builder, sums: str, scales: Sequence[str], zero: str, axis: in
 
 
 def as_column(b: Builder, context: Context, index: int) -> str:
-    """A parameter that is one number, or one a row."""
+    """A parameter of the rows as a column. A single number stays as it is."""
     name = context.node.inputs[index]
     is_vector = context.rank(index) == 1 and context.shape(index)[0] != ONE
     return b("Unsqueeze", name, b.constant([1])) if is_vector else name
@@ -208,7 +211,9 @@ def _qlinear_conv(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _dynamic_quantize(context: Context, b: Builder) -> tuple[str, ...]:
-    """The range of x and 0 in 255 steps; one step is 1 where there is nothing but zeros."""
+    """Divide the range of x, extended to 0, into 255 steps. If all elements are zero, a step
+    is 1.
+    """
     (x,) = context.node.inputs
     zero, highest = b.constant(0, _F32), b.constant(255, _F32)
     low = b("Min", b("ReduceMin", x, keepdims=0), zero)

@@ -1,6 +1,6 @@
-"""Reductions over axes: ReduceX, ArgMax/ArgMin, softmax and its kin, cumulative sums.
+"""Reductions over axes: ReduceX, ArgMax and ArgMin, Softmax and similar operators, cumulative sums.
 
-Sums of half-precision numbers run in float32 and are rounded once at the end.
+Half-precision numbers are summed in float32 and rounded once at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ X = "float32[2, 3, 4]"
 
 
 def axes_of(context: Context) -> tuple[int, ...]:
-    """The reduced axes, in order; all where none are given, unless that is a no-op."""
+    """The reduced axes, in order. If the node names none, all axes are reduced, unless
+    `noop_with_empty_axes` is set.
+    """
     rank = context.rank(0)
     axes = context.integers("axes", 1)
     if not axes:
@@ -48,7 +50,7 @@ def axes_of(context: Context) -> tuple[int, ...]:
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keep: bool) -> Shape:
-    """The shape after folding `axes` to size 1, or away."""
+    """The shape after folding `axes`. The axes keep size 1, or disappear."""
     if keep:
         return tuple(ONE if d in axes else size for d, size in enumerate(shape))
     return tuple(size for d, size in enumerate(shape) if d not in axes)
@@ -62,7 +64,7 @@ def fold(
     body: Callable[..., Expr],
     keep: bool = True,
 ) -> Tensor:
-    """Reduce `body(*index)` over `axes` of an index into a tensor shaped as `source`."""
+    """Reduce `body(*index)` over `axes`, where `index` runs over the shape of `source`."""
     shape = reduced_shape(source.shape, axes, keep)
     result_axes = [d for d in range(source.rank) if keep or d not in axes]
 
@@ -86,7 +88,9 @@ def _reduce(
     after: Body | None = None,
     layout: Layout | None = None,
 ) -> Operator:
-    """A row that folds `before(x)` and finishes with `after`, both of the accumulator's dtype."""
+    """A row that folds `before(x)` and applies `after` to the result, both in the accumulator's
+    dtype.
+    """
     stage = name.removeprefix("Reduce").lower()
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -117,7 +121,9 @@ def _reduce(
 
 
 def _boolean(combine: str, dtype: DType) -> str:
-    """The largest of booleans is their disjunction."""
+    """The operator that folds booleans: their maximum is a disjunction, their minimum a
+    conjunction.
+    """
     return {"max": "bit_or", "min": "bit_and"}[combine] if dtype is DType.bool else combine
 
 
@@ -132,7 +138,9 @@ def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
-    """Divide a sum over these extents by their number: a product where that is known."""
+    """Return a function that divides a sum over these extents by the number of elements. If the
+    number is known, it multiplies.
+    """
     count = product(extents)
     number = as_int(count)
     if not dtype.is_float:
@@ -173,7 +181,7 @@ def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _finite(x: Expr) -> Expr:
-    """-inf (and inf) of a maximum becomes 0, so that differences from it stay numbers."""
+    """Replace an infinite maximum by 0, so that differences from it are not NaN."""
     return select(call("isinf", x), Const(0, x.dtype), x)
 
 
@@ -185,9 +193,10 @@ def _arg_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
-    """Where along `axis` the largest (or smallest) element stands; the axis gets size 1.
+    """The position along `axis` of the largest or smallest element. The axis keeps size 1.
 
-    NaN counts as the best, as in numpy: the position of the first that is NaN or equals the best.
+    As in numpy, NaN counts as the best: the result is the first position of NaN or of the best
+    element. If `last`, it is the last such position.
     """
     best = fold("best", x, (axis,), combine, lambda *i: x[i])
     extent = x.shape[axis]
@@ -220,7 +229,9 @@ def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 
 def _coerce_softmax(node: Node, opset: int) -> Node:
-    """Before opset 13 the axis defaults to 1, and it and all that follow are one."""
+    """Mark a Softmax before opset 13: its axis defaults to 1, and all axes from there on are
+    one.
+    """
     if opset >= 13:
         return node
     attributes = {"axis": 1, **node.attributes, "coerced": 1}
@@ -228,18 +239,18 @@ def _coerce_softmax(node: Node, opset: int) -> Node:
 
 
 def softmax_axes(context: Context) -> tuple[int, ...]:
-    """The axes that one softmax runs over."""
+    """The axes over which one softmax runs."""
     axis = context.axis(-1)
     return tuple(range(axis, context.rank(0))) if context.attribute("coerced") else (axis,)
 
 
 def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
-    """Four stages: maximum, exponentials, their sum, result."""
+    """A softmax in four stages: maximum, exponentials, their sum, result."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         x, axes = operand(inputs, 0), softmax_axes(context)
         wide_dtype = accumulator(x.dtype)
-        # A NaN makes all of its row NaN anyway: as an exponential.
+        # The maximum may skip a NaN: its exponential makes the row NaN anyway.
         top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide_dtype))
 
         def shifted(*i: Expr) -> Expr:
@@ -264,7 +275,7 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 
 def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """One at the first maximum, zero elsewhere."""
+    """Write one at the first maximum, and zero elsewhere."""
     x, axis = operand(inputs, 0), context.axis(-1)
     position = best_index(x, axis, "max", last=False)
 
@@ -276,7 +287,7 @@ def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _coerced_hardmax(context: Context, build: Builder) -> tuple[str, ...] | None:
-    """Several axes are one: flat rows, and the shape again."""
+    """Expand a Hardmax over several axes: flatten them to rows, and restore the shape."""
     x, axes = context.node.inputs[0], softmax_axes(context)
     if len(axes) == 1:
         return None
@@ -286,7 +297,7 @@ def _coerced_hardmax(context: Context, build: Builder) -> tuple[str, ...] | None
 
 def _cumulative_type(context: Context) -> tuple[TensorType, ...]:
     check_single(context, 1)
-    _cumulative_axis(context)  # its value must be known
+    _cumulative_axis(context)  # raises an error if the axis is unknown
     return (context.type(0),)
 
 

@@ -1,8 +1,9 @@
-"""Scans: each element folds all that stand before it along an axis.
+"""Scans: each element becomes a fold of the elements before it along an axis.
 
-In blocks of `BLOCK` elements: each full block is folded, what comes before each block is a scan of
-these results, and each block then runs through its elements in order. Blocks are independent, so
-that threads share them, and rounding errors grow with the levels, not with the length.
+A scan runs in blocks of `BLOCK` elements. First, each full block is folded. Then a scan of these
+results gives the value before each block. Last, each block runs through its elements in order.
+Blocks are independent, so that threads share them. Rounding errors grow with the number of levels,
+not with the length.
 
     x: 0 1 2 3 | 4 5 6 7  ->  blocks: 6 22  ->  before: 0 6  ->  y: 0 1 3 6 | 10 15 21 28
 """
@@ -16,8 +17,9 @@ from webmlc.graph.compute import Tensor, identity, reduce, scatter
 from webmlc.graph.ops.shapes import ONE, ZERO, Shape, canonical
 
 BLOCK = 256
-"""Elements of a block: a thread of a GPU runs through as many, and four levels of them hold
-2^31."""
+"""The elements of a block. It decides the levels of a scan, and the serial work of a GPU thread.
+Derived: four levels of 256 elements cover 2^31 elements or more.
+"""
 
 
 def scan(
@@ -28,8 +30,8 @@ def scan(
     source: Callable[..., Expr],
     exclusive: bool,
 ) -> Tensor:
-    """`combine` of `source(*index)` over all before each element along `axis`, and, unless it is
-    `exclusive`, of the element itself.
+    """Fold `source(*index)` by `combine` over all elements before each element along `axis`. Unless
+    `exclusive`, the fold includes the element itself.
     """
     max_size = as_int(shape[axis])
     return _scan(name, shape, axis, combine, source, exclusive, shape[axis], max_size or 1 << 31)
@@ -45,7 +47,7 @@ def _scan(
     sources: Expr,
     max_sources: int,
 ) -> Tensor:
-    """The scan of a source of `sources` elements along `axis`, which are at most `most`."""
+    """Scan a source that has `sources` elements along `axis`, at most `max_sources`."""
     size = shape[axis]
     is_single_block = max_sources <= BLOCK
     full_blocks = canonical(sources // BLOCK)

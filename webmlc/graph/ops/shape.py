@@ -1,4 +1,6 @@
-"""Operators that ask for shapes, or make tensors of a shape; and those that disappear."""
+"""Operators that read shapes, or create tensors of a shape; and the nodes that hold symbolic
+values.
+"""
 
 from __future__ import annotations
 
@@ -88,13 +90,13 @@ def _sizes_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Sizes that are computed during a run, as symbols: whatever is made of them is known."""
+    """Make sizes that a run computes symbols. So all values computed from them are known."""
     x = operand(inputs, 0)
     return (compute("sizes", x.shape, lambda *i: x[i]),)
 
 
 def _range_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """A range that is computed during a run: how many there are is, too."""
+    """Expand a range that only a run knows: the run computes its length, too."""
     check_single(context, 0, 1, 2)
     if context.has(3) or all(context.value(i) is not None for i in range(3)):
         return None
@@ -168,7 +170,7 @@ def _symbolic_constant_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Few elements, each an expression of symbols: a chain of selects over the flat index."""
+    """Select one of a few expressions of symbols by the flat index."""
     y = context.outputs[0]
     values = [cast_to(_exact(as_expr(e), y.dtype), y.dtype) for e in context.attribute("elements")]
 
@@ -182,11 +184,13 @@ def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 ASSUMED_MAX_SIZE = 1 << 16
-"""A value is computed in 64 bits where sizes up to this may take it beyond an index."""
+"""The largest size that is assumed for a symbol when the range of a value is estimated. A value is
+computed in 64 bits if such sizes may take it outside the range of an index. Chosen by hand.
+"""
 
 
 def _exact(value: Expr, dtype: DType) -> Expr:
-    """An index expression; of 64 bits where the value is one of 64 bits that may need them."""
+    """An index expression, in 64 bits if `dtype` has 64 bits and the value may need them."""
     ranges = dict.fromkeys(variables(value), Interval(0, ASSUMED_MAX_SIZE))
     if dtype.bits < 64 or value.dtype != INDEX or bounds(value, ranges).within(*INDEX.limits):
         return value

@@ -1,7 +1,7 @@
 """Signals: DFT and STFT as products with the transform's matrix, and mel filter banks.
 
-A complex signal has its real and imaginary parts on a last axis of 2, so that the transform of a
-signal of length N is one matrix product: [N · parts] · [N · parts][bins · 2].
+The last axis of a complex signal has size 2: the real and the imaginary parts. So the transform of
+a signal of length N is one matrix product: [N · parts] · [N · parts][bins · 2].
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ Inputs = tuple[Tensor | None, ...]
 
 
 def _number(context: Context, index: int, description: str) -> int:
-    """An input that shapes the code; raises `UnknownValueError` where only a run knows it."""
+    """The number in an input that must be known at build time. Raises `UnknownValueError` if it is
+    not.
+    """
     element = context.known(index, description).reshape(-1)[0]
     if isinstance(element, Expr):
         raise UnknownValueError(context.node.inputs[index], description)
@@ -50,10 +52,11 @@ def _number(context: Context, index: int, description: str) -> int:
 def transform_matrix(
     length: int, input_bins: int, parts: int, *, inverse: bool, onesided: bool
 ) -> Array:
-    """The matrix [given · parts][bins · parts out] of a (possibly inverse) Fourier transform.
+    """The matrix [input bins · parts][bins · output parts] of a (possibly inverse) Fourier
+    transform.
 
-    `given_bins` of the elements of the signal are there; those missing are zero, or follow from
-    the others where the spectrum of a real signal is one-sided.
+    The signal has `input_bins` elements. Missing elements are zero. If the spectrum of a real
+    signal is one-sided, they follow from the others.
     """
     sign = 1 if inverse else -1
     n, k = np.arange(input_bins), np.arange(length)
@@ -61,7 +64,7 @@ def transform_matrix(
         k = k[: length // 2 + 1]
     angle = sign * 2 * np.pi * (np.outer(n, k) % length) / length
     scale = 1.0 / length if inverse else 1.0
-    if onesided and inverse:  # conjugate bins give the same real part again
+    if onesided and inverse:  # a conjugate bin has the same real part: count it twice
         weight = np.where((n == 0) | (2 * n == length), 1.0, 2.0)[:, None] * scale
         weight[length // 2 + 1 :] = 0
         return np.stack([np.cos(angle) * weight, -np.sin(angle) * weight], 1).reshape(-1, length)
@@ -74,7 +77,9 @@ def transform_matrix(
 
 
 def _dft(context: Context, build: Builder) -> tuple[str, ...]:
-    """The axis last but one, padded or cut, times the matrix, and the axis back in its place."""
+    """Expand a DFT: move the axis to the last place but one, cut it, multiply by the matrix, and
+    move the axis back.
+    """
     x, shape = context.node.inputs[0], context.shape(0)
     rank = len(shape)
     check_single(context, 1, 2)
@@ -114,19 +119,21 @@ def _dft(context: Context, build: Builder) -> tuple[str, ...]:
 def _shape_with(
     context: Context, build: Builder, order: tuple[int, ...], last: tuple[int, ...]
 ) -> str:
-    """The shape of all axes but the last two of `order`, then `last`."""
+    """The sizes of all axes of `order` but the last two, then `last`."""
     outer_axes = build.constant(np.array(order[:-2], np.int64))
     sizes = build("Gather", build("Shape", context.node.inputs[0]), outer_axes, axis=0)
     return build("Concat", sizes, build.constant(np.array(last)), axis=0)
 
 
 def _old_axis(node: Node, opset: int) -> Node:
-    """Before opset 20 the axis is an attribute, 1 unless it is given."""
+    """Set the axis of a DFT before opset 20: it is an attribute, 1 by default."""
     return node if opset >= 20 else replace(node, attributes={"axis": 1, **node.attributes})
 
 
 def _stft(context: Context, build: Builder) -> tuple[str, ...]:
-    """Frames of the signal by the window, each through the matrix."""
+    """Expand an STFT: multiply frames of the signal by the matrix, into which the window is
+    folded.
+    """
     check_single(context, 1, 3)
     check_shapes(context, "batch length" + " parts" * (context.rank(0) > 2), "", "frame")
     signal, hop = context.node.inputs[0], _number(context, 1, "the step")
@@ -163,7 +170,7 @@ def _frames_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _frames(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """[batch][frame][element · part] of a signal [batch][element][part]."""
+    """The frames [batch][frame][element · part] of a signal [batch][element][part]."""
     x, step = operand(inputs, 0), int(context.attribute("step"))
     parts = x.shape[2]
 
@@ -181,7 +188,7 @@ def _mel_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _mel(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Triangles between the bins that lie evenly on the mel scale."""
+    """The weights of triangles between bins that are evenly spaced on the mel scale."""
     rate, low, high = (operand(inputs, i) for i in (2, 3, 4))
     length = dimensions(context, 1, "the transform's length")[0]
     output = context.outputs[0]
@@ -194,7 +201,7 @@ def _mel(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         return call("log", hertz / 700.0 + 1.0) * (2595 / math.log(10))
 
     def edge(number: Expr) -> Expr:
-        """The spectrum's bin at which triangle `number` begins."""
+        """The bin of the spectrum at which triangle `number` begins."""
         first, last = mel(only(low)), mel(only(high))
         step = (last - first) / (output.shape[1] + 2).astype(wide_dtype)
         place = number.astype(wide_dtype) * step + first

@@ -1,7 +1,7 @@
-"""Slices and padding: part of a tensor, or a tensor with something around it.
+"""Slices and padding.
 
-Starts and ends may be expressions of symbols. What only a run knows, the axes and steps of a slice
-included, it reads from memory (`SliceRange`, `Part`).
+Starts and ends may be expressions of symbols. Starts, ends, axes and steps that only a run knows
+are read from memory (`SliceRange`, `Part`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ from webmlc.graph.ops.shapes import (
 
 Inputs = tuple[Tensor | None, ...]
 
-
 FAR_END = 2**31 - 1
+"""A start or an end of at least this many elements means the end of the axis, as exporters write
+it. It is the largest index.
+"""
 
 
 def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
-    """(start, size, step) of every axis; starts and ends may be symbolic, steps not."""
+    """The tuple (start, size, step) of each axis. Starts and ends may be symbolic, steps may
+    not.
+    """
     shape = context.shape(0)
     result: list[tuple[Expr, Expr, int]] = [(ZERO, size, 1) for size in shape]
     if "starts" in context.node.attributes:
@@ -85,7 +89,7 @@ def _axes_and_steps(context: Context, count: int) -> tuple[tuple[int, ...], tupl
 
 
 def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """A slice that is computed during a run: where it starts and what it counts is, too."""
+    """Expand a slice that only a run knows: the run computes its starts and sizes, too."""
     if "starts" in context.node.attributes:
         return None
     x, starts, ends, *_ = context.node.inputs
@@ -117,7 +121,9 @@ def _slice_range_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Of each sliced axis, the first element and how many there are; -1 where the step is 0."""
+    """The first element and the number of elements of each sliced axis. The number is -1 if the
+    step is 0.
+    """
     shape, starts, ends = (operand(inputs, i) for i in range(3))
 
     def place(bound: Tensor, k: int, size: Expr, step: Expr, end: bool) -> Expr:
@@ -145,7 +151,7 @@ def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _steps(context: Context, inputs: Inputs, dtype: DType) -> list[Expr]:
-    """The steps (input 3): numbers where they are known, else what a run reads."""
+    """The steps (input 3). They are numbers if they are known; otherwise a run reads them."""
     steps, numbers = operand(inputs, 3), context.constant(3)
     if numbers is not None:
         return [const(int(n), dtype) for n in numbers]
@@ -153,7 +159,7 @@ def _steps(context: Context, inputs: Inputs, dtype: DType) -> list[Expr]:
 
 
 def _by_sign(step: Expr, positive: Expr, negative: Expr) -> Expr:
-    """One of two values, by the sign of the step."""
+    """Choose one of two values by the sign of the step."""
     number = as_int(step)
     if number is not None:
         return positive if number > 0 else negative
@@ -170,7 +176,7 @@ def _part_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """`count` elements of each axis, from `first` on, `step` apart."""
+    """Take `count` elements of each axis, from `first` on, at distance `step`."""
     x, steps = operand(inputs, 0), _steps(context, inputs, INDEX)
     firsts = dimensions(context, 1, "the first")
     cuts = dict(zip(context.attribute("axes"), zip(firsts, steps, strict=True), strict=True))
@@ -183,14 +189,15 @@ def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def is_natural(expr: Expr) -> bool:
-    """True if a size is certainly not negative."""
+    """True if a size is provably not negative."""
     return bounds(expr, dict.fromkeys(variables(expr), SYMBOL)).low >= 0
 
 
 def _clamped(value: Expr, size: Expr, low: Expr | int, high: Expr, end: bool = False) -> Expr:
-    """A start or end counted from the front and kept within the axis.
+    """A start or end, counted from the front and clamped to the axis.
 
-    Huge numbers mean "to the end"; `end` says that -1 - size and below mean "before the first".
+    Very large numbers mean the end of the axis. If `end`, numbers below -size mean the place before
+    the first element.
     """
     number = as_int(value)
     if number is not None and number >= FAR_END:
@@ -218,7 +225,7 @@ def _slice(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
-    """(before, after) of every axis; negative ones cut."""
+    """The padding (before, after) of each axis. Negative padding cuts."""
     rank = context.rank(0)
     if "pads" in context.node.attributes:
         flat = [as_expr(v) for v in context.attribute("pads")]
@@ -235,7 +242,7 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
 
 
 def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """Padding that is computed during a run: what it adds and what it cuts are sizes."""
+    """Expand padding that only a run knows. What it adds and what it cuts become sizes."""
     if "pads" in context.node.attributes:
         return None
     x, pads, *optional_inputs = context.node.inputs
@@ -280,7 +287,7 @@ def _pad_type(context: Context) -> tuple[TensorType, ...]:
             mirrors and not require(context, "at most", ONE, old_size)
         ):
             raise NotSupportedError(f"padding of {before} and {after} for {old_size} elements")
-    if context.has(4):  # computed during a run: shorter than what they are made of
+    if context.has(4):  # sizes from a run: shorter expressions than sums of paddings
         axes = context.integers("axes", 3) or tuple(range(x.rank))
         for axis, size in zip(axes, dimensions(context, 4, "the size"), strict=True):
             shape[axis % x.rank] = size
@@ -319,7 +326,9 @@ def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def mirrored_axis(shape: Shape, pads: Sequence[tuple[Expr, Expr]]) -> int | None:
-    """The one axis that reflection pads, of a known size, by less than that: `None` elsewhere."""
+    """The axis of a reflection that pads only one axis, if its size is known and greater than the
+    padding. Otherwise None.
+    """
     padded = [axis for axis, ends in enumerate(pads) if ends != (ZERO, ZERO)]
     if len(padded) != 1:
         return None
@@ -329,7 +338,9 @@ def mirrored_axis(shape: Shape, pads: Sequence[tuple[Expr, Expr]]) -> int | None
 
 
 def _mirrored(x: Tensor, axis: int, before: Expr, shape: Shape) -> Tensor:
-    """`x` between its mirror images: three parts, each of which a loop may run along."""
+    """Put `x` between its mirror images. The result has three parts, and a loop may run along
+    each.
+    """
     end = before + x.shape[axis]
 
     def element(*index: Expr) -> Expr:
@@ -350,8 +361,8 @@ def _mirrored(x: Tensor, axis: int, before: Expr, shape: Shape) -> Tensor:
 def continued(
     mode: str, index: Sequence[Expr], shape: Shape, pads: Sequence[tuple[Expr, Expr]]
 ) -> tuple[Expr, ...]:
-    """The element of a tensor of that shape that stands at `index` where it is padded with its own
-    elements.
+    """The index of the element that a tensor of this shape has at `index` when it is padded with
+    its own elements.
     """
     ends = zip(index, shape, pads, strict=True)
     return tuple(

@@ -1,8 +1,8 @@
-"""NonMaxSuppression: of boxes that overlap much, the one with the highest score is kept.
+"""NonMaxSuppression: among boxes that overlap, keep the one with the highest score.
 
-A loop of as many iterations as boxes may be kept: each takes the best box of every class of every
-batch at once, and removes those that overlap with it. What was taken is then counted and listed
-(`ops.selection`), by batch, class, and in the order of the scores.
+A loop has as many iterations as boxes may be kept. Each iteration takes the best box of each class
+and batch, and removes the boxes that overlap with it. The boxes taken are then counted and listed
+(`ops.selection`): by batch, class, and score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, operand
 Inputs = tuple[Tensor | None, ...]
 REMOVED_SCORE = -float("inf")
 AREA_ROW = 4
-"""The number of the areas among the rows of `BoxSides`."""
+"""The row of `BoxSides` that holds the areas, behind the four sides."""
 
 
 def _sides_type(context: Context) -> tuple[TensorType, ...]:
@@ -30,8 +30,9 @@ def _sides_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The low sides of each box [batch, box, 4] along both axes, the high sides, and the area:
-    [batch, 5, box], so that an iteration reads neighbours in vectors.
+    """The low sides along both axes, the high sides, and the area of each box [batch, box, 4].
+
+    The result is [batch, 5, box], so that an iteration reads boxes in vectors.
     """
     boxes = operand(inputs, 0)
 
@@ -54,8 +55,10 @@ def _suppress_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Scores [batch, class, box] without the best boxes [batch, class, 1], and without those whose
-    intersection with them is more than a part of their union.
+    """Remove boxes: lower the scores [batch, class, box] of the best boxes [batch, class, 1], and
+    of the boxes that overlap with them.
+
+    Boxes overlap if their intersection is more than a fraction of their union.
     """
     scores, best, sides, limit = (operand(inputs, i) for i in range(4))
     threshold = limit[(ZERO,) * limit.rank]
@@ -86,7 +89,9 @@ def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _iteration(builder: Builder, sides: str, limit: str, none: str, removed: str) -> Function:
-    """One iteration of the loop: the scores that remain, and the boxes that it took (or `none`)."""
+    """One iteration of the loop. It returns the new scores, and the boxes that it takes, or
+    `none`.
+    """
     build, expansion = builder.inner("iteration")
     step, condition, scores = (build.fresh(name) for name in ("step", "going", "scores"))
     best = build("ArgMax", scores, axis=2)
@@ -128,7 +133,9 @@ def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
 
 
 def _list_boxes(context: Context, builder: Builder) -> tuple[str, ...]:
-    """(batch, class, box) of each box that was taken, of numbers [iteration, batch, class, 1]."""
+    """List (batch, class, box) for each box taken. The input holds box numbers [iteration, batch,
+    class, 1].
+    """
     trips, batches, classes, _ = context.shape(0)
     boxes = flat(builder, builder("Transpose", context.node.inputs[0], perm=(1, 2, 0, 3)))
     mask = builder("GreaterOrEqual", boxes, builder.constant(np.int64(0)))

@@ -1,13 +1,13 @@
-"""Unique: slices of a tensor (or elements) that differ, in order of value or of appearance.
+"""Unique: the distinct slices or elements of a tensor, in order of value or of appearance.
 
-Slices are rows of words (`ops.sorting`). Sorted by their last element, then by each before it,
-equal ones are neighbours; the first of each group is kept, and their number bound in a run
-(`ops.selection`).
+Slices are rows of words (`ops.sorting`). They are sorted by their last element, then by each
+element before it. So equal slices become neighbours. The first slice of each group is selected, and
+a run binds the number of groups (`ops.selection`).
 
-    %order = webmlc.Order(%rows, %before)            by column `column`; `%before` within it
-    %mask, %inverse = webmlc.Groups(%rows, %order)   the positions that are kept: in %order, or of
-                                                     slices as they appear; each slice's group
-    %counts = webmlc.Members(%inverse, %places)      how many slices each group has
+    %order = webmlc.Order(%rows, %before)            sort by a column; ties keep the order %before
+    %mask, %inverse = webmlc.Groups(%rows, %order)   mask the first slice of each group; number
+                                                     the groups
+    %counts = webmlc.Members(%inverse, %places)      count the slices of each group
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from webmlc.graph.ops.sorting import comparable, inside, stable_order, word_bits
 Inputs = tuple[Tensor | None, ...]
 Index = tuple[Expr, ...]
 MAX_UNROLLED_COLUMNS = 8
-"""Columns that are sorted by, one after the other, without a loop."""
+"""The most columns that are sorted by without a loop. Each column adds one kernel. Chosen by
+hand.
+"""
 
 
 def _order_type(context: Context) -> tuple[TensorType, ...]:
@@ -36,9 +38,9 @@ def _order_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _order(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The slices in the order of one column, equal ones as in an order before, if there is one.
+    """Sort the slices by one column. Equal slices keep the order of input 1, if it is present.
 
-    Column `column` counts from the last.
+    Input 2 is the number of the column, counted from the last.
     """
     rows = operand(inputs, 0)
     before, number = (inputs[i] if len(inputs) > i else None for i in (1, 2))
@@ -58,8 +60,10 @@ def _groups_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _groups(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Which positions of the order are the first of equal slices, and the group of each slice;
-    unless it is `sorted`, which slices are, and groups in their order.
+    """A mask of the first slice of each group, and the group of each slice.
+
+    If `sorted`, the mask runs along the sorted order. Otherwise it runs over the slices as they
+    appear, and groups are numbered in that order.
     """
     rows, order = operand(inputs, 0), operand(inputs, 1)
     shape = order.shape
@@ -98,7 +102,7 @@ def _members_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _members(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """How many slices each group has."""
+    """Count the slices of each group."""
     inverse, places = operand(inputs, 0), operand(inputs, 1)
     counts = scatter(
         "counts", places.shape, (), inverse.shape, lambda _, i: ((inverse[i],), ONE), INDEX, ZERO,
@@ -112,7 +116,7 @@ def _never(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sorted_rows(builder: Builder, rows: str, columns: Expr) -> str:
-    """The order of the rows: by the last column first, so that the first decides."""
+    """Sort the rows, by the last column first. So the first column decides."""
     order = builder("Order", rows, domain="webmlc")
     count = as_int(columns)
     if count is not None and count <= MAX_UNROLLED_COLUMNS:

@@ -1,6 +1,6 @@
-"""Views and copies: the same elements at other places, whole tensors at a time.
+"""Views and copies: operators that move elements without computing.
 
-A view keeps row-major order; a permutation, an expansion, a join or a split does not.
+A view keeps the row-major order. A permutation, an expansion, a join or a split does not.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _reshape_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _reshape(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """A shape that is computed during a run: its zeros and its -1 are resolved there, too."""
+    """Expand a Reshape whose shape only a run knows: the run also resolves the zeros and the -1."""
     resolved = "shape" in context.node.attributes or context.attribute("resolved", 0)
     if resolved or context.value(1) is not None:
         return None
@@ -96,8 +96,8 @@ def _reshape_sizes_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _reshape_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The sizes that a shape (input 1) asks of a tensor of given sizes (input 0); -1 everywhere
-    where these elements cannot take it.
+    """The sizes that a tensor with the sizes of input 0 takes when it is reshaped to input 1. They
+    are all -1 if the numbers of elements differ.
     """
     sizes, shape = operand(inputs, 0), operand(inputs, 1)
     rank, dtype = as_int(shape.shape[0]) or 0, DType.int64
@@ -118,7 +118,7 @@ def _reshape_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _quotient(shape: Shape, target: Sequence[Expr], known_product: Expr) -> Expr:
-    """The dimension that -1 stands for. Equal dimensions cancel first: they may be symbolic."""
+    """The dimension that -1 stands for. Equal dimensions, which may be symbolic, cancel first."""
     left, right = list(shape), [n for n in target if as_int(n) != -1]
     for n in list(right):
         match = next((d for d in left if same(d, n)), None)
@@ -163,7 +163,7 @@ def _unsqueeze_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def permutation(context: Context) -> tuple[int, ...]:
-    """The axes of a Transpose: output axis d is input axis `permutation[d]`."""
+    """The permutation of a Transpose: output axis d is input axis `permutation[d]`."""
     rank = context.rank(0)
     axes = tuple(context.attribute("perm", tuple(range(rank))[::-1]))
     if sorted(axes) != list(range(rank)):
@@ -188,7 +188,7 @@ def _channel_shuffle_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _channel_shuffle(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The first channel of every group, then the second of every group, ..."""
+    """Take the first channel of each group, then the second channel of each group, and so on."""
     x, axis, groups = operand(inputs, 0), context.axis(0), int(context.attribute("groups"))
     group_size = canonical(x.shape[axis] // groups)
 
@@ -266,11 +266,13 @@ def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 START = "start"
-"""Of a Split that is one of several over one value: where its first part starts."""
+"""An attribute of a Split that covers a part of its input: the position at which its first part
+starts.
+"""
 
 
 def split_sizes(context: Context) -> list[Expr]:
-    """The parts' sizes along the axis: given, or as equal as they can be."""
+    """The sizes of the parts along the axis. Without sizes, the parts are as equal as possible."""
     size, outputs = context.shape(0)[context.axis(0)], sum(1 for o in context.node.outputs if o)
     if "split" in context.node.attributes:
         parts: list[Expr] = [const(n) for n in context.attribute("split")]
@@ -288,7 +290,7 @@ def split_sizes(context: Context) -> list[Expr]:
 
 
 def _equal_parts(context: Context, size: Expr, outputs: int) -> list[Expr]:
-    """Parts of one size; since opset 18 the last may be shorter."""
+    """Equal sizes. From opset 18 on, the last may be smaller."""
     count = int(context.attribute("num_outputs", outputs))
     if "num_outputs" not in context.node.attributes or canonical(size % count) == ZERO:
         return [canonical(size // count)] * count
@@ -363,7 +365,7 @@ def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _crop(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """What lies at the origin of a larger tensor."""
+    """Read the part of a larger tensor at its origin."""
     x = operand(inputs, 0)
     return (compute("crop", context.outputs[0].shape, lambda *i: x[i]),)
 

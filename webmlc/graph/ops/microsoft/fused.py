@@ -1,5 +1,5 @@
-"""Operators that onnxruntime fused out of several: activations with a bias, FusedConv, FusedGemm,
-FusedMatMul; and twins of operators that ai.onnx has.
+"""Operators into which onnxruntime fuses others: activations with a bias, FusedConv, FusedGemm,
+FusedMatMul. Also operators that ai.onnx has, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
 }
-"""Activations that operators carry by name, and the attributes that their parameters are."""
+"""The activations that a fused operator may name, and the names of their parameters."""
 
 
 def activate(build: Builder, context: Context, x: str, parameters: Sequence[float]) -> str:
@@ -49,7 +49,7 @@ def _without(context: Context, *names: str) -> dict[str, Attribute]:
 
 
 def _fused_conv(context: Context, build: Builder) -> tuple[str, ...]:
-    """Conv, plus input Z where it is given, through the activation."""
+    """Expand FusedConv: a Conv, plus input Z if it is present, then the activation."""
     inputs = context.node.inputs[:3]
     y = build("Conv", *inputs, **_without(context, "activation", "activation_params"))
     if (z := optional(context, 3)) is not None:
@@ -65,8 +65,8 @@ def _fused_gemm(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _fused_matmul(context: Context, build: Builder) -> tuple[str, ...]:
-    """alpha · A' B', where A and B may have their matrices transposed (`trans`) and their first
-    axis moved behind the batch (`transBatch`).
+    """Compute alpha · A' B'. A and B may be transposed (`trans`), and their first axis may move
+    behind the batch (`transBatch`).
     """
     operands = []
     for index, side in enumerate("AB"):
@@ -102,7 +102,7 @@ def _swish(build: Builder, x: str, scaled: str) -> str:
 
 
 def _quick_gelu(context: Context, build: Builder) -> tuple[str, ...]:
-    """x · sigmoid(alpha · x)."""
+    """Compute x · sigmoid(alpha · x)."""
     x, alpha = context.node.inputs[0], context.attribute("alpha", 1.702)
     return (_swish(build, x, build("Mul", x, number(build, alpha, context.dtype(0)))),)
 
@@ -134,7 +134,7 @@ def _grid_sample(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _distances(context: Context, build: Builder) -> tuple[str, ...]:
-    """Distances between all rows of A and all rows of B."""
+    """Compute the distances between all rows of A and all rows of B."""
     check_shapes(context, "rows columns", "others columns")
     a, b = context.node.inputs
     left = build("Unsqueeze", a, axes=(1,))

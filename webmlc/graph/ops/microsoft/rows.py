@@ -1,4 +1,4 @@
-"""What rows of the `com.microsoft` domain share: they expand, always.
+"""Helpers for rows of the `com.microsoft` domain, which always expand.
 
 row("QuickGelu", lambda c, build: (...,), case("float32[2, 3]"))
 """
@@ -25,13 +25,13 @@ def _never(context: Context) -> tuple[TensorType, ...]:
 
 
 def row(name: str, expand: Expansion, *cases: Case, domain: str = DOMAIN) -> Operator:
-    """An operator that other operators stand for."""
+    """Make the row of an operator that expands to other operators."""
     return Operator(name, _never, expand=expand, domain=domain, cases=cases)
 
 
 def twin(name: str, *cases: Case, of: str | None = None, **attributes: Any) -> Operator:
-    """An operator that is one of ai.onnx: `of`, by default of the same name, with these further
-    attributes.
+    """Make the row of an operator that equals the operator `of` of ai.onnx with these further
+    attributes. By default, `of` has the same name.
     """
 
     def expand(context: Context, build: Builder) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def twin(name: str, *cases: Case, of: str | None = None, **attributes: Any) -> O
 
 
 def select_outputs(context: Context, *results: str | None) -> tuple[str, ...]:
-    """Of the results, in the order of the schema, those whose output is asked for."""
+    """Select the results whose outputs the node has. `results` is in the order of the schema."""
     values: list[str] = []
     for output, result in zip(context.node.outputs, results, strict=False):
         if not output:
@@ -56,7 +56,7 @@ def select_outputs(context: Context, *results: str | None) -> tuple[str, ...]:
 
 
 def optional(context: Context, index: int) -> str | None:
-    """The name of an input, or None where it is omitted."""
+    """The name of an input, or None if it is omitted."""
     return context.node.inputs[index] if context.has(index) else None
 
 
@@ -74,12 +74,12 @@ def known_size(size: Expr, description: str) -> int:
 
 
 def reshape(build: Builder, x: str, shape: Sequence[int]) -> str:
-    """`x` in another shape: 0 keeps a dimension, -1 is what is left."""
+    """Reshape `x`. A 0 keeps a dimension, and -1 stands for the remaining elements."""
     return build("Reshape", x, build.constant(np.array(shape, np.int64)))
 
 
 def piece(build: Builder, x: str, axis: int, start: int, stop: int) -> str:
-    """The elements `start` to `stop` along an axis."""
+    """Slice the elements from `start` to `stop` along an axis."""
     bounds = (build.constant(np.array([v], np.int64)) for v in (start, stop, axis))
     return build("Slice", x, *bounds)
 
