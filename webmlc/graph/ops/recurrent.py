@@ -17,8 +17,9 @@ import numpy as np
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, TensorType
+from webmlc.graph.ops.index import within
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shapes
+from webmlc.graph.ops.shapes import canonical, check_shapes
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULTS = {
@@ -198,8 +199,10 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
     fresh = step(inner, inner("Gather", share, place, axis=0), tuple(state))
     output = fresh[0]
     if context.has(4):  # shorter sequences keep their state and give zeros
+        longest = canonical(context.shape(0)[1 if batchwise else 0] + 1)
+        lengths = within(build, context.node.inputs[4], longest)
         number = inner("Cast", place, to=6)
-        inside = inner("Unsqueeze", inner("Less", number, context.node.inputs[4]), axes=(1,))
+        inside = inner("Unsqueeze", inner("Less", number, lengths), axes=(1,))
         output = inner("Where", inside, output, inner.constant(0, context.dtype(0)))
         pairs = zip(fresh, state, strict=True)
         fresh = tuple(inner("Where", inside, new, old) for new, old in pairs)
