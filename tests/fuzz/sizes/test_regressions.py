@@ -17,6 +17,8 @@ from tests.fuzz.sizes.check import Bench
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> '
 INF, NAN = np.inf, np.nan
+YES, NO = np.array(True), np.array(False)
+ONE = np.array(1, np.float32)
 
 
 def floats(*numbers: float) -> np.ndarray:
@@ -29,6 +31,17 @@ def ones(*shape: int) -> np.ndarray:
 
 def integers(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
+
+
+def _attention(queries: int, keys: int, lengths: int) -> dict[str, np.ndarray]:
+    """Inputs of attention whose batches are of these sizes."""
+    numbers = np.linspace(-1, 1, 192, dtype=np.float32)
+    return {
+        "q": np.resize(numbers, (queries, 3, 8)),
+        "k": np.resize(numbers[::-1], (keys, 3, 8)),
+        "w": numbers.reshape(8, 24),
+        "s": np.full(lengths, 2, np.int32),
+    }
 
 
 CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
@@ -255,16 +268,76 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
         [
             (
                 "equal",
-                {"c": np.array(True), "x": floats(1).reshape(()), "p": ones(2), "q": ones(2)},
+                {"c": YES, "x": ONE, "p": ones(2), "q": ones(2)},
             ),
             (
                 "refused",
-                {"c": np.array(True), "x": floats(1).reshape(()), "p": ones(3), "q": ones(2)},
+                {"c": YES, "x": ONE, "p": ones(3), "q": ones(2)},
             ),
             (
                 "equal",
-                {"c": np.array(False), "x": floats(1).reshape(()), "p": ones(3), "q": ones(2)},
+                {"c": NO, "x": ONE, "p": ones(3), "q": ones(2)},
             ),
+        ],
+    ),
+    "a size of 1 that would change a rank": (
+        "g (float[n,1] x) => (float[n] y) { y = Squeeze(x) }",
+        [
+            ("equal", {"x": ones(3, 1)}),
+            ("equal", {"x": ones(0, 1)}),
+            ("stricter by rule", {"x": ones(1, 1)}),
+        ],
+    ),
+    "lengths beyond the steps of a recurrence": (
+        """g (float[t,2,3] x, int32[2] l) => (float[t,1,2,4] y) <float[1,4,3] w = {
+            1,2,3,4,5,6,7,8,9,1,2,3}, float[1,4,4] r = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> {
+            y = RNN<hidden_size=4>(x, w, r, "", l) }""",
+        [
+            ("equal", {"x": ones(3, 2, 3), "l": np.array([3, 1], np.int32)}),
+            ("refused", {"x": ones(3, 2, 3), "l": np.array([3, 4], np.int32)}),
+            ("refused", {"x": ones(3, 2, 3), "l": np.array([3, -1], np.int32)}),
+        ],
+    ),
+    "a sum that is not as large as the map": (
+        """g (float[1,1,3,n] x, float[1,1,2,2] w, float[1,1,2,k] z) => (float[1,1,2,m] y) {
+            y = com.microsoft.FusedConv<activation="Relu">(x, w, "", z) }""",
+        [
+            ("equal", {"x": ones(1, 1, 3, 4), "w": ones(1, 1, 2, 2), "z": ones(1, 1, 2, 3)}),
+            ("refused", {"x": ones(1, 1, 3, 4), "w": ones(1, 1, 2, 2), "z": ones(1, 1, 2, 1)}),
+        ],
+    ),
+    "a gate of other rows": (
+        "g (float[n,3] x, float[m,3] z, float[m,1] g) => (float[n,3] y) "
+        "{ y = com.microsoft.GatedAdd(x, z, g) }",
+        [
+            ("equal", {"x": ones(2, 3), "z": ones(2, 3), "g": ones(2, 1)}),
+            ("refused", {"x": ones(2, 3), "z": ones(1, 3), "g": ones(1, 1)}),
+        ],
+    ),
+    "keys and masks of other batches": (
+        """g (float[n,3,8] q, float[m,3,8] k, float[8,24] w, int32[l] s)
+                => (float[n,3,8] y, float[n,3,8] z) {
+            y = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, k)
+            z = com.microsoft.Attention<num_heads=2>(q, w, "", s) }""",
+        [
+            ("equal", _attention(2, 2, 2)),
+            ("refused", _attention(2, 1, 2)),
+            ("refused", _attention(2, 2, 3)),
+        ],
+    ),
+    "starts and ends that are not equally many": (
+        """g (float[6] x, int64[1] s, int64[n] e) => (float[m] y) <int64[1] a = {0}> {
+            y = Slice(x, s, e, a) }""",
+        [
+            ("equal", {"x": ones(6), "s": integers(1), "e": integers(4)}),
+            ("refused", {"x": ones(6), "s": integers(1), "e": integers(4, 5)}),
+        ],
+    ),
+    "a clamped index of a size": (
+        "g (double[n] x, int64 i) => (double y) { v = Exp(x) y = Gather<axis=-1>(v, i) }",
+        [
+            ("equal", {"x": np.arange(3.0), "i": np.array(1)}),
+            ("refused", {"x": np.arange(3.0), "i": np.array(3)}),
         ],
     ),
 }

@@ -67,6 +67,8 @@ def judge_run(
         if TOO_LARGE.search(ours.message):
             return Verdict("limit", ours.message)
         operator = _named_operator(model, ours.message)
+        if operator and _is_empty(model, judged, operator):
+            return Verdict("stricter by rule", ours.message, operator)
         kind = "unnamed" if operator is None else "stricter"
         return _by_rule(kind, ours.message, operator or first, rules.STRICTER)
     if isinstance(judged, Failure):
@@ -93,9 +95,9 @@ def _by_rule(kind: str, message: str, operator: str, allowed: Mapping[str, str])
     return Verdict(f"{kind} by rule" if operator in allowed else kind, message, operator)
 
 
-def _is_empty(model: onnx.ModelProto, ours: Outputs, operator: str) -> bool:
+def _is_empty(model: onnx.ModelProto, outputs: Outputs, operator: str) -> bool:
     """True where nothing that is computed of such nodes has elements."""
-    results = [array for name, array in ours.items() if operator in _makers(model, name)]
+    results = [array for name, array in outputs.items() if operator in _makers(model, name)]
     return bool(results) and all(array.size == 0 for array in results)
 
 

@@ -5,7 +5,7 @@ in which each such node of `main` has a further output: how many requirements of
 did not hold. The hosts read it after a run, as they do the counts of `check_indices`.
 
     %y = webmlc.If(%c, %x)            ->  %y, %y.unfit: int32[1] = webmlc.If(%c, %x)
-    func y.then requires n == m           func y.then {.. %u: int32[1] = SymbolicConstant {n != m}}
+    func y.then requires n == m           func y.then {.. %u: int32[1] = SymbolicConstant()}
                                           func y.else {.. const [0]}
 
 Which branch a run takes, and how often a loop iterates, may depend on data: an If counts in the

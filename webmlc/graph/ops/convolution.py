@@ -36,7 +36,8 @@ def kernel_of(context: Context) -> tuple[int, ...]:
     return kernel
 
 
-def _conv_type(context: Context) -> tuple[TensorType, ...]:
+def conv_type(context: Context) -> tuple[TensorType, ...]:
+    """The type of a Conv of the first two inputs."""
     groups = context.count("group", 1)
     check_shapes(context, "batch groups*inputs ...", "groups*outputs inputs ...", groups=groups)
     sizes = Windows.of(context, kernel_of(context)).sizes
@@ -44,7 +45,7 @@ def _conv_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _conv_bias_type(context: Context) -> tuple[TensorType, ...]:
-    result = _conv_type(context)
+    result = conv_type(context)
     check_shapes(context, "", "outputs inputs ...", "outputs")
     return result
 
@@ -97,7 +98,7 @@ def add_bias(total: Tensor, inputs: Inputs, dtype: DType) -> Tensor:
 
 
 def _conv_integer_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int32, _conv_type(context)[0].shape),)
+    return (TensorType(DType.int32, conv_type(context)[0].shape),)
 
 
 def _conv_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:

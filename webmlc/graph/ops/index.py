@@ -312,6 +312,24 @@ def _lengths(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[1], (limit,), from_end=False),)
 
 
+def within(build: Builder, value: str, size: Expr) -> str:
+    """The same integers, which a run checks to be from 0 to size - 1."""
+    return build("Within", value, domain="webmlc", size=size)
+
+
+def _within_type(context: Context) -> tuple[TensorType, ...]:
+    return (context.type(0),)
+
+
+def _within_indices(context: Context) -> tuple[IndexInput, ...]:
+    return (IndexInput(context.node.inputs[0], (context.attribute("size"),), from_end=False),)
+
+
+def _within(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x = given(inputs, 0)
+    return (compute("within", x.shape, lambda *i: x[i]),)
+
+
 def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     x, lengths = operand(inputs, 0), operand(inputs, 1)
     time, batch = int(context.attribute("time_axis", 0)), int(context.attribute("batch_axis", 1))
@@ -375,6 +393,8 @@ OPS: tuple[Operator, ...] = (
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
     Operator("CountOutside", _count_outside_type, _count_outside, domain="webmlc",
              kind="reduction"),
+    Operator("Within", _within_type, _within, domain="webmlc", kind="injective",
+             indices=_within_indices),
     Operator("OneHot", _one_hot_type, _one_hot, _one_hot_expanded, kind="injective", cases=(
         case([1, 2, -1], np.int64(4), [0.5, 2.0]), case([[1, 2]], np.int64(3), [0, 7], axis=0))),
     Operator("Trilu", _trilu_type, _trilu, kind="injective", cases=(

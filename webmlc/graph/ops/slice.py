@@ -32,6 +32,7 @@ from webmlc.graph.ops.shapes import (
     Shape,
     axes_within,
     canonical,
+    check_shape,
     check_single,
     dimensions,
     operand,
@@ -94,6 +95,8 @@ def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | Non
         return None
     x, starts, ends, *_ = context.node.inputs
     count, rank = axis_count(context, 1), context.rank(0)
+    for index in (2, 3, 4):
+        check_shape(context, index, (const(count),))
     if context.is_decided_by_run(3) or context.is_decided_by_run(4):
         axis_input, steps = (
             context.node.inputs[i] if context.has(i) else builder.constant(default)

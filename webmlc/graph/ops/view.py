@@ -15,6 +15,7 @@ from webmlc.core.expr import (
     Expr,
     as_expr,
     as_int,
+    call,
     const,
     maximum,
     minimum,
@@ -142,6 +143,8 @@ def _squeeze_type(context: Context) -> tuple[TensorType, ...]:
     axes = context.integers("axes", 1)
     if axes is None:
         removed_axes = {d for d, n in enumerate(x.shape) if n == ONE}
+        for n in x.shape:  # a symbol that is 1 would change the rank
+            require(context, "at most", ONE, ONE if n == ONE else call("abs", n - 1))
     else:
         removed_axes = set(axes_within(axes, x.rank))
     if not all(require(context, "equal", x.shape[d], ONE) for d in removed_axes):

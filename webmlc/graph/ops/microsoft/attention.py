@@ -25,7 +25,7 @@ from webmlc.graph.ops.microsoft.rows import (
     size_of,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shapes, same
+from webmlc.graph.ops.shapes import check_shape, check_shapes, same
 
 LOWEST = float(np.finfo(np.float32).min)
 """The score that a mask writes for keys that a query does not see. It is below every padding mask.
@@ -124,6 +124,8 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     attention = AttentionWriter(context, build, context.dtype(0))
     x, weights, bias, mask, past, score_bias = (optional(context, i) for i in range(6))
     assert x is not None and weights is not None
+    if mask is not None and context.rank(3) == 1:
+        check_shape(context, 3, context.shape(0)[:1])
     heads = context.count("num_heads")
     columns = known_size(context.shape(1)[1], "the number of columns of the weights")
     sizes = [int(s) for s in context.attribute("qkv_hidden_sizes", ()) or (columns // 3,) * 3]
@@ -170,6 +172,9 @@ def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
         raise NotSupportedError("a shared buffer or beams inside MultiHeadAttention")
     query = "heads parts size" if context.rank(0) == 5 else "heads*size"
     check_shapes(context, f"batch length {query}", "", "", "columns", heads=heads, parts=3)
+    for index in (1, 2):
+        if context.has(index):
+            check_shapes(context, *[""] * index, "batch ...", batch=context.shape(0)[0])
     parts = list(_separate(context, build))
     has_heads = context.has(1) and context.rank(1) == 4
     if (bias := optional(context, 3)) is not None:

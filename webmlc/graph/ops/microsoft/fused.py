@@ -10,9 +10,10 @@ import numpy as np
 
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute
+from webmlc.graph.ops.convolution import conv_type
 from webmlc.graph.ops.microsoft.rows import number, optional, row, twin
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shapes
+from webmlc.graph.ops.shapes import check_shape, check_shapes
 
 ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -53,6 +54,7 @@ def _fused_conv(context: Context, build: Builder) -> tuple[str, ...]:
     inputs = context.node.inputs[:3]
     y = build("Conv", *inputs, **_without(context, "activation", "activation_params"))
     if (z := optional(context, 3)) is not None:
+        check_shape(context, 3, conv_type(context)[0].shape)
         y = build("Add", y, z)
     return (activate(build, context, y, context.attribute("activation_params", ())),)
 
@@ -117,6 +119,7 @@ def _scaled_silu(context: Context, build: Builder) -> tuple[str, ...]:
 def _gated_add(context: Context, build: Builder) -> tuple[str, ...]:
     if context.has(3):
         raise NotSupportedError("a gate that weights project")
+    check_shape(context, 1, context.shape(0))
     x, y, gate = context.node.inputs[:3]
     return (build("Add", x, build("Mul", y, gate)),)
 
