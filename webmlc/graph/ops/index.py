@@ -326,7 +326,7 @@ def _within_indices(context: Context) -> tuple[IndexInput, ...]:
 
 
 def _within(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (compute("within", x.shape, lambda *i: x[i]),)
 
 
