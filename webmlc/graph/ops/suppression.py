@@ -1,8 +1,8 @@
 """NonMaxSuppression: among boxes that overlap, keep the one with the highest score.
 
-A loop has as many iterations as boxes may be kept. Each iteration takes the best box of each class
-and batch, and removes the boxes that overlap with it. The boxes taken are then counted and listed
-(`ops.selection`): by batch, class, and score.
+A loop runs once for each box that a class may keep. Each iteration takes the best remaining box of
+every class in every batch entry, and removes the boxes that overlap with it. The boxes taken are
+then listed (`ops.selection`) by batch and class, the highest score first.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, operand
 
 Inputs = tuple[Tensor | None, ...]
 REMOVED_SCORE = -float("inf")
+"""The score of a box that is no longer a candidate."""
 AREA_ROW = 4
-"""The row of `BoxSides` that holds the areas, behind the four sides."""
+"""The index of the row of `BoxSides` that holds the areas, after the four rows of sides."""
 
 
 def _sides_type(context: Context) -> tuple[TensorType, ...]:
@@ -30,22 +31,23 @@ def _sides_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The low sides along both axes, the high sides, and the area of each box [batch, box, 4].
+    """The coordinates of the low sides along both axes, those of the high sides, and the areas, of
+    boxes [batch, box, 4].
 
-    The result is [batch, 5, box], so that an iteration reads boxes in vectors.
+    The result is [batch, 5, box]: the boxes are the last axis, so that an iteration reads vectors.
     """
     boxes = operand(inputs, 0)
 
-    def sides(b: Expr, axis: Expr, n: Expr) -> tuple[Expr, Expr]:
+    def interval(b: Expr, axis: Expr, n: Expr) -> tuple[Expr, Expr]:
         first, second = boxes[b, n, axis], boxes[b, n, axis + 2]
         if context.attribute("center_point_box", 0):
             return first - second * 0.5, first + second * 0.5
         return minimum(first, second), maximum(first, second)
 
-    def element(b: Expr, number: Expr, n: Expr) -> Expr:
-        low, high = sides(b, number % 2, n)
-        width, height = (end - start for start, end in (sides(b, const(i), n) for i in (0, 1)))
-        return select(number.equals(AREA_ROW), width * height, select(number < 2, low, high))
+    def element(b: Expr, row: Expr, n: Expr) -> Expr:
+        low, high = interval(b, row % 2, n)
+        first, second = (end - start for start, end in (interval(b, const(i), n) for i in (0, 1)))
+        return select(row.equals(AREA_ROW), first * second, select(row < 2, low, high))
 
     return (compute("sides", context.outputs[0].shape, element),)
 
@@ -55,34 +57,34 @@ def _suppress_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Remove boxes: lower the scores [batch, class, box] of the best boxes [batch, class, 1], and
-    of the boxes that overlap with them.
+    """The scores [batch, class, box], with `REMOVED_SCORE` for the best box of each class, whose
+    index is in [batch, class, 1], and for the boxes that overlap with it.
 
-    Boxes overlap if their intersection is more than a fraction of their union.
+    Boxes overlap if their intersection is more than the fraction `limit` of their union.
     """
     scores, best, sides, limit = (operand(inputs, i) for i in range(4))
     threshold = limit[(ZERO,) * limit.rank]
     batches, classes, _ = scores.shape
-    number = compute(
+    best_index = compute(
         "number", (batches, classes), lambda b, c: best[b, c, ZERO].astype(INDEX), keep=True
     )
     best_sides = compute(
         "kept",
         (batches, classes, const(AREA_ROW + 1)),
-        lambda b, c, k: sides[b, k, number[b, c]],
+        lambda b, c, k: sides[b, k, best_index[b, c]],
         keep=True,
     )
 
     def element(b: Expr, c: Expr, n: Expr) -> Expr:
         intersection: Expr = const(1.0, sides.dtype)
         for axis in (0, 1):
-            low, high = (
+            lows, highs = (
                 (best_sides[b, c, const(k)], sides[b, const(k), n]) for k in (axis, axis + 2)
             )
-            intersection = intersection * maximum(minimum(*high) - maximum(*low), 0.0)
+            intersection = intersection * maximum(minimum(*highs) - maximum(*lows), 0.0)
         union = best_sides[b, c, const(AREA_ROW)] + sides[b, const(AREA_ROW), n] - intersection
         overlaps = call("gt", union, 0.0) & call("gt", intersection / union, threshold)
-        is_removed = call("eq", n, number[b, c]) | overlaps
+        is_removed = call("eq", n, best_index[b, c]) | overlaps
         return select(is_removed, Const(REMOVED_SCORE, scores.dtype), scores[b, c, n])
 
     return (compute("suppress", scores.shape, element),)
@@ -104,7 +106,7 @@ def _iteration(builder: Builder, sides: str, limit: str, none: str, removed: str
 
 
 def _never(context: Context) -> tuple[TensorType, ...]:
-    raise AssertionError("NonMaxSuppression expands")
+    raise AssertionError("this operator is expanded before its type is inferred")
 
 
 def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
@@ -114,13 +116,13 @@ def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
     box_limit, overlap_limit, score_limit = (
         context.node.inputs[i] if context.has(i) else None for i in (2, 3, 4)
     )
-    if box_limit is None:
+    if box_limit is None:  # the default is 0
         return (builder.constant(np.zeros((0, 3), np.int64)),)
     removed = builder.constant(np.float32(REMOVED_SCORE))
     if score_limit is not None:
         scores = builder("Where", builder("Greater", scores, score_limit), scores, removed)
-    sizes = builder("Shape", boxes, start=1, end=2)
-    iterations = builder("Min", flat(builder, box_limit), sizes)
+    box_count = builder("Shape", boxes, start=1, end=2)
+    iterations = builder("Min", flat(builder, box_limit), box_count)
     trips = builder("Sizes", builder("Squeeze", iterations), domain="webmlc")
     form = context.attribute("center_point_box", 0)
     sides = builder("BoxSides", boxes, domain="webmlc", center_point_box=form)
@@ -133,8 +135,8 @@ def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
 
 
 def _list_boxes(context: Context, builder: Builder) -> tuple[str, ...]:
-    """List (batch, class, box) for each box taken. The input holds box numbers [iteration, batch,
-    class, 1].
+    """The rows (batch, class, box) of the boxes taken, from their indices [iteration, batch, class,
+    1], where -1 stands for no box.
     """
     trips, batches, classes, _ = context.shape(0)
     boxes = flat(builder, builder("Transpose", context.node.inputs[0], perm=(1, 2, 0, 3)))
@@ -142,10 +144,10 @@ def _list_boxes(context: Context, builder: Builder) -> tuple[str, ...]:
     places = places_of(builder, mask)
     sizes = (batches, classes, trips)
     index = builder("Unravel", places, domain="webmlc", sizes=sizes)
-    start, end = (builder.constant(np.array([n])) for n in (0, 2))
-    owners = builder("Slice", index, start, end, start)
-    numbers = builder("Unsqueeze", builder("Gather", boxes, places, axis=0), start)
-    return (builder("Transpose", builder("Concat", owners, numbers, axis=0), perm=(1, 0)),)
+    zero, two = (builder.constant(np.array([n])) for n in (0, 2))
+    owners = builder("Slice", index, zero, two, zero)
+    indices = builder("Unsqueeze", builder("Gather", boxes, places, axis=0), zero)
+    return (builder("Transpose", builder("Concat", owners, indices, axis=0), perm=(1, 0)),)
 
 
 OPS: tuple[Operator, ...] = (
