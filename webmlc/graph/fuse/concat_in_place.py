@@ -77,8 +77,8 @@ class _InPlace:
     def run(self) -> Function:
         function = self.function
         bound = BoundSymbols(function)
-        known = (node for node in function.nodes if not bound.needed_by(node))
-        self.concats = {node: found for node in known if (found := _concat(node)) is not None}
+        unbound = (node for node in function.nodes if not bound.needed_by(node))
+        self.concats = {node: concat for node in unbound if (concat := _concat(node)) is not None}
         self.users = consumers(function)
         self.makers = producers(function)
         self.constant_values = _constant_values(function)
@@ -86,7 +86,7 @@ class _InPlace:
             if node not in self.joins:
                 self.join(node, function.type(node.outputs[0]))
         self.types = dict(function.types)
-        nodes = tuple(made for node in function.nodes for made in self.rewritten(node))
+        nodes = tuple(new for node in function.nodes for new in self.rewritten(node))
         return replace(function, nodes=nodes, types=self.types)
 
     def join(self, node: Node, whole: TensorType) -> None:
