@@ -1,6 +1,6 @@
 """The operator table: `OPS[domain, name]` is the row of every operator that webmlc compiles.
 
-ONNX's operators are in `ops/`; operators that only a pass of ours emits are beside that pass, in
+ONNX's operators are in `ops/`. An operator that only one pass writes is beside that pass, in
 `algorithms/`.
 
 >>> OPS["", "Relu"].kind

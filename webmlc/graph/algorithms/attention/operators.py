@@ -1,9 +1,9 @@
-"""softmax(scale · Q Kᵀ + bias) V as one operator (domain `webmlc`).
+"""The operator softmax(scale · Q Kᵀ + bias) V (domain `webmlc`).
 
-`use_attention.py` puts it together from a product, a softmax and a product.
+`use_attention.py` writes it for a product, a softmax and a product.
 
-K and V are packed as right operands are in `layout.py`; sizes below: queries M, keys N, columns of
-V D. The sum of the exponentials divides the product, which is smaller than the scores:
+K and V are packed like right operands (`ops/layout.py`). The sizes are M queries, N keys and D
+columns of V. The sum of the exponentials divides the product, which is smaller than the scores:
 
     Attention(q [*, M, C], k [*, N/8, C, 8], v [*, D/8, N, 8], bias)  ->  [*, M, D]
 """
@@ -40,7 +40,7 @@ def attention(
     bias: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """Scores, their maximum, exponentials and their sum by row; the product, then the quotient."""
+    """The scores, the maximum, exponentials and sum of each row; the product; the quotient."""
     rows, count = shape[:-1], values.shape[-2]
     scores = packed_product("scores", (*rows, count), queries, keys)
 
@@ -50,7 +50,7 @@ def attention(
 
     plain = scale == 1 and bias is None
     logits = scores if plain else compute("logits", scores.shape, logit, keep=True)
-    # A NaN makes all of its row NaN anyway: as an exponential.
+    # A relaxed maximum may drop a NaN, but its exponential makes the row NaN anyway.
     top = reduce("max", rows, (count,), "relaxed_max", lambda *i: logits[i])
     exponential = compute(
         "exponential", scores.shape, lambda *i: call("exp", logits[i] - top[i[:-1]]), keep=True

@@ -1,4 +1,4 @@
-"""Matrix products by Strassen's algorithm, where it is faster.
+"""Compute matrix products by Strassen's algorithm, where that is faster.
 
 In: a function after layouts. Out: the same meaning; a chosen `webmlc.MatMul` by constant weights,
 or `webmlc.Conv` of one tap, is seven products of half matrices (`operators.py`).
@@ -56,8 +56,8 @@ def use_strassen(module: Module, machine: Machine) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A product of a matrix of `rows` (pixels of an image) by `depth`, which `readers` products
-    read, with one of `columns`. Equal layers share their kernels.
+    """The product of a matrix of `rows` (for a convolution, pixels of an image) x `depth` with one
+    of `depth` x `columns`. `readers` products read the left matrix. Equal layers share kernels.
     """
 
     rows: int
@@ -112,14 +112,14 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def layers(self) -> dict[Node, Layer]:
-        """The sizes of every product that fits."""
+        """The sizes of every product that Strassen's algorithm can compute."""
         sizes = {node: size for node in self.source.nodes if (size := self.sizes(node))}
         readers = Counter(node.inputs[0] for node in sizes)
         return {node: Layer(*size, readers[node.inputs[0]]) for node, size in sizes.items()}
 
     def sizes(self, node: Node) -> tuple[int, int, int] | None:
-        """Rows, depth and columns of a product by constant weights, of static rows, whose quarters
-        are whole vectors and panels; `None` for others.
+        """Rows, depth and columns of a product by constant weights; `None` for other nodes. The
+        rows must be static, and the quarters whole vectors and panels.
         """
         if not _is_product(node):
             return None
@@ -151,7 +151,7 @@ class _Rewrite(FunctionRewriter):
 
 
 def _is_product(node: Node) -> bool:
-    """True of a matrix product, and of a convolution that is one: of one tap at every pixel."""
+    """True for a matrix product, and for a convolution of one tap at every pixel, which is one."""
     if node.domain != "webmlc" or node.op not in ("MatMul", "Conv"):
         return False
     if node.op == "MatMul":

@@ -1,4 +1,4 @@
-"""Convolutions in Winograd's form, where it is faster.
+"""Compute convolutions in Winograd's form, where that is faster.
 
 In: a function after layouts. Out: the same meaning; a chosen `webmlc.Conv` is three transforms
 around matrix products, fewer than its taps (`operators.py`; `cost_model.py` chooses). The weights'
@@ -77,8 +77,8 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def layer(self, node: Node) -> Layer | None:
-        """The sizes of a convolution of a map with one or two dimensions (of one row, or more),
-        else `None`.
+        """The sizes of a convolution over one or two dimensions; `None` for other nodes. One
+        dimension is a feature map of one row.
         """
         if (node.domain, node.op) != ("webmlc", "Conv"):
             return None
@@ -123,34 +123,36 @@ class _Rewrite(FunctionRewriter):
             weights = self.join_groups(build, weights, layer.kernel)
         sizes = windows.sizes
         name = f"{weights}.F{'x'.join(str(form.tile) for form in forms)}"
-        matrices = self.make(
+        matrices = self.write_once(
             build, "WinogradWeights", self.whole(build, weights, forms), output=name, forms=forms
         )
-        exact = channels == layer.outputs and not (by_rows and None in map(as_int, sizes))
-        made = result if exact else f"{result}.tiles"
+        is_exact = channels == layer.outputs and not (by_rows and None in map(as_int, sizes))
+        tiles = result if is_exact else f"{result}.tiles"
         if by_rows:
             shape = {"forms": forms, "sizes": sizes, "channels": channels}
-            self.make(build, "WinogradConv", source, matrices, output=made, **shape)
+            self.write_once(build, "WinogradConv", source, matrices, output=tiles, **shape)
         else:
             planes, product = f"{result}.planes", f"{result}.products"
             shape = {"forms": forms, "sizes": sizes}
-            self.make(build, "WinogradInput", source, output=planes, **shape)
-            self.make(build, "WinogradProduct", planes, matrices, output=product, channels=channels)
-            self.make(build, "WinogradOutput", product, output=made, **shape)
-        if not exact:
+            self.write_once(build, "WinogradInput", source, output=planes, **shape)
+            self.write_once(
+                build, "WinogradProduct", planes, matrices, output=product, channels=channels
+            )
+            self.write_once(build, "WinogradOutput", product, output=tiles, **shape)
+        if not is_exact:
             shape = {"sizes": sizes, "channels": layer.outputs}
-            self.make(build, "WinogradWanted", made, output=result, **shape)
+            self.write_once(build, "WinogradWanted", tiles, output=result, **shape)
 
-    def make(
+    def write_once(
         self, build: Builder, op: str, *inputs: str, output: str, **attributes: Attribute
     ) -> str:
-        """Write one of the stages, once: convolutions may share a map or weights."""
+        """Write one of the stages, unless it is there: convolutions may share inputs or weights."""
         if self.is_new(output):
             build(op, *inputs, output=output, domain="webmlc", **attributes)
         return output
 
     def whole(self, build: Builder, weights: str, forms: Forms) -> str:
-        """The weights, with zeros for what is missing of their last blocks."""
+        """The weights, with zeros up to the end of their last blocks."""
         missing = [form.blocks * form.taps - form.kernel for form in forms]
         if not any(missing):
             return weights
@@ -159,25 +161,25 @@ class _Rewrite(FunctionRewriter):
         return build.constant(np.pad(self.constants[weights], pads), name=name)
 
     def fold(self, build: Builder, data: str, steps: tuple[int, int]) -> str:
-        """The map with `steps` inputs along each dimension as channels of one."""
+        """The feature map in which `steps` inputs along each dimension are channels of one."""
         output = f"{data}.folded"
         if not self.is_new(output):
             return output
-        known = self.types[data]
-        batch, height, width, channels = known.shape
+        type_ = self.types[data]
+        batch, height, width, channels = type_.shape
         (down, sh), (across, sw) = (
             (simplify(n // step), const(step))
             for n, step in zip((height, width), steps, strict=True)
         )
-        apart = replace(known, shape=(batch, down, sh, across, sw, channels))
+        apart = replace(type_, shape=(batch, down, sh, across, sw, channels))
         self.view(build, data, apart, f"{data}.apart")
         order = (0, 1, 3, 2, 4, 5)
         build("Transpose", f"{data}.apart", output=f"{data}.together", perm=order)
-        folded = replace(known, shape=(batch, down, across, simplify(channels * (sh * sw))))
+        folded = replace(type_, shape=(batch, down, across, simplify(channels * (sh * sw))))
         return self.view(build, f"{data}.together", folded, output)
 
     def fold_weights(self, build: Builder, weights: str, steps: tuple[int, int]) -> str:
-        """The weights of a folded map: `[O/8, KH, KW, C, 8]`, with zeros for whole steps."""
+        """The weights of a folded feature map, `[O/8, KH, KW, C, 8]`, with zeros to whole steps."""
         array = self.constants[weights]
         panels, *kernel, channels, lanes = array.shape
         taps = [-(-k // step) for k, step in zip(kernel, steps, strict=True)]
@@ -199,8 +201,8 @@ class _Rewrite(FunctionRewriter):
     def padded(
         self, data: str, sizes: tuple[Expr, ...], forms: Forms, steps: tuple[int, int]
     ) -> str:
-        """The map, large enough for whole tiles and in whole steps: what already pads it, pads
-        more.
+        """The feature map, padded to whole tiles and whole steps. If a Pad computes it, that Pad
+        pads more.
         """
         build = Builder.without_origin(self)
         rank = len(sizes)
@@ -233,13 +235,13 @@ class _Rewrite(FunctionRewriter):
 
 
 def _typical(size: Expr) -> int:
-    """A dimension of which only a rough number is wanted."""
+    """A rough number for a size that may be symbolic."""
     return int(evaluate(size, {symbol.name: TYPICAL_IMAGE_SIZE for symbol in variables(size)}))
 
 
 def _missing(form: Form, outputs: Expr, present: Expr, step: int) -> Expr:
-    """Inputs beyond those present that whole tiles of `outputs` see, in whole steps."""
+    """The inputs beyond those present that whole tiles of `outputs` need, in whole steps."""
     if as_int(outputs) is None:  # of stride 1: what is missing of the last tiles
         return -outputs % (form.tile * form.part)
-    seen, whole = form.inputs(outputs) * step, (present + (step - 1)) // step * step
-    return simplify(maximum(seen, whole) - present)
+    needed, whole = form.inputs(outputs) * step, (present + (step - 1)) // step * step
+    return simplify(maximum(needed, whole) - present)
