@@ -43,9 +43,9 @@ def iterations(schedule: Schedule) -> int:
 
 
 def test_the_search_finds_the_largest_tile_that_fits() -> None:
-    answer = match_rules((TILES,), KERNEL, RELAXED)
-    assert answer is not None
-    match, schedule = answer
+    match = match_rules((TILES,), KERNEL, RELAXED)
+    assert match is not None
+    schedule = match.build(match.default())
     assert match.default() == Parameters(rows=1, vectors=2)
     best = search(match, iterations)
     assert best == Parameters(rows=2, vectors=6)

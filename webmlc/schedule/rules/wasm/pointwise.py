@@ -8,6 +8,7 @@ permutation is blocked so that both sides stay in the cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from webmlc.core.affine import split_linear
@@ -28,6 +29,7 @@ from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.cover import Part, cover_columns, partition_into, split_off
 from webmlc.schedule.rules.tiling.nests import blocks_under, extent_of
 from webmlc.schedule.rules.tiling.tile import vectorize_columns
+from webmlc.schedule.same import Same
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import path_to_block, ranges_along
 
@@ -192,6 +194,13 @@ def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
 
 def steps_evenly(schedule: Schedule, block: str, outer: str, inner: str) -> bool:
     """True where one step of `outer` moves every access as far as a whole run of `inner`."""
+    return _steps_evenly(Same(schedule.function), block, outer, inner)
+
+
+@lru_cache(maxsize=1024)
+def _steps_evenly(same: Same, block: str, outer: str, inner: str) -> bool:
+    """Cached: asked once to match a kernel and once to schedule it."""
+    schedule = Schedule(same.function)
     if not isinstance(schedule.loop(outer).body, For):
         return False
     if outer == inner or extent_of(schedule, outer) == 1:
