@@ -5,20 +5,19 @@
 //                 version, bytes, weights, memory, profile? } | { ..., failure }] }
 //   stderr:       one line per group, while it works
 //
-// The engines of a group take turns, one load or run each, so that what else the machine does falls on all alike; each has
-// a page of its own. Groups never overlap: an engine's idle threads may spin. `memory` is the most that the page's
-// process, of which nothing else is part, has had in RAM at once (on Linux). A page is opened once the browser rests: for
-// half a second after it makes a context, Chromium loads pages of its own into it, as at a start, which would be part of
-// the first load of every engine.
+// The engines of a group take turns, one load or run each, so that other work of the machine affects them all alike. Each engine
+// has a separate page. Groups never overlap, because idle threads of an engine may spin. `memory` is the peak memory of the page's
+// process, which contains nothing else (on Linux). A page is opened when the browser is idle: for half a second after it creates a
+// context, Chromium loads internal pages, and that would be part of the first load of every engine.
 
 import { readFile } from "node:fs/promises";
 import { startBrowser } from "../tests/browser/chromium.mjs";
 import { startServer } from "../tests/browser/server.mjs";
 
-const PAUSE_MS = 30; // lets the threads of the engine before fall asleep
-const WARM = { runs: 40, ms: 2000 }; // of all together, whichever ends first: until then V8 may still optimise a small model
+const PAUSE_MS = 30; // the time in which the threads of the previous engine fall asleep
+const WARM = { runs: 40, ms: 2000 }; // rounds of all engines, and their time, whichever ends first: V8 optimises small models meanwhile
 const LOAD_LIMIT_MS = 180_000;
-const REST = { ms: 100, share: 0.05, tries: 50 }; // so long, using no more of a core; an engine's idle threads may never rest
+const IDLE = { ms: 100, share: 0.05, tries: 50 }; // idle: at most this share of a core for this time; threads that spin are never idle
 
 const WEIGHTS = /\.(safetensors|onnx)$|\/constants-\d+\.bin$/;
 const SCAFFOLDING = /^\/bench\/|\/data\.json$|\/(inputs|outputs)-\d+\.bin$/;
@@ -31,24 +30,24 @@ async function processesOf(browser) {
   return processInfo;
 }
 
-/** The operating system's numbers of the processes that hold pages. */
+/** The ids of the processes that contain pages. */
 async function renderers(browser) {
   return (await processesOf(browser)).filter(({ type }) => type === "renderer").map(({ id }) => id);
 }
 
-/** Resolves when the browser has nothing to do. */
-async function rest(browser) {
-  const used = async () => (await processesOf(browser)).reduce((sum, { cpuTime }) => sum + cpuTime, 0);
-  let before = await used();
-  for (let i = 0; i < REST.tries; i++) {
-    await new Promise((resolve) => setTimeout(resolve, REST.ms));
-    const now = await used();
-    if ((now - before) * 1000 <= REST.share * REST.ms) return;
+/** Wait until the browser is idle. */
+async function untilIdle(browser) {
+  const cpuSeconds = async () => (await processesOf(browser)).reduce((sum, { cpuTime }) => sum + cpuTime, 0);
+  let before = await cpuSeconds();
+  for (let i = 0; i < IDLE.tries; i++) {
+    await new Promise((resolve) => setTimeout(resolve, IDLE.ms));
+    const now = await cpuSeconds();
+    if ((now - before) * 1000 <= IDLE.share * IDLE.ms) return;
     before = now;
   }
 }
 
-/** Bytes at a process's peak; null where the system does not say. */
+/** The peak memory of a process in bytes, or null if the system does not report it. */
 async function peakMemory(pid) {
   const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
   const peak = /^VmHWM:\s+(\d+) kB/m.exec(status);
@@ -56,34 +55,34 @@ async function peakMemory(pid) {
 }
 
 async function openPage(browser, server, group, { engine, variant }) {
-  const others = new Set(await renderers(browser));
+  const earlierProcesses = new Set(await renderers(browser));
   const context = await browser.newContext();
   const page = await context.newPage();
   page.setDefaultTimeout(LOAD_LIMIT_MS);
-  const heard = [];
-  page.on("console", (message) => heard.push(message.text()));
-  page.on("pageerror", (error) => heard.push(String(error)));
+  const messages = [];
+  page.on("console", (message) => messages.push(message.text()));
+  page.on("pageerror", (error) => messages.push(String(error)));
   const firstRequest = server.requests.length;
   const { model, device, threads } = group;
   const query = new URLSearchParams({ engine, model, device, threads: String(threads), ...(variant && { variant }) });
   try {
-    await rest(browser);
+    await untilIdle(browser);
     await page.goto(`${server.origin}/bench/index.html?${query}`);
     const facts = await page.evaluate(async () => {
       const { load, first, error, version, variant } = await globalThis.bench;
       return { load, first, error, version, variant };
     });
-    const sent = server.requests.slice(firstRequest).filter(({ path }) => !SCAFFOLDING.test(path));
+    const downloads = server.requests.slice(firstRequest).filter(({ path }) => !SCAFFOLDING.test(path));
     const sum = (requests) => requests.reduce((total, { bytes }) => total + bytes, 0);
-    const processes = (await renderers(browser)).filter((pid) => !others.has(pid));
-    return { context, page, processes, ...facts, bytes: sum(sent), weights: sum(sent.filter(({ path }) => WEIGHTS.test(path))) };
+    const processes = (await renderers(browser)).filter((pid) => !earlierProcesses.has(pid));
+    return { context, page, processes, ...facts, bytes: sum(downloads), weights: sum(downloads.filter(({ path }) => WEIGHTS.test(path))) };
   } catch (error) {
     await context.close();
-    throw new Error([String(error?.message ?? error).split("\n")[0], ...heard.slice(-3)].join(" | "));
+    throw new Error([String(error?.message ?? error).split("\n")[0], ...messages.slice(-3)].join(" | "));
   }
 }
 
-/** Load every engine `loads` times, in turn and in fresh contexts; the last page of each stays open. */
+/** Load every engine `loads` times, in turn and in new contexts. The last page of each engine stays open. */
 async function openPages(browser, server, group, rows, loads) {
   const pages = new Map();
   for (let i = 0; i < loads; i++) {
@@ -103,7 +102,7 @@ async function openPages(browser, server, group, rows, loads) {
   return [...pages.values()];
 }
 
-/** Milliseconds of every step, one list per profile. */
+/** The milliseconds of every step, with one value per profile. */
 async function profile(page, times) {
   const profiles = [];
   for (let i = 0; i < times; i++) profiles.push(await page.evaluate(async () => (await globalThis.bench).profile()));
@@ -116,16 +115,16 @@ async function measureGroup(browser, server, job, group) {
   const pages = await openPages(browser, server, group, rows, job.loads);
   for (const { row } of pages) row.latencies = [];
   for (let round = 0, timed = 0, spent = 0; timed < job.runs; round++) {
-    const warms = round < job.warmup || (round < WARM.runs && spent < WARM.ms);
-    if (!warms) timed++;
-    pages.push(...pages.splice(0, 1)); // nobody always runs after the same one
+    const isWarmup = round < job.warmup || (round < WARM.runs && spent < WARM.ms);
+    if (!isWarmup) timed++;
+    pages.push(...pages.splice(0, 1)); // no engine always runs after the same other engine
     for (const { row, page } of pages) {
       if (row.failure) continue;
       await page.waitForTimeout(PAUSE_MS);
       try {
         const latency = await page.evaluate(async () => (await globalThis.bench).run());
         spent += latency;
-        if (!warms) row.latencies.push(latency);
+        if (!isWarmup) row.latencies.push(latency);
       } catch (error) {
         row.failure = error.message;
       }
@@ -152,7 +151,7 @@ async function main() {
   let input = "";
   for await (const chunk of process.stdin) input += chunk;
   const job = JSON.parse(input);
-  // Every load has a context, and so a cache, of its own: within it, a file is downloaded once, as for a visitor.
+  // Every load has a separate context and cache. As for a visitor, a file is downloaded once in it.
   const server = await startServer(job.mounts, { headers: { "Cache-Control": "max-age=3600" } });
   const browser = await startBrowser();
   try {

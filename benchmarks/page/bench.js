@@ -1,10 +1,11 @@
-// One engine with one model, ready to be timed.
+// Prepare one engine with one model for measurements.
 //
 //   in:  ?engine=webmlc|onnxruntime|tfjs & model=<folder> & device=wasm|webgpu & threads=<n> [& variant=relaxed|simd128]
-//   out: globalThis.bench = { load, first, error, version, variant, run, profile }, once the first result is there; `variant` is what runs
+//   out: globalThis.bench, a promise of { load, first, error, version, variant, run, profile } after the first result; `variant` is
+//        the module that runs
 //
-// The model's folder holds model.onnx, package/ (webmlc's), and data.json, which names raw little-endian files
-// of inputs and of the outputs that native onnxruntime gives for them.
+// The folder of a model contains model.onnx, package/ (of webmlc) and data.json. That names raw little-endian files of inputs, and
+// of the outputs that native onnxruntime computes from them.
 
 import { fetchData } from "./data.js";
 
@@ -14,17 +15,17 @@ import { fetchData } from "./data.js";
  * @typedef {{ model: string, device: "wasm" | "webgpu", threads: number, variant?: "relaxed" | "simd128" }} Options
  */
 
-/** Largest difference of all outputs, relative to each output's largest magnitude. */
-function relativeError(/** @type {Record<string, any>} */ found, /** @type {Record<string, Tensor>} */ expected) {
+/** The largest difference of an output, relative to the largest magnitude of that output. */
+function relativeError(/** @type {Record<string, any>} */ actual, /** @type {Record<string, Tensor>} */ expected) {
   let worst = 0;
   for (const [name, { data }] of Object.entries(expected)) {
     let scale = 0;
     let difference = 0;
-    if (found[name]?.length !== data.length) throw new Error(`output ${name} has ${found[name]?.length} elements, not ${data.length}`);
+    if (actual[name]?.length !== data.length) throw new Error(`output ${name} has ${actual[name]?.length} elements, not ${data.length}`);
     for (let i = 0; i < data.length; i++) {
       scale = Math.max(scale, Math.abs(Number(data[i])));
-      const d = Math.abs(Number(data[i]) - Number(found[name][i]));
-      if (!(d <= difference)) difference = d; // written so that NaN is the worst
+      const d = Math.abs(Number(data[i]) - Number(actual[name][i]));
+      if (!(d <= difference)) difference = d; // NaN counts as the largest difference
     }
     const relative = difference / (scale || 1);
     if (!(relative <= worst)) worst = relative;
@@ -38,13 +39,13 @@ async function start() {
   const device = /** @type {"wasm" | "webgpu"} */ (query.get("device"));
   const threads = Number(query.get("threads"));
   const variant = query.get("variant") ?? undefined;
-  const inputsToCome = fetchData(model, "inputs"); // a page's data and its engine do not wait for each other
+  const inputsPromise = fetchData(model, "inputs"); // not awaited: the inputs and the engine load at the same time
   const { create } = await import(`./engines/${query.get("engine")}.js`);
-  const loading = performance.now();
+  const loadBegin = performance.now();
   /** @type {Engine} */
   const engine = await create({ model, device, threads, variant });
-  const load = performance.now() - loading;
-  const inputs = await inputsToCome;
+  const load = performance.now() - loadBegin;
+  const inputs = await inputsPromise;
   const outputs = await engine.run(inputs);
   const first = performance.now(); // since navigation began
   const error = relativeError(outputs, await fetchData(model, "outputs"));

@@ -1,4 +1,4 @@
-// Tensors in raw files: data.json says which.
+// Read tensors from the raw files that data.json names.
 
 /** @type {Record<string, any>} */
 const ARRAYS = {
@@ -18,13 +18,14 @@ export function arrayOf(/** @type {string} */ dtype, /** @type {ArrayBuffer} */ 
 }
 
 /**
+ * Fetch the inputs or the outputs of a model.
  * @param {string} model  the model's folder
  * @param {"inputs" | "outputs"} side
  * @returns {Promise<Record<string, import("./bench.js").Tensor>>}
  */
 export async function fetchData(model, side) {
-  const listed = (await (await fetch(`${model}data.json`)).json())[side];
-  const tensors = listed.map(async (/** @type {any} */ { name, dtype, shape, file }) => {
+  const entries = (await (await fetch(`${model}data.json`)).json())[side];
+  const tensors = entries.map(async (/** @type {any} */ { name, dtype, shape, file }) => {
     const buffer = await (await fetch(model + file)).arrayBuffer();
     return [name, { dtype, shape, data: arrayOf(dtype, buffer) }];
   });

@@ -1,11 +1,11 @@
-// Drives the digits page as a person would, with strokes of a hand that the model was not trained on.
+// Drive the digits page as a person would, with strokes that the model was not trained on.
 //
 //   arg: { device, by: "mouse" | "touch" | "keyboard", digits: number[], screenshot? }
 //   out: { answers, device, time, bytes, problem, announcement, overflow }
 
 const READING_MS = 15_000;
 
-/** Points along an ellipse, between two angles in degrees; units of a pad that is 100 wide. */
+/** Points along an ellipse, between two angles in degrees. The pad is 100 units wide. */
 function arc(cx, cy, rx, ry, from, to, steps = 20) {
   return Array.from({ length: steps + 1 }, (_, i) => {
     const angle = ((from + ((to - from) * i) / steps) * Math.PI) / 180;
@@ -13,13 +13,13 @@ function arc(cx, cy, rx, ry, from, to, steps = 20) {
   });
 }
 
-/** Points along straight lines through the corners. */
+/** Points along straight lines between the corners. */
 function line(...corners) {
-  const between = corners.slice(1).flatMap(([x, y], i) => {
+  const points = corners.slice(1).flatMap(([x, y], i) => {
     const [x0, y0] = corners[i];
     return Array.from({ length: 8 }, (_, t) => [x0 + ((x - x0) * t) / 8, y0 + ((y - y0) * t) / 8]);
   });
-  return [...between, corners.at(-1)];
+  return [...points, corners.at(-1)];
 }
 
 const STROKES = [
@@ -57,7 +57,7 @@ async function drawWithFinger(page, place, strokes) {
   }
 }
 
-/** A vertical line from where the pen starts: the keyboard's "1". */
+/** Draw a "1" with the keyboard: a vertical line from where the pen starts. */
 async function drawOneWithKeys(page) {
   await page.focus("#pad");
   await page.keyboard.press("Space");
@@ -65,19 +65,19 @@ async function drawOneWithKeys(page) {
   await page.keyboard.press("Space");
 }
 
-/** The digit that the page shows, once it is the one that is expected or time is over. */
+/** Wait until the page shows the expected digit, or the time is over, and return the digit that it shows. */
 async function answer(page, expected) {
-  const shown = page.locator("#digit");
+  const digit = page.locator("#digit");
   await page
-    .waitForFunction((digit) => document.getElementById("digit").textContent === digit, String(expected), { timeout: READING_MS })
+    .waitForFunction((text) => document.getElementById("digit").textContent === text, String(expected), { timeout: READING_MS })
     .catch(() => null);
-  return Number(await shown.textContent());
+  return Number(await digit.textContent());
 }
 
 export default async function drive({ page, arg }) {
   const text = (id) => page.locator(`#${id}`).textContent();
   if (arg.device !== "auto") await page.selectOption("#device", arg.device);
-  // Either the model is there, or the page says why not.
+  // Wait until the model is loaded, or the page shows a problem.
   await page.waitForFunction(() => {
     const words = (id) => document.getElementById(id).textContent;
     return words("problem") !== "" || !/…$/.test(words("fact-device"));

@@ -1,12 +1,12 @@
-// Open pages in one Chromium and print what each returned, as JSON.
+// Open pages in one Chromium, and print the value that each returns, as JSON.
 //
 //   in (stdin):   { mounts, isolated?, headers?, other, otherHeaders, pages: [{ path, context?, arg?, timeout?, evaluate | script }] }
 //   out (stdout): [{ value, console, errors, requests } | { error, console, errors, requests }, ...]
 //
-// `evaluate` is the source of a function of `arg` that runs inside the page; `script` is a module file whose
-// default export runs here, as `({ page, origin, arg }) => value`, and drives the page as a person would.
-// `other` holds the mounts of a server at a second origin; its address is the function's second argument.
-// `context` holds playwright's context options (viewport, colorScheme, reducedMotion, ...).
+// `evaluate` is the source of a function of `arg`, which runs inside the page. `script` is a module file. Its default export runs
+// here, as `({ page, origin, arg }) => value`, and drives the page as a person would. `other` is the mounts of a server on a
+// second origin, whose address is the second argument of `evaluate`. `context` is playwright's options of a context (viewport,
+// colorScheme, reducedMotion, ...).
 
 import { pathToFileURL } from "node:url";
 import { startBrowser } from "./chromium.mjs";
@@ -14,13 +14,13 @@ import { startServer } from "./server.mjs";
 
 const DEFAULT_TIMEOUT_MS = 60_000;
 
-/** Reject when `promise` takes longer than `ms`. */
+/** Reject if `promise` takes longer than `ms`. */
 function within(ms, promise) {
   let timer;
-  const late = new Promise((_, reject) => {
+  const timeout = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new Error(`the page took longer than ${ms} ms`)), ms);
   });
-  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+  return Promise.race([promise, timeout]).finally(() => clearTimeout(timer));
 }
 
 async function runPage(browser, server, other, job) {

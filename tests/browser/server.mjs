@@ -1,18 +1,18 @@
-// A loopback server for the pages of tests and benchmarks.
+// Serve the pages of tests and benchmarks on the loopback interface.
 //
 //   const server = await startServer({ "/": "build/digits" });
 //   server.origin     // http://127.0.0.1:PORT
-//   server.requests   // what was asked for: path, status, bytes
+//   server.requests   // the requests: path, status, bytes
 //   await server.close();
 
 import { open, stat } from "node:fs/promises";
 import { createServer } from "node:http";
 import path from "node:path";
 
-/** Read at once: the server shares its cores with the pages that are measured, and takes half of them so. */
+/** The bytes of one read. The server shares the cores with the pages that are measured, and large reads need half the time. */
 const PIECE_BYTES = 1 << 20;
-/** @type {Buffer[]} Used again and again: each new one brings the collector nearer, which stops the server for tens of milliseconds. */
-const spare = [];
+/** @type {Buffer[]} Buffers to use again: garbage collection of new ones would stop the server for tens of milliseconds. */
+const freeBuffers = [];
 
 const MIME_TYPES = {
   ".css": "text/css",
@@ -25,10 +25,10 @@ const MIME_TYPES = {
   ".wgsl": "text/plain; charset=utf-8",
 };
 
-/** @param {string} file @param {import("node:http").ServerResponse} response */
+/** Send a file. @param {string} file @param {import("node:http").ServerResponse} response */
 async function send(file, response) {
   const handle = await open(file);
-  const piece = spare.pop() ?? Buffer.allocUnsafeSlow(PIECE_BYTES);
+  const piece = freeBuffers.pop() ?? Buffer.allocUnsafeSlow(PIECE_BYTES);
   try {
     for (;;) {
       const { bytesRead } = await handle.read(piece, 0, PIECE_BYTES);
@@ -37,7 +37,7 @@ async function send(file, response) {
     }
     response.end();
   } finally {
-    spare.push(piece);
+    freeBuffers.push(piece);
     await handle.close();
   }
 }
@@ -45,15 +45,15 @@ async function send(file, response) {
 /**
  * Serve folders on a free loopback port.
  *
- * @param {Record<string, string>} mounts  URL prefix ("/models/") to folder; the longest prefix that fits wins
+ * @param {Record<string, string>} mounts  folders by URL prefix ("/models/"); the longest prefix that matches counts
  * @param {{ isolated?: boolean, headers?: Record<string, string> }} [options]
- *   isolated: send COOP and COEP, so that pages may share memory with workers (default)
+ *   isolated: send COOP and COEP, so that pages may share memory with workers; true by default
  * @returns {Promise<{ origin: string, requests: { path: string, status: number, bytes: number }[], close: () => Promise<void> }>}
  */
 export async function startServer(mounts, { isolated = true, headers = {} } = {}) {
   const prefixes = Object.keys(mounts).sort((a, b) => b.length - a.length);
   const requests = [];
-  const sent = {
+  const allHeaders = {
     "Cache-Control": "no-store",
     ...(isolated && {
       "Cross-Origin-Opener-Policy": "same-origin",
@@ -70,16 +70,16 @@ export async function startServer(mounts, { isolated = true, headers = {} } = {}
     requests.push(entry);
     const folder = prefix && path.resolve(mounts[prefix]);
     const file = folder && path.join(folder, url.slice(prefix.length), url.endsWith("/") ? "index.html" : "");
-    const inside = file?.startsWith(folder + path.sep);
-    const found = inside ? await stat(file).catch(() => null) : null;
-    if (!found?.isFile()) {
-      response.writeHead(404, sent).end();
+    const isInside = file?.startsWith(folder + path.sep);
+    const status = isInside ? await stat(file).catch(() => null) : null;
+    if (!status?.isFile()) {
+      response.writeHead(404, allHeaders).end();
       return;
     }
     entry.status = 200;
-    entry.bytes = found.size;
+    entry.bytes = status.size;
     const type = MIME_TYPES[path.extname(file)] ?? "application/octet-stream";
-    response.writeHead(200, { ...sent, "Content-Type": type, "Content-Length": found.size });
+    response.writeHead(200, { ...allHeaders, "Content-Type": type, "Content-Length": status.size });
     await send(file, response).catch(() => response.destroy());
   });
 

@@ -1,4 +1,4 @@
-// Debian's Chromium without a window, through playwright-core.
+// Control Debian's Chromium, without a window, through playwright-core.
 
 import { startBrowser } from "../browser/chromium.mjs";
 import { openPage } from "./open_page.mjs";

@@ -1,4 +1,4 @@
-// Debian's Firefox ESR without a window, through puppeteer-core over WebDriver BiDi.
+// Control Debian's Firefox ESR, without a window, through puppeteer-core over WebDriver BiDi.
 
 import puppeteer from "puppeteer-core";
 import { findExecutable } from "./executables.mjs";

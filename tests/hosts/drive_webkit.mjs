@@ -1,5 +1,5 @@
-// WebKitGTK's MiniBrowser on a virtual display, told what to do over WebDriver (W3C, "WebDriver"), which needs no library.
-// WebDriver shows neither a page's console nor its uncaught errors: `errors` stays empty.
+// Control WebKitGTK's MiniBrowser on a virtual display, through WebDriver (W3C, "WebDriver"), which needs no library. WebDriver
+// reports neither the console of a page nor its uncaught errors, so `errors` stays empty.
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -9,17 +9,17 @@ import path from "node:path";
 import { findExecutable } from "./executables.mjs";
 
 const LIBRARIES = "/usr/lib";
-const START_MS = 20_000; // that WebKitWebDriver may take to listen
+const START_MS = 20_000; // the time after which WebKitWebDriver must listen
 const RETRY_MS = 50;
-const SCRIPT_MS = 600_000; // that a script may take: run_jobs.mjs has a limit of its own
+const SCRIPT_MS = 600_000; // the time limit of a script; run_jobs.mjs has a lower limit
 
-/** Debian's path of MiniBrowser names the machine's architecture. */
+/** Find MiniBrowser. Its path in Debian contains the architecture of the machine. */
 function findMiniBrowser() {
   const paths = readdirSync(LIBRARIES).map((folder) => path.join(LIBRARIES, folder, "webkit2gtk-4.1", "MiniBrowser"));
   return findExecutable("WebKitGTK", "webkit2gtk-driver", paths.filter((file) => file.includes("-linux-gnu")));
 }
 
-/** A virtual display; its number comes on file descriptor 3. */
+/** Start a virtual display. It writes its number to file descriptor 3. */
 async function startDisplay() {
   const server = spawn(findExecutable("WebKitGTK", "xvfb", ["/usr/bin/Xvfb"]), ["-displayfd", "3", "-nolisten", "tcp"], {
     stdio: ["ignore", "ignore", "ignore", "pipe"],
@@ -28,7 +28,7 @@ async function startDisplay() {
   return { server, display: `:${String(number).trim()}` };
 }
 
-/** A free port of the loopback interface: WebKitWebDriver does not choose one itself. */
+/** A free port of the loopback interface. WebKitWebDriver cannot choose one itself. */
 async function freePort() {
   const server = createServer().listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -39,7 +39,7 @@ async function freePort() {
 }
 
 /**
- * The value that a WebDriver command returns.
+ * Send a WebDriver command, and return its value.
  * @param {string} method
  * @param {string} url
  * @param {unknown} [body]
@@ -64,7 +64,7 @@ async function untilReady(address) {
   }
 }
 
-/** Inside of a page: WebDriver loses an error's message and its stack. */
+/** Runs inside a page, and returns errors as text, because WebDriver loses their messages and stacks. */
 const REPORT = `const report = arguments[arguments.length - 1];
   CALL.then((value) => report({ value }), (error) => report({ error: \`\${error}\\n\${error?.stack}\` }));`;
 
@@ -93,11 +93,11 @@ export async function start() {
   const address = `http://127.0.0.1:${port}`;
   await untilReady(address);
   const capabilities = { alwaysMatch: { "webkitgtk:browserOptions": { binary, args: ["--automation"] } } };
-  const created = await command("POST", `${address}/session`, { capabilities });
-  const session = `${address}/session/${created.sessionId}`;
+  const sessionData = await command("POST", `${address}/session`, { capabilities });
+  const session = `${address}/session/${sessionData.sessionId}`;
   await command("POST", `${session}/timeouts`, { script: SCRIPT_MS });
   return {
-    version: created.capabilities.browserVersion,
+    version: sessionData.capabilities.browserVersion,
     open: (url) => openPage(session, url),
     async close() {
       await command("DELETE", session);

@@ -1,4 +1,4 @@
-// Where a host's program is.
+// Find the programs of hosts.
 
 import { existsSync } from "node:fs";
 

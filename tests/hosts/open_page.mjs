@@ -1,7 +1,7 @@
-// A page in a browser that playwright or puppeteer drives: what this uses, both name alike.
+// Open a page through playwright or puppeteer. The functions that this file calls have the same names in both.
 
 /**
- * Open `url`; `errors` collects what the page writes on its console as errors, and what it does not catch.
+ * Open `url`. `errors` collects the errors that the page writes to its console, and those that it does not catch.
  * @param {any} browser
  * @param {string} url
  */

@@ -1,13 +1,13 @@
-// What every host runs: a page of a browser imports it, and so do Node, Deno and Bun.
+// The code that every host runs. Pages in browsers import it, and so do Node, Deno and Bun.
 
 const ARRAYS = { float32: Float32Array, int64: BigInt64Array };
 
-const PAUSE_MS = 250; // after it the runtime has opened all of its workers
-const WARM_MS = 300; // of runs, after which an engine has optimised what it will
-const MEASURED_MS = 250;
-const TICKS = 20; // of the clock in a round of runs, so that its resolution adds 5 % at most
+const PAUSE_MS = 250; // the time in which the runtime opens all of its workers
+const WARM_MS = 300; // the time of runs in which an engine optimises the code
+const MEASURED_MS = 250; // the time in which rounds of runs are measured
+const TICKS = 20; // ticks of the clock in one round, so that its resolution adds at most 5 %
 
-/** @param {Record<string, { dtype: string, shape: number[], data: number[] }>} feeds */
+/** Turn JSON into tensors. @param {Record<string, { dtype: string, shape: number[], data: number[] }>} feeds */
 function toTensors(feeds) {
   const convert = { float32: Number, int64: BigInt };
   return Object.fromEntries(
@@ -15,7 +15,7 @@ function toTensors(feeds) {
   );
 }
 
-/** The outputs of each run, as JSON can say them. */
+/** Run all inputs, and return the outputs as JSON. */
 async function runAll(model, inputs) {
   const results = [];
   for (const tensors of inputs) {
@@ -25,7 +25,7 @@ async function runAll(model, inputs) {
   return results;
 }
 
-/** Milliseconds between two times that the clock can tell apart: 1 in some pages that are not isolated. */
+/** The smallest step of the clock, in milliseconds. It is 1 in some pages that are not isolated. */
 function clockResolution() {
   const begin = performance.now();
   for (;;) {
@@ -34,7 +34,7 @@ function clockResolution() {
   }
 }
 
-/** Milliseconds of a run, the mean of as many as take `milliseconds`. */
+/** Run for `milliseconds`, and return the mean time of a run. */
 async function timeRuns(model, tensors, milliseconds) {
   const begin = performance.now();
   for (let count = 1; ; count++) {
@@ -47,7 +47,7 @@ async function timeRuns(model, tensors, milliseconds) {
 /** @param {number[]} values */
 const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
 
-/** The median latency of a warm model, in milliseconds. Rounds are short: on a busy machine few are interrupted. */
+/** The median latency of a warm model, in milliseconds. Rounds are short, so that a busy machine interrupts few of them. */
 async function measure(model, tensors) {
   await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
   await timeRuns(model, tensors, WARM_MS);
@@ -57,7 +57,7 @@ async function measure(model, tensors) {
   return median(times);
 }
 
-/** True where threads can share memory: asked of the host itself, not of the runtime. */
+/** True if threads can share memory, according to the host and not to the runtime. */
 function sharesMemory() {
   try {
     new MessageChannel().port1.postMessage(new SharedArrayBuffer(1));
@@ -67,7 +67,7 @@ function sharesMemory() {
   }
 }
 
-/** Load with one setting, run everything twice (cold and warm), and say what the runtime chose. */
+/** Load with one setting, run everything twice (cold and warm), and return the choices of the runtime. */
 async function runSetting(load, url, { measured, ...options }, inputs) {
   try {
     const model = await load(url, options);
@@ -85,8 +85,8 @@ async function runSetting(load, url, { measured, ...options }, inputs) {
 /**
  * Run a package in several settings, one after the other.
  *
- * `name` is the package's folder beside this file; `url`, if any, where its data come from instead. A setting holds options of
- * `load`, and `measured`: whether the last run's latency matters.
+ * `name` is the folder of the package, beside this file. `url` is another address of its data, or undefined. A setting consists of
+ * the options of `load`, and of `measured`, which says if the latency of the last run is measured.
  * @param {{ name: string, url?: string, settings: Record<string, unknown>[], feeds: Record<string, any>[] }} job
  */
 export async function runPackage({ name, url, settings, feeds }) {
@@ -99,7 +99,7 @@ export async function runPackage({ name, url, settings, feeds }) {
   return { sharesMemory: sharesMemory(), hasAdapter: Boolean(adapter), loads };
 }
 
-/** Resolves once the page of a package says something that matches. @param {RegExp} pattern */
+/** Wait until the status of a package's page matches. @param {RegExp} pattern */
 async function untilStatus(pattern) {
   const status = document.getElementById("status");
   while (!pattern.test(status.textContent)) {
@@ -108,7 +108,7 @@ async function untilStatus(pattern) {
   }
 }
 
-/** Use the page of a package as a person would; returns what it says about the model and its outputs. */
+/** Use the page of a package as a person would. Returns the facts and the outputs that it shows. */
 export async function usePackagePage() {
   await untilStatus(/^Loaded/);
   document.querySelector("button").click();

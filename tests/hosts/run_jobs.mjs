@@ -4,36 +4,36 @@
 //   in:        a job per line: { root, page?, headers?, module, name, arg, timeout }
 //   out:       first { version }, then a report per job: { value, errors } or { error, errors }
 //
-// A job calls the export `name` of a module (a path in `root`) with `arg`. In a browser it does so inside `page`: a path in
-// `root`, which is then a folder to serve with `headers`, or the address of a page that is served elsewhere. Under Node, Deno
-// and Bun this process is the host, and `root` is where its modules are.
+// A job calls the export `name` of a module (a path in `root`) with `arg`. In a browser the call runs inside `page`. That is a path
+// in `root`, a folder which is then served with `headers`, or the address of a page on another server. Node, Deno and Bun are the
+// host themselves, as this process, and `root` is the folder of their modules.
 //
 // A driver exports `start()`, which returns
 //
 //   { version, open(url), close() }                  a host
-//   { evaluate(callable, arg), errors, close() }     what `open` resolves to: a page, or the host's process itself
+//   { evaluate(callable, arg), errors, close() }     the result of `open`: a page, or the process of the host
 
 import path from "node:path";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
-/** Runs inside of the host. @param {{ module: string, name: string, arg: unknown }} job */
+/** Runs inside the host. @param {{ module: string, name: string, arg: unknown }} job */
 const callExport = async ({ module, name, arg }) => (await import(module))[name](arg);
 
 /**
- * Reject when `promise` takes longer than `milliseconds`.
+ * Reject if `promise` takes longer than `milliseconds`.
  * @param {number} milliseconds
  * @param {Promise<any>} promise
  */
 function within(milliseconds, promise) {
   let timer;
-  const late = new Promise((_, reject) => {
+  const timeout = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new Error(`the job took longer than ${milliseconds} ms`)), milliseconds);
   });
-  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+  return Promise.race([promise, timeout]).finally(() => clearTimeout(timer));
 }
 
-/** Where a job's page and module are. */
+/** The addresses of a job's page and module. */
 async function locate({ root, page, headers, module }) {
   if (page === undefined) {
     const file = pathToFileURL(path.join(root, module)).href;
@@ -60,7 +60,7 @@ async function run(host, job) {
   return report;
 }
 
-/** @param {unknown} line */
+/** Print a line of JSON. @param {unknown} line */
 const print = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
 
 const { start } = await import(`./drive_${process.argv[2]}.mjs`);
@@ -71,4 +71,4 @@ try {
 } finally {
   await host.close();
 }
-process.exit(0); // a worker that a failed job left behind would hold this process
+process.exit(0); // otherwise a worker of a failed job could keep this process alive

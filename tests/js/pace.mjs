@@ -1,7 +1,7 @@
-// Who makes runs whose times are given.
+// Choose who executes runs of given durations.
 //
 //   in (argv[2]):  { threads, limit, times: [{ there, alone, together: milliseconds }, ...] }
-//   out (stdout):  [who made each]
+//   out (stdout):  [the way of each run]
 
 import { Pace } from "../../runtime_js/short_runs.js";
 

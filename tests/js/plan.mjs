@@ -1,5 +1,5 @@
 // Compute the stages and layouts of manifests with the code of the runtime.
-//   in (stdin):   [{ manifest, own, symbols, threads }]
+//   in (stdin):   [{ manifest, target, symbols, threads }]
 //   out (stdout): [{ stages, layouts: { wasm, webgpu } }]
 
 import { complete } from "../../runtime_js/manifest.js";
@@ -18,8 +18,8 @@ const plain = ({ offsets, sizes, arena, constants, scratch, total }) => ({
 });
 
 const cases = JSON.parse(input).map((item) => ({ ...item, manifest: complete(item.manifest, "case") }));
-const results = cases.map(({ manifest, own, symbols, threads }) => ({
-  stages: stages(manifest, own).map(({ segment, uploads, downloads }) => ({
+const results = cases.map(({ manifest, target, symbols, threads }) => ({
+  stages: stages(manifest, target).map(({ segment, uploads, downloads }) => ({
     segment:
       "bind" in segment
         ? segment.bind
@@ -28,8 +28,8 @@ const results = cases.map(({ manifest, own, symbols, threads }) => ({
     downloads,
   })),
   layouts: {
-    wasm: plain(layout(manifest, own, "wasm", symbols, threads)),
-    webgpu: plain(layout(manifest, own, "webgpu", symbols, threads)),
+    wasm: plain(layout(manifest, target, "wasm", symbols, threads)),
+    webgpu: plain(layout(manifest, target, "webgpu", symbols, threads)),
   },
 }));
 process.stdout.write(JSON.stringify(results));

@@ -1,5 +1,5 @@
-// Repeat one request, while the notification of the one before comes late.
-//   out (stdout): what happened, in order
+// Repeat one request, while the notification of the previous request arrives late.
+//   out (stdout): the events, in order
 
 import { repeat } from "../../runtime_js/repeats.js";
 
@@ -9,7 +9,7 @@ const PAUSE_MS = 50;
 const words = new Int32Array(new SharedArrayBuffer(16));
 const events = [];
 const repeated = repeat(words, 0, new Promise(() => {})).then(() => events.push("repeated"));
-Atomics.notify(words, REPEATS); // of the request before
+Atomics.notify(words, REPEATS); // belongs to the previous request
 events.push("late notification");
 await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
 events.push("done");

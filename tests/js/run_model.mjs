@@ -14,7 +14,7 @@ for (const n of [3, 1, 5000, 6000, 20000, 2]) {
 }
 const x = { dtype: "float32", shape: [1, 4], data: new Float32Array(4) };
 const profiled = (await model.profile({ x })).map((step) => step.kernel);
-// Runs that are started together must not disturb each other.
+// Runs that start at the same time must not disturb each other.
 const starts = Array.from({ length: 20 }, (_, i) => ({ dtype: "float32", shape: [1, 4], data: new Float32Array(4).fill(i) }));
 const together = (await Promise.all(starts.map((t) => model.run({ x: t })))).map(({ y }) => y.data[0]);
 const error = await model.run({}).then(

@@ -1,7 +1,7 @@
-// A package run by the JavaScript runtime.
+// Run a package in the JavaScript runtime.
 //   argument: the package's folder
-//   in (stdin):   [{ name: { dtype, shape, data: [numbers] } }], an item a run
-//   out (stdout): [{ name: { shape, data: [text] } }], or { error, code } of a run that fails
+//   in (stdin):   [{ name: { dtype, shape, data: [numbers] } }], one item per run
+//   out (stdout): [{ name: { shape, data: [text] } }], or { error, code } for a run that fails
 
 import { pathToFileURL } from "node:url";
 

@@ -1,4 +1,5 @@
-// node run_sines.mjs PACKAGE THREADS BATCH...: the first output, as JSON, for input x[i] = sin(i) of each batch.
+// node run_sines.mjs PACKAGE THREADS BATCH...
+// Print the first output as JSON, for each batch. The input is x[i] = sin(i).
 
 import { pathToFileURL } from "node:url";
 

@@ -1,4 +1,5 @@
-// node run_types.mjs <folder>: packages of one input `x` and its copy `y`; each element's bytes go through unchanged.
+// node run_types.mjs FOLDER
+// Run the packages in a folder. Each copies its input `x` to `y`. Print for each if the bytes of all elements stay the same.
 import { readdirSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 

@@ -1,7 +1,7 @@
-// Packages run by the JavaScript runtime, as many as the caller asks for.
+// Run packages in the JavaScript runtime, as requested line by line.
 //   argument: the runtime's folder
-//   in (stdin), a line each:   { folder, threads, runs: [{ name: { dtype, shape, data: base64 } }] }
-//   out (stdout), a line each: [{ name: { dtype, shape, data: base64 } }], or { error, code } of a run that fails
+//   in (stdin), one per line:   { folder, threads, runs: [{ name: { dtype, shape, data: base64 } }] }
+//   out (stdout), one per line: [{ name: { dtype, shape, data: base64 } }], or { error, code } for a run that fails
 
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -19,7 +19,7 @@ function text({ dtype, shape, data }) {
   return { dtype, shape, data: Buffer.from(data.buffer, data.byteOffset, data.byteLength).toString("base64") };
 }
 
-const mapped = (tensors, convert) => Object.fromEntries(Object.entries(tensors).map(([name, value]) => [name, convert(value)]));
+const mapValues = (tensors, convert) => Object.fromEntries(Object.entries(tensors).map(([name, value]) => [name, convert(value)]));
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { folder, threads, runs } = JSON.parse(line);
@@ -28,7 +28,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   for (const inputs of runs) {
     try {
       model ??= await load(pathToFileURL(`${folder}/`), { device: "wasm", threads, inlineMilliseconds: 0 });
-      results.push(mapped(await model.run(mapped(inputs, tensor)), text));
+      results.push(mapValues(await model.run(mapValues(inputs, tensor)), text));
     } catch ({ name, message, code }) {
       results.push({ error: `${name}: ${message}`, code: code ?? name });
       if (code !== "input") {

@@ -1,4 +1,4 @@
-// Sizes, by the runtime's own operators.
+// Evaluate sizes with the operators of the runtime.
 //   in (stdin):   [{ size, symbols }]
 //   out (stdout): { operators: [name], values: [number, or the message of an error] }
 

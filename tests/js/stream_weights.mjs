@@ -1,10 +1,10 @@
 // Download weights in pieces of odd sizes, with byte streams and without.
 //
 //   in (argv[2]):  { byteStreams, pieces: [bytes...], breaks, slow, backlog, bytes, chunk_bytes, chunks }
-//   out (stdout):  { chunks: [[start, data, verified]...], most, told, error }
+//   out (stdout):  { chunks: [[start, data, verified]...], mostBuffers, progress, error }
 //
-// `slow`: buffers are taken away and given back a millisecond later; `most` of them at once. `backlog`: of a thread that
-// takes them, if there is one.
+// If `slow` is true, each buffer is given back a millisecond later. `mostBuffers` is the largest number that is away at once.
+// `backlog` is that of a thread which takes the chunks, or null. `progress` is the bytes that were reported.
 
 import { streamWeights } from "../../runtime_js/weights.js";
 
@@ -23,24 +23,24 @@ globalThis.fetch = async () => {
 };
 
 const chunks = [];
-let told = 0;
+let progress = 0;
 let away = 0;
-let most = 0;
-async function keep(buffer) {
-  const kept = structuredClone(buffer, { transfer: [buffer] });
-  most = Math.max(most, ++away);
+let mostBuffers = 0;
+async function returnLater(buffer) {
+  const copy = structuredClone(buffer, { transfer: [buffer] });
+  mostBuffers = Math.max(mostBuffers, ++away);
   await new Promise((resolve) => setTimeout(resolve, 1));
   away--;
-  return kept;
+  return copy;
 }
 const take = (data, start, verified) => {
   chunks.push([start, [...data], verified]);
-  return slow ? keep(data.buffer) : undefined;
+  return slow ? returnLater(data.buffer) : undefined;
 };
-const count = (bytes) => (told += bytes);
-const behind = backlog === null ? undefined : () => backlog;
-const error = await streamWeights(new URL("http://models/"), { path: "w", ...file }, take, count, null, behind).then(
+const count = (bytes) => (progress += bytes);
+const readBacklog = backlog === null ? undefined : () => backlog;
+const error = await streamWeights(new URL("http://models/"), { path: "w", ...file }, take, count, null, readBacklog).then(
   () => null,
   ({ name, message }) => `${name}: ${message}`,
 );
-process.stdout.write(JSON.stringify({ chunks, most, told, error }));
+process.stdout.write(JSON.stringify({ chunks, mostBuffers, progress, error }));

@@ -1,4 +1,4 @@
-"""The runtime's memory plan is the compiler's: same stages, same addresses, on random programs."""
+"""The runtime and the compiler plan the same stages and addresses, on random programs."""
 
 import json
 import random
@@ -35,25 +35,26 @@ DTYPES = (DType.float32, DType.int64, DType.bool, DType.float16)
 
 
 def random_bytes(choose: random.Random) -> int:
-    """Few, or about as many as start at a page."""
+    """A few bytes, or about as many as weights need to be aligned to a page."""
     return choose.choice([0, 0, LARGE - 2000]) + choose.randint(0, 3000)
 
 
 def random_size(choose: random.Random, bound: list[Var]) -> Expr:
     k = const(choose.randint(0, 40))
-    known = choose.choice([N, *bound])
+    symbol = choose.choice([N, *bound])
     return choose.choice(
-        [k, k, N, known * k + 1, (known + 7) // 8 * 8, N % 5, minimum(N, k), maximum(M, k), M - N]
+        [k, k, N, symbol * k + 1, (symbol + 7) // 8 * 8, N % 5, minimum(N, k), maximum(M, k), M - N]
     )
 
 
 def random_manifest(seed: int) -> tuple[Manifest, Device]:
-    """A program of random steps over random buffers, on one device or on both; the first few may
-    belong to loading; now and then it binds a symbol, and the sizes of later buffers are made of
-    it.
+    """A program of random steps over random buffers, on one device or on both.
+
+    The first steps may run at load. Sometimes the program binds a symbol, and the sizes of later
+    buffers depend on it.
     """
     choose = random.Random(seed)
-    own = choose.choice(DEVICES)
+    target = choose.choice(DEVICES)
     inputs = [Port(f"x{i}", DType.float32, (N, M), f"x{i}") for i in range(choose.randint(1, 3))]
     buffers = [Buffer(p.buffer, p.dtype, p.shape, "input") for p in inputs]
     tensors = {}
@@ -74,25 +75,25 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
         size = const(random_bytes(choose))
         result = Buffer(f"d{i}", choose.choice(DTYPES), (size,), "derived")
         body.append(Step("wasm", f"o{i}", (*(b.name for b in reads), result.name), 1))
-        for some in (resident, buffers):
-            some.append(result)
+        resident.append(result)
+        buffers.append(result)
     for i in range(choose.randint(0, 25)):
-        device = choose.choice(DEVICES) if own == "webgpu" else "wasm"
+        device = choose.choice(DEVICES) if target == "webgpu" else "wasm"
         reads = choose.sample(buffers, choose.randint(1, min(4, len(buffers))))
         results = []
         for j in range(choose.randint(1, 2)):
             shape = tuple(random_size(choose, bound) for _ in range(choose.randint(0, 3)))
             results.append(Buffer(f"t{i}_{j}", choose.choice(DTYPES), shape))
-        again = [b for b in buffers if b.kind == "scratch" and b not in reads]
-        if again and choose.random() < 0.1:  # a second writer of an earlier buffer
-            results.append(choose.choice(again))
+        earlier = [b for b in buffers if b.kind == "scratch" and b not in reads]
+        if earlier and choose.random() < 0.1:  # a second writer of an earlier buffer
+            results.append(choose.choice(earlier))
         buffers += [b for b in results if b not in buffers]
         names = (*(b.name for b in reads), *(b.name for b in results))
         body.append(Step(device, f"k{i}", names, len(results)))
         if len(bound) < len(BOUND) and choose.random() < 0.2:
             bound.append(BOUND[len(bound)])
             body.append(Bind(choose.choice(names), (bound[-1].name,), (0,), ("node",)))
-    chosen = choose.sample(buffers, min(len(buffers), choose.randint(1, 3)))
+    outputs = choose.sample(buffers, min(len(buffers), choose.randint(1, 3)))
     scratch = choose.choice([0, 4, 100, 4096])
     program = Program(
         tuple(buffers),
@@ -106,12 +107,12 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
         compiler="test",
         symbols=(Symbol("n", "x0", 0), Symbol("m", "x0", 1)),
         inputs=tuple(inputs),
-        outputs=tuple(Port(f"y{i}", b.dtype, b.shape, b.name) for i, b in enumerate(chosen)),
+        outputs=tuple(Port(f"y{i}", b.dtype, b.shape, b.name) for i, b in enumerate(outputs)),
         weights=(file,),
         files={file.path: File(file.bytes, file.sha256)},
-        programs={own: program},
+        programs={target: program},
     )
-    return manifest, own
+    return manifest, target
 
 
 def segment_text(segment: Segment) -> Any:
@@ -122,9 +123,9 @@ def segment_text(segment: Segment) -> Any:
             return buffer
 
 
-def by_compiler(manifest: Manifest, own: Device, symbols: dict[str, int], threads: int) -> Any:
-    program = manifest.programs[own]
-    layouts = {d: layout(manifest, own, d, symbols, threads) for d in DEVICES}
+def by_compiler(manifest: Manifest, target: Device, symbols: dict[str, int], threads: int) -> Any:
+    program = manifest.programs[target]
+    layouts = {d: layout(manifest, target, d, symbols, threads) for d in DEVICES}
     return {
         "stages": [
             {
@@ -132,7 +133,7 @@ def by_compiler(manifest: Manifest, own: Device, symbols: dict[str, int], thread
                 "uploads": list(stage.uploads),
                 "downloads": list(stage.downloads),
             }
-            for stage in stages(program, [o.buffer for o in manifest.outputs], own)
+            for stage in stages(program, [o.buffer for o in manifest.outputs], target)
         ],
         "layouts": {
             device: {
@@ -152,17 +153,19 @@ def test_both_plans_are_equal() -> None:
     cases = []
     expected = []
     for seed in range(300):
-        manifest, own = random_manifest(seed)
+        manifest, target = random_manifest(seed)
         symbols = {"n": seed % 17, "m": 20 + seed % 3}
-        symbols |= {name.name: 3 * seed % 29 for name in BOUND[: seed % 5]}  # so far
+        symbols |= {
+            name.name: 3 * seed % 29 for name in BOUND[: seed % 5]
+        }  # the symbols that are bound so far
         text = to_json(manifest)
         assert from_json(text) == manifest
         threads = 1 + seed % 3
         cases.append(
-            {"manifest": json.loads(text), "own": own, "symbols": symbols, "threads": threads}
+            {"manifest": json.loads(text), "target": target, "symbols": symbols, "threads": threads}
         )
-        expected.append(by_compiler(manifest, own, symbols, threads))
-    done = subprocess.run(
+        expected.append(by_compiler(manifest, target, symbols, threads))
+    process = subprocess.run(
         ["node", str(SCRIPT)],
         input=json.dumps(cases),
         capture_output=True,
@@ -170,7 +173,9 @@ def test_both_plans_are_equal() -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    for seed, (ours, theirs) in enumerate(zip(expected, json.loads(done.stdout), strict=True)):
-        assert ours == theirs, f"seed {seed}"
-    assert sum(len(e["stages"]) > 2 for e in expected) > 50  # many programs go back and forth
+    assert process.returncode == 0, process.stderr
+    for seed, (python, javascript) in enumerate(
+        zip(expected, json.loads(process.stdout), strict=True)
+    ):
+        assert python == javascript, f"seed {seed}"
+    assert sum(len(e["stages"]) > 2 for e in expected) > 50  # many programs change the device often

@@ -1,4 +1,4 @@
-"""The same runtime under Node, whose V8 has no relaxed SIMD unless asked: the fallback's proof."""
+"""The runtime under Node, whose V8 has relaxed SIMD only by a flag. So it tests the fallback."""
 
 import json
 import subprocess
@@ -21,15 +21,15 @@ def test_a_package_runs_under_node(
     tmp_path: Path, flags: list[str], threads: int, variant: str
 ) -> None:
     scaled(tmp_path)
-    done = subprocess.run(
+    process = subprocess.run(
         ["node", *flags, str(SCRIPT), str(tmp_path), str(threads)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
     assert (result["variant"], result["threads"]) == (variant, threads)
     for n, output in zip([3, 1, 5000, 6000, 20000, 2], result["outputs"], strict=True):
         x = np.sin(np.arange(4 * n) + n).astype(np.float32).reshape(n, 4)
@@ -48,7 +48,7 @@ try {
   const runs = [];
   for (let i = 0; i < 3; i++) {
     runs.push(Array.from((await model.run({ x })).y.data));
-    await new Promise((resolve) => setTimeout(resolve, 60)); // the helper comes up
+    await new Promise((resolve) => setTimeout(resolve, 60)); // the helper starts
   }
   model.dispose();
   console.log(JSON.stringify(runs));
@@ -59,7 +59,7 @@ try {
 
 
 def test_a_bundle_runs_under_node(tmp_path: Path) -> None:
-    """With the package's own worker; where that is missing, the error names it."""
+    """It uses the worker of the package. If that is missing, the error names it."""
     scaled(tmp_path / "model")
     (tmp_path / "main.mjs").write_text(BUNDLED)
     esbuild = [str(ROOT / "node_modules" / ".bin" / "esbuild"), "main.mjs", "--bundle"]
@@ -68,8 +68,8 @@ def test_a_bundle_runs_under_node(tmp_path: Path) -> None:
     main = ["node", str(tmp_path / "dist" / "main.mjs"), "../model/"]
     values = []
     for _ in range(2):
-        done = subprocess.run(main, capture_output=True, text=True, timeout=60, check=True)
-        values.append(json.loads(done.stdout))
+        process = subprocess.run(main, capture_output=True, text=True, timeout=60, check=True)
+        values.append(json.loads(process.stdout))
         (tmp_path / "model" / "wasm_worker.js").unlink(missing_ok=True)
     runs, (name, message) = values
     assert runs == [[1, 0, 1.5, 12]] * 3
@@ -78,10 +78,10 @@ def test_a_bundle_runs_under_node(tmp_path: Path) -> None:
 
 
 def test_inputs_are_copied_and_a_loaded_model_lets_the_process_end(tmp_path: Path) -> None:
-    """Paths are relative to the working folder, as people expect."""
+    """Paths are relative to the working folder."""
     scaled(tmp_path / "package")
     script = SCRIPT.with_name("run_lifetime.mjs")
-    done = subprocess.run(
+    process = subprocess.run(
         ["node", str(script)],
         cwd=tmp_path,
         capture_output=True,
@@ -89,6 +89,6 @@ def test_inputs_are_copied_and_a_loaded_model_lets_the_process_end(tmp_path: Pat
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    one, other = (float(expected(np.full((1, 4), v, np.float32))[0, 0]) for v in (1, 9))
-    assert json.loads(done.stdout) == [one, other] * 8
+    assert process.returncode == 0, process.stderr
+    first, second = (float(expected(np.full((1, 4), v, np.float32))[0, 0]) for v in (1, 9))
+    assert json.loads(process.stdout) == [first, second] * 8

@@ -1,4 +1,4 @@
-"""A request that the worker repeats is over when the worker says so."""
+"""The page waits until the worker has executed the request that it repeats."""
 
 import json
 import subprocess
@@ -7,9 +7,9 @@ from pathlib import Path
 SCRIPT = Path(__file__).parent / "repeat_once.mjs"
 
 
-def test_a_late_notification_ends_no_request() -> None:
-    """The worker counts a request as done, then notifies: the page may have made the next one."""
-    done = subprocess.run(
+def test_a_late_notification_does_not_end_the_next_request() -> None:
+    """The worker counts a request before it notifies, so the page may already wait for the next."""
+    process = subprocess.run(
         ["node", str(SCRIPT)], capture_output=True, text=True, timeout=60, check=True
     )
-    assert json.loads(done.stdout) == ["late notification", "done", "repeated"]
+    assert json.loads(process.stdout) == ["late notification", "done", "repeated"]

@@ -1,5 +1,7 @@
-"""Sizes have one meaning: Python's and the runtime's operators are the same list, and agree on
-random expressions, on numbers as large as a float holds exactly, and on divisors of zero.
+"""Python and the runtime evaluate sizes alike.
+
+They have the same operators. They agree on random expressions, with numbers as large as a float
+holds exactly, and with divisors of zero.
 """
 
 from __future__ import annotations
@@ -27,33 +29,33 @@ LOGIC = [op for op in SIZE_OPERATORS if op.startswith("bit_")]
 ARITHMETIC = [op for op in SIZE_OPERATORS if op not in (*COMPARISONS, *LOGIC, "select")]
 
 
-def drawn_number(draw: random.Random) -> int:
-    """Small or large, of either sign; zero often."""
+def random_number(draw: random.Random) -> int:
+    """A small or large number of either sign, and often zero."""
     largest = draw.choice((0, 1, 9, 9, 1000, 2**31, 2**52, LARGEST_SIZE))
     return draw.randint(-largest, largest)
 
 
-def drawn_size(draw: random.Random, depth: int) -> Expr:
-    """A random size; of one operator and more."""
+def random_size(draw: random.Random, depth: int) -> Expr:
+    """A random size with at least one operator."""
 
     def leaf() -> Expr:
-        return Var(draw.choice(SYMBOLS)) if draw.random() < 0.7 else const(drawn_number(draw))
+        return Var(draw.choice(SYMBOLS)) if draw.random() < 0.7 else const(random_number(draw))
 
     def size(depth: int) -> Expr:
         if depth == 0 or draw.random() < 0.2:
             return leaf()
         if draw.random() < 0.2:
             return call("select", condition(depth - 1), size(depth - 1), size(depth - 1))
-        return applied(draw.choice(ARITHMETIC), size, depth)
+        return apply(draw.choice(ARITHMETIC), size, depth)
 
     def condition(depth: int) -> Expr:
         if depth > 0 and draw.random() < 0.4:
-            return applied(draw.choice(LOGIC), condition, depth)
+            return apply(draw.choice(LOGIC), condition, depth)
         return call(draw.choice(COMPARISONS), leaf(), leaf())
 
-    def applied(op: str, operand: Callable[[int], Expr], depth: int) -> Expr:
+    def apply(op: str, operand: Callable[[int], Expr], depth: int) -> Expr:
         operands = tuple(operand(depth - 1) for _ in range(SCALAR_OPERATORS[op].arity))
-        return Call(op, operands, operands[0].dtype)  # as it is: `call` would fold
+        return Call(op, operands, operands[0].dtype)  # not `call`, which would simplify it
 
     return size(depth)
 
@@ -66,7 +68,7 @@ def by_python(size: Expr, symbols: Mapping[str, int]) -> int | str:
 
 
 def by_javascript(cases: list[dict[str, Any]]) -> Any:
-    done = subprocess.run(
+    process = subprocess.run(
         ["node", str(SCRIPT)],
         input=json.dumps(cases),
         capture_output=True,
@@ -74,33 +76,33 @@ def by_javascript(cases: list[dict[str, Any]]) -> Any:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 def test_both_lists_are_equal_and_so_are_all_values() -> None:
     draw = random.Random(0)
-    sizes = [drawn_size(draw, 1 + i % 4) for i in range(COUNT)]
-    bindings = [{name: drawn_number(draw) for name in SYMBOLS} for _ in sizes]
+    sizes = [random_size(draw, 1 + i % 4) for i in range(COUNT)]
+    bindings = [{name: random_number(draw) for name in SYMBOLS} for _ in sizes]
     texts = [json.loads(json.dumps(to_size(size))) for size in sizes]
     cases = [{"size": t, "symbols": b} for t, b in zip(texts, bindings, strict=True)]
-    found = by_javascript(cases)
-    assert found["operators"] == list(SIZE_OPERATORS)
+    results = by_javascript(cases)
+    assert results["operators"] == list(SIZE_OPERATORS)
     expected = [by_python(s, b) for s, b in zip(sizes, bindings, strict=True)]
-    for case, ours, theirs in zip(cases, expected, found["values"], strict=True):
-        assert ours == theirs, case
+    for case, python, javascript in zip(cases, expected, results["values"], strict=True):
+        assert python == javascript, case
     kinds = Counter(type(value).__name__ for value in expected)
     assert kinds["str"] > COUNT / 50 and kinds["int"] > COUNT / 2
     used = Counter(node.op for size in sizes for node in walk(size) if isinstance(node, Call))
     assert used.keys() == set(SIZE_OPERATORS) and min(used.values()) > COUNT / 100
 
 
-def test_a_size_is_itself_after_a_manifest() -> None:
+def test_a_manifest_preserves_sizes() -> None:
     draw = random.Random(1)
     for i in range(500):
-        size = drawn_size(draw, 1 + i % 4)
+        size = random_size(draw, 1 + i % 4)
         copy = from_size(to_size(size))
-        symbols = {name: drawn_number(draw) for name in SYMBOLS}
+        symbols = {name: random_number(draw) for name in SYMBOLS}
         assert by_python(copy, symbols) == by_python(size, symbols)
 
 

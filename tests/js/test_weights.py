@@ -1,4 +1,4 @@
-"""Weights arrive whole and in order, however a response is cut; what is wrong with them is said."""
+"""Weights arrive whole and in order, however the response is divided. Errors say what is wrong."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def download(
     slow: bool = False,
     backlog: int | None = None,
 ) -> dict[str, Any]:
-    """What comes of `sent`, cut into pieces, where `DATA` is expected."""
+    """Download `sent` in pieces, where `DATA` is expected."""
     job = {
         "byteStreams": byte_streams,
         "pieces": [list(sent[i : i + piece]) for i in range(0, len(sent), piece)],
@@ -34,10 +34,10 @@ def download(
         "chunk_bytes": SIZE,
         "chunks": [sha256(DATA[i : i + SIZE]).hexdigest() for i in range(0, len(DATA), SIZE)],
     }
-    done = subprocess.run(
+    process = subprocess.run(
         ["node", str(SCRIPT), json.dumps(job)], capture_output=True, text=True, check=True
     )
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(process.stdout)
     return result
 
 
@@ -45,13 +45,13 @@ def download(
 @pytest.mark.parametrize("byte_streams", [True, False])
 @pytest.mark.parametrize("piece", [1, 50, SIZE, 3 * SIZE + 1, 10_000])
 def test_chunks_are_those_of_the_file(byte_streams: bool, piece: int, slow: bool) -> None:
-    """And they wait, a few of them, for who is slower to take them than the network to bring."""
+    """If chunks are taken more slowly than they arrive, a limited number of them waits."""
     result = download(byte_streams, DATA, piece, slow=slow)
     assert result["error"] is None
-    assert result["most"] <= MOST_BUFFERS
+    assert result["mostBuffers"] <= MOST_BUFFERS
     assert [start for start, _, _ in result["chunks"]] == list(range(0, len(DATA), SIZE))
     assert b"".join(bytes(chunk) for _, chunk, _ in result["chunks"]) == DATA
-    assert result["told"] == len(DATA)
+    assert result["progress"] == len(DATA)
 
 
 @pytest.mark.parametrize("slow", [True, False])
@@ -66,7 +66,7 @@ def test_chunks_are_those_of_the_file(byte_streams: bool, piece: int, slow: bool
     ],
     ids=["short", "long", "altered", "broken off"],
 )
-def test_what_is_wrong_is_said(
+def test_errors_say_what_is_wrong(
     byte_streams: bool, sent: bytes, breaks: bool, message: str, slow: bool
 ) -> None:
     result = download(byte_streams, sent, 50, breaks, slow)
@@ -76,13 +76,13 @@ def test_what_is_wrong_is_said(
         assert bytes(chunk) == DATA[start : start + SIZE]
 
 
-def test_a_thread_with_time_verifies_what_it_takes() -> None:
-    """It is told that nobody has; one that is behind gets only what was verified."""
+def test_a_thread_without_backlog_verifies_chunks_itself() -> None:
+    """It is told that nobody verified them. A thread with a backlog gets verified chunks only."""
     altered = DATA[:70] + b"x" + DATA[71:]
-    left = download(True, altered, 50, backlog=BACKLOG - 1)
-    assert left["error"] is None
-    assert b"".join(bytes(chunk) for _, chunk, _ in left["chunks"]) == altered
-    assert not any(verified for _, _, verified in left["chunks"])
-    behind = download(True, altered, 50, backlog=BACKLOG)
-    assert behind["error"].startswith("PackageError: w: its SHA-256 differs from the manifest's")
-    assert behind["chunks"] == [[0, list(DATA[:SIZE]), True]]
+    unverified = download(True, altered, 50, backlog=BACKLOG - 1)
+    assert unverified["error"] is None
+    assert b"".join(bytes(chunk) for _, chunk, _ in unverified["chunks"]) == altered
+    assert not any(verified for _, _, verified in unverified["chunks"])
+    verified = download(True, altered, 50, backlog=BACKLOG)
+    assert verified["error"].startswith("PackageError: w: its SHA-256 differs from the manifest's")
+    assert verified["chunks"] == [[0, list(DATA[:SIZE]), True]]

@@ -1,4 +1,4 @@
-// ONNX Runtime Web, as its npm package is: the WASM build, or the WebGPU one.
+// ONNX Runtime Web, from its npm package: the build for WASM, or the one for WebGPU.
 
 /** @param {import("../bench.js").Options} options */
 export async function create({ model, device, threads }) {

@@ -1,4 +1,4 @@
-// TensorFlow.js on its WASM backend (XNNPACK), for the matrix product only: it does not read ONNX.
+// TensorFlow.js on its WASM backend (XNNPACK), only for the matrix product, because it does not read ONNX.
 
 import { fetchData } from "../data.js";
 
@@ -17,7 +17,7 @@ export async function create({ model, threads }) {
   tf.wasm.setWasmPaths("/tfjs-backend-wasm/");
   tf.wasm.setThreadsCount(threads);
   await tf.setBackend("wasm");
-  // The model's constant operand, as other engines find it inside the model.
+  // The constant operand. For other engines it is part of the model.
   const constants = await fetchData(model, /** @type {any} */ ("constants"));
   const b = constants.b && tf.tensor(constants.b.data, constants.b.shape);
   return {

@@ -1,19 +1,19 @@
-// webmlc: the package that `webmlc build` wrote, through its own runtime.
+// webmlc: the package that `webmlc build` wrote, in its runtime.
 
 /** @param {import("../bench.js").Options} options */
 export async function create({ model, device, threads, variant }) {
   const { load } = await import(`${model}package/webmlc.js`);
-  const loaded = await load(new URL(`${model}package/`, location.href).href, { device, threads, variant });
-  if (loaded.device !== device || (device === "wasm" && loaded.threads !== threads)) {
-    throw new Error(`asked for ${device} with ${threads} threads, got ${loaded.device} with ${loaded.threads}`);
+  const instance = await load(new URL(`${model}package/`, location.href).href, { device, threads, variant });
+  if (instance.device !== device || (device === "wasm" && instance.threads !== threads)) {
+    throw new Error(`asked for ${device} with ${threads} threads, got ${instance.device} with ${instance.threads}`);
   }
   return {
     version: "",
-    variant: loaded.variant,
+    variant: instance.variant,
     async run(/** @type {any} */ inputs) {
-      const outputs = await loaded.run(inputs);
+      const outputs = await instance.run(inputs);
       return Object.fromEntries(Object.entries(outputs).map(([name, { data }]) => [name, data]));
     },
-    profile: (/** @type {any} */ inputs) => loaded.profile(inputs),
+    profile: (/** @type {any} */ inputs) => instance.profile(inputs),
   };
 }

@@ -1,7 +1,7 @@
-// The runtime's memory plan, which lies beside it as plain_memory_plan.js, with buffers that share no bytes: the twin of
-// `place_apart` in webmlc/package/memory_plan.py.
+// A memory plan whose buffers share no bytes: the twin of `place_apart` in webmlc/package/memory_plan.py. The plan of the runtime
+// is beside this file, as plain_memory_plan.js.
 
-import { align, layout as planned } from "./plain_memory_plan.js";
+import { align, layout as plainLayout } from "./plain_memory_plan.js";
 
 export * from "./plain_memory_plan.js";
 
@@ -17,7 +17,7 @@ function placeApart(intervals) {
   return { offsets, total: end + RED_ZONE };
 }
 
-export function layout(manifest, own, device, symbols, threads = 1) {
-  const plan = planned(manifest, own, device, symbols, threads, placeApart);
-  return { ...plan, arena: manifest.programs[own].resources.arena[device] ?? plan.arena }; // what the leader compares
+export function layout(manifest, target, device, symbols, threads = 1) {
+  const plan = plainLayout(manifest, target, device, symbols, threads, placeApart);
+  return { ...plan, arena: manifest.programs[target].resources.arena[device] ?? plan.arena }; // the bytes that the leader compares with the manifest
 }

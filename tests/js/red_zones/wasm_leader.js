@@ -1,5 +1,6 @@
-// The runtime's leader, which lies beside it as plain_wasm_leader.js, with a red zone around each buffer: the zones are
-// filled when symbols are bound and checked after each run, as webmlc/host/red_zones.py does it.
+// A leader that checks red zones: bytes before and behind each buffer, which no kernel may write. They are filled when symbols are
+// bound, and checked after each run, as in webmlc/host/red_zones.py. The leader of the runtime is beside this file, as
+// plain_wasm_leader.js.
 
 import { InternalError } from "./errors.js";
 import { RED_ZONE } from "./memory_plan.js";
@@ -8,26 +9,29 @@ import { Leader as PlainLeader } from "./plain_wasm_leader.js";
 const PATTERN = 0xfe;
 
 export class Leader extends PlainLeader {
-  /** The module's functions; `run` is replaced by one that checks. The base class assigns them. */
-  set exports(plain) {
-    const run = (...steps) => {
-      if (this.bound !== this.filled) for (const [, zone] of this.#zones()) zone.fill(PATTERN);
-      this.filled = this.bound;
-      plain.run(...steps);
-      for (const [name, zone] of this.#zones()) {
-        if (zone.some((byte) => byte !== PATTERN)) throw new InternalError(`bytes beside buffer ${name} were written in steps ${steps}`);
-      }
-    };
-    this.checked = { run, warm: plain.warm };
+  constructor(open) {
+    super(open);
+    // The base class has a field of this name, so an accessor of this class would be hidden.
+    let { exports } = this;
+    Object.defineProperty(this, "exports", {
+      get: () => exports,
+      set: (plain) => (exports = { run: (...steps) => this.#run(plain, steps), warm: plain.warm }),
+    });
   }
 
-  get exports() {
-    return this.checked;
+  /** Run steps of the module, and check the zones. */
+  #run(plain, steps) {
+    if (this.binding !== this.zonesBinding) for (const [, zone] of this.#zones()) zone.fill(PATTERN);
+    this.zonesBinding = this.binding;
+    plain.run(...steps);
+    for (const [name, zone] of this.#zones()) {
+      if (zone.some((byte) => byte !== PATTERN)) throw new InternalError(`bytes beside buffer ${name} were written in steps ${steps}`);
+    }
   }
 
-  /** The buffers that steps write, each twice: with the bytes before it, and with those behind it. */
+  /** The red zones of the buffers that steps write: two for each buffer, with the buffer's name. */
   #zones() {
-    const { offsets, constants, sizes } = this.bound.layout;
+    const { offsets, constants, sizes } = this.binding.layout;
     const derived = this.program.buffers.flatMap(({ name, kind }) => (kind === "derived" && constants.has(name) ? [[name, constants.get(name)]] : []));
     return [...offsets, ...derived].flatMap(([name, address]) => {
       const end = address + sizes.get(name);
