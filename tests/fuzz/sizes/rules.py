@@ -84,6 +84,19 @@ NAN = {
 
 WILD = {
     **dict.fromkeys(
+        (
+            "QLinearAdd",
+            "QLinearMul",
+            "QLinearSigmoid",
+            "QLinearLeakyRelu",
+            "QLinearAveragePool",
+            "QLinearGlobalAveragePool",
+            "QLinearConcat",
+            "QLinearWhere",
+        ),
+        "0 times an infinite scale is a NaN, which is no integer",
+    ),
+    **dict.fromkeys(
         ("DynamicQuantizeLinear", "DynamicQuantizeMatMul"),
         "an infinite range makes the scale infinite and x / scale a NaN, which is no integer",
     ),

@@ -25,6 +25,7 @@ from webmlc.graph.ops.operator import (
     UnknownValueError,
     given_types,
 )
+from webmlc.graph.ops.shapes import check_shape
 
 MAX_UNROLLED_NODES, MAX_SEQUENCE_NODES = 64, 4096
 """The most nodes that unrolling one loop may create. The first limit is for a loop that a run could
@@ -309,6 +310,10 @@ def _scan(context: Context, builder: Builder) -> tuple[str, ...]:
     count = context.count("num_scan_inputs")
     inputs = context.node.inputs
     states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+    for index, value in enumerate(context.attribute("body").inputs[: len(states)]):
+        declared = context.attribute("body").types.get(value)
+        if declared is not None and declared.static_shape is not None:
+            check_shape(context, index, declared.shape)
     axes = context.attribute("scan_input_axes", (0,) * count)
     backward = context.attribute("scan_input_directions", (0,) * count)
     first = len(states)
