@@ -21,13 +21,7 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import (
-    Case,
-    Context,
-    Operator,
-    Result,
-    case,
-)
+from webmlc.graph.ops.operator import Case, Context, Operator, Result, case
 from webmlc.graph.ops.shapes import (
     accumulator,
     broadcast,
