@@ -1,12 +1,14 @@
-// A worker of a model. Its first message decides which thread it is: the leader (see wasm_leader.js), a helper or the caller.
+// The script of each worker of a model. Its first message decides which thread it is: the leader (see wasm_leader.js), a helper, or
+// the caller, which wakes helpers for a leader that must not be slowed down (see threads.js).
 //
-//   in:  { id, type: "open" | "start" | "take" | "execute" | "profile", ... } from wasm_device.js, for the leader
+//   in:  { id, type: "open" | "start" | "take" | "execute" | "profile", bell, ... } from wasm_device.js, for the leader
 //        { type: "help", port }     become a helper; the leader sends its data through the port
 //        { type: "wake", control }  become the caller
-//   out: one message when the script runs; then { id, result } or { id, error } for each message
+//   out: {} when the script runs; then { id, result } or { id, error } for each message of the leader;
+//        { id: FAILURE, error } if a repeated request or a helper fails
 //
-// Once the page may repeat requests, the leader sleeps on shared words after each message (see repeats.js). Before it first
-// sleeps, it lets the engine optimise the module's loops.
+// After its first "execute", the leader waits on shared words between messages, through which the page may ask it to repeat a request
+// (see repeats.js). It runs the module's loops a few more times first, because engines optimise code that has run often.
 
 import { toData } from "./errors.js";
 import { canShareMemory, parentPort } from "./platform.js";
@@ -22,11 +24,11 @@ let leader;
 /** @type {import("./types.d.ts").Help} */
 let helper;
 /** @type {Int32Array | null} */
-let words = null;
-/** @type {Execute[]} The requests that the page may repeat, by slot. The page uploads their inputs itself. */
+let words = null; // the shared words through which the page asks for repeats
+/** @type {Execute[]} The requests that the page may repeat, by slot, without uploads: the page writes inputs into shared memory. */
 const requests = [];
 
-/** Resolves when the last chunk of weights is taken. @type {Promise<void>} */
+/** Settles when all chunks of weights received so far are taken. @type {Promise<void>} */
 let lastTake = Promise.resolve();
 /** Counts the chunks that were taken, for the page. @type {Int32Array | null} */
 let counter = null;
@@ -63,7 +65,7 @@ const HANDLERS = {
   },
   help({ port }) {
     port.onmessage = (/** @type {MessageEvent} */ { data }) => {
-      helper = { ...helper, ...data }; // later messages bring a new memory
+      helper = { ...helper, ...data }; // the first message brings everything, later ones a new memory
       attempt(() => help(helper));
     };
   },
@@ -90,13 +92,13 @@ function warm() {
   if (leader.warm()) setTimeout(warm);
 }
 
-/** Repeat a request. Returns false if it fails. Memory does not grow, so views of it stay valid. @param {number} slot */
+/** Repeat a request. Returns false if it fails. It needs no more memory than before, so the page's views stay valid. @param {number} slot */
 function repeat(slot) {
   return attempt(() => leader.execute(requests[slot]));
 }
 
 /**
- * Returns false if the work fails. Posts the error at once, because another thread may wait for this one.
+ * Run the work and return whether it succeeded. An error is posted at once, because another thread may wait for this one.
  * @param {() => void} work
  */
 function attempt(work) {

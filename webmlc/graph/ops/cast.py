@@ -1,8 +1,9 @@
-"""Conversions between element types.
+"""Cast, CastLike and BitCast: conversions between element types.
 
-Numbers convert as in numpy and ml_dtypes. Floats round to the nearest float, ties to even. Floats
-become integers by truncation. Integers wrap. A conversion to an 8-bit float saturates unless the
-node says otherwise. Powers of two (float8e8m0) have rounding modes of their own.
+Except for the 8-bit floats, numbers convert as in numpy and ml_dtypes. Floats round to the nearest
+float, ties to even. Floats become integers by truncation. Integers that do not fit wrap. A
+conversion to an 8-bit float saturates unless the node says otherwise. Powers of two (float8e8m0)
+have rounding modes of their own (`_to_e8m0`).
 """
 
 from __future__ import annotations
@@ -20,25 +21,23 @@ SATURATING = frozenset(
     {DType.float8_e4m3fn, DType.float8_e4m3fnuz, DType.float8_e5m2, DType.float8_e5m2fnuz}
 )
 """The types to which a conversion may saturate: a number that is too large becomes the largest one.
-Without saturation it becomes infinity or NaN.
+Without saturation it becomes infinity or NaN, depending on the type.
 """
 
 
 def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
-    """Convert `x` as ONNX's Cast does. The conversion to bool tests whether `x` differs from
-    zero.
-    """
+    """Convert `x` as ONNX's Cast does. `round_mode` is that of float8e8m0."""
     if dtype is DType.bool and x.dtype is not DType.bool:
         return call("ne", x, 0)
     if dtype is DType.float8_e8m0fnu and x.dtype is not dtype:
-        return _to_power(x.astype(DType.float32), saturate, round_mode)
+        return _to_e8m0(x.astype(DType.float32), saturate, round_mode)
     if dtype in SATURATING and saturate:
         return clamped(x, dtype).astype(dtype)
     return x.astype(dtype)
 
 
 def clamped(x: Expr, dtype: DType) -> Expr:
-    """Clamp `x`, as a wide float, between the lowest and the highest number of `dtype`. NaN
+    """Convert `x` to float32 (float64 stays), and limit it to the finite numbers of `dtype`. NaN
     stays.
     """
     number = x if x.dtype is DType.float64 else x.astype(DType.float32)
@@ -46,24 +45,25 @@ def clamped(x: Expr, dtype: DType) -> Expr:
     return select(number > high, high, select(number < low, low, number))
 
 
-def _to_power(x: Expr, saturate: bool, round_mode: str) -> Expr:
-    """Convert float32 to a power of two: the biased exponent, rounded by the mantissa. The sign is
-    ignored.
+def _to_e8m0(x: Expr, saturate: bool, round_mode: str) -> Expr:
+    """Convert float32 to a power of two. The result is the biased exponent, plus 1 if the mantissa
+    rounds up. The sign is ignored, and 0xFF is NaN.
 
-    Code c stands for 2^(c - 127). So subnormals of float32 lie around code 0, which is 2^-127.
+    Code c stands for 2^(c - 127). Code 0, 2^-127, is a subnormal of float32 (bits `1 << 22`), so
+    numbers below 2^-126 have a rule of their own, as in ONNX's reference.
     """
     bits = Bitcast(x, DType.int32) & 0x7FFFFFFF
     match round_mode:
         case "up":
-            above = 0x7FFFFF
+            addend = 0x7FFFFF
         case "nearest":
-            above = 1 << 22
+            addend = 1 << 22  # half of the mantissa: ties go up
         case "down":
-            above = 0
+            addend = 0
         case _:
             raise NotSupportedError(f"round_mode {round_mode!r}")
-    code = call("shift_right", bits + above, 23)
-    if above:  # the next power after 2^-127 is the smallest normal number
+    code = call("shift_right", bits + addend, 23)
+    if addend:  # the next power after 2^-127 is the smallest normal number
         code = select(bits < 1 << 23, select(bits > 1 << 22, 1, const(0)), code)
     if saturate:
         code = minimum(code, 0xFE)
@@ -74,7 +74,7 @@ def _to_power(x: Expr, saturate: bool, round_mode: str) -> Expr:
 
 
 def named_type(context: Context, attribute: str) -> DType:
-    """The element type whose ONNX number is an attribute's value."""
+    """Read an attribute as the ONNX number of an element type, and return the type."""
     dtype = ELEMENT_TYPES.get(int(context.attribute(attribute, 0)))
     if dtype is None:
         raise NotSupportedError(f"element type {context.attribute(attribute)} is not supported")
@@ -103,7 +103,7 @@ def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
     (y,) = _cast_type(context)
     if y.dtype.bits != context.dtype(0).bits:
-        raise NotSupportedError("the element types differ in size")
+        raise NotSupportedError(f"{context.dtype(0).name} and {y.dtype.name} differ in size")
     return (y,)
 
 

@@ -1,8 +1,9 @@
 """TfIdfVectorizer: count how often each n-gram of a pool occurs in rows of integers.
 
-Each length of n-grams has a count of its own. `webmlc.CountGrams` compares the n-grams of one
-length with a row at every start. The distance between items takes every value that `max_skip_count`
-allows.
+The n-grams of each length are counted by one `webmlc.CountGrams`. It compares them with a row at
+every start, with items 1 to `max_skip_count` + 1 apart (single items: once). A product with a
+constant matrix then weights the counts and moves them to their columns of the output, and the
+results for all lengths are added.
 """
 
 from __future__ import annotations
@@ -32,50 +33,55 @@ Inputs = tuple[Tensor | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Grams:
-    """The n-grams of one length in the pool. `items` has the shape [grams][length]; `places` and
-    `weights` hold the output position and the weight of each n-gram.
+    """The n-grams of one length in the pool. `items` has the shape [grams][length]; `columns` and
+    `weights` hold the output column and the weight of each n-gram.
     """
 
     items: Array
-    places: Array
+    columns: Array
     weights: Array
 
 
 def _pool(context: Context) -> list[Grams]:
-    """The n-grams of the lengths that the node counts."""
+    """The pool, split by the lengths of its n-grams: those that the node counts and that exist."""
     if context.attribute("pool_strings"):
         raise NotSupportedError("n-grams of strings: tensors hold numbers")
     pool = np.array(context.attribute("pool_int64s", ()), np.int64)
-    starts = [int(n) for n in context.attribute("ngram_counts")]
-    places = np.array(context.attribute("ngram_indexes"), np.int64)
-    weights = _weights(context, len(places))
+    offsets = [int(n) for n in context.attribute("ngram_counts")]
+    columns = np.array(context.attribute("ngram_indexes"), np.int64)
+    weights = _weights(context, len(columns))
     shortest, longest = (int(context.attribute(f"{name}_gram_length")) for name in ("min", "max"))
-    if not 1 <= shortest <= longest <= len(starts):
+    if not 1 <= shortest <= longest <= len(offsets):
         raise NotSupportedError(
-            f"n-grams of {shortest} to {longest} items from a pool of n-grams of 1 to {len(starts)}"
+            f"n-grams of {shortest} to {longest} items from a pool of n-grams of 1 to {len(offsets)}"
         )
-    if sorted(starts) != starts or not 0 <= starts[0] <= starts[-1] <= len(pool):
-        raise NotSupportedError(f"ngram_counts {starts} for a pool of {len(pool)} items")
+    if sorted(offsets) != offsets or not 0 <= offsets[0] <= offsets[-1] <= len(pool):
+        raise NotSupportedError(f"ngram_counts {offsets} for a pool of {len(pool)} items")
     lengths = range(shortest, longest + 1)
-    grams, first_place = [], 0
-    for length, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
-        items = pool[start:end].reshape(-1, length)
+    grams, first_gram = [], 0
+    ends = [*offsets[1:], len(pool)]
+    for length, (offset, end) in enumerate(zip(offsets, ends, strict=True), 1):
+        if (end - offset) % length:
+            raise NotSupportedError(f"{end - offset} items of the pool for n-grams of {length}")
+        items = pool[offset:end].reshape(-1, length)
+        span = slice(first_gram, first_gram + len(items))
         if length in lengths and len(items):
-            span = slice(first_place, first_place + len(items))
-            grams.append(Grams(items, places[span], weights[span]))
-        first_place += len(items)
+            grams.append(Grams(items, columns[span], weights[span]))
+        first_gram = span.stop
+    if first_gram != len(columns):
+        raise NotSupportedError(f"{len(columns)} ngram_indexes for {first_gram} n-grams")
     return grams
 
 
 def _weights(context: Context, count: int) -> Array:
-    """The weight of each n-gram of the pool: 1 by default."""
+    """The weight of each n-gram of the pool: 1 if the mode is TF, or if no weights are given."""
     weights, mode = context.attribute("weights"), context.attribute("mode")
     if mode not in MODES:
-        raise NotSupportedError(f"mode {mode!r}: it is one of {', '.join(MODES)}")
+        raise NotSupportedError(f"mode {mode!r}: it must be one of {', '.join(MODES)}")
     if mode == "TF" or not weights:
         return np.ones(count, np.float32)
     if len(weights) != count:
-        raise NotSupportedError(f"{len(weights)} weights of {count} n-grams")
+        raise NotSupportedError(f"{len(weights)} weights for {count} n-grams")
     return np.array(weights, np.float32)
 
 
@@ -83,29 +89,31 @@ def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
     x, rank = context.node.inputs[0], context.rank(0)
     check_shapes(context, "elements" if rank < 2 else "rows elements")
     indexes = [int(i) for i in context.attribute("ngram_indexes")]
-    size = max(indexes) + 1
-    is_one = context.attribute("mode") == "IDF"  # a count is 1 if the n-gram occurs
-    if is_one and len(set(indexes)) < len(indexes):
+    if not indexes or min(indexes) < 0:
+        raise NotSupportedError(f"ngram_indexes {indexes}")
+    width = max(indexes) + 1
+    clips_to_one = context.attribute("mode") == "IDF"  # it only matters whether an n-gram occurs
+    if clips_to_one and len(set(indexes)) < len(indexes):
         raise NotSupportedError("n-grams that share an output, of mode IDF")
     if rank < 2:
         x = build("Reshape", x, build.constant(np.array([1, -1])))
-    total, skipped = "", int(context.attribute("max_skip_count"))
-    if skipped < 0:
-        raise NotSupportedError(f"max_skip_count {skipped}")
+    total, max_skip = "", int(context.attribute("max_skip_count"))
+    if max_skip < 0:
+        raise NotSupportedError(f"max_skip_count {max_skip}")
     for grams in _pool(context):
         length = grams.items.shape[1]
-        skips = skipped if length > 1 else 0
+        skips = max_skip if length > 1 else 0
         count = build("CountGrams", x, build.constant(grams.items, context.dtype(0)),
                       domain="webmlc", skips=skips)  # fmt: skip
-        spread = np.zeros((len(grams.items), size), np.float32)
-        spread[np.arange(len(grams.items)), grams.places] = grams.weights
-        if is_one:
+        spread = np.zeros((len(grams.items), width), np.float32)
+        spread[np.arange(len(grams.items)), grams.columns] = grams.weights
+        if clips_to_one:
             count = build("Min", count, build.constant(np.float32(1)))
         placed = build("MatMul", count, build.constant(spread))
         total = build("Add", total, placed) if total else placed
     if not total:
         raise NotSupportedError("a pool without n-grams of the wanted lengths")
-    return (total if rank == 2 else build("Reshape", total, build.constant(np.array([size]))),)
+    return (total if rank == 2 else build("Reshape", total, build.constant(np.array([width]))),)
 
 
 def _count_type(context: Context) -> tuple[TensorType, ...]:
@@ -113,20 +121,19 @@ def _count_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The counts [row][gram]: a sum over starts and distances of the places where all items
-    match.
-    """
+    """The counts [row][gram]: how many pairs of a start and a distance match all items."""
     x, grams = operand(inputs, 0), operand(inputs, 1)
-    length, size = as_int(grams.shape[1]) or 1, x.shape[1]
+    length, row_length = as_int(grams.shape[1]), x.shape[1]
+    assert length is not None, "the n-grams are a constant"
 
     def matches(row: Expr, gram: Expr, start: Expr, skip: Expr) -> Expr:
-        is_match = start + (skip + 1) * (length - 1) < size
+        is_match = start + (skip + 1) * (length - 1) < row_length
         for k in range(length):
-            position = minimum(start + (skip + 1) * k, size - 1)
+            position = minimum(start + (skip + 1) * k, row_length - 1)  # a read inside the row
             is_match = is_match & call("eq", x[row, position], grams[gram, const(k)])
         return select(is_match, ONE, ZERO)
 
-    extents = (size, const(int(context.attribute("skips")) + 1))
+    extents = (row_length, const(int(context.attribute("skips")) + 1))
     shape = context.outputs[0].shape
     total = reduce("grams", shape, extents, "add", matches)
     return (compute("count", shape, lambda *i: total[i].astype(DType.float32)),)
