@@ -1,10 +1,10 @@
-// The GPU adapter of this machine.
+// Ask the browser for a GPU adapter.
 
 import { AdapterError } from "./errors.js";
 
 /**
- * Throws `AdapterError` where there is none.
- * @param {boolean} mustBeHardware  one that computes on the CPU is none
+ * The machine's GPU adapter. Throws `AdapterError` if there is none.
+ * @param {boolean} mustBeHardware  also throw if the adapter computes on the CPU
  * @returns {Promise<GPUAdapter>}
  */
 export async function findAdapter(mustBeHardware) {
@@ -22,7 +22,7 @@ export async function findAdapter(mustBeHardware) {
   return adapter;
 }
 
-/** True for adapters that compute on the CPU. @param {GPUAdapter} adapter */
+/** True if the adapter computes on the CPU. @param {GPUAdapter} adapter */
 function isSoftware({ info }) {
   return info?.isFallbackAdapter || /swiftshader|llvmpipe|lavapipe/i.test(`${info?.architecture} ${info?.description}`);
 }

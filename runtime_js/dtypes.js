@@ -1,14 +1,14 @@
-// Element types: the typed array that carries each.
+// The typed array that holds the elements of each dtype.
 //
-//   in:  a dtype's name
-//   out: the constructor; its BYTES_PER_ELEMENT is the width of an element in memory
+//   in:  the name of a dtype
+//   out: a constructor; its BYTES_PER_ELEMENT is the number of bytes of one element in memory
 
 import { PackageError } from "./errors.js";
 
 /**
- * Floats of 16 bits or less are carried as their bits: not every engine has Float16Array, and none has the smaller
- * ones. So are integers of 4 and 2 bits, one to a byte, in its lowest bits (int4's -1 is 15); the other bits of an
- * input's bytes are ignored.
+ * Floats of 16 bits or less are held as their bits. Not every engine has Float16Array, and no engine has smaller floats.
+ * An integer of 4 or 2 bits takes one byte and lies in the lowest bits of it: the int4 value -1 is the byte 15. The other
+ * bits of a byte of input are ignored.
  */
 const ARRAYS = {
   bool: Uint8Array,

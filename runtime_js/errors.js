@@ -1,4 +1,4 @@
-// Typed errors: what went wrong, in words, and a stable `code` to switch on.
+// The errors that the runtime throws. Each has a message for people and a stable `code` for programs.
 
 export class WebmlcError extends Error {
   code = "internal";
@@ -20,12 +20,12 @@ export class PackageError extends WebmlcError {
   code = "package";
 }
 
-/** No usable GPU adapter, or it lacks a required limit or feature. */
+/** There is no usable GPU adapter, or it lacks a limit or feature that the package needs. */
 export class AdapterError extends WebmlcError {
   code = "adapter";
 }
 
-/** The GPU device was lost (a reset, a new driver, power saving): restore the model. */
+/** The GPU device was lost: a reset, a new driver or power saving. `model.restore()` opens another one. */
 export class DeviceLostError extends WebmlcError {
   code = "device-lost";
 }
@@ -35,10 +35,10 @@ export class HostError extends WebmlcError {
   code = "host";
 }
 
-/** An invariant of the compiler or the runtime does not hold: a bug of ours. */
+/** An invariant of the compiler or the runtime does not hold. This is a bug in webmlc. */
 export class InternalError extends WebmlcError {}
 
-/** @param {string} feature that this host lacks */
+/** The error for a feature that this host lacks. @param {string} feature */
 export function missingFeature(feature) {
   return new HostError(`this host has no ${feature}: use a current browser, or load with device: "webgpu"`);
 }
@@ -46,7 +46,7 @@ export function missingFeature(feature) {
 const CLASSES = { InputError, PackageError, AdapterError, DeviceLostError, HostError, InternalError };
 
 /**
- * An error as data: structured cloning between workers would lose its class.
+ * Turn an error into plain data. Structured cloning between workers loses the class of an error.
  * @param {unknown} error
  * @returns {{ name: string, message: string }}
  */
@@ -55,7 +55,7 @@ export function toData(error) {
 }
 
 /**
- * The error that `toData` described.
+ * Turn the data of `toData` back into an error.
  * @param {{ name: string, message: string }} data
  * @returns {WebmlcError}
  */

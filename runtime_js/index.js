@@ -1,5 +1,5 @@
-// The page of a package: loads the model beside it, shows what it is, runs it on random input.
-// `?device=wasm|webgpu&threads=2` choose how.
+// The page of a package: load the model in the same folder, describe it, and run it on random inputs.
+// `?device=wasm|webgpu&threads=2` choose the device and the threads.
 
 import { load } from "./webmlc.js";
 
@@ -10,7 +10,7 @@ import { load } from "./webmlc.js";
 const element = (id) => document.getElementById(id);
 
 /** @param {number | null | undefined} bytes */
-function kilobytes(bytes) {
+function byteText(bytes) {
   return bytes === null || bytes === undefined ? "depends on the input" : `${bytes.toLocaleString("en")} bytes`;
 }
 
@@ -21,7 +21,7 @@ function evaluate(size, symbols) {
   throw new Error("an input's dimension is an expression: run this model from your own page");
 }
 
-/** @param {string} term @param {string} text */
+/** Add a fact about the model. @param {string} term @param {string} text */
 function fact(term, text) {
   const dt = document.createElement("dt");
   const dd = document.createElement("dd");
@@ -30,7 +30,7 @@ function fact(term, text) {
   element("facts").append(dt, dd);
 }
 
-/** @param {string} list @param {string} text */
+/** Add an item to a list. @param {string} list @param {string} text */
 function item(list, text) {
   const li = document.createElement("li");
   const code = document.createElement("code");
@@ -40,7 +40,7 @@ function item(list, text) {
 }
 
 /**
- * Random values of an input: floats between -1 and 1, integers from 0 to below `limit`, masks of ones.
+ * Random values for an input: floats between -1 and 1, integers from 0 to below `limit`. All elements of a mask are 1.
  * @param {string} name @param {string} dtype @param {number} count @param {number} limit
  * @returns {any}
  */
@@ -48,17 +48,17 @@ function randomData(name, dtype, count, limit) {
   const float = () => Math.random() * 2 - 1;
   if (dtype === "float32") return Float32Array.from({ length: count }, float);
   if (dtype === "float64") return Float64Array.from({ length: count }, float);
-  const small = dtype === "bool" || /type/.test(name) ? 2 : limit;
-  const integer = () => (/mask/.test(name) ? 1 : Math.floor(Math.random() * small));
+  const end = dtype === "bool" || /type/.test(name) ? 2 : limit;
+  const integer = () => (/mask/.test(name) ? 1 : Math.floor(Math.random() * end));
   if (dtype === "int64") return BigInt64Array.from({ length: count }, () => BigInt(integer()));
   if (dtype === "uint64") return BigUint64Array.from({ length: count }, () => BigInt(integer()));
   const arrays = { int8: Int8Array, int16: Int16Array, uint16: Uint16Array, int32: Int32Array, uint32: Uint32Array };
-  const other = dtype.endsWith("float16") ? Uint16Array : Uint8Array;
-  const data = new (arrays[/** @type {keyof typeof arrays} */ (dtype)] ?? other)(count);
+  const bits = dtype.endsWith("float16") ? Uint16Array : Uint8Array;
+  const data = new (arrays[/** @type {keyof typeof arrays} */ (dtype)] ?? bits)(count);
   return /float/.test(dtype) ? data : data.map(integer);
 }
 
-/** @param {Model} model */
+/** Show the model's inputs and facts. @param {Model} model */
 function describe(model) {
   element("name").textContent = document.title = model.name;
   for (const { name, dtype, shape } of model.inputs) item("inputs", `${name}: ${dtype}[${shape.join(", ")}]`);
@@ -75,16 +75,16 @@ function describe(model) {
   fact("Device", `${model.device} (${model.deviceReason})`);
   if (model.variant) fact("WebAssembly", model.variant);
   fact("Threads", `${model.threads} (${model.threadsReason})`);
-  fact("Weights", kilobytes(weights));
-  for (const [device, bytes] of Object.entries(arena)) fact(`Arena, ${device}`, kilobytes(bytes));
-  if (arena.wasm !== undefined) fact("Memory, one thread", kilobytes(memory));
-  fact("Download", kilobytes(download));
+  fact("Weights", byteText(weights));
+  for (const [device, bytes] of Object.entries(arena)) fact(`Arena, ${device}`, byteText(bytes));
+  if (arena.wasm !== undefined) fact("Memory, one thread", byteText(memory));
+  fact("Download", byteText(download));
 }
 
 const WARM_RUNS = 20;
-const WARM_MILLISECONDS = 1000; // after which no further run starts
+const WARM_MILLISECONDS = 1000; // no further run starts after this time
 
-/** Run once, then again for a while: first results take longer. @param {Model} model */
+/** Run the model several times, because first results take longer. Show the outputs and the times. @param {Model} model */
 async function run(model) {
   /** @type {Record<string, number>} */
   const symbols = {};
@@ -110,13 +110,13 @@ async function run(model) {
   }
   const [first, ...warm] = times;
   const median = warm.sort((a, b) => a - b)[warm.length >> 1];
-  const then = warm.length ? `, then in ${median.toFixed(2)} ms (median of ${warm.length})` : "";
-  element("status").textContent = `Ran in ${first.toFixed(2)} ms${then}.`;
+  const repeats = warm.length ? `, then in ${median.toFixed(2)} ms (median of ${warm.length})` : "";
+  element("status").textContent = `Ran in ${first.toFixed(2)} ms${repeats}.`;
 }
 
-/** The devices to choose from: another one loads the page anew. @param {string} chosen */
-function offerDevices(chosen) {
-  for (const name of ["auto", "wasm", "webgpu"]) element("device").append(new Option(name, name, false, name === chosen));
+/** Let people choose a device. The choice reloads the page. @param {string} device */
+function offerDevices(device) {
+  for (const name of ["auto", "wasm", "webgpu"]) element("device").append(new Option(name, name, false, name === device));
   element("device").addEventListener("change", () => {
     const query = new URLSearchParams(location.search);
     query.set("device", element("device").value);
@@ -124,14 +124,14 @@ function offerDevices(chosen) {
   });
 }
 
-/** @param {unknown} error */
+/** Show an error. @param {unknown} error */
 function report(error) {
   element("status").textContent = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
   element("status").className = "error";
 }
 
 async function main() {
-  element("notice").remove(); // scripts do run
+  element("notice").remove(); // this script runs, so the page came from a server
   element("page").hidden = false;
   const query = new URLSearchParams(location.search);
   const threads = query.get("threads");

@@ -1,7 +1,9 @@
-// The manifest, read and evaluated: the twin of webmlc/package/manifest.py and webmlc/host/bind.py.
+// Read the manifest, check the inputs of each run, and bind the symbols.
 //
-//   in:  the package's URL;  then `{ name: tensor }` of a run, and what it wrote where a segment binds symbols
-//   out: the parsed manifest; then the value of each symbol and the bytes of each input
+// The twin of webmlc/package/manifest.py and webmlc/host/bind.py.
+//
+//   in:  the package's URL; for each run `{ name: tensor }`, and the bytes of buffers from which segments bind symbols
+//   out: the parsed manifest; for each run the value of each symbol and the bytes of each input
 
 import { arrayOf } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
@@ -18,10 +20,10 @@ import { request } from "./weights.js";
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 
 const VERSION = 5;
-const LIMIT = 2 ** 31;
+const LIMIT = 2 ** 31; // the first size that is too large: kernels have int32 indices
 
 /**
- * Fetch and check the manifest. `base` is the package folder's URL, ending in "/".
+ * Fetch and check the manifest. `base` is the URL of the package's folder, and ends in "/".
  * @param {URL} base
  * @returns {Promise<Manifest>}
  */
@@ -29,29 +31,32 @@ export async function fetchManifest(base) {
   const url = new URL("manifest.json", base).href;
   const response = await request(base, url, "is the package's URL right?");
   const manifest = await response.json().catch((error) => {
-    throw new PackageError(`${url}: is no JSON (${error.message})`);
+    throw new PackageError(`${url}: is not JSON (${error.message})`);
   });
-  return checked(manifest, url);
+  return complete(manifest, url);
 }
 
 /**
- * Parsed JSON as a complete manifest.
+ * Check the format of a parsed manifest, and add what its JSON leaves out.
  * @param {any} manifest
  * @param {string} url
  * @returns {Manifest}
  */
-export function checked(manifest, url) {
+export function complete(manifest, url) {
   if (manifest?.format !== "webmlc") throw new PackageError(`${url}: not a webmlc package`);
   if (manifest.version !== VERSION) {
     throw new PackageError(`${url}: package version ${manifest.version}, this runtime reads ${VERSION}: rebuild it`);
   }
   for (const file of manifest.weights.files) file.tensors = spans(file);
   const tensors = new Set(manifest.weights.files.flatMap((/** @type {any} */ file) => Object.keys(file.tensors)));
-  for (const [device, program] of Object.entries(manifest.programs)) fillIn(device, program, tensors);
+  for (const [device, program] of Object.entries(manifest.programs)) addDefaults(device, program, tensors);
   return manifest;
 }
 
-/** Where each tensor of a weights file is: one after the other, aligned. @param {{ start: number, tensors: [string, number][] }} file */
+/**
+ * The place of each tensor in a weights file. Tensors follow each other, aligned.
+ * @param {{ start: number, tensors: [string, number][] }} file
+ */
 function spans({ start, tensors }) {
   let end = start;
   return Object.fromEntries(
@@ -64,12 +69,12 @@ function spans({ start, tensors }) {
 }
 
 /**
- * What the manifest leaves out because it can be derived; see webmlc/package/manifest_json.py.
+ * Add the fields that the JSON of a program leaves out, because they can be derived. See webmlc/package/manifest_json.py.
  * @param {string} device
  * @param {{ sizes?: Record<string, any>, buffers: any[], steps: any[] }} program
  * @param {Set<string>} tensors
  */
-function fillIn(device, program, tensors) {
+function addDefaults(device, program, tensors) {
   for (const buffer of program.buffers) {
     buffer.kind ??= tensors.has(buffer.name) ? "constant" : "scratch";
     buffer.dtype ??= "float32";
@@ -77,7 +82,7 @@ function fillIn(device, program, tensors) {
     buffer.shape = buffer.shape.map((/** @type {any} */ size) => program.sizes?.[size] ?? size);
   }
   for (const step of program.steps) {
-    step.arguments = step.arguments.map((/** @type {number} */ place) => program.buffers[place].name);
+    step.arguments = step.arguments.map((/** @type {number} */ index) => program.buffers[index].name);
     step.device ??= device;
     step.outputs ??= 1;
     step.origin ??= [];
@@ -85,7 +90,7 @@ function fillIn(device, program, tensors) {
 }
 
 /**
- * The shape of a port in numbers; an error where one is negative.
+ * Evaluate the shape of a port. Throws `InputError` if a size is negative.
  * @param {Port} port
  * @param {Symbols} symbols
  */
@@ -97,23 +102,23 @@ export function shapeOf(port, symbols) {
 }
 
 /**
- * Check a run's inputs and bind the symbols from their shapes; `checkRequirements` checks these.
+ * Check the inputs of a run, and bind the symbols from their shapes. `checkRequirements` checks the symbols.
  * @param {Manifest} manifest
  * @param {Record<string, Tensor | TypedArray>} inputs
  * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
  */
 export function bind(manifest, inputs) {
-  const known = () => manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
+  const signature = () => manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
   for (const name of Object.keys(inputs ?? {})) {
     if (!manifest.inputs.some((p) => p.name === name)) {
-      throw new InputError(`no input is named "${name}"; the model takes ${known()}`);
+      throw new InputError(`no input is named "${name}"; the model takes ${signature()}`);
     }
   }
   /** @type {Map<string, { shape: readonly number[], data: TypedArray }>} */
   const tensors = new Map();
   for (const port of manifest.inputs) {
     const value = inputs?.[port.name];
-    if (value === undefined) throw new InputError(`input "${port.name}" is missing; the model takes ${known()}`);
+    if (value === undefined) throw new InputError(`input "${port.name}" is missing; the model takes ${signature()}`);
     tensors.set(port.name, checkTensor(port, value));
   }
   /** @type {Symbols} */
@@ -124,10 +129,10 @@ export function bind(manifest, inputs) {
     const { shape, data } = /** @type {{ shape: number[], data: TypedArray }} */ (tensors.get(port.name));
     const expected = shapeOf(port, symbols);
     if (expected.some((d, axis) => d !== shape[axis])) {
-      const bound = origins(manifest, symbols);
+      const sources = origins(manifest, symbols);
       throw new InputError(
         `input "${port.name}" has shape ${text(shape)}, expected ${text(port.shape)} = ${text(expected)}` +
-          (bound ? ` with ${bound}` : ""),
+          (sources ? ` with ${sources}` : ""),
       );
     }
     values.set(port.buffer, new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
@@ -135,7 +140,10 @@ export function bind(manifest, inputs) {
   return { symbols, values };
 }
 
-/** What a pair of sizes must fulfil: whether it does, and in the words of an error. @type {Record<string, [(a: number, b: number) => boolean, string]>} */
+/**
+ * The condition on a pair of sizes that each rule stands for, and the words of the error.
+ * @type {Record<string, [(a: number, b: number) => boolean, string]>}
+ */
 const RULES = {
   equal: [(a, b) => a === b, "they must be equal"],
   "at most": [(a, b) => a <= b, "the first must not be larger"],
@@ -144,7 +152,7 @@ const RULES = {
 };
 
 /**
- * Check what the model assumes of its symbols, as far as it depends on `fresh` ones.
+ * Check the requirements of the model that depend on `fresh` symbols.
  * @param {Manifest} manifest
  * @param {Symbols} symbols
  * @param {Symbols} fresh
@@ -163,13 +171,13 @@ export function checkRequirements(manifest, symbols, fresh) {
     const [holds, failure] = RULES[rule];
     if (holds(a, b)) continue;
     const sizes = [left, right].map((size, i) => (typeof size === "number" ? size : `${expression(size)} = ${[a, b][i]}`));
-    const bound = origins(manifest, symbols, names);
-    throw new InputError(`node "${node}": its sizes are ${sizes.join(" and ")}: ${failure}` + (bound ? `; ${bound}` : ""));
+    const sources = origins(manifest, symbols, names);
+    throw new InputError(`node "${node}": its sizes are ${sizes.join(" and ")}: ${failure}` + (sources ? `; ${sources}` : ""));
   }
 }
 
 /**
- * An error, with the node, where a run counted indices out of range.
+ * Throw an error that names the node if a run counted indices out of range.
  * @param {Manifest} manifest
  * @param {Map<string, Uint8Array>} values
  */
@@ -177,20 +185,25 @@ export function checkCounts(manifest, values) {
   for (const [buffer, nodes] of manifest.checks) {
     const counts = new Int32Array(/** @type {Uint8Array} */ (values.get(buffer)).slice().buffer);
     for (const [i, node] of nodes.entries()) {
-      const are = counts[i] === 1 ? "is" : "are";
-      if (counts[i]) throw new InputError(`node "${node}": with these inputs ${counts[i]} of its indices ${are} out of range`);
+      const verb = counts[i] === 1 ? "is" : "are";
+      if (counts[i]) throw new InputError(`node "${node}": with these inputs ${counts[i]} of its indices or sizes ${verb} out of range`);
     }
   }
 }
 
-/** Where the symbols come from, or those of these names. @param {Manifest} manifest @param {Symbols} symbols @param {Set<string>} [names] */
+/**
+ * Describe the inputs that bind the symbols, or only the symbols of these names.
+ * @param {Manifest} manifest
+ * @param {Symbols} symbols
+ * @param {Set<string>} [names]
+ */
 function origins(manifest, symbols, names) {
-  const chosen = manifest.symbols.filter(({ name }) => names?.has(name) ?? true);
-  return chosen.map(({ name, axis, input }) => `${name} = ${symbols[name]} from axis ${axis} of "${input}"`).join(", ");
+  const sources = manifest.symbols.filter(({ name }) => names?.has(name) ?? true);
+  return sources.map(({ name, axis, input }) => `${name} = ${symbols[name]} from axis ${axis} of "${input}"`).join(", ");
 }
 
 /**
- * The symbols of a segment that binds, given the bytes of its buffer.
+ * Read the symbols of a bind from the bytes of its buffer.
  * @param {Program} program
  * @param {Bind} segment
  * @param {Uint8Array} bytes
@@ -205,8 +218,8 @@ export function bindFromMemory(program, segment, bytes) {
     const size = Number(values[segment.elements[i]]);
     if (!(size >= 0 && size < LIMIT)) {
       const nodes = segment.origin.map((node) => `"${node}"`).join(", ");
-      const what = size < 0 ? "negative" : `more than ${LIMIT - 1}`;
-      throw new InputError(`node ${nodes}: with these inputs a size is ${values[segment.elements[i]]}: ${what}`);
+      const reason = size < 0 ? "negative" : `more than ${LIMIT - 1}`;
+      throw new InputError(`node ${nodes}: with these inputs a size is ${values[segment.elements[i]]}: ${reason}`);
     }
     symbols[name] = size;
   });
@@ -214,42 +227,42 @@ export function bindFromMemory(program, segment, bytes) {
 }
 
 /**
- * A tensor of the port's dtype and rank, with as many elements as its shape says.
+ * Check that a value is a tensor of the port's dtype and rank, and that it has as many elements as its shape says.
  * @param {Port} port
  * @param {any} value
  * @returns {{ shape: readonly number[], data: TypedArray }}
  */
 function checkTensor(port, value) {
   const type = arrayOf(port.dtype);
-  const bare = ArrayBuffer.isView(value);
-  const data = bare ? value : value?.data;
-  const wrong = (/** @type {string} */ what) => new InputError(`input "${port.name}" ${what}`);
-  if (!bare && value?.dtype !== undefined && value.dtype !== port.dtype) throw wrong(`has dtype ${value.dtype}, expected ${port.dtype}`);
+  const isBare = ArrayBuffer.isView(value);
+  const data = isBare ? value : value?.data;
+  const error = (/** @type {string} */ problem) => new InputError(`input "${port.name}" ${problem}`);
+  if (!isBare && value?.dtype !== undefined && value.dtype !== port.dtype) throw error(`has dtype ${value.dtype}, expected ${port.dtype}`);
   if (!(data instanceof type || (data instanceof Uint8ClampedArray && type === Uint8Array))) {
-    const found = data?.constructor?.name ?? typeof data;
-    throw wrong(`holds ${found}, expected ${port.dtype} as ${type.name}`);
+    const actual = data?.constructor?.name ?? typeof data;
+    throw error(`holds ${actual}, expected ${port.dtype} as ${type.name}`);
   }
-  if (bare && port.shape.some((d) => typeof d !== "number")) {
-    throw wrong(`has the symbolic shape ${text(port.shape)}: pass { dtype, shape, data }, not a bare array`);
+  if (isBare && port.shape.some((d) => typeof d !== "number")) {
+    throw error(`has the symbolic shape ${text(port.shape)}: pass { dtype, shape, data }, not a bare array`);
   }
-  const shape = bare ? /** @type {number[]} */ (port.shape) : value.shape;
+  const shape = isBare ? /** @type {number[]} */ (port.shape) : value.shape;
   if (!Array.isArray(shape) || shape.length !== port.shape.length || !shape.every((d) => Number.isInteger(d) && d >= 0)) {
-    throw wrong(`has shape ${text(shape)}, expected ${text(port.shape)}`);
+    throw error(`has shape ${text(shape)}, expected ${text(port.shape)}`);
   }
   const count = shape.reduce((a, b) => a * b, 1);
-  if (data.length !== count) throw wrong(`has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
+  if (data.length !== count) throw error(`has ${data.length} elements, expected ${count} for shape ${text(shape)}`);
   return { shape, data: /** @type {any} */ (data) };
 }
 
-/** @param {any} shape */
+/** A shape in the words of an error. @param {any} shape */
 function text(shape) {
   return Array.isArray(shape) ? `[${shape.map((d) => (Array.isArray(d) ? expression(d) : d)).join(", ")}]` : String(shape);
 }
 
-/** @type {Record<string, string>} */
+/** How errors spell operators. @type {Record<string, string>} */
 const SPELLING = { add: "+", sub: "-", mul: "*", floordiv: "//", floormod: "%" };
 
-/** @param {any} size @returns {string} */
+/** A size in the words of an error. @param {any} size @returns {string} */
 function expression(size) {
   if (!Array.isArray(size)) return String(size);
   const [op, ...operands] = size;

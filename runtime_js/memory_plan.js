@@ -1,7 +1,9 @@
-// Where every buffer lives: the twin of webmlc/package/memory_plan.py and webmlc/package/transfers.py, which explain it.
+// Plan the memory of a program, and the transfers between its devices.
 //
-//   in:  a manifest, the program's device, the value of each symbol
-//   out: stages (what to upload and download around each segment) and layouts (addresses in a device's memory)
+// The twin of webmlc/package/memory_plan.py and webmlc/package/transfers.py, which explain the algorithms.
+//
+//   in:  a manifest, the target of the program, the value of each symbol
+//   out: stages (segments with their uploads and downloads) and layouts (addresses in the memory of a device)
 
 import { bufferBytes, loops, symbolsOf } from "./sizes.js";
 
@@ -16,22 +18,24 @@ import { bufferBytes, loops, symbolsOf } from "./sizes.js";
 /** @typedef {import("./types.d.ts").Step} Step */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 
+// Addresses in linear memory, in bytes; see memory_plan.py and webmlc/target/wasm/threads.py.
+export const RUNNING = 128; // a word that is 1 while helpers should look for work
+export const AWAKE = 132; // a word that is 1 if the leader may not sleep
+export const SCRATCH_BASE = 256; // the address of the first thread's scratch, and then the stride
 export const SLOT_TABLE = 1024;
-export const RUNNING = 128; // 1 while helpers are wanted
-export const AWAKE = 132; // 1 where the leader may not sleep
-export const SCRATCH_BASE = 256;
-export const PAGE = 65536;
-const ALIGNMENT = { wasm: 64, webgpu: 256 };
-export const CONSTANT_ALIGNMENT = 256;
-const LARGE = 1 << 18; // bytes of weights that start at a page of the operating system's; see memory_plan.py
-const LARGE_ALIGNMENT = 4096;
-const NOWHERE = -1; // the offset of what has no place yet
-const ROUNDS = 16; // orders that are tried for a smaller arena
-const BLOCK = 16; // steps of a block of firstFit
-const LONG = -1; // the block of what is alive in more than two
-export const GROWTH = 1.5; // times its size: what memory that may grow has room for, or grows by
 
-/** @param {number} value @param {number} alignment */
+export const PAGE = 65536; // bytes of a page of WebAssembly memory
+const ALIGNMENT = { wasm: 64, webgpu: 256 }; // of buffers in the arena, in bytes
+export const CONSTANT_ALIGNMENT = 256; // bytes
+const LARGE = 1 << 18; // weights of at least this many bytes are aligned to a page of the operating system
+const LARGE_ALIGNMENT = 4096; // bytes of such a page
+const NOWHERE = -1; // the offset of a buffer that is not placed yet
+const ROUNDS = 16; // the number of orders that are tried for a smaller arena
+const BLOCK = 16; // the number of steps in a block of firstFit
+const LONG = -1; // the block of buffers that are alive in more than two blocks
+export const GROWTH = 1.5; // the smallest factor by which memory grows
+
+/** Round `value` up to a multiple of `alignment`. @param {number} value @param {number} alignment */
 export function align(value, alignment) {
   return Math.ceil(value / alignment) * alignment;
 }
@@ -49,7 +53,7 @@ export function boundSymbols(program) {
 /** @typedef {[bytes: number, first: number, last: number, alignment: number, group: number]} Interval */
 
 /**
- * Offsets for intervals such that no two that are alive together overlap.
+ * Choose offsets for intervals. Intervals that are alive at the same time do not overlap.
  * @param {Interval[]} intervals
  * @returns {{ offsets: number[], total: number }}
  */
@@ -79,8 +83,10 @@ export function place(intervals) {
 }
 
 /**
- * Bytes that some step needs at once, so that no placement of `members` takes less.
- * @param {Interval[]} intervals @param {number[]} sizes @param {number[]} members
+ * The bytes of `members` that are alive at one step, at most: a lower bound of every placement.
+ * @param {Interval[]} intervals
+ * @param {number[]} sizes
+ * @param {number[]} members
  */
 function largestLiveSet(intervals, sizes, members) {
   /** @type {Map<number, number>} */
@@ -97,8 +103,11 @@ function largestLiveSet(intervals, sizes, members) {
 }
 
 /**
- * Offsets of `fixed`, and of those in `order`, each at the lowest that the ones before it leave.
- * @param {Interval[]} intervals @param {number[]} sizes @param {number[]} order @param {number[]} fixed
+ * Place the intervals in `order`, each at the lowest free offset, around those that have an offset in `fixed`.
+ * @param {Interval[]} intervals
+ * @param {number[]} sizes
+ * @param {number[]} order
+ * @param {number[]} fixed
  */
 function firstFit(intervals, sizes, order, fixed) {
   const offsets = [...fixed];
@@ -109,52 +118,52 @@ function firstFit(intervals, sizes, order, fixed) {
     const [first, last] = [1, 2].map((end) => Math.floor(intervals[i][end] / BLOCK));
     return last - first > 1 ? [LONG] : [first, last];
   };
-  const enter = (/** @type {number} */ i) => {
+  const add = (/** @type {number} */ i) => {
     for (const block of new Set(touched(i))) blocks.set(block, blocks.get(block) ?? []).get(block)?.push(i);
   };
-  placed.forEach(enter);
+  placed.forEach(add);
   for (const i of order) {
     const [, first, last, alignment] = intervals[i];
-    let own = 0;
+    let offset = 0;
     const near = new Set([...touched(i), LONG].flatMap((block) => blocks.get(block) ?? []));
-    const few = !touched(i).includes(LONG) && 2 * near.size < placed.length;
-    for (const j of few ? [...near].sort((a, b) => offsets[a] - offsets[b]) : placed) {
+    const isShort = !touched(i).includes(LONG) && 2 * near.size < placed.length;
+    for (const j of isShort ? [...near].sort((a, b) => offsets[a] - offsets[b]) : placed) {
       const other = intervals[j];
       if (other[2] < first || last < other[1]) continue;
-      if (offsets[j] >= own + sizes[i]) break;
-      own = Math.max(own, align(offsets[j] + sizes[j], alignment));
+      if (offsets[j] >= offset + sizes[i]) break;
+      offset = Math.max(offset, align(offsets[j] + sizes[j], alignment));
     }
-    offsets[i] = own;
-    const at = placed.findIndex((j) => offsets[j] > own);
-    placed.splice(at < 0 ? placed.length : at, 0, i);
-    enter(i);
+    offsets[i] = offset;
+    const index = placed.findIndex((j) => offsets[j] > offset);
+    placed.splice(index < 0 ? placed.length : index, 0, i);
+    add(i);
   }
   return offsets;
 }
 
-/** True of a buffer that holds the same bytes in every run. @param {Pick<Buffer, "kind">} buffer */
+/** True if a buffer holds the same bytes in every run. @param {Pick<Buffer, "kind">} buffer */
 function isResident({ kind }) {
   return kind === "constant" || kind === "derived";
 }
 
-/** @param {Step} step */
-function written(step) {
+/** The buffers that a step writes. @param {Step} step */
+function outputsOf(step) {
   return step.arguments.slice(step.arguments.length - step.outputs);
 }
 
-/** The buffers that hosts read after a run: those of outputs and of checks. @param {Manifest} manifest @returns {Set<string>} */
+/** The buffers that hosts read after a run: outputs and counts of indices. @param {Manifest} manifest @returns {Set<string>} */
 function resultBuffers({ outputs, checks }) {
   return new Set([...outputs.map((o) => o.buffer), ...checks.map(([buffer]) => buffer)]);
 }
 
 /**
- * The program's segments with what crosses between host and device around each.
+ * The segments of the program for `target`, with the uploads before each and the downloads after it.
  * @param {Manifest} manifest
- * @param {Device} own
+ * @param {Device} target
  * @returns {Stage[]}
  */
-export function stages(manifest, own) {
-  const program = /** @type {Program} */ (manifest.programs[own]);
+export function stages(manifest, target) {
+  const program = /** @type {Program} */ (manifest.programs[target]);
   const outputs = resultBuffers(manifest);
   const constants = new Set(program.buffers.filter(isResident).map((b) => b.name));
   /** @type {Record<Device, Set<string>>} */
@@ -163,25 +172,25 @@ export function stages(manifest, own) {
   const everWritten = new Set();
   const traffic = program.segments.map((segment) => {
     /** @type {Set<string>} */
-    const here = new Set();
+    const writes = new Set();
     /** @type {Set<string>} */
-    const outside = new Set();
-    if ("bind" in segment) return { segment, uploads: [], needs: outside, writes: here };
+    const needs = new Set();
+    if ("bind" in segment) return { segment, uploads: [], needs, writes };
     for (const step of program.steps.slice(segment.first, segment.last)) {
-      const results = written(step);
+      const results = outputsOf(step);
       for (const name of step.arguments) {
-        const defined = here.has(name) || (results.includes(name) && !everWritten.has(name));
-        if (!defined && !constants.has(name)) outside.add(name);
+        const isDefined = writes.has(name) || (results.includes(name) && !everWritten.has(name));
+        if (!isDefined && !constants.has(name)) needs.add(name);
       }
-      for (const name of results) here.add(name);
+      for (const name of results) writes.add(name);
     }
-    const uploads = [...outside].filter((name) => !valid[segment.device].has(name));
-    for (const name of here) everWritten.add(name);
-    for (const name of [...outside, ...here]) valid[segment.device].add(name);
-    for (const name of here) valid[segment.device === "wasm" ? "webgpu" : "wasm"].delete(name);
-    return { segment, uploads, needs: outside, writes: here };
+    const uploads = [...needs].filter((name) => !valid[segment.device].has(name));
+    for (const name of writes) everWritten.add(name);
+    for (const name of [...needs, ...writes]) valid[segment.device].add(name);
+    for (const name of writes) valid[segment.device === "wasm" ? "webgpu" : "wasm"].delete(name);
+    return { segment, uploads, needs, writes };
   });
-  // Backwards: who reads each buffer's present value later, the host (outputs, binds) included.
+  // Backwards: the later readers of each buffer's value. The host reads outputs and binds.
   /** @type {Map<string, Set<string>>} */
   const readers = new Map([...outputs].map((name) => [name, new Set(["host"])]));
   const read = (/** @type {string} */ name, /** @type {string} */ reader) => {
@@ -203,195 +212,200 @@ export function stages(manifest, own) {
     result.push({ segment, uploads, downloads });
   }
   result.reverse();
-  const fixed = [...outputs].filter((name) => constants.has(name));
-  if (fixed.length) {
+  const residents = [...outputs].filter((name) => constants.has(name));
+  if (residents.length) {
     const end = Math.max(0, ...runs(program).map((s) => s.module_last ?? 0));
-    const at = program.steps.length;
-    const segment = { device: own, first: at, last: at, module_first: end, module_last: end };
-    result.push({ segment, uploads: [], downloads: fixed });
+    const count = program.steps.length;
+    const segment = { device: target, first: count, last: count, module_first: end, module_last: end };
+    result.push({ segment, uploads: [], downloads: residents });
   }
   return result;
 }
 
 /**
- * Buffers that need a place on `device`: its steps use them, or none does and it is the program's own device.
+ * The buffers that need a place on `device`: its steps use them, or no step does and `device` is the target of the program.
  * @param {Program} program
  * @param {Device} device
- * @param {Device} own
+ * @param {Device} target
  * @returns {Set<string>}
  */
-export function usedOn(program, device, own) {
-  const here = new Set(program.steps.filter((s) => s.device === device).flatMap((s) => s.arguments));
-  if (device === own) {
+export function usedOn(program, device, target) {
+  const names = new Set(program.steps.filter((s) => s.device === device).flatMap((s) => s.arguments));
+  if (device === target) {
     const used = new Set(program.steps.flatMap((s) => s.arguments));
-    for (const { name } of program.buffers) if (!used.has(name)) here.add(name);
+    for (const { name } of program.buffers) if (!used.has(name)) names.add(name);
   }
-  return here;
+  return names;
 }
 
 /**
- * First and last step during which each activation must keep its bytes on `device`.
+ * The first and last step during which each activation must keep its bytes on `device`.
  * @param {Program} program
- * @param {Stage[]} list
+ * @param {Stage[]} stageList
  * @param {Device} device
- * @param {Device} own
+ * @param {Device} target
  * @returns {Map<string, [number, number]>}
  */
-function lifetimes(program, list, device, own) {
+function lifetimes(program, stageList, device, target) {
   /** @type {Map<string, [number, number]>} */
   const spans = new Map();
   const keep = (/** @type {string} */ name, /** @type {number} */ step) => {
     const [first, last] = spans.get(name) ?? [step, step];
     spans.set(name, [Math.min(first, step), Math.max(last, step)]);
   };
-  for (const { segment, uploads, downloads } of list) {
+  for (const { segment, uploads, downloads } of stageList) {
     if ("bind" in segment || segment.device !== device) continue;
     for (const name of uploads) keep(name, segment.first);
     for (let i = segment.first; i < segment.last; i++) for (const name of program.steps[i].arguments) keep(name, i);
     for (const name of downloads) keep(name, Math.max(segment.last - 1, segment.first));
   }
-  const crossing = new Set(list.flatMap(({ uploads, downloads }) => [...uploads, ...downloads]));
+  const crossing = new Set(stageList.flatMap(({ uploads, downloads }) => [...uploads, ...downloads]));
   for (const [first, last] of loopRanges(program)) {
-    // An iteration may need what the one before left.
+    // An iteration may read values of the previous one.
     for (const [name, [begin, end]] of spans) {
-      const inside = first <= begin && end <= last && !crossing.has(name);
-      if (!inside && begin <= last && first <= end) spans.set(name, [Math.min(begin, first), Math.max(end, last)]);
+      const isInside = first <= begin && end <= last && !crossing.has(name);
+      if (!isInside && begin <= last && first <= end) spans.set(name, [Math.min(begin, first), Math.max(end, last)]);
     }
   }
-  for (const name of usedOn(program, device, own)) {
+  for (const name of usedOn(program, device, target)) {
     if (!spans.has(name)) spans.set(name, [0, Math.max(program.steps.length - 1, 0)]);
   }
   const activations = program.buffers.filter((b) => !isResident(b) && spans.has(b.name));
   return new Map(activations.map((b) => [b.name, /** @type {[number, number]} */ (spans.get(b.name))]));
 }
 
-/** First and last step of each loop, inner ones first. @param {Program} program @returns {[number, number][]} */
+/** The first and last step of each loop, inner loops first. @param {Program} program @returns {[number, number][]} */
 function loopRanges({ steps }) {
   return steps.flatMap(({ control }, last) => (control?.kind === "next" ? [[control.target - 1, last]] : []));
 }
 
 /**
- * Where everything of program `own` lies in the memory of `device`: all, or what the symbols tell that are bound so far.
+ * Plan the memory of `device` for the program of `target`. Buffers whose size depends on a symbol without a value get no place.
  * @param {Manifest} manifest
- * @param {Device} own
+ * @param {Device} target
  * @param {Device} device
  * @param {Symbols} symbols
  * @param {number} threads
+ * @param {typeof place} placing  tests place buffers apart, to detect writes outside them
  * @returns {Layout}
  */
-export function layout(manifest, own, device, symbols, threads = 1) {
-  const program = /** @type {Program} */ (manifest.programs[own]);
+export function layout(manifest, target, device, symbols, threads = 1, placing = place) {
+  const program = /** @type {Program} */ (manifest.programs[target]);
   const sizes = bufferBytes(program, symbols);
   const groups = sizeGroups(program);
-  const loading = loadLifetimes(manifest, own, device);
+  const loading = loadLifetimes(manifest, target, device);
   for (const name of loading.keys()) groups.set(name, -1);
-  const activations = lifetimes(program, stages(manifest, own), device, own);
+  const activations = lifetimes(program, stages(manifest, target), device, target);
   const spans = [...loading, ...activations].filter(([name]) => sizes.has(name));
-  const least = ALIGNMENT[device];
+  const alignment = ALIGNMENT[device];
   /** @type {Interval[]} */
   const intervals = spans.map(([name, [first, last]]) => {
     const size = sizes.get(name) ?? 0;
-    return [size, first, last, loading.has(name) ? weightsAlignment(size, least) : least, groups.get(name) ?? 0];
+    return [size, first, last, loading.has(name) ? weightsAlignment(size, alignment) : alignment, groups.get(name) ?? 0];
   });
-  const { offsets, total } = place(intervals);
-  const named = new Map(spans.map(([name], i) => [name, offsets[i]]));
-  if (device === "webgpu") return { offsets: named, sizes, arena: total, constants: new Map(), scratch: 0, total };
+  const { offsets, total } = placing(intervals);
+  const places = new Map(spans.map(([name], i) => [name, offsets[i]]));
+  if (device === "webgpu") return { offsets: places, sizes, arena: total, constants: new Map(), scratch: 0, total };
   const slots =
     program.buffers.length + manifest.symbols.length + boundSymbols(program).length + 2 * loops(program).length;
   const scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT);
   const start = align(scratch + threads * scratchStride(program), CONSTANT_ALIGNMENT);
-  const { addresses, end: placed } = placeConstants(manifest, own, device, start);
-  const end = align(placed, Math.max(1, ...intervals.map((interval) => interval[3])));
-  let loaded = 0;
-  for (const [name, offset] of named) {
-    named.set(name, end + offset);
+  const { addresses, end: constantsEnd } = placeConstants(manifest, target, device, start);
+  const end = align(constantsEnd, Math.max(1, ...intervals.map((interval) => interval[3])));
+  let loadEnd = 0;
+  for (const [name, offset] of places) {
+    places.set(name, end + offset);
     if (!loading.has(name)) continue;
-    loaded = Math.max(loaded, align(offset + (sizes.get(name) ?? 0), least));
+    loadEnd = Math.max(loadEnd, align(offset + (sizes.get(name) ?? 0), alignment));
     addresses.set(name, end + offset);
-    named.delete(name);
+    places.delete(name);
   }
-  return { offsets: named, sizes, arena: total - loaded, constants: addresses, scratch, total: end + total };
+  return { offsets: places, sizes, arena: total - loadEnd, constants: addresses, scratch, total: end + total };
 }
 
-/** When each buffer's size is known: from the start (0), or after the n-th bind. @param {Program} program */
+/** The group of each buffer: 0 if its size is known from the start, n after the n-th bind. @param {Program} program */
 function sizeGroups(program) {
   /** @type {Map<string, number>} */
-  const bound = new Map();
+  const groups = new Map();
   let number = 0;
   for (const segment of program.segments) {
     if (!("bind" in segment)) continue;
     number++;
-    for (const name of segment.symbols) bound.set(name, number);
+    for (const name of segment.symbols) groups.set(name, number);
   }
-  const last = (/** @type {Set<string>} */ names) => Math.max(0, ...[...names].map((name) => bound.get(name) ?? 0));
-  return new Map(program.buffers.map((b) => [b.name, last(symbolsOf(b.shape))]));
+  const group = (/** @type {Set<string>} */ names) => Math.max(0, ...[...names].map((name) => groups.get(name) ?? 0));
+  return new Map(program.buffers.map((b) => [b.name, group(symbolsOf(b.shape))]));
 }
 
-/** @param {Program} program */
+/** The bytes from the scratch of one thread to that of the next. @param {Program} program */
 export function scratchStride(program) {
   return align(program.resources.scratch_per_thread, 64);
 }
 
 /**
- * First and last step during which what loading makes must keep its bytes on `device`, and the constants that nothing
- * else reads.
+ * The first and last step during which derived buffers must keep their bytes on `device`. The result includes the constants that
+ * only loading reads.
  * @param {Manifest} manifest
- * @param {Device} own
+ * @param {Device} target
  * @param {Device} device
  * @returns {Map<string, [number, number]>}
  */
-function loadLifetimes(manifest, own, device) {
-  const program = /** @type {Program} */ (manifest.programs[own]);
+function loadLifetimes(manifest, target, device) {
+  const program = /** @type {Program} */ (manifest.programs[target]);
   /** @type {Map<string, [number, number]>} */
   const spans = new Map();
-  const early = runs(program).filter((run) => run.once);
-  if (!early.length || device !== "wasm") return spans;
-  const once = (/** @type {number} */ i) => early.some(({ first, last }) => first <= i && i < last);
+  const loadRuns = runs(program).filter((run) => run.once);
+  if (!loadRuns.length || device !== "wasm") return spans;
+  const atLoad = (/** @type {number} */ i) => loadRuns.some(({ first, last }) => first <= i && i < last);
   const outputs = resultBuffers(manifest);
-  const here = usedOn(program, device, own);
+  const names = usedOn(program, device, target);
   /** @type {Map<string, number[]>} */
   const users = new Map(program.buffers.map(({ name }) => [name, []]));
   for (const [i, step] of program.steps.entries()) for (const name of new Set(step.arguments)) users.get(name)?.push(i);
   for (const { name, kind, tensor } of program.buffers) {
-    if (!isResident({ kind }) || !here.has(name)) continue;
+    if (!isResident({ kind }) || !names.has(name)) continue;
     const uses = users.get(name) ?? [];
-    const passing = uses.length > 0 && uses.every(once) && !outputs.has(name);
-    const last = passing ? uses[uses.length - 1] : program.steps.length;
+    const isTemporary = uses.length > 0 && uses.every(atLoad) && !outputs.has(name);
+    const last = isTemporary ? uses[uses.length - 1] : program.steps.length;
     if (kind === "derived") spans.set(name, [uses[0], last]);
-    else if (passing && program.buffers.filter((b) => b.tensor === tensor).length === 1) spans.set(name, [0, last]);
+    else if (isTemporary && program.buffers.filter((b) => b.tensor === tensor).length === 1) spans.set(name, [0, last]);
   }
   return spans;
 }
 
-/** What the address of so many bytes of weights is a multiple of. @param {number} size @param {number} least */
+/**
+ * The alignment of weights of `size` bytes: a page if they are large, else `least`.
+ * @param {number} size
+ * @param {number} least
+ */
 function weightsAlignment(size, least) {
   return size >= LARGE ? LARGE_ALIGNMENT : least;
 }
 
 /**
- * Address of each constant that `device` needs in every run, in the order of the weights files, and the end.
+ * Place the constants that `device` needs in every run, in the order of the weights files. Also returns the end of the last one.
  * @param {Manifest} manifest
- * @param {Device} own
+ * @param {Device} target
  * @param {Device} device
  * @param {number} base
  * @returns {{ addresses: Map<string, number>, end: number }}
  */
-export function placeConstants(manifest, own, device, base) {
-  const program = /** @type {Program} */ (manifest.programs[own]);
-  const here = usedOn(program, device, own);
-  for (const name of loadLifetimes(manifest, own, device).keys()) here.delete(name);
+export function placeConstants(manifest, target, device, base) {
+  const program = /** @type {Program} */ (manifest.programs[target]);
+  const names = usedOn(program, device, target);
+  for (const name of loadLifetimes(manifest, target, device).keys()) names.delete(name);
   /** @type {Map<string, string[]>} */
   const owners = new Map();
   for (const { name, tensor } of program.buffers) {
-    if (tensor !== undefined && here.has(name)) owners.set(tensor, [...(owners.get(tensor) ?? []), name]);
+    if (tensor !== undefined && names.has(name)) owners.set(tensor, [...(owners.get(tensor) ?? []), name]);
   }
   const addresses = new Map();
   for (const file of manifest.weights.files) {
     for (const [tensor, [begin, end]] of Object.entries(file.tensors)) {
-      const names = owners.get(tensor);
-      if (!names) continue;
+      const buffers = owners.get(tensor);
+      if (!buffers) continue;
       base = align(base, weightsAlignment(end - begin, CONSTANT_ALIGNMENT));
-      for (const name of names) addresses.set(name, base);
+      for (const name of buffers) addresses.set(name, base);
       base = align(base + Math.max(end - begin, 1), CONSTANT_ALIGNMENT);
     }
   }

@@ -1,4 +1,4 @@
-// Load a package and run it: the twin of webmlc/host/load.py.
+// Load a package and run it. The twin of webmlc/host/load.py.
 
 import { fromData, InputError, InternalError, PackageError, toData, WebmlcError } from "./errors.js";
 import { arrayOf } from "./dtypes.js";
@@ -17,15 +17,21 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
 /** @typedef {import("./webmlc.js").TypedArray} TypedArray */
 /** @typedef {import("./wasm_device.js").Variant} Variant */
-/** The options of `load`, checked. @typedef {LoadOptions & { device: "auto" | Device, threads: number, threadsReason: string, inlineMilliseconds: number }} Options */
+/**
+ * The options of `load` after they were checked.
+ * @typedef {LoadOptions & { device: "auto" | Device, threads: number, threadsReason: string, inlineMilliseconds: number }} Options
+ */
 /** A program and the reason why it was chosen. @typedef {{ device: Device, deviceReason: string }} Choice */
 /** @typedef {Partial<Record<Device, Executor>>} Executors */
-/** A choice and the executors of its program. @typedef {Choice & { variant: Variant | null, resources: import("./webmlc.js").Model["resources"], executors: Executors, readsInputsFirst: boolean }} Session */
+/**
+ * The chosen program and its executors.
+ * @typedef {Choice & { variant: Variant | null, resources: import("./webmlc.js").Model["resources"], executors: Executors, readsInputsFirst: boolean }} Session
+ */
 
 const MAX_DEFAULT_THREADS = 8;
 
 /**
- * Load the package at `url` (its folder). See webmlc.d.ts.
+ * Load the package in the folder at `url`. See webmlc.d.ts.
  * @param {string | URL} url
  * @param {LoadOptions} [options]
  * @returns {Promise<Model>}
@@ -34,11 +40,11 @@ export function load(url, options = {}) {
   return keepAlive(openModel(url, options));
 }
 
-/** @param {string | URL} url @param {LoadOptions} options */
+/** Check the options, and open a session. @param {string | URL} url @param {LoadOptions} options */
 async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
-  const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ wanted) => {
+  const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
     const [[name, value]] = Object.entries(option);
-    if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${wanted}`);
+    if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
   };
   expect(["auto", "wasm", "webgpu"].includes(device), { device }, '"auto", "wasm" or "webgpu"');
   expect([undefined, "dot", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "relaxed" or "simd128"');
@@ -47,27 +53,27 @@ async function openModel(url, { device = "auto", threads, variant, inlineMillise
   if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
   const base = new URL(url, here());
   if (!base.pathname.endsWith("/")) base.pathname += "/";
-  // The worker starts while the manifest is on its way, where it is likely to be needed.
-  const started = device === "webgpu" ? null : new WasmDevice(base);
+  // If a worker is likely to be needed, it starts while the manifest is downloaded.
+  const cpu = device === "webgpu" ? null : new WasmDevice(base);
   try {
     const manifest = await fetchManifest(base);
     const session = (/** @type {WasmDevice | null} */ wasm) => openSession(base, manifest, options, wasm);
-    return new Model(manifest, options, () => session(null), await session(started));
+    return new Model(manifest, options, () => session(null), await session(cpu));
   } catch (error) {
-    started?.dispose();
+    cpu?.dispose();
     throw error;
   }
 }
 
 /**
- * Open the GPU's program or the CPU's. `auto` takes the CPU's where the GPU's fails, for whatever reason.
+ * Open the program for the GPU or for the CPU. With `auto`, if the program for the GPU fails to open, open that for the CPU.
  * @param {URL} base
  * @param {Manifest} manifest
  * @param {Options} options
- * @param {WasmDevice | null} started
+ * @param {WasmDevice | null} cpu  the CPU, if its worker starts already
  * @returns {Promise<Session>}
  */
-async function openSession(base, manifest, options, started) {
+async function openSession(base, manifest, options, cpu) {
   const { wasm, webgpu } = manifest.programs;
   const { device } = options;
   if (device !== "auto" && !manifest.programs[device]) {
@@ -76,10 +82,10 @@ async function openSession(base, manifest, options, started) {
   }
   if (device === "wasm" || !webgpu) {
     const deviceReason = webgpu || device === "wasm" ? "requested" : "the package has no webgpu program";
-    return openExecutors(base, manifest, options, { device: "wasm", deviceReason }, null, started);
+    return openExecutors(base, manifest, options, { device: "wasm", deviceReason }, null, cpu);
   }
   const mayFallBack = device === "auto" && wasm !== undefined;
-  let spare = started;
+  let spare = cpu;
   try {
     /** @type {Choice} */
     const choice = { device: "webgpu", deviceReason: mayFallBack ? "the GPU adapter is hardware" : "requested" };
@@ -89,7 +95,7 @@ async function openSession(base, manifest, options, started) {
       adapter = await findAdapter(mayFallBack);
     } else choice.deviceReason += "; every step runs on the CPU";
     spare = null;
-    return await openExecutors(base, manifest, options, choice, adapter, started);
+    return await openExecutors(base, manifest, options, choice, adapter, cpu);
   } catch (cause) {
     const error = cause instanceof WebmlcError ? cause : fromData(toData(cause));
     if (!mayFallBack) throw error;
@@ -104,33 +110,33 @@ async function openSession(base, manifest, options, started) {
  * @param {Options} options
  * @param {Choice} choice
  * @param {GPUAdapter | null} adapter
- * @param {WasmDevice | null} started
+ * @param {WasmDevice | null} cpu  the CPU, if its worker starts already
  * @returns {Promise<Session>}
  */
-async function openExecutors(base, manifest, options, choice, adapter, started) {
+async function openExecutors(base, manifest, options, choice, adapter, cpu) {
   const { device } = choice;
   const program = /** @type {Program} */ (manifest.programs[device]);
-  const uses = usedDevices(manifest, device);
-  const modules = (uses.has("wasm") && program.modules) || {};
+  const devices = usedDevices(manifest, device);
+  const modules = (devices.has("wasm") && program.modules) || {};
   const variant = chooseVariant(modules, options.variant);
   const module = variant ? modules[variant] : "";
   const download = downloadBytes(manifest, program, module);
   let loaded = 0;
-  let failed = false;
+  let hasFailed = false;
   const onBytes = (/** @type {number} */ bytes) => {
     loaded += bytes;
-    if (!failed) options.onProgress?.({ loaded, total: download });
+    if (!hasFailed) options.onProgress?.({ loaded, total: download });
   };
   /** @type {Executors} */
   const executors = {};
   const tasks = [];
-  if (uses.has("wasm")) {
-    const wasm = started ?? new WasmDevice(base);
+  if (devices.has("wasm")) {
+    const wasm = cpu ?? new WasmDevice(base);
     executors.wasm = wasm;
     wasm.inlineMilliseconds = options.inlineMilliseconds;
     tasks.push(wasm.load(base, manifest, device, options.threads, module, onBytes));
-  } else started?.dispose();
-  if (uses.has("webgpu")) {
+  } else cpu?.dispose();
+  if (devices.has("webgpu")) {
     const load = async () => {
       const { WebGpuDevice } = await import("./webgpu_device.js");
       executors.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, device, onBytes);
@@ -140,15 +146,15 @@ async function openExecutors(base, manifest, options, choice, adapter, started) 
   try {
     await Promise.all(tasks);
   } catch (error) {
-    failed = true;
-    dispose(executors); // which ends its downloads
+    hasFailed = true;
+    dispose(executors); // ends their downloads
     await Promise.allSettled(tasks);
-    dispose(executors);
+    dispose(executors); // also those that opened meanwhile
     throw error;
   }
   const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
-  const first = readsInputsFirst(manifest, Object.values(executors)[0].stages);
-  return { ...choice, variant, executors, readsInputsFirst: first, resources: { weights, arena, memory, largestBinding, features, download } };
+  const readsFirst = readsInputsFirst(manifest, Object.values(executors)[0].stages);
+  return { ...choice, variant, executors, readsInputsFirst: readsFirst, resources: { weights, arena, memory, largestBinding, features, download } };
 }
 
 /** @param {Executors} executors */
@@ -162,15 +168,15 @@ export class Model {
   #session;
   /** @type {Promise<unknown>} */
   #queue = Promise.resolve();
-  #waiting = 0; // runs that have not ended
-  #fulfilled = ""; // the inputs' symbols that fulfilled the requirements last
+  #pending = 0; // the number of runs that have not ended
+  #checkedSymbols = ""; // the symbols for which requirements were checked last
   #broken = false;
   #disposed = false;
 
   /**
    * @param {Manifest} manifest
    * @param {Options} options
-   * @param {() => Promise<Session>} open  a new session
+   * @param {() => Promise<Session>} open  opens another session
    * @param {Session} session
    */
   constructor(manifest, { threads, threadsReason }, open, session) {
@@ -203,55 +209,56 @@ export class Model {
   }
 
   /**
-   * The outputs by name. Runs queue up: they share one memory. The inputs are copied before this returns.
+   * Run the model, and return the outputs by name. Runs queue up, because they share one memory. The inputs are copied before
+   * this returns.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @returns {Promise<Record<string, Tensor>>}
    */
   run(inputs) {
-    const starts = !this.#waiting;
-    const feeds = starts && this.#session.readsInputsFirst ? inputs : copied(inputs);
+    const isIdle = !this.#pending;
+    const feeds = isIdle && this.#session.readsInputsFirst ? inputs : copyInputs(inputs);
     return this.#enqueue(async () => {
-      const { symbols, values, taken } = await this.#execute(feeds);
+      const { symbols, values, claims } = await this.#execute(feeds);
       checkCounts(this.#manifest, values);
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);
-        // A buffer may be two outputs, or the caller's input: each result owns its bytes.
-        const data = new type(/** @type {ArrayBuffer} */ ((taken.has(bytes) ? bytes.slice() : bytes).buffer));
-        taken.add(bytes);
+        // Each output gets its own bytes, even if two outputs share a buffer, or if the buffer is an input of the caller.
+        const data = new type(/** @type {ArrayBuffer} */ ((claims.has(bytes) ? bytes.slice() : bytes).buffer));
+        claims.add(bytes);
         return [port.name, { dtype: port.dtype, shape: shapeOf(port, symbols), data }];
       });
       return Object.fromEntries(outputs);
-    }, starts);
+    }, isIdle);
   }
 
   /**
-   * Milliseconds of every step, measured one by one after its segment ran; 0 for those that belong to loading.
+   * Measure the milliseconds of every step, one by one, after its segment ran. The time of a step that runs at load is 0.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @returns {Promise<import("./webmlc.js").StepTime[]>}
    */
   profile(inputs) {
-    const feeds = copied(inputs);
+    const feeds = copyInputs(inputs);
     return this.#enqueue(async () => {
       const { times } = await this.#execute(feeds, true);
       return this.#program.steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
     });
   }
 
-  /** Open another session where this one cannot be relied on any more; without one, this one stays. */
+  /** Open another session if a run failed. If that is not possible, the model keeps the old session. */
   restore() {
     return this.#enqueue(async () => {
       const { executors } = this.#session;
       if (!this.#broken && Object.values(executors).every(({ failure }) => !failure)) return;
       const session = await this.#open();
       dispose(this.#disposed ? session.executors : executors);
-      if (this.#disposed) throw disposed();
+      if (this.#disposed) throw disposedError();
       this.#session = session;
       this.#broken = false;
     });
   }
 
-  /** Free memory, workers and GPU buffers; the model cannot run afterwards. */
+  /** Free memory, workers and GPU buffers. The model cannot run afterwards. */
   dispose() {
     this.#disposed = true;
     dispose(this.#session.executors);
@@ -259,17 +266,17 @@ export class Model {
   }
 
   /**
-   * Run the segments in order: all symbols, the bytes of the inputs (`taken`: the caller's) and of what was downloaded,
-   * and (if `measure`) the milliseconds of every step.
+   * Run the segments in order. Returns all symbols, and the bytes of inputs and downloads by buffer. `claims` are the bytes that
+   * belong to the caller. If `measure` is true, also returns the milliseconds of every step.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {boolean} [measure]
    */
   async #execute(inputs, measure = false) {
     let { symbols, values } = bind(this.#manifest, inputs);
     const key = JSON.stringify(symbols);
-    if (key !== this.#fulfilled) checkRequirements(this.#manifest, symbols, symbols);
-    this.#fulfilled = key;
-    const taken = new Set(values.values());
+    if (key !== this.#checkedSymbols) checkRequirements(this.#manifest, symbols, symbols);
+    this.#checkedSymbols = key;
+    const claims = new Set(values.values());
     /** @type {number[]} */
     const times = [];
     const { stages } = Object.values(this.#session.executors)[0];
@@ -282,7 +289,7 @@ export class Model {
         continue;
       }
       if (segment.once) {
-        times.push(...Array(segment.last - segment.first).fill(0)); // done at load
+        times.push(...Array(segment.last - segment.first).fill(0)); // they ran at load
         continue;
       }
       const executor = this.#session.executors[segment.device];
@@ -292,39 +299,45 @@ export class Model {
       for (const [name, bytes] of await executor.execute(i, symbols, uploads)) values.set(name, bytes);
       if (measure) times.push(...(await executor.profile(i, symbols, uploads)));
     }
-    return { symbols, values, taken, times };
+    return { symbols, values, claims, times };
   }
 
   get #program() {
     return /** @type {Program} */ (this.#manifest.programs[this.device]);
   }
 
-  /** @template T @param {() => Promise<T>} task @param {boolean} [starts] at once: nothing waits @returns {Promise<T>} */
-  #enqueue(task, starts = false) {
-    this.#waiting++;
+  /**
+   * Run a task after those before it.
+   * @template T
+   * @param {() => Promise<T>} task
+   * @param {boolean} [isIdle]  true if no task waits: this one starts at once
+   * @returns {Promise<T>}
+   */
+  #enqueue(task, isIdle = false) {
+    this.#pending++;
     const start = async () => {
       try {
-        if (this.#disposed) throw disposed();
+        if (this.#disposed) throw disposedError();
         return await task();
       } catch (error) {
         this.#broken ||= !(error instanceof InputError);
         throw error;
       } finally {
-        this.#waiting--; // before the caller goes on
+        this.#pending--; // before the caller's code continues
       }
     };
-    const result = starts ? start() : this.#queue.then(start);
+    const result = isIdle ? start() : this.#queue.then(start);
     this.#queue = result.catch(() => {});
     return keepAlive(result);
   }
 }
 
 /**
- * The inputs with arrays of their own. What is no array stays: `bind` says what is wrong.
+ * Copy the arrays of the inputs. Values that are not arrays stay, and `bind` reports them.
  * @param {Record<string, any>} inputs
  * @returns {Record<string, any>}
  */
-function copied(inputs) {
+function copyInputs(inputs) {
   const copies = Object.entries(inputs ?? {}).map(([name, value]) => {
     const data = ArrayBuffer.isView(value) ? value : value?.data;
     const copy = ArrayBuffer.isView(data) ? (/** @type {any} */ (data).slice?.() ?? data) : data;
@@ -333,32 +346,36 @@ function copied(inputs) {
   return Object.fromEntries(copies);
 }
 
-function disposed() {
+function disposedError() {
   return new InputError("this model was disposed of; load it again");
 }
 
-/** @param {number | undefined} wanted @returns {{ threads: number, threadsReason: string }} */
-function chooseThreads(wanted) {
-  if (wanted !== undefined && !(Number.isInteger(wanted) && wanted >= 1)) {
-    throw new InputError(`threads is ${wanted}, expected a whole number of at least 1`);
+/** Choose the number of threads. @param {number | undefined} threads @returns {{ threads: number, threadsReason: string }} */
+function chooseThreads(threads) {
+  if (threads !== undefined && !(Number.isInteger(threads) && threads >= 1)) {
+    throw new InputError(`threads is ${threads}, expected a whole number of at least 1`);
   }
-  if (wanted === 1) return { threads: 1, threadsReason: "requested" };
+  if (threads === 1) return { threads: 1, threadsReason: "requested" };
   if (sharingObstacle) return { threads: 1, threadsReason: sharingObstacle };
-  if (wanted !== undefined) return { threads: wanted, threadsReason: "requested" };
+  if (threads !== undefined) return { threads, threadsReason: "requested" };
   const cores = globalThis.navigator?.hardwareConcurrency ?? (isNode ? 2 : 1);
   return { threads: Math.max(1, Math.min(cores, MAX_DEFAULT_THREADS)), threadsReason: `the machine has ${cores} logical cores` };
 }
 
-/** The devices that the steps run on; the program's own, too, where a constant is an output or nothing runs. @param {Manifest} manifest @param {Device} own */
-function usedDevices(manifest, own) {
-  const program = /** @type {Program} */ (manifest.programs[own]);
+/**
+ * The devices that the program needs: those of its steps, and its target if a constant is an output or if there are no steps.
+ * @param {Manifest} manifest
+ * @param {Device} target
+ */
+function usedDevices(manifest, target) {
+  const program = /** @type {Program} */ (manifest.programs[target]);
   const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
-  const uses = new Set(runs(program).map((run) => run.device));
-  return manifest.outputs.some((o) => constants.has(o.buffer)) || !uses.size ? uses.add(own) : uses;
+  const devices = new Set(runs(program).map((run) => run.device));
+  return manifest.outputs.some((o) => constants.has(o.buffer)) || !devices.size ? devices.add(target) : devices;
 }
 
 /**
- * True where the first stage that runs is the only reader of the inputs.
+ * True if only the first stage of a run reads the inputs.
  * @param {Manifest} manifest
  * @param {import("./types.d.ts").Stage[]} stages
  */
@@ -369,7 +386,12 @@ function readsInputsFirst({ inputs, outputs }, stages) {
   return ![...later, ...outputs.map(({ buffer }) => buffer)].some((name) => buffers.has(name));
 }
 
-/** Bytes that running `program` with a module downloads besides the runtime. @param {Manifest} manifest @param {Program} program @param {string} module */
+/**
+ * The bytes of the weights, the module and the shaders that a program downloads.
+ * @param {Manifest} manifest
+ * @param {Program} program
+ * @param {string} module
+ */
 function downloadBytes(manifest, program, module) {
   const weights = neededFiles(manifest, program.buffers).reduce((sum, file) => sum + file.bytes, 0);
   const paths = [module, program.shaders].filter((path) => path !== undefined);

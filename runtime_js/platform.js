@@ -1,18 +1,18 @@
-// What differs between a browser and Node: sharing memory, the door to whoever started a worker, reading a URL.
-// `process.getBuiltinModule` keeps Node's modules out of sight of bundlers.
+// The differences between browsers and Node: shared memory, messages to the thread that started a worker, reading a URL.
+// Node's modules come from `process.getBuiltinModule`, because bundlers would try to bundle imports of them.
 
 /** @typedef {import("./types.d.ts").MessageDoor} MessageDoor */
 
-/** Node's own modules, where there are any. @type {((name: string) => any) | undefined} */
+/** Returns a module of Node by name. Undefined in browsers. @type {((name: string) => any) | undefined} */
 export const builtin = /** @type {any} */ (globalThis).process?.getBuiltinModule;
 
 export const isNode = builtin !== undefined;
 
-/** What relative URLs are relative to: the page, in Node the working folder. */
+/** The base of relative URLs: the address of the page, or in Node the working folder. */
 export const here = () => (builtin ? builtin("node:url").pathToFileURL("./").href : location.href);
 
 /**
- * The same promise. In Node it keeps the process alive until then; workers do not.
+ * Keep a Node process alive until the promise settles. The runtime's workers do not keep it alive.
  * @template T @param {Promise<T>} promise @returns {Promise<T>}
  */
 export function keepAlive(promise) {
@@ -21,7 +21,7 @@ export function keepAlive(promise) {
   return promise.finally(() => clearInterval(timer));
 }
 
-/** Why workers may not share memory; empty where they may. A host may isolate pages and lack the constructor. */
+/** The reason why threads cannot share memory, or "". Some hosts isolate pages but have no SharedArrayBuffer. */
 export const sharingObstacle = !(isNode || globalThis.crossOriginIsolated)
   ? "the page is not cross-origin isolated: serve it with Cross-Origin-Opener-Policy: same-origin and " +
     "Cross-Origin-Embedder-Policy: require-corp to use more"
@@ -32,7 +32,7 @@ export const sharingObstacle = !(isNode || globalThis.crossOriginIsolated)
 export const canShareMemory = !sharingObstacle;
 
 /**
- * Inside a worker: the door to whoever started it.
+ * Called in a worker: the connection to the thread that started the worker.
  * @returns {MessageDoor}
  */
 export function parentPort() {
@@ -48,7 +48,8 @@ export function parentPort() {
 }
 
 /**
- * A response for `url`; in Node, files too. Throws an error that says what a browser does not: why it may not fetch that URL.
+ * Fetch `url`; Node also reads files. If a browser may not fetch the URL, the error says why, which the browser's own error does
+ * not.
  * @param {URL} url
  * @returns {Promise<Response>}
  */

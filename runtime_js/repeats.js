@@ -1,31 +1,36 @@
-// Requests that the page makes again: told by a number in shared words, where a message each way would take longer than
-// a small model.
+// Repeat a request without a message.
 //
-//   page:   const bell = ring(words, MESSAGE)    before posting a message, which must carry it
-//           await repeat(words, slot, failure)   done
-//   worker: serve(words, bell, again, idle)      after each message: sleeps, repeats, returns when one comes
+// A message to the worker and its answer take longer than a run of a small model. If the worker has executed a request before,
+// the page writes the number of its slot to words of shared memory, and wakes the worker.
+//
+//   page:   const bell = ring(words, MESSAGE)      before it posts a message, which must contain `bell`
+//           await repeat(words, slot, failure)     resolves after the worker has executed the request
+//   worker: serve(words, bell, execute, idleWork)  after each message: execute requests until the next message
 
 import { canShareMemory } from "./platform.js";
 
-const BELL = 0; // counts requests
-const SLOT = 1; // which; or that a message comes
-const DONE = 2; // counts requests that were repeated
-const FAILED = 3; // 1 where the last one failed: a message says why
-export const MESSAGE = -1;
-export const FAILURE = -1; // the id of that message
+// Indices of the words.
+const BELL = 0; // counts how often the page rang
+const SLOT = 1; // the slot of the request to repeat, or MESSAGE
+const REPEATS = 2; // counts the requests that the worker has repeated
+const ERROR = 3; // 1 if the last of them failed; a message says why
+
+export const MESSAGE = -1; // in SLOT: the worker is to read a message
+export const FAILURE = -1; // the id of the message that says why a request failed
 
 const { waitAsync } = /** @type {any} */ (Atomics);
 
-/** @returns {Int32Array | null} null where a page cannot wait without blocking */
+/** The shared words, or null if a page cannot wait for a word without blocking. @returns {Int32Array | null} */
 export function repeatWords() {
   return canShareMemory && waitAsync ? new Int32Array(new SharedArrayBuffer(16)) : null;
 }
 
 /**
- * Wake the worker. Not after its message: that may be answered by then, and this would look like the next.
+ * Wake the worker. The page calls this before it posts a message. Otherwise the worker could read the message first, and take
+ * this ring for that of another message.
  * @param {Int32Array} words
  * @param {number} slot
- * @returns {number} the count
+ * @returns {number} how often the page has rung
  */
 export function ring(words, slot) {
   Atomics.store(words, SLOT, slot);
@@ -35,34 +40,34 @@ export function ring(words, slot) {
 }
 
 /**
- * Have a request repeated; resolves when it is done.
+ * Let the worker repeat a request, and wait until it has done so.
  * @param {Int32Array} words
  * @param {number} slot
- * @param {Promise<any>} failure rejects by message
+ * @param {Promise<any>} failure  rejects when a message reports an error
  */
 export async function repeat(words, slot, failure) {
-  const done = Atomics.load(words, DONE);
+  const count = Atomics.load(words, REPEATS);
   ring(words, slot);
-  // The notification of the request before may come only now: what counts is that the count has changed.
-  for (let wait; (wait = waitAsync(words, DONE, done)).async; ) await Promise.race([wait.value, failure]);
-  if (Atomics.load(words, FAILED)) await failure;
+  // The notification of an earlier request may arrive late, so wait until the count has changed.
+  for (let wait; (wait = waitAsync(words, REPEATS, count)).async; ) await Promise.race([wait.value, failure]);
+  if (Atomics.load(words, ERROR)) await failure;
 }
 
 /**
- * The worker's part: sleep until the page rings, and repeat what it asks; returns when a message comes.
+ * Called in the worker: sleep until the page rings, and repeat the request that it asks for. Returns when a message comes.
  * @param {Int32Array} words
- * @param {number} seen the count that the message before carried
- * @param {(slot: number) => boolean} again false where it failed and has posted why
- * @param {() => boolean} idle what to do before it sleeps, a little at a time; false where there is nothing
+ * @param {number} bell  the count in the last message
+ * @param {(slot: number) => boolean} execute  returns false after it has posted an error
+ * @param {() => boolean} idleWork  does a small piece of work before the worker sleeps; returns false if no work remains
  */
-export function serve(words, seen, again, idle) {
+export function serve(words, bell, execute, idleWork) {
   for (;;) {
-    while (Atomics.load(words, BELL) === seen) if (!idle()) Atomics.wait(words, BELL, seen);
-    seen = Atomics.load(words, BELL);
+    while (Atomics.load(words, BELL) === bell) if (!idleWork()) Atomics.wait(words, BELL, bell);
+    bell = Atomics.load(words, BELL);
     const slot = Atomics.load(words, SLOT);
     if (slot === MESSAGE) return;
-    Atomics.store(words, FAILED, again(slot) ? 0 : 1);
-    Atomics.add(words, DONE, 1);
-    Atomics.notify(words, DONE);
+    Atomics.store(words, ERROR, execute(slot) ? 0 : 1);
+    Atomics.add(words, REPEATS, 1);
+    Atomics.notify(words, REPEATS);
   }
 }

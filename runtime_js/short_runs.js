@@ -1,26 +1,28 @@
-// Runs that are over about as soon as a worker is awake: the page makes them itself, with the worker's module on the memory
-// that both share; it leads the worker's helpers, or is alone where it is done before they come. What a run takes is measured
-// each way, and again from time to time: which is sooner depends on the model, its shapes, and how quickly this machine wakes
-// other threads.
+// Choose the thread that executes each run.
 //
-//   pace.way                      who should make the next run
-//   pace.took(way, milliseconds)  after each run, whoever made it
+// A short run can end before the worker has woken up. The page executes such a run itself: it calls the worker's module on the
+// memory that both share. The page can lead the worker's helper threads, or work alone if it finishes before they start. The best
+// way depends on the model, its shapes, and how fast the machine wakes threads. So runs are timed each way, and from time to
+// time they are timed again.
+//
+//   pace.way                      the way in which to execute the next run
+//   pace.took(way, milliseconds)  to be called after each run
 
 /** @typedef {import("./types.d.ts").ModuleRun} ModuleRun */
 /** @typedef {import("./types.d.ts").Way} Way */
 
-const WAY_MS = 1; // that a run there may take longer, to the worker and back
-const ALONE_MS = 2; // of all threads together, that a run may be sooner without helpers
-const SAMPLES = 3; // runs that tell how long they take
-const FIRST_WINDOW = 12; // runs after which it is measured anew; then twice as many, each time: code is soon optimised
-const LONGEST_WINDOW = 64;
+const WAY_MS = 1; // assumed cost of waking the worker and of its answer
+const ALONE_MS = 2; // try a run without helpers if all threads together spend at most this time on it
+const SAMPLES = 3; // runs that are timed each way
+const FIRST_WINDOW = 12; // number of runs after which times are measured again, because the engine optimises code meanwhile
+const LONGEST_WINDOW = 64; // each window is twice as long as the one before, up to this
 
-/** The least of the last runs: what disturbs one of them, or code that is not optimised yet, only adds to it. */
+/** The time of a run: the minimum of the last samples, because disturbances and unoptimised code only add time. */
 class Recent {
   /** @type {number[]} */
   #times = [];
 
-  get known() {
+  get isKnown() {
     return this.#times.length === SAMPLES;
   }
 
@@ -34,7 +36,7 @@ class Recent {
   }
 }
 
-/** @returns {Record<Way, Recent>} */
+/** Times of no runs yet. @returns {Record<Way, Recent>} */
 function noRuns() {
   return { there: new Recent(), alone: new Recent(), together: new Recent() };
 }
@@ -42,39 +44,42 @@ function noRuns() {
 export class Pace {
   #recent = noRuns();
   #window = FIRST_WINDOW;
-  #left = FIRST_WINDOW; // runs of it
+  #remaining = FIRST_WINDOW; // runs until the window ends
 
-  /** @param {number} threads that a run may have @param {number} limit milliseconds that a run may block the page; 0: none may */
+  /**
+   * @param {number} threads  of the model
+   * @param {number} limit  the milliseconds for which a run may block the page; 0 forbids runs in the page
+   */
   constructor(threads, limit) {
     this.threads = threads;
     this.limit = limit;
   }
 
-  /** Who should make the next run. @returns {Way} */
+  /** The way in which to execute the next run. @returns {Way} */
   get way() {
     const { there, alone, together } = this.#recent;
     const { limit } = this;
-    if (!limit || !there.known || there.milliseconds > limit + WAY_MS) return "there";
+    if (!limit || !there.isKnown || there.milliseconds > limit + WAY_MS) return "there";
     const shared = this.threads > 1;
     const here = shared ? together : alone;
-    if (here.known && here.milliseconds > limit) return "there";
+    if (here.isKnown && here.milliseconds > limit) return "there";
     if (!shared) return "alone";
-    if (!here.known || here.milliseconds * this.threads > ALONE_MS) return "together";
-    return !alone.known || alone.milliseconds < here.milliseconds ? "alone" : "together";
+    if (!here.isKnown || here.milliseconds * this.threads > ALONE_MS) return "together";
+    return !alone.isKnown || alone.milliseconds < here.milliseconds ? "alone" : "together";
   }
 
-  /** @param {Way} way @param {number} milliseconds */
+  /** Record the time of a run. @param {Way} way @param {number} milliseconds */
   took(way, milliseconds) {
     this.#recent[way].add(milliseconds);
-    if (--this.#left) return;
+    if (--this.#remaining) return;
     this.#recent = noRuns();
     this.#window = Math.min(2 * this.#window, LONGEST_WINDOW);
-    this.#left = this.#window;
+    this.#remaining = this.#window;
   }
 }
 
 /**
- * The module's function, for this thread. Instantiated asynchronously: a page may not wait for a large module.
+ * Instantiate the module for this thread. Browsers forbid pages to instantiate a large module synchronously.
  * @param {WebAssembly.Module} module
  * @param {WebAssembly.Memory} memory
  * @returns {Promise<ModuleRun>}

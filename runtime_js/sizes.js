@@ -1,4 +1,4 @@
-// Sizes: expressions of the manifest in numbers, and the bytes of buffers.
+// Evaluate the sizes in a manifest, and compute the bytes of buffers.
 
 import { arrayOf } from "./dtypes.js";
 import { InputError, PackageError } from "./errors.js";
@@ -8,7 +8,7 @@ import { InputError, PackageError } from "./errors.js";
 /** @typedef {import("./types.d.ts").Size} Size */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 
-const UNLIMITED = 2 ** 31 - 1;
+const UNLIMITED = 2 ** 31 - 1; // the trip count of a loop without one
 const LARGEST_BUFFER = 2 ** 32 - 2 ** 16; // bytes: 32-bit memory without its first page
 
 const truncmod = (/** @type {number} */ a, /** @type {number} */ b) => (b ? a % b : 0);
@@ -16,7 +16,7 @@ const truncdiv = (/** @type {number} */ a, /** @type {number} */ b) => (b ? (a -
 const rounds = (/** @type {number} */ a, /** @type {number} */ b) => truncmod(a, b) * b < 0;
 
 /**
- * What sizes are made of: the twin of SIZE_OPERATORS in webmlc/core/sizes.py.
+ * The operators of sizes: the twin of SIZE_OPERATORS in webmlc/core/sizes.py.
  * @type {Record<string, (a: number, b: number, c: number) => number | boolean>}
  */
 export const OPERATORS = {
@@ -44,18 +44,18 @@ export const OPERATORS = {
   select: (a, b, c) => (a ? b : c),
 };
 
-/** The loops of a program, in order: each has a symbol that its steps count up. @param {Program} program */
+/** The loops of a program, in order. Each has a symbol that counts its iterations. @param {Program} program */
 export function loops({ steps }) {
   return steps.flatMap(({ control }) => (control?.kind === "loop" ? [control] : []));
 }
 
-/** How many iterations a loop has at most. @param {Control} loop @param {Symbols} symbols */
+/** The largest number of iterations of a loop. @param {Control} loop @param {Symbols} symbols */
 export function tripCount({ trips }, symbols) {
   return trips === undefined ? UNLIMITED : evaluate(trips, symbols);
 }
 
 /**
- * The value of a size, exact; an error where a number could not hold it.
+ * The exact value of a size. Throws `InputError` if a JavaScript number cannot represent it.
  * @param {Size} size
  * @param {Symbols} symbols
  * @returns {number}
@@ -67,7 +67,7 @@ export function evaluate(size, symbols) {
   const operator = OPERATORS[name];
   if (!operator) throw new PackageError(`manifest.json: unknown size operator ${name}`);
   const [a, b, c] = operands.map((operand) => evaluate(operand, symbols));
-  const value = +operator(a, b, c) + 0; // -0 is no size
+  const value = +operator(a, b, c) + 0; // turns -0 into 0
   if (Number.isSafeInteger(value)) return value;
   throw new InputError(`with these inputs a size is beyond ${Number.MAX_SAFE_INTEGER}`);
 }
@@ -79,17 +79,17 @@ export function evaluate(size, symbols) {
  */
 export function symbolsOf(shape) {
   /** @type {Set<string>} */
-  const found = new Set();
+  const names = new Set();
   const visit = (/** @type {Size} */ size) => {
-    if (typeof size === "string") found.add(size);
+    if (typeof size === "string") names.add(size);
     else if (Array.isArray(size)) for (const operand of /** @type {Size[]} */ (size.slice(1))) visit(operand);
   };
   shape.forEach(visit);
-  return found;
+  return names;
 }
 
 /**
- * Bytes of each buffer of a program by name, as far as the symbols tell.
+ * The bytes of each buffer by name, if all symbols in its shape are bound.
  * @param {import("./types.d.ts").Program} program
  * @param {Symbols} symbols
  * @returns {Map<string, number>}
@@ -99,18 +99,18 @@ export function bufferBytes(program, symbols) {
     const width = arrayOf(dtype).BYTES_PER_ELEMENT;
     return shape.reduce((/** @type {number} */ size, d) => evaluate(["mul", size, d], symbols), width);
   };
-  const known = program.buffers.filter(({ shape }) => [...symbolsOf(shape)].every((name) => name in symbols));
-  return new Map(known.map((buffer) => [buffer.name, checkedBytes(buffer.name, bytes(buffer))]));
+  const buffers = program.buffers.filter(({ shape }) => [...symbolsOf(shape)].every((name) => name in symbols));
+  return new Map(buffers.map((buffer) => [buffer.name, checkedBytes(buffer.name, bytes(buffer))]));
 }
 
-/** Where nobody has checked the symbols yet, a size may be negative: nothing, then. @param {string} name @param {number} bytes */
+/** The bytes, or 0 if symbols that are not checked yet make them negative. @param {string} name @param {number} bytes */
 function checkedBytes(name, bytes) {
   if (bytes <= LARGEST_BUFFER) return Math.max(bytes, 0);
   throw new InputError(`with these inputs "${name}" takes ${bytes} bytes: more than ${LARGEST_BUFFER}`);
 }
 
 /**
- * The weights files that hold a tensor of these buffers.
+ * The weights files that contain constants of these buffers.
  * @param {import("./types.d.ts").Manifest} manifest
  * @param {import("./types.d.ts").Buffer[]} buffers
  */

@@ -1,33 +1,36 @@
-// Threads that run one program: how the leader wakes its helpers and how a helper waits.
+// Synchronise the threads of a model: the leader wakes its helpers, and helpers wait for runs.
 //
-// Between runs a helper spins briefly, then sleeps on shared control words: no message is posted per run. Within a run it
-// takes work from the leader's loops (see target/wasm/threads.py); the leader never waits for one that comes late. Nor does it
-// where the model gets another memory: a helper finds that its own is not the last, and returns to its event loop, where a
-// message brings that.
+// Between runs a helper spins briefly, then sleeps on words of shared memory, the control words. No message is posted for a run.
+// During a run a helper takes iterations of the leader's parallel loops (see webmlc/target/wasm/threads.py). The leader never
+// waits for a helper that arrives late.
 //
 // The leader is the model's worker, or in a short run the page, which may not sleep (see short_runs.js).
 //
-// The leader does not wake helpers itself: some systems put a woken thread on the core of the one that woke it while that core
-// has room for one more, and leave the next one idle. The caller is woken instead: it wakes the helpers, for whom there is no
-// room beside the leader then, and sleeps.
+// If the model gets another memory, a helper notices that its memory is outdated, and returns to its event loop. There a message
+// brings the new memory.
+//
+// The leader does not wake helpers itself. Some systems would place a helper on the leader's core, and leave the other core idle.
+// The leader wakes a thread named the caller instead. The caller wakes the helpers, and sleeps. They cannot go to the leader's
+// core then, because it is busy.
 
 import { AWAKE, RUNNING } from "./memory_plan.js";
 
 /** @typedef {import("./types.d.ts").Help} Help */
 /** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
 
-const RUNS = 0; // counts them
-const MEMORIES = 1; // counts those after the first
-const ASLEEP = 2; // helpers that sleep until the next run
-const CALLS = 3; // counts what the caller is woken for
-const CALLER = 4; // 1 once it listens
-const NEVER = 5; // nobody notifies it
+// Indices of the control words.
+const RUNS = 0; // counts the runs
+const MEMORIES = 1; // counts the memories after the first
+const SLEEPERS = 2; // the number of helpers that sleep until the next run
+const CALLS = 3; // counts the calls of the caller
+const CALLER = 4; // 1 once the caller listens
+const NEVER = 5; // a word that no thread notifies, to sleep for a fixed time
+
 const CONTROL_WORDS = 16;
-const IDLE_SPINS = 4000; // some tens of microseconds: a pause between two runs, not between two frames
+const IDLE_SPINS = 4000; // some tens of microseconds: longer than the pause between two runs, shorter than a frame
+const CALL_DELAY_MS = 0.1; // the caller waits until the page, which asked for the run, sleeps and leaves its core to a helper
 
-const CALL_DELAY_MS = 0.1; // after which the page, which asked for the run, sleeps, and leaves a core to a helper
-
-/** What the threads of a model share besides its memory. */
+/** The control words, which the threads of a model share besides its memory. */
 export function controlWords() {
   return new Int32Array(new SharedArrayBuffer(4 * CONTROL_WORDS));
 }
@@ -38,30 +41,30 @@ export function instantiate(module, memory) {
 }
 
 /**
- * A helper thread: help with every run until the model has a memory after this one, the `generation`th.
+ * Called in a helper: take part in every run until the model gets another memory than `memory`, which is number `generation`.
  * @param {Help} help
  */
 export function help({ tid, threads, module, memory, control, generation }) {
-  const isLast = () => Atomics.load(control, MEMORIES) === generation;
-  if (!isLast()) return;
+  const isCurrent = () => Atomics.load(control, MEMORIES) === generation;
+  if (!isCurrent()) return;
   const { run } = instantiate(module, memory);
-  for (let seen = 0; ; ) {
-    for (let i = 0; i < IDLE_SPINS && Atomics.load(control, RUNS) === seen; i++);
-    Atomics.add(control, ASLEEP, 1); // before the last look, so that who runs after it sees a sleeper
-    while (Atomics.load(control, RUNS) === seen) Atomics.wait(control, RUNS, seen);
-    Atomics.sub(control, ASLEEP, 1);
-    seen = Atomics.load(control, RUNS);
-    if (!isLast()) return;
+  for (let runs = 0; ; ) {
+    for (let i = 0; i < IDLE_SPINS && Atomics.load(control, RUNS) === runs; i++);
+    Atomics.add(control, SLEEPERS, 1); // before RUNS is read again, so that a leader that changes it later sees this helper
+    while (Atomics.load(control, RUNS) === runs) Atomics.wait(control, RUNS, runs);
+    Atomics.sub(control, SLEEPERS, 1);
+    runs = Atomics.load(control, RUNS);
+    if (!isCurrent()) return;
     try {
       run(0, 0, tid, threads);
     } catch (error) {
-      Atomics.store(new Int32Array(memory.buffer), RUNNING / 4, 0); // what it took is never done: the leader waits no more
+      Atomics.store(new Int32Array(memory.buffer), RUNNING / 4, 0); // the leader must not wait for this helper's chunk
       throw error;
     }
   }
 }
 
-/** The caller: wake the helpers whenever the leader wants them. @param {Int32Array} control */
+/** Called in the caller: wake the helpers whenever the leader calls. @param {Int32Array} control */
 export function passOnCalls(control) {
   Atomics.store(control, CALLER, 1);
   for (;;) {
@@ -73,11 +76,11 @@ export function passOnCalls(control) {
 }
 
 /**
- * Do the leader's work with the help of who comes.
+ * Run the leader's part of a run, and let helpers take part.
  * @param {WebAssembly.Memory} memory
  * @param {Int32Array} control
- * @param {boolean} awake this thread may not sleep
- * @param {() => void} work runs the module as thread 0
+ * @param {boolean} awake  true if this thread may not sleep
+ * @param {() => void} work  runs the module as thread 0
  */
 export function withHelpers(memory, control, awake, work) {
   const words = new Int32Array(memory.buffer);
@@ -85,25 +88,25 @@ export function withHelpers(memory, control, awake, work) {
   Atomics.store(words, RUNNING / 4, 1);
   wake(control);
   try {
-    work(); // the module clears it at the end
+    work(); // clears RUNNING at the end
   } finally {
-    Atomics.store(words, RUNNING / 4, 0); // nor do helpers look for work after a trap
+    Atomics.store(words, RUNNING / 4, 0); // after a trap helpers must not look for work either
   }
 }
 
 /**
- * Say that there is another memory, of the returned generation: a message must bring it to every helper.
+ * Tell the helpers that their memory is outdated. A message must bring each helper the new one.
  * @param {Int32Array} control
- * @returns {number}
+ * @returns {number} the generation of the new memory
  */
 export function announceMemory(control) {
   return Atomics.add(control, MEMORIES, 1) + 1;
 }
 
-/** @param {Int32Array} control */
+/** Wake the helpers, or let the caller wake them. @param {Int32Array} control */
 function wake(control) {
   Atomics.add(control, RUNS, 1);
-  if (!Atomics.load(control, ASLEEP)) return;
+  if (!Atomics.load(control, SLEEPERS)) return;
   if (!Atomics.load(control, CALLER)) {
     Atomics.notify(control, RUNS);
   } else {

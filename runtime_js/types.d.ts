@@ -1,5 +1,4 @@
-// Types that the runtime's own files share; nothing here runs or is downloaded. The manifest is explained in
-// webmlc/package/manifest.py.
+// The types that modules of the runtime share. webmlc/package/manifest.py explains those of the manifest.
 
 export type Device = "wasm" | "webgpu";
 /** A dimension: an integer, a symbol's name, or [operator, Size, ...]. */
@@ -18,11 +17,11 @@ export interface Buffer {
   dtype: string;
   shape: Size[];
   kind: "input" | "constant" | "derived" | "scratch";
-  /** Of a constant: its name in the weights. */
+  /** The name of a constant in the weights. */
   tensor?: string;
 }
 
-/** What a step that calls no kernel does instead: see webmlc/package/manifest.py. */
+/** The action of a step that calls no kernel. */
 export interface Control {
   kind: "if" | "else" | "loop" | "next";
   target: number;
@@ -34,7 +33,7 @@ export interface Step {
   device: Device;
   kernel: string;
   arguments: string[];
-  /** How many of the last arguments are written. */
+  /** The number of arguments that are written: the last ones. */
   outputs: number;
   symbols?: string[];
   workgroups?: [Size, Size, Size];
@@ -49,11 +48,11 @@ export interface Run {
   last: number;
   module_first?: number;
   module_last?: number;
-  /** Belongs to loading: it makes derived buffers. */
+  /** True if it runs at load, and computes derived buffers. */
   once?: boolean;
 }
 
-/** Symbols that only a run knows: `symbols[i]` is element `elements[i]` of the buffer `bind`. */
+/** Binds symbols during a run: `symbols[i]` is element `elements[i]` of the buffer `bind`. */
 export interface Bind {
   bind: string;
   symbols: string[];
@@ -61,7 +60,6 @@ export interface Bind {
   origin: string[];
 }
 
-/** What a host does next; a key of their own tells the kinds apart. */
 export type Segment = Run | Bind;
 
 export interface Resources {
@@ -99,23 +97,23 @@ export interface Manifest {
   inputs: Port[];
   outputs: Port[];
   sequences?: Record<string, string[] | null>;
-  /** What symbols must fulfil: `left` is "equal" to `right`, "at most" as large, or equal unless one of them ("broadcast") or the left one ("stretch") is 1. */
+  /** Conditions on symbols. The rules are in manifest.js. */
   requirements: [rule: string, left: Size, right: Size, node: string][];
-  /** Buffers of int32: for each node, how many of its indices are out of range. */
+  /** Each buffer holds an int32 per node: how many of its indices are out of range. */
   checks: [buffer: string, nodes: string[]][];
   weights: { bytes: number; files: WeightFile[] };
   files: Record<string, { bytes: number; sha256: string }>;
   programs: Partial<Record<Device, Program>>;
 }
 
-/** A segment with its transfers. */
+/** A segment with its transfers: names of buffers. */
 export interface Stage {
   segment: Segment;
   uploads: string[];
   downloads: string[];
 }
 
-/** Addresses in a device's memory, and the bytes of every buffer, as far as the symbols tell. */
+/** Addresses in the memory of a device, and the bytes of buffers whose symbols are bound. */
 export interface Layout {
   offsets: Map<string, number>;
   sizes: Map<string, number>;
@@ -125,28 +123,28 @@ export interface Layout {
   total: number;
 }
 
-/** Bytes of buffers by name. */
+/** The bytes of buffers, with their names. */
 export type Transfers = [string, Uint8Array][];
 
 export interface Executor {
   stages: Stage[];
-  /** Why it runs no more. */
+  /** The reason why it cannot run any more. */
   failure: Error | null;
-  /** Reads the uploads before it returns its promise. */
+  /** Reads the uploads before it returns. */
   execute(stage: number, symbols: Symbols, uploads: Transfers): Promise<Transfers>;
   profile(stage: number, symbols: Symbols, uploads: Transfers): Promise<number[]>;
   dispose(): void;
 }
 
-/** A worker's half of its conversation with the page. */
+/** A worker's connection to the page. */
 export interface MessageDoor {
   post(message: any, transfer?: Transferable[]): void;
   listen(handler: (message: any) => void): void;
 }
 
-/** The page's half. */
+/** The page's connection to a worker. */
 export interface WorkerDoor {
-  /** Waits until the worker runs. Throws HostError if it did not start. */
+  /** Waits until the worker runs. Throws HostError if it does not start. */
   post(message: any, transfer?: Transferable[]): Promise<void>;
   terminate(): void;
 }
@@ -154,35 +152,35 @@ export interface WorkerDoor {
 /** Runs steps of a WebAssembly module. */
 export type ModuleRun = (first: number, last: number, tid: number, threads: number) => void;
 
-/** What a WebAssembly module exports: see webmlc/target/wasm/emit_module.py. */
+/** The exports of a WebAssembly module: see webmlc/target/wasm/emit_module.py. */
 export interface ModuleExports {
   run: ModuleRun;
-  /** Calls a parallel loop for no iterations; 0 where there is no such loop. */
+  /** Calls a parallel loop without iterations. Returns 0 if there is no such loop. */
   warm: (loop: number, calls: number) => number;
 }
 
-/** Who makes a run: the worker and its helpers; the page alone; the page and those helpers. */
+/** Who executes a run: the worker and its helpers, the page alone, or the page and those helpers. */
 export type Way = "there" | "alone" | "together";
 
-/** What a helper thread is started with. */
+/** The data that a helper needs. */
 export interface Help {
   module: WebAssembly.Module;
   memory: WebAssembly.Memory;
   tid: number;
   threads: number;
   control: Int32Array;
-  /** Which of the model's memories that is, from 0. */
+  /** The number of the memory, from 0. */
   generation: number;
 }
 
-/** What the leading thread is started with. */
+/** The data that the leader needs. */
 export interface Open {
   manifest: Manifest;
-  own: Device;
+  target: Device;
   threads: number;
-  /** Of weights, as they will come. */
+  /** The weights files, in the order of their numbers in messages. */
   files: WeightFile[];
-  /** To the helpers. */
+  /** The ports to the helpers. */
   ports: MessagePort[];
   control: Int32Array | null;
 }

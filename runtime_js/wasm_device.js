@@ -1,9 +1,13 @@
-// The page's side of the CPU: a worker that runs the model's WebAssembly, so that the page is not blocked. Whatever can be
-// done asynchronously is done here, while the worker comes up and then computes: the module and the weights are fetched,
-// the helpers opened.
+// Run a model on the CPU. A worker runs the model's WebAssembly, so that the page is not blocked.
 //
-//   in:  a stage's number, the symbols' values, bytes of uploaded buffers
-//   out: bytes of the stage's downloads, after one message there and one back, or what repeats.js and short_runs.js do instead
+// This is the page's part. While the worker starts and computes, the page downloads the module and the weights, and starts the
+// helpers.
+//
+//   in:  the number of a stage, the values of the symbols, the bytes of uploads
+//   out: the bytes of the stage's downloads
+//
+// The first time, a message to the worker requests the stage, and a message answers it. See repeats.js and short_runs.js for
+// later times.
 
 import { fromData, HostError, InternalError, missingFeature, PackageError, toData } from "./errors.js";
 import { usedOn } from "./memory_plan.js";
@@ -26,10 +30,10 @@ import { Workers } from "./workers.js";
 /** @typedef {import("./types.d.ts").Way} Way */
 /** @typedef {import("./types.d.ts").WorkerDoor} WorkerDoor */
 /** @typedef {"dot" | "relaxed" | "simd128"} Variant */
-/** A request that can be made again. `binding`: the symbols, for which the memory must be bound. */
-/** @typedef {{ slot: number, binding: string, downloads: Transfers, places: Map<string, Uint8Array>, pace: Pace }} Made */
+/** A request that can be repeated. `binding` is the symbols for which memory must be bound. */
+/** @typedef {{ slot: number, binding: string, downloads: Transfers, places: Map<string, Uint8Array>, pace: Pace }} Repeatable */
 
-/** @param {string} base64 */
+/** Decode bytes. @param {string} base64 */
 function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 }
@@ -44,22 +48,22 @@ const SIMD_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF7AwIBAAoIAQYAQQD9Dws=");
 //   (i8x16.splat (i32.const -128)) (i8x16.splat (i32.const 255)) (v128.const i32x4 0 0 0 0)))))
 const DOT_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKJgEkAEGAf/0PQf8B/Q/9DAAAAAAAAAAAAAAAAAAAAAD9kwL9GwAL");
 
-/** True where relaxed dot products take all eight bits of the second operand as unsigned, and add without saturating. */
+/** True if relaxed dot products read all eight bits of the second operand as unsigned, and add without saturation. */
 function hasExactDot() {
   try {
     const { f } = /** @type {{ f: () => number }} */ (new WebAssembly.Instance(new WebAssembly.Module(DOT_PROBE)).exports);
     return f() === 4 * -128 * 255;
   } catch {
-    return false; // a policy forbids it: so it will be said of the package's module
+    return false; // a policy forbids it; the error for the package's module will say so
   }
 }
 
-/** True where this engine has WebAssembly and what the module uses. @param {BufferSource} module */
+/** True if this engine has WebAssembly and the features that the module uses. @param {BufferSource} module */
 function validates(module) {
   return globalThis.WebAssembly?.validate(module) ?? false;
 }
 
-/** @type {Record<Variant, () => boolean>} The variants, the fastest first, and whether this engine runs them. */
+/** The variants from fast to slow, and functions that say if this engine runs them. @type {Record<Variant, () => boolean>} */
 const VARIANTS = {
   dot: () => VARIANTS.relaxed() && hasExactDot(),
   relaxed: () => validates(RELAXED_PROBE),
@@ -67,24 +71,24 @@ const VARIANTS = {
 };
 
 /**
- * The variant of the module to run: the wanted one, or the fastest that the package has and the engine runs. Null for a
- * program without steps: it has no module; its outputs are inputs or constants.
+ * The variant of the module to run: `choice`, or the fastest one in the package that the engine runs. Null for a program without
+ * steps, which has no module: its outputs are inputs or constants.
  * @param {Record<string, string>} modules
- * @param {Variant | null} [wanted]
+ * @param {Variant | null} [choice]
  * @returns {Variant | null}
  */
-export function chooseVariant(modules, wanted) {
+export function chooseVariant(modules, choice) {
   if (!Object.keys(modules).length) return null;
-  const names = wanted ? [wanted] : /** @type {Variant[]} */ (Object.keys(VARIANTS));
+  const names = choice ? [choice] : /** @type {Variant[]} */ (Object.keys(VARIANTS));
   const variant = names.find((name) => modules[name] && VARIANTS[name]());
   if (variant) return variant;
   if (!VARIANTS.simd128()) throw missingFeature(globalThis.WebAssembly ? "WebAssembly SIMD" : "WebAssembly (lockdown modes remove it)");
-  if (wanted) throw new PackageError(`this engine cannot run the package's ${wanted} module`);
+  if (choice) throw new PackageError(`this engine cannot run the package's ${choice} module`);
   throw new PackageError("the package has no WebAssembly module that this engine can run");
 }
 
 /**
- * The package's module of that path.
+ * Download and compile a module.
  * @param {URL} base
  * @param {Manifest} manifest
  * @param {string} path
@@ -98,12 +102,16 @@ async function compile(base, manifest, path, onBytes) {
 }
 
 const MAX_REQUESTS = 16;
-const CALLER_DELAY_MS = 100; // between runs in a row helpers do not sleep
-const HELPERS_DELAY_MS = 30; // most first runs are mostly compilation, which uses the other cores
-const PAGE_BYTES = 4096; // of the operating system's memory, or a part of one
-const LEAST_SPARE = 16 * PAGE_BYTES; // less is soon there
+const CALLER_DELAY_MS = 100; // after the first run: helpers do not sleep between runs that follow at once
+const HELPERS_DELAY_MS = 30; // into the first run, which is mostly compilation and uses the other cores
+const PAGE_BYTES = 4096; // bytes of the operating system's smallest page
+const MIN_SPARE = 16 * PAGE_BYTES; // smaller results are allocated quickly
 
-/** As many bytes of each, touched: to be given memory takes longer than to fill it. @param {Transfers} transfers @returns {Transfers} */
+/**
+ * Allocate arrays for copies. One byte of each page is written, because page faults cost more than the copy.
+ * @param {Transfers} transfers
+ * @returns {Transfers}
+ */
 function roomFor(transfers) {
   return transfers.map(([name, { length }]) => {
     const bytes = new Uint8Array(length);
@@ -112,7 +120,7 @@ function roomFor(transfers) {
   });
 }
 
-/** A view of the model's own memory holds until the next stage: what is handed on is a copy. @param {Transfers} room @param {Transfers} views */
+/** Copy views of the model's memory, which the next stage may overwrite. @param {Transfers} room @param {Transfers} views */
 function fill(room, views) {
   for (const [i, [, bytes]] of room.entries()) bytes.set(views[i][1]);
   return room;
@@ -121,36 +129,36 @@ function fill(room, views) {
 export class WasmDevice {
   /** @type {Stage[]} */
   stages = [];
-  next = 0;
-  /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} */
+  nextId = 0;
+  /** @type {Map<number, { resolve: (result: any) => void, reject: (error: Error) => void }>} By id of the message. */
   pending = new Map();
   words = repeatWords();
-  /** @type {Map<string, Made>} */
-  made = new Map();
-  slots = 0;
+  /** @type {Map<string, Repeatable>} */
+  requests = new Map();
+  slots = 0; // counts requests by message
   threads = 1;
   inlineMilliseconds = 0; // see short_runs.js
-  /** @type {Int32Array | null} Of the worker and its helpers. */
+  /** @type {Int32Array | null} The control words of the worker and its helpers. */
   control = null;
-  /** @type {MessagePort[]} Of helpers that are not open yet. */
+  /** @type {MessagePort[]} The ports of helpers that are not open yet. */
   ports = [];
   /** @type {WorkerDoor[]} */
   helpers = [];
   /** @type {WorkerDoor | null} */
   caller = null;
-  bound = ""; // for which symbols the memory is
+  binding = ""; // the symbols for which memory is bound
   /** @type {WebAssembly.Module | null} */
   module = null;
-  /** @type {WebAssembly.Memory | null} The worker's, where it may be shared. */
+  /** @type {WebAssembly.Memory | null} The memory of the worker, if it can be shared. */
   memory = null;
-  /** @type {{ request: Made, room: Transfers } | null} For its next results. */
+  /** @type {{ request: Repeatable, room: Transfers } | null} Arrays for the next results of a request. */
   spare = null;
-  /** @type {ModuleRun | null} The module on the shared memory, for this thread. */
-  here = null;
+  /** @type {ModuleRun | null} The module's function, instantiated in this thread. */
+  pageRun = null;
   /** @type {Error | null} */
   failure = null;
 
-  /** Starts the worker at once: it comes up while the manifest is on its way. @param {URL} base the package's folder */
+  /** Start the worker. @param {URL} base  the package's folder */
   constructor(base) {
     this.workers = new Workers(base);
     /** @type {WorkerDoor} */
@@ -166,89 +174,90 @@ export class WasmDevice {
   }
 
   /**
-   * Download and compile; resolves when the model can run.
+   * Download and compile the program. Resolves when the model can run.
    * @param {URL} base
    * @param {Manifest} manifest
-   * @param {Device} own
+   * @param {Device} target
    * @param {number} threads
-   * @param {string} path of the module; empty where there is none
+   * @param {string} path  of the module, or "" for a program without one
    * @param {(bytes: number) => void} onBytes
    */
-  async load(base, manifest, own, threads, path, onBytes) {
-    const program = /** @type {Program} */ (manifest.programs[own]);
-    const here = usedOn(program, "wasm", own);
-    const files = neededFiles(manifest, program.buffers.filter(({ name }) => here.has(name)));
+  async load(base, manifest, target, threads, path, onBytes) {
+    const program = /** @type {Program} */ (manifest.programs[target]);
+    const names = usedOn(program, "wasm", target);
+    const files = neededFiles(manifest, program.buffers.filter(({ name }) => names.has(name)));
     const { words } = this;
     this.threads = threads;
     const control = threads > 1 ? controlWords() : null;
     const channels = Array.from({ length: path ? threads - 1 : 0 }, () => new MessageChannel());
     const ports = channels.map(({ port1 }) => port1);
-    // Counted in shared memory: the worker's messages wait while the page has something to receive.
-    const taken = canShareMemory ? new Int32Array(new SharedArrayBuffer(4)) : null;
-    let handed = 0;
-    const backlog = () => (taken ? handed - Atomics.load(taken, 0) : 0);
-    const opened = this.#call({ type: "open", manifest, own, threads, files, ports, words, control, taken }, ports);
-    const compiled = path ? compile(base, manifest, path, onBytes) : null; // first, so that weights are used as they come
+    // The worker counts the chunks it took in shared memory, because its messages wait while the page receives data.
+    const counter = canShareMemory ? new Int32Array(new SharedArrayBuffer(4)) : null;
+    let chunks = 0;
+    const backlog = () => (counter ? chunks - Atomics.load(counter, 0) : 0);
+    const opening = this.#call({ type: "open", manifest, target, threads, files, ports, words, control, counter }, ports);
+    // The module is requested before the weights, so that derived buffers are computed while weights arrive.
+    const compilation = path ? compile(base, manifest, path, onBytes) : null;
     const downloads = files.map((file, i) => {
       const take = (/** @type {Uint8Array<ArrayBuffer>} */ chunk, /** @type {number} */ begin, /** @type {boolean} */ verified) => {
-        handed++;
+        chunks++;
         return this.#call({ type: "take", file: i, chunk, begin, verified }, [chunk.buffer]);
       };
-      return streamWeights(base, file, take, onBytes, compiled, backlog);
+      return streamWeights(base, file, take, onBytes, compilation, backlog);
     });
-    const started = compiled?.then((module) => this.#call({ type: "start", module }));
-    [this.stages, this.module] = await Promise.all([opened, compiled, started, ...downloads]);
+    const start = compilation?.then((module) => this.#call({ type: "start", module }));
+    [this.stages, this.module] = await Promise.all([opening, compilation, start, ...downloads]);
     this.control = control;
     this.ports = channels.map(({ port2 }) => port2);
   }
 
   /**
-   * The downloads, the caller's own: by message the first time; later the bytes are put in their places, and the request is
-   * repeated.
+   * Run a stage, and return copies of its downloads. The first time, a message requests the stage. Later the page writes the
+   * uploads to their places in memory, and the request is repeated.
    * @param {number} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @returns {Promise<Transfers>}
    */
   async execute(stage, symbols, uploads) {
-    const { words, made } = this;
+    const { words, requests } = this;
     const binding = JSON.stringify(symbols);
     const key = `${stage} ${binding}`;
-    const request = made.get(key);
+    const request = requests.get(key);
     try {
       if (words && request && !this.failure) {
-        return await this.#again(stage, request, words, uploads);
+        return await this.#repeat(stage, request, words, uploads);
       }
       const slot = this.slots++ % MAX_REQUESTS;
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
       const copies = uploads.map(([name, bytes]) => /** @type {const} */ ([name, bytes.slice()]));
       const transfer = copies.map(([, { buffer }]) => buffer);
-      const { downloads, places, memory, moved } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies }, transfer);
-      this.bound = binding;
-      if (moved || made.size === MAX_REQUESTS) made.clear();
-      if (moved || !this.memory) {
+      const { downloads, places, memory, isNew } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies }, transfer);
+      this.binding = binding;
+      if (isNew || requests.size === MAX_REQUESTS) requests.clear();
+      if (isNew || !this.memory) {
         this.memory = memory;
-        this.here = null;
+        this.pageRun = null;
       }
       if (this.control && !this.caller) setTimeout(() => this.#openCaller(), CALLER_DELAY_MS);
-      if (words) made.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace(this.threads, this.inlineMilliseconds) });
+      if (words) requests.set(key, { slot, binding, downloads, places: new Map(places), pace: new Pace(this.threads, this.inlineMilliseconds) });
       return canShareMemory ? fill(roomFor(downloads), downloads) : downloads;
     } catch (error) {
-      made.clear(); // the model's memory may have moved
+      requests.clear(); // the model's memory may be another now
       throw error;
     }
   }
 
   /**
-   * Make a request again, in the worker or, where that is sooner, here. Who is to take part wakes up while the inputs are
-   * copied.
+   * Repeat a request, in the worker or in the page, whichever is faster. While the inputs are copied, the threads that take part
+   * wake up.
    * @param {number} stage
-   * @param {Made} request
+   * @param {Repeatable} request
    * @param {Int32Array} words
    * @param {Transfers} uploads
    * @returns {Promise<Transfers>}
    */
-  async #again(stage, request, words, uploads) {
+  async #repeat(stage, request, words, uploads) {
     const { binding, downloads, places, pace } = request;
     const { module, memory, control, threads } = this;
     const upload = () => {
@@ -256,12 +265,12 @@ export class WasmDevice {
       uploads = [];
     };
     let room = this.#takeSpare(request);
-    const way = module && memory && this.bound === binding ? pace.way : "there";
-    if (module && memory && way !== "there" && !this.here) {
-      upload(); // before this waits
-      this.here = await instantiateHere(module, memory);
+    const way = module && memory && this.binding === binding ? pace.way : "there";
+    if (module && memory && way !== "there" && !this.pageRun) {
+      upload(); // before `await`, after which the caller may change its inputs
+      this.pageRun = await instantiateHere(module, memory);
     }
-    const run = way === "there" ? null : this.here;
+    const run = way === "there" ? null : this.pageRun;
     if (this.failure) throw this.failure;
     const begin = performance.now();
     if (run && memory) {
@@ -282,14 +291,14 @@ export class WasmDevice {
       room ??= roomFor(downloads); // while the worker runs
       await repeated;
       this.pending.delete(FAILURE);
-      this.bound = binding;
+      this.binding = binding;
     }
     pace.took(way, performance.now() - begin);
     this.#makeSpare(request);
     return fill(room ?? roomFor(downloads), downloads);
   }
 
-  /** Workers beside this device's: not opened before there is work for them, and those that make the model ready are done. */
+  /** Start the helpers. They start late, to leave the cores to compilation and to the first run. */
   #openHelpers() {
     for (const port of this.ports.splice(0)) {
       if (this.failure) return;
@@ -300,24 +309,31 @@ export class WasmDevice {
     }
   }
 
-  /** The thread that wakes the helpers: not opened before a first result is there, and those that follow at once. */
+  /** Start the caller, which wakes the helpers. It starts late, because helpers do not sleep between runs that follow at once. */
   #openCaller() {
     if (this.failure || this.caller) return;
-    const nobody = () => {}; // the leader wakes helpers itself where there is no caller
-    this.caller = this.workers.open(nobody, nobody);
-    this.caller.post({ type: "wake", control: this.control }).catch(nobody);
+    const ignore = () => {}; // without a caller the leader wakes the helpers itself
+    this.caller = this.workers.open(ignore, ignore);
+    this.caller.post({ type: "wake", control: this.control }).catch(ignore);
   }
 
-  /** Make room for the next results between two runs, when no thread of the model has anything to do. @param {Made} request */
+  /**
+   * Allocate arrays for the next results between two runs, when all threads of the model are idle.
+   * @param {Repeatable} request
+   */
   #makeSpare(request) {
     const { downloads } = request;
-    if (!downloads.some(([, { length }]) => length >= LEAST_SPARE)) return;
+    if (!downloads.some(([, { length }]) => length >= MIN_SPARE)) return;
     setTimeout(() => {
       if (!this.failure) this.spare ??= { request, room: roomFor(downloads) };
     });
   }
 
-  /** The room that was made for these results, if any. @param {Made} request @returns {Transfers | null} */
+  /**
+   * The arrays that were allocated for the results of a request, or null.
+   * @param {Repeatable} request
+   * @returns {Transfers | null}
+   */
   #takeSpare(request) {
     const { spare } = this;
     this.spare = null;
@@ -325,14 +341,14 @@ export class WasmDevice {
   }
 
   /**
-   * Milliseconds of each step of a stage.
+   * Measure the milliseconds of each step of a stage.
    * @param {number} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
    * @returns {Promise<number[]>}
    */
   profile(stage, symbols, uploads) {
-    this.bound = JSON.stringify(symbols);
+    this.binding = JSON.stringify(symbols);
     return this.#call({ type: "profile", stage, symbols, uploads });
   }
 
@@ -340,22 +356,27 @@ export class WasmDevice {
     this.#fail(new InternalError("the model was disposed of"));
   }
 
-  /** @param {Record<string, any>} message @param {Transferable[]} [transfer] @returns {Promise<any>} */
+  /**
+   * Post a message, and return its answer.
+   * @param {Record<string, any>} message
+   * @param {Transferable[]} [transfer]
+   * @returns {Promise<any>}
+   */
   #call(message, transfer = []) {
     if (this.failure) return Promise.reject(this.failure);
-    const id = this.next++;
+    const id = this.nextId++;
     const answer = this.#answer(id);
     const bell = this.words && ring(this.words, MESSAGE);
     this.worker.post({ ...message, id, bell }, transfer).catch((error) => this.pending.get(id)?.reject(error));
     return answer;
   }
 
-  /** @param {number} id @returns {Promise<any>} */
+  /** The answer to a message. @param {number} id @returns {Promise<any>} */
   #answer(id) {
     return new Promise((resolve, reject) => this.pending.set(id, { resolve, reject }));
   }
 
-  /** @param {Error} error */
+  /** End all workers and reject all requests. @param {Error} error */
   #fail(error) {
     this.failure ??= error;
     for (const worker of [this.worker, this.caller, ...this.helpers]) worker?.terminate();

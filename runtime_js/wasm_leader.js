@@ -1,13 +1,13 @@
-// The leading thread of a model: owns the memory, binds symbols, runs stages with its helpers.
+// The leader of a model: own the memory, bind symbols, and run stages with the helpers.
 //
-//   in:  the manifest, the module and the weights, chunk by chunk; then stages with the bytes of their uploads
+//   in:  the manifest, the module, the weights in chunks; then stages with the bytes of their uploads
 //   out: the bytes of their downloads
 //
-// Derived buffers are made as soon as their constants are there, while more weights arrive.
+// Derived buffers are computed as soon as their constants have arrived, while other weights are downloaded.
 //
-// Linear memory: control area, slot table, scratch of each thread, constants, activations (see memory_plan.js). It is
-// exactly as large as the plan needs. For symbolic shapes it grows, in place as far as its maximum goes; then a larger
-// one replaces it.
+// Linear memory consists of the control area, the slot table, the scratch of each thread, the constants and the activations (see
+// memory_plan.js). It is exactly as large as the plan needs. If shapes are symbolic it grows: in place up to its maximum, and
+// beyond that a larger memory replaces it.
 
 import { InputError, InternalError, toData } from "./errors.js";
 import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages, usedOn } from "./memory_plan.js";
@@ -25,54 +25,57 @@ import { scatter, verify } from "./weights.js";
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").WeightFile} WeightFile */
-/** `grows` says that it continues a run: memory holds what earlier steps wrote. */
-/** @typedef {{ symbols: Symbols, layout: Layout, slots: number[], grows: boolean }} Binding */
-/** A step of loading, and the bytes of weights files that it waits for. */
-/** @typedef {{ step: number, needs: { file: number, end: number }[] }} EarlyStep */
+/** `isMidRun` is true if earlier steps of the run have written to memory already. */
+/** @typedef {{ symbols: Symbols, layout: Layout, slots: number[], isMidRun: boolean }} Binding */
+/** A step that runs at load, and the bytes of weights files that it needs. */
+/** @typedef {{ step: number, needs: { file: number, end: number }[] }} LoadStep */
 
 const MAX_PAGES = 65536;
-const MAX_BINDINGS = 16; // cached plans
-const WARMING_CALLS = 10_000; // of a loop, at a time
-const WARMINGS = 4; // of each loop: then V8 optimises the shortest ones, too
+const MAX_BINDINGS = 16; // the number of bindings whose plans are cached
+const WARMING_CALLS = 10_000; // the number of calls of a loop in one call of `warm`
+const WARMINGS = 4; // calls of `warm` for each loop: enough for V8 to optimise even the shortest loops
 
 export class Leader {
   /** @type {Map<string, Binding>} */
   bindings = new Map();
   /** @type {Binding | null} */
-  bound = null;
+  binding = null;
   exports = /** @type {ModuleExports} */ ({ run() {}, warm: () => 0 });
   warmings = 0;
   /** @type {WebAssembly.Module | null} */
   module = null;
-  ready = 0; // early steps that are done
+  nextStep = 0; // the first of `loadSteps` that has not run
 
   /** @param {Open} open */
-  constructor({ manifest, own, threads, files, control, ports }) {
+  constructor({ manifest, target, threads, files, control, ports }) {
     this.manifest = manifest;
-    this.own = own;
+    this.target = target;
     this.threads = threads;
-    this.program = /** @type {Program} */ (manifest.programs[own]);
-    this.stages = stages(manifest, own);
+    this.program = /** @type {Program} */ (manifest.programs[target]);
+    this.stages = stages(manifest, target);
     this.control = control;
     this.helpers = ports;
-    // Memory for the smallest run, in which every symbol is 1: loading takes no more, and a batch of one neither.
-    const smallest = Object.fromEntries(manifest.symbols.map((s) => [s.name, 1]));
-    this.first = this.#plan(JSON.stringify(smallest), smallest);
-    const { total } = this.first.layout;
-    const fixed = !manifest.symbols.length && !boundSymbols(this.program).length;
-    this.memory = allocate(total, fixed ? total : total * GROWTH);
+    // Allocate memory for the smallest run, in which every symbol is 1. That is enough for loading.
+    const symbols = Object.fromEntries(manifest.symbols.map((s) => [s.name, 1]));
+    this.smallest = this.#plan(JSON.stringify(symbols), symbols);
+    const { total } = this.smallest.layout;
+    const isFixed = !manifest.symbols.length && !boundSymbols(this.program).length;
+    this.memory = allocate(total, isFixed ? total : total * GROWTH);
     this.bytes = new Uint8Array(this.memory.buffer);
     this.files = files;
     this.destinations = files.map((file) => this.#destinations(file));
-    this.received = files.map(() => 0);
-    this.early = this.#early(files);
+    this.receivedBytes = files.map(() => 0);
+    this.loadSteps = this.#loadSteps(files);
   }
 
-  /** Instantiate the module, here and in every helper; make what can be made. @param {WebAssembly.Module} module */
+  /**
+   * Instantiate the module here and in the helpers, and compute derived buffers if their constants are there.
+   * @param {WebAssembly.Module} module
+   */
   start(module) {
     this.module = module;
     this.exports = instantiate(module, this.memory);
-    this.#bind(this.first.symbols);
+    this.#bind(this.smallest.symbols);
     const { threads, memory, control } = this;
     for (const [i, helper] of this.helpers.entries()) {
       helper.postMessage({ tid: i + 1, threads, module, memory, control, generation: 0 });
@@ -80,8 +83,8 @@ export class Leader {
     this.#derive();
   }
 
-  /** The steps that make the derived buffers. @param {WeightFile[]} files @returns {EarlyStep[]} */
-  #early(files) {
+  /** The steps that compute the derived buffers. @param {WeightFile[]} files @returns {LoadStep[]} */
+  #loadSteps(files) {
     const ends = new Map(files.flatMap(({ tensors }, file) => Object.entries(tensors).map(([name, [, end]]) => [name, { file, end }])));
     const tensors = new Map(this.program.buffers.map(({ name, tensor }) => [name, tensor]));
     return runs(this.program)
@@ -94,30 +97,34 @@ export class Leader {
       );
   }
 
-  /** Make the derived buffers whose constants have come, in order: alone, as long as a core has more of them to receive. */
+  /** Compute derived buffers in order, if their constants are there. Helpers take part only after the download has ended. */
   #derive() {
-    const { early, received, files } = this;
-    const threads = received.every((bytes, i) => bytes === files[i].bytes) ? this.threads : 1;
-    for (; this.ready < early.length; this.ready++) {
-      const { step, needs } = early[this.ready];
-      if (!needs.every(({ file, end }) => end <= received[file])) break;
+    const { loadSteps, receivedBytes, files } = this;
+    const threads = receivedBytes.every((bytes, i) => bytes === files[i].bytes) ? this.threads : 1;
+    for (; this.nextStep < loadSteps.length; this.nextStep++) {
+      const { step, needs } = loadSteps[this.nextStep];
+      if (!needs.every(({ file, end }) => end <= receivedBytes[file])) break;
       this.#runSteps(step, step + 1, threads);
     }
   }
 
-  /** The downloads: views of the memory where it may be shared, else copies. @param {Execute} request @returns {Transfers} */
+  /**
+   * Run a stage. The downloads are views of the memory if it can be shared, else copies.
+   * @param {Execute} request
+   * @returns {Transfers}
+   */
   execute(request) {
     const { run, downloads } = this.#prepare(request);
     this.#runSteps(run.module_first ?? 0, run.module_last ?? 0);
     return downloads.map((name) => [name, canShareMemory ? this.#view(name) : this.#view(name).slice()]);
   }
 
-  /** Where the uploads of what was executed last lie. @param {Execute} request @returns {Transfers} */
+  /** Views of the uploads of the request that was executed last. @param {Execute} request @returns {Transfers} */
   places({ uploads }) {
     return uploads.map(([name]) => [name, this.#view(name)]);
   }
 
-  /** Milliseconds of each step. @param {Execute} request @returns {number[]} */
+  /** Measure the milliseconds of each step. @param {Execute} request @returns {number[]} */
   profile(request) {
     const { run } = this.#prepare(request);
     const times = [];
@@ -129,7 +136,7 @@ export class Leader {
     return times;
   }
 
-  /** @param {Execute} request */
+  /** Bind the symbols, and write the uploads. @param {Execute} request */
   #prepare({ stage, symbols, uploads }) {
     this.#bind(symbols);
     for (const [name, data] of uploads) this.#view(name).set(data);
@@ -137,12 +144,12 @@ export class Leader {
     return { run: /** @type {Run} */ (segment), downloads };
   }
 
-  /** For some tenths of a millisecond, bring the engine to optimise the module's loops, one after the other; false at the end. */
+  /** For some tenths of a millisecond, call a loop so that the engine optimises it. Returns false after the last loop. */
   warm() {
     return this.exports.warm(Math.floor(this.warmings++ / WARMINGS), WARMING_CALLS) !== 0;
   }
 
-  /** @param {number} first @param {number} last */
+  /** Run the steps `first` to `last - 1` of the module. @param {number} first @param {number} last */
   #runSteps(first, last, threads = this.threads) {
     if (first === last) return;
     const { run } = this.exports;
@@ -150,41 +157,42 @@ export class Leader {
     else run(first, last, 0, 1);
   }
 
-  /** Write the addresses and symbols that the module reads. @param {Symbols} symbols */
+  /** Write the slot table for these symbols. @param {Symbols} symbols */
   #bind(symbols) {
     const key = JSON.stringify(symbols);
     const binding = this.bindings.get(key) ?? this.#plan(key, symbols);
-    if (binding === this.bound) return;
+    if (binding === this.binding) return;
     if (binding.layout.total > this.bytes.length) this.#grow(binding);
     const words = new Int32Array(this.bytes.buffer);
     words.set(binding.slots, SLOT_TABLE / 4);
     words.set([binding.layout.scratch, scratchStride(this.program)], SCRATCH_BASE / 4);
-    this.bound = binding;
+    this.binding = binding;
   }
 
-  /** @param {string} key @param {Symbols} symbols @returns {Binding} */
+  /** Plan memory for these symbols. @param {string} key @param {Symbols} symbols @returns {Binding} */
   #plan(key, symbols) {
-    const { program, manifest, own, threads } = this;
-    const plan = layout(manifest, own, "wasm", symbols, threads);
-    const stated = program.resources.arena.wasm ?? plan.arena;
-    if (plan.arena !== stated) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${stated}`);
+    const { program, manifest, target, threads } = this;
+    const plan = layout(manifest, target, "wasm", symbols, threads);
+    const expected = program.resources.arena.wasm ?? plan.arena;
+    if (plan.arena !== expected) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${expected}`);
     const addresses = program.buffers.map(({ name }) => plan.offsets.get(name) ?? plan.constants.get(name) ?? 0);
     const names = [...manifest.symbols.map((s) => s.name), ...boundSymbols(program)];
     const values = { ...Object.fromEntries(names.map((name) => [name, 0])), ...symbols };
-    // Of each loop: its symbol, which the module counts, and its iterations.
+    // For each loop: its symbol, which the module increments, and its trip count.
     const counts = loops(program).flatMap((loop) => [0, tripCount(loop, values)]);
     const slots = [...addresses, ...names.map((name) => values[name]), ...counts];
-    const binding = { symbols, layout: plan, slots, grows: boundSymbols(program).some((name) => name in symbols) };
+    const binding = { symbols, layout: plan, slots, isMidRun: boundSymbols(program).some((name) => name in symbols) };
     if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
     this.bindings.set(key, binding);
     return binding;
   }
 
   /**
-   * The same memory, larger; or another with the constants copied, and what a run has written: the helpers get it, too.
+   * Enlarge the memory. If it cannot grow in place, a larger one replaces it, here and in the helpers. It gets a copy of the
+   * constants, and during a run of the activations.
    * @param {Binding} binding
    */
-  #grow({ layout: { total, arena }, grows }) {
+  #grow({ layout: { total, arena }, isMidRun }) {
     const old = this.bytes;
     if (extend(this.memory, total)) {
       this.bytes = new Uint8Array(this.memory.buffer);
@@ -192,23 +200,23 @@ export class Leader {
     }
     this.memory = allocate(total, total * GROWTH);
     this.bytes = new Uint8Array(this.memory.buffer);
-    this.bytes.set(grows ? old : old.subarray(0, total - arena));
+    this.bytes.set(isMidRun ? old : old.subarray(0, total - arena));
     if (this.module) this.exports = instantiate(this.module, this.memory);
     if (!this.control) return;
     const generation = announceMemory(this.control);
     for (const helper of this.helpers) helper.postMessage({ memory: this.memory, generation });
   }
 
-  /** @param {string} name */
+  /** The bytes of a buffer. @param {string} name */
   #view(name) {
-    const { layout: plan } = /** @type {Binding} */ (this.bound);
+    const { layout: plan } = /** @type {Binding} */ (this.binding);
     const address = /** @type {number} */ (plan.offsets.get(name) ?? plan.constants.get(name));
     return this.bytes.subarray(address, address + (plan.sizes.get(name) ?? 0));
   }
 
-  /** Where each tensor of a weights file belongs. @param {WeightFile} file */
+  /** The places of the tensors in a weights file. @param {WeightFile} file */
   #destinations(file) {
-    const { constants } = this.first.layout;
+    const { constants } = this.smallest.layout;
     const owners = this.program.buffers.filter(({ name }) => constants.has(name));
     const addresses = new Map(owners.map(({ name, tensor }) => [tensor, constants.get(name)]));
     return Object.entries(file.tensors).flatMap(([tensor, [begin, end]]) => {
@@ -218,7 +226,7 @@ export class Leader {
   }
 
   /**
-   * Put a chunk of a weights file in its place, and use what is complete.
+   * Copy a chunk of a weights file to its place, and compute the derived buffers that need it.
    * @param {number} file
    * @param {Uint8Array<ArrayBuffer>} chunk
    * @param {number} begin
@@ -228,12 +236,12 @@ export class Leader {
     const { path, chunks, chunk_bytes: size } = this.files[file];
     if (!verified) await verify(path, chunk, chunks[begin / size]);
     scatter(chunk, begin, this.destinations[file]);
-    this.received[file] = begin + chunk.length;
+    this.receivedBytes[file] = begin + chunk.length;
     if (this.module) this.#derive();
   }
 }
 
-/** @param {number} total bytes @param {number} maximum to which it can grow in place: only addresses are taken for it */
+/** Allocate memory. @param {number} total  bytes @param {number} maximum  bytes to which it may grow: addresses, not memory */
 function allocate(total, maximum) {
   const initial = Math.ceil(total / PAGE);
   if (initial > MAX_PAGES) throw new InputError(`with these inputs the model needs ${total} bytes: more than 32-bit memory holds`);
@@ -244,7 +252,11 @@ function allocate(total, maximum) {
   }
 }
 
-/** Grow to `total` bytes in place; false where the memory cannot. @param {WebAssembly.Memory} memory @param {number} total */
+/**
+ * Grow memory to `total` bytes in place. Returns false if that fails.
+ * @param {WebAssembly.Memory} memory
+ * @param {number} total
+ */
 function extend(memory, total) {
   try {
     memory.grow(Math.ceil(total / PAGE) - memory.buffer.byteLength / PAGE);

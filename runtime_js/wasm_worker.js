@@ -1,13 +1,12 @@
-// A worker of a model. What it is, the first message says: the leading thread, in which the model's WebAssembly runs
-// (wasm_leader.js does the work), or one beside it.
+// A worker of a model. Its first message decides which thread it is: the leader (see wasm_leader.js), a helper or the caller.
 //
-//   in:  { id, type: "open" | "start" | "take" | "execute" | "profile", ... } from wasm_device.js
-//        { type: "help", port }     help with runs, as the leader says through the port, for ever or until memory is another
-//        { type: "wake", control }  wake the helpers
-//   out: anything, once it runs; then { id, result } or { id, error }
+//   in:  { id, type: "open" | "start" | "take" | "execute" | "profile", ... } from wasm_device.js, for the leader
+//        { type: "help", port }     become a helper; the leader sends its data through the port
+//        { type: "wake", control }  become the caller
+//   out: one message when the script runs; then { id, result } or { id, error } for each message
 //
-// Once there are requests to repeat, the leader sleeps after each message on shared words, where the page does so (see
-// repeats.js). Before it first sleeps it has the engine optimise what it will run again.
+// Once the page may repeat requests, the leader sleeps on shared words after each message (see repeats.js). Before it first
+// sleeps, it lets the engine optimise the module's loops.
 
 import { toData } from "./errors.js";
 import { canShareMemory, parentPort } from "./platform.js";
@@ -21,23 +20,23 @@ const parent = parentPort();
 /** @type {Leader} */
 let leader;
 /** @type {import("./types.d.ts").Help} */
-let helping;
+let helper;
 /** @type {Int32Array | null} */
 let words = null;
-/** @type {Execute[]} Requests that the page may repeat, by slot: their bytes are in place by then. */
-const made = [];
+/** @type {Execute[]} The requests that the page may repeat, by slot. The page uploads their inputs itself. */
+const requests = [];
 
-/** Of the last chunk of weights, and those before it. @type {Promise<void>} */
-let taken = Promise.resolve();
-/** Counts the chunks; the page reads it. @type {Int32Array | null} */
-let count = null;
+/** Resolves when the last chunk of weights is taken. @type {Promise<void>} */
+let lastTake = Promise.resolve();
+/** Counts the chunks that were taken, for the page. @type {Int32Array | null} */
+let counter = null;
 
 /** @typedef {{ result?: any, transfer?: Transferable[] } | void} Answer */
-/** @type {Record<string, (request: any) => Answer | Promise<Answer>>} What a message asks for. */
-const ANSWERS = {
+/** @type {Record<string, (request: any) => Answer | Promise<Answer>>} The functions that handle messages, by type. */
+const HANDLERS = {
   open(request) {
     words = request.words;
-    count = request.taken;
+    counter = request.counter;
     leader = new Leader(request);
     return { result: leader.stages };
   },
@@ -45,27 +44,27 @@ const ANSWERS = {
     leader.start(module);
   },
   async take({ file, chunk, begin, verified }) {
-    taken = taken.then(() => leader.take(file, chunk, begin, verified));
-    await taken;
-    if (count) Atomics.add(count, 0, 1);
+    lastTake = lastTake.then(() => leader.take(file, chunk, begin, verified));
+    await lastTake;
+    if (counter) Atomics.add(counter, 0, 1);
     return { result: chunk.buffer, transfer: [chunk.buffer] };
   },
   profile(request) {
     return { result: leader.profile(request) };
   },
   execute({ slot, ...request }) {
-    const before = leader.memory;
+    const oldMemory = leader.memory;
     const downloads = leader.execute(request);
     const places = canShareMemory ? leader.places(request) : [];
     const memory = canShareMemory ? leader.memory : null;
-    made[slot] = { ...request, uploads: [] };
-    const result = { downloads, places, memory, moved: leader.memory !== before };
+    requests[slot] = { ...request, uploads: [] };
+    const result = { downloads, places, memory, isNew: leader.memory !== oldMemory };
     return { result, transfer: canShareMemory ? [] : downloads.map(([, data]) => data.buffer) };
   },
   help({ port }) {
     port.onmessage = (/** @type {MessageEvent} */ { data }) => {
-      helping = { ...helping, ...data }; // later messages bring a new memory
-      attempt(() => help(helping));
+      helper = { ...helper, ...data }; // later messages bring a new memory
+      attempt(() => help(helper));
     };
   },
   wake({ control }) {
@@ -75,28 +74,31 @@ const ANSWERS = {
 
 parent.listen(async ({ id, type, bell, ...request }) => {
   try {
-    const { result, transfer } = (await ANSWERS[type](request)) ?? {};
+    const { result, transfer } = (await HANDLERS[type](request)) ?? {};
     parent.post({ id, result }, transfer);
   } catch (error) {
     parent.post({ id, error: toData(error) });
   }
-  if (!made.length) return;
+  if (!requests.length) return;
   if (words) serve(words, bell, repeat, () => leader.warm());
   else warm();
 });
 parent.post({});
 
-/** Between messages. */
+/** Let the engine optimise loops between messages. */
 function warm() {
   if (leader.warm()) setTimeout(warm);
 }
 
-/** False where it failed. The memory is as large as it was then: all views stay. @param {number} slot */
+/** Repeat a request. Returns false if it fails. Memory does not grow, so views of it stay valid. @param {number} slot */
 function repeat(slot) {
-  return attempt(() => leader.execute(made[slot]));
+  return attempt(() => leader.execute(requests[slot]));
 }
 
-/** False where it failed: the page is told at once, for another thread may be waiting for this one's work. @param {() => void} work */
+/**
+ * Returns false if the work fails. Posts the error at once, because another thread may wait for this one.
+ * @param {() => void} work
+ */
 function attempt(work) {
   try {
     work();

@@ -1,5 +1,7 @@
-// The GPU: all activations in one arena buffer, bind groups built once for a binding of symbols; a run of steps is one
-// encoder, one pass, one submission and one readback. The twin of webmlc/host/webgpu.py.
+// Run a model on the GPU. The twin of webmlc/host/webgpu.py.
+//
+// All activations are in one buffer, the arena. Bind groups are built once per binding of symbols. Consecutive steps are one
+// encoder, one pass and one submission, and a stage ends with one readback.
 
 import { AdapterError, DeviceLostError, InternalError } from "./errors.js";
 import { align, boundSymbols, CONSTANT_ALIGNMENT, GROWTH, layout, placeConstants, stages } from "./memory_plan.js";
@@ -16,19 +18,19 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {{ pipeline: GPUComputePipeline, group: GPUBindGroup, workgroups: [number, number, number] }} Dispatch */
 /** @typedef {{ names: string[], buffer: GPUBuffer }} Uniform */
-/** The arena for one value of the symbols; uniforms and dispatches (by step) as they were first needed. */
+/** The plan of the arena for these symbols, and the uniforms and dispatches (by step) that were needed so far. */
 /** @typedef {{ symbols: Symbols, layout: Layout, uniforms: Map<string, Uniform>, dispatches: Map<number, Dispatch> }} Binding */
 /** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
 
-const BINDING_MULTIPLE = 16; // kernels may read whole vec4<f32>; slots are 256-aligned
-const LOSS_MS = 100; // after which a readback has failed for another reason than the loss of the device
-const MAX_BINDINGS = 16; // cached bindings of symbols
+const BINDING_MULTIPLE = 16; // bindings have a multiple of these bytes, because kernels may read whole vec4<f32>
+const LOSS_MS = 100; // if a readback fails and the device is not lost within this time, there is another reason
+const MAX_BINDINGS = 16; // the number of bindings of symbols that are cached
 
 const LIMITS = /** @type {const} */ (["maxStorageBufferBindingSize", "maxBufferSize"]);
-const DEFAULT_BYTES = [2 ** 27, 2 ** 28]; // that every adapter offers
+const DEFAULT_BYTES = [2 ** 27, 2 ** 28]; // the values of LIMITS that every adapter offers
 
 /**
- * The limits that the program needs beyond the default ones. Where its sizes depend on symbols: all that is offered.
+ * The limits that the program needs beyond the defaults. If its sizes depend on symbols, it gets all that the adapter offers.
  * @param {Program} program
  * @param {GPUSupportedLimits} offered
  */
@@ -46,14 +48,15 @@ function largerLimits({ resources: { largest_binding: largest, arena } }, offere
 }
 
 /**
+ * Request a device with the features and limits of the program.
  * @param {GPUAdapter} adapter
  * @param {Program} program
  * @returns {Promise<GPUDevice>}
  */
 async function requestDevice(adapter, program) {
   const required = program.resources.features.filter((f) => f !== "relaxed" && f !== "simd128");
-  const lacking = required.filter((f) => !adapter.features.has(f));
-  if (lacking.length) throw new AdapterError(`this GPU adapter lacks ${lacking.join(", ")}, which the package needs`);
+  const missing = required.filter((f) => !adapter.features.has(f));
+  if (missing.length) throw new AdapterError(`this GPU adapter lacks ${missing.join(", ")}, which the package needs`);
   if (adapter.features.has("timestamp-query")) required.push("timestamp-query");
   const requiredLimits = largerLimits(program, adapter.limits);
   try {
@@ -75,7 +78,7 @@ export class WebGpuDevice {
   /** @type {GPUBuffer | null} */
   staging = null;
   /** @type {Symbols} */
-  count = {}; // of the loops that run, the iteration
+  iterations = {}; // the symbol of each loop that runs
   /** @type {Error | null} */
   failure = null;
 
@@ -84,30 +87,30 @@ export class WebGpuDevice {
    * @param {GPUAdapter} adapter
    * @param {URL} base
    * @param {Manifest} manifest
-   * @param {Device} own
+   * @param {Device} target
    * @param {(bytes: number) => void} onBytes
    */
-  static async load(adapter, base, manifest, own, onBytes) {
-    const program = /** @type {Program} */ (manifest.programs[own]);
-    const device = new WebGpuDevice(await requestDevice(adapter, program), manifest, own);
+  static async load(adapter, base, manifest, target, onBytes) {
+    const program = /** @type {Program} */ (manifest.programs[target]);
+    const device = new WebGpuDevice(await requestDevice(adapter, program), manifest, target);
     try {
       await Promise.all([device.#loadShaders(base, onBytes), device.#loadConstants(base, onBytes)]);
       if (device.failure) throw device.failure;
     } catch (error) {
       const { failure } = device;
-      device.dispose(); // unmaps its buffers, which ends the download of weights
+      device.dispose(); // unmaps the buffers, which ends the download of weights
       throw failure instanceof DeviceLostError ? failure : error;
     }
     return device;
   }
 
-  /** @param {GPUDevice} device @param {Manifest} manifest @param {Device} own */
-  constructor(device, manifest, own) {
+  /** @param {GPUDevice} device @param {Manifest} manifest @param {Device} target */
+  constructor(device, manifest, target) {
     this.device = device;
     this.manifest = manifest;
-    this.own = own;
-    this.program = /** @type {Program} */ (manifest.programs[own]);
-    this.stages = stages(manifest, own);
+    this.target = target;
+    this.program = /** @type {Program} */ (manifest.programs[target]);
+    this.stages = stages(manifest, target);
     device.lost.then(({ reason, message }) => {
       this.failure ??= new DeviceLostError(`the GPU device was lost (${reason}: ${message}); await model.restore(), or load it again`);
     });
@@ -117,12 +120,12 @@ export class WebGpuDevice {
     };
   }
 
-  /** @param {number} stage @param {Symbols} symbols @param {Transfers} uploads @returns {Promise<Transfers>} */
+  /** Run a stage. @param {number} stage @param {Symbols} symbols @param {Transfers} uploads @returns {Promise<Transfers>} */
   async execute(stage, symbols, uploads) {
     const binding = this.#start(symbols, uploads);
     const { segment, downloads } = this.stages[stage];
     const { first, last } = /** @type {Run} */ (segment);
-    this.count = {};
+    this.iterations = {};
     let encoder = this.device.createCommandEncoder();
     let pass = encoder.beginComputePass();
     for (let i = first; i < last; ) {
@@ -132,10 +135,10 @@ export class WebGpuDevice {
         continue;
       }
       pass.end();
-      let going = true; // a condition that the steps before compute
-      if (names.length) going = (await this.#read(encoder, binding, names))[0][1][0] !== 0;
+      let condition = true; // computed by earlier steps
+      if (names.length) condition = (await this.#read(encoder, binding, names))[0][1][0] !== 0;
       else this.device.queue.submit([encoder.finish()]);
-      i = this.#decide(control, i, going, binding);
+      i = this.#decide(control, i, condition, binding);
       encoder = this.device.createCommandEncoder();
       pass = encoder.beginComputePass();
     }
@@ -144,28 +147,33 @@ export class WebGpuDevice {
   }
 
   /**
-   * The step that follows a decision; `count` holds the loops' symbols.
+   * The step that follows a control step. Updates the symbols of loops.
    * @param {Control} control
    * @param {number} index
-   * @param {boolean} going
+   * @param {boolean} condition
    * @param {Binding} binding
    */
-  #decide(control, index, going, { symbols, uniforms }) {
+  #decide(control, index, condition, { symbols, uniforms }) {
     const { kind, target, symbol = "" } = control;
-    const { count } = this;
+    const { iterations } = this;
     if (kind === "else") return target;
-    if (kind === "if") return going ? index + 1 : target;
-    count[symbol] = kind === "loop" ? 0 : count[symbol] + 1;
-    const follows = going && count[symbol] < tripCount(control, symbols);
+    if (kind === "if") return condition ? index + 1 : target;
+    iterations[symbol] = kind === "loop" ? 0 : iterations[symbol] + 1;
+    const follows = condition && iterations[symbol] < tripCount(control, symbols);
     if (follows) {
       for (const { names, buffer } of uniforms.values()) {
-        if (names.includes(symbol)) this.device.queue.writeBuffer(buffer, 0, words(names, { ...symbols, ...count }));
+        if (names.includes(symbol)) this.device.queue.writeBuffer(buffer, 0, words(names, { ...symbols, ...iterations }));
       }
     }
     return follows === (kind === "next") ? target : index + 1;
   }
 
-  /** Milliseconds of each step of a stage, between timestamps. @param {number} stage @param {Symbols} symbols @param {Transfers} uploads */
+  /**
+   * Measure the milliseconds of each step, by timestamps.
+   * @param {number} stage
+   * @param {Symbols} symbols
+   * @param {Transfers} uploads
+   */
   async profile(stage, symbols, uploads) {
     if (!this.device.features.has("timestamp-query")) {
       throw new AdapterError("this GPU adapter offers no timestamp-query, which profiling needs");
@@ -197,7 +205,7 @@ export class WebGpuDevice {
     this.device.destroy();
   }
 
-  /** @param {string} label @param {number} bytes @param {number} usage @param {boolean} [mappedAtCreation] */
+  /** Create a buffer. @param {string} label @param {number} bytes @param {number} usage @param {boolean} [mappedAtCreation] */
   #buffer(label, bytes, usage, mappedAtCreation = false) {
     const limit = this.device.limits.maxBufferSize;
     const size = Math.max(align(bytes, BINDING_MULTIPLE), 16);
@@ -209,9 +217,13 @@ export class WebGpuDevice {
     }
   }
 
-  /** Stream constants into mapped buffers, as few as limits allow. @param {URL} base @param {(bytes: number) => void} onBytes */
+  /**
+   * Stream constants into mapped buffers, as few as the device's limits allow.
+   * @param {URL} base
+   * @param {(bytes: number) => void} onBytes
+   */
   async #loadConstants(base, onBytes) {
-    const { addresses, end } = placeConstants(this.manifest, this.own, "webgpu", 0);
+    const { addresses, end } = placeConstants(this.manifest, this.target, "webgpu", 0);
     const limit = Math.floor(this.device.limits.maxBufferSize / CONSTANT_ALIGNMENT) * CONSTANT_ALIGNMENT;
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC;
     const spans = new Map(this.manifest.weights.files.flatMap((f) => Object.entries(f.tensors)));
@@ -246,7 +258,7 @@ export class WebGpuDevice {
   }
 
   /**
-   * A pipeline per kernel, with an explicit layout: constants read-only, then symbols.
+   * Compile a pipeline for each kernel. Its explicit layout binds the arguments, constants read-only, and then the symbols.
    * @param {URL} base
    * @param {(bytes: number) => void} onBytes
    */
@@ -282,7 +294,7 @@ export class WebGpuDevice {
     await Promise.all(compile);
   }
 
-  /** Check, bind and upload. @param {Symbols} symbols @param {Transfers} uploads */
+  /** Bind the symbols, and write the uploads. @param {Symbols} symbols @param {Transfers} uploads */
   #start(symbols, uploads) {
     if (this.failure) throw this.failure;
     const key = JSON.stringify(symbols);
@@ -290,10 +302,10 @@ export class WebGpuDevice {
     if (!this.arena || binding.layout.arena > this.arena.size) this.#grow(binding);
     for (const [name, data] of uploads) {
       const { buffer, offset } = this.#place(binding, name);
-      const rest = data.length % 4;
-      if (!rest) this.device.queue.writeBuffer(buffer, offset, /** @type {Uint8Array<ArrayBuffer>} */ (data));
+      const remainder = data.length % 4;
+      if (!remainder) this.device.queue.writeBuffer(buffer, offset, /** @type {Uint8Array<ArrayBuffer>} */ (data));
       else {
-        const padded = new Uint8Array(data.length + 4 - rest);
+        const padded = new Uint8Array(data.length + 4 - remainder);
         padded.set(data);
         this.device.queue.writeBuffer(buffer, offset, padded);
       }
@@ -301,11 +313,11 @@ export class WebGpuDevice {
     return binding;
   }
 
-  /** @param {string} key @param {Symbols} symbols @returns {Binding} */
+  /** Plan the arena for these symbols. @param {string} key @param {Symbols} symbols @returns {Binding} */
   #plan(key, symbols) {
-    const plan = layout(this.manifest, this.own, "webgpu", symbols);
-    const stated = this.program.resources.arena.webgpu ?? plan.arena;
-    if (plan.arena !== stated) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${stated}`);
+    const plan = layout(this.manifest, this.target, "webgpu", symbols);
+    const expected = this.program.resources.arena.webgpu ?? plan.arena;
+    if (plan.arena !== expected) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${expected}`);
     const binding = { symbols, layout: plan, uniforms: new Map(), dispatches: new Map() };
     if (this.bindings.size >= MAX_BINDINGS) {
       const [[oldest, { uniforms }]] = this.bindings;
@@ -316,26 +328,26 @@ export class WebGpuDevice {
     return binding;
   }
 
-  /** A larger arena; during a run it holds what the old one held. @param {Binding} binding */
+  /** Allocate a larger arena. During a run the contents of the old one are copied. @param {Binding} binding */
   #grow({ symbols, layout: { arena } }) {
     const old = this.arena;
-    const grows = old && boundSymbols(this.program).some((name) => name in symbols);
+    const isMidRun = old && boundSymbols(this.program).some((name) => name in symbols);
     const { maxBufferSize } = this.device.limits;
-    const size = grows ? Math.max(arena, Math.min(align(old.size * GROWTH, BINDING_MULTIPLE), maxBufferSize)) : arena;
+    const size = isMidRun ? Math.max(arena, Math.min(align(old.size * GROWTH, BINDING_MULTIPLE), maxBufferSize)) : arena;
     this.arena = this.#buffer("the arena", size, GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST);
-    if (grows) {
+    if (isMidRun) {
       const encoder = this.device.createCommandEncoder();
       encoder.copyBufferToBuffer(old, 0, this.arena, 0, old.size);
       this.device.queue.submit([encoder.finish()]);
     }
     old?.destroy();
-    for (const { dispatches } of this.bindings.values()) dispatches.clear(); // their bind groups point into the old arena
+    for (const { dispatches } of this.bindings.values()) dispatches.clear(); // their bind groups refer to the old arena
   }
 
-  /** A step with its bind group. @param {Binding} binding @param {number} index @returns {Dispatch} */
+  /** The dispatch of a step, which is cached. @param {Binding} binding @param {number} index @returns {Dispatch} */
   #dispatch(binding, index) {
-    const known = binding.dispatches.get(index);
-    if (known) return known;
+    let dispatch = binding.dispatches.get(index);
+    if (dispatch) return dispatch;
     const step = this.program.steps[index];
     const kernel = this.kernels.get(step.kernel);
     if (!kernel || !step.workgroups) throw new InternalError(`step ${step.kernel} is no webgpu step`);
@@ -344,24 +356,23 @@ export class WebGpuDevice {
     const entries = resources.map((resource, position) => ({ binding: position, resource }));
     const group = this.device.createBindGroup({ layout: kernel.layout, entries });
     const [x, y, z] = step.workgroups.map((size) => evaluate(size, binding.symbols));
-    /** @type {Dispatch} */
-    const made = { pipeline: kernel.pipeline, group, workgroups: [x, y, z] };
-    binding.dispatches.set(index, made);
-    return made;
+    dispatch = { pipeline: kernel.pipeline, group, workgroups: [x, y, z] };
+    binding.dispatches.set(index, dispatch);
+    return dispatch;
   }
 
-  /** A small uniform buffer with the values of these symbols. @param {Binding} binding @param {string[]} names */
+  /** A uniform buffer with the values of these symbols, which is cached. @param {Binding} binding @param {string[]} names */
   #uniform({ symbols, uniforms }, names) {
-    const known = uniforms.get(`${names}`);
-    if (known) return known.buffer;
+    const uniform = uniforms.get(`${names}`);
+    if (uniform) return uniform.buffer;
     const buffer = this.#buffer("symbols", 4 * align(names.length, 4), GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST, true);
-    new Int32Array(buffer.getMappedRange()).set(words(names, { ...symbols, ...this.count }));
+    new Int32Array(buffer.getMappedRange()).set(words(names, { ...symbols, ...this.iterations }));
     buffer.unmap();
     uniforms.set(`${names}`, { names, buffer });
     return buffer;
   }
 
-  /** @param {Binding} binding @param {string} name @returns {{ buffer: GPUBuffer, offset: number }} */
+  /** The place of a buffer. @param {Binding} binding @param {string} name @returns {{ buffer: GPUBuffer, offset: number }} */
   #place(binding, name) {
     return (
       this.constants.get(name) ?? {
@@ -371,7 +382,7 @@ export class WebGpuDevice {
     );
   }
 
-  /** @param {Binding} binding @param {string} name @returns {GPUBufferBinding} */
+  /** The place and size of a buffer. @param {Binding} binding @param {string} name @returns {GPUBufferBinding} */
   #resource(binding, name) {
     const size = align(Math.max(binding.layout.sizes.get(name) ?? 0, 4), BINDING_MULTIPLE);
     const limit = this.device.limits.maxStorageBufferBindingSize;
@@ -379,7 +390,12 @@ export class WebGpuDevice {
     return { ...this.#place(binding, name), size };
   }
 
-  /** Submit with copies of the named buffers appended; one readback. @param {GPUCommandEncoder} encoder @param {Binding} binding @param {string[]} names */
+  /**
+   * Submit the commands, and read buffers back in one copy.
+   * @param {GPUCommandEncoder} encoder
+   * @param {Binding} binding
+   * @param {string[]} names
+   */
   async #read(encoder, binding, names) {
     let total = 0;
     const spans = names.map((name) => {
@@ -405,12 +421,12 @@ export class WebGpuDevice {
     return result;
   }
 
-  /** @param {GPUBuffer} staging @param {number} [size] */
+  /** Map a buffer for reading. @param {GPUBuffer} staging @param {number} [size] */
   async #map(staging, size) {
     try {
       await staging.mapAsync(GPUMapMode.READ, 0, size && align(size, 4));
     } catch (error) {
-      await Promise.race([this.device.lost, new Promise((resolve) => setTimeout(resolve, LOSS_MS))]); // which is noted first
+      await Promise.race([this.device.lost, new Promise((resolve) => setTimeout(resolve, LOSS_MS))]); // `failure` is set first
       throw this.failure ?? new InternalError(`WebGPU: ${/** @type {Error} */ (error).message}`);
     }
     if (this.failure) {
@@ -421,8 +437,8 @@ export class WebGpuDevice {
 }
 
 /**
- * The text of each entry point: browsers translate the whole module anew for every pipeline, so each gets its own.
- * A kernel begins with a comment at the start of a line; what stands before the first is common to all.
+ * Divide the shaders into one module per entry point, because browsers translate the whole module again for every pipeline.
+ * Each kernel begins with a comment at the start of a line. The text before the first kernel belongs to all modules.
  * @param {string} code
  * @returns {Map<string, string>}
  */
@@ -431,12 +447,12 @@ function splitShaders(code) {
   return new Map(parts.map((part) => [/^fn (\w+)\(@builtin/m.exec(part)?.[1] ?? "", common + part]));
 }
 
-/** The symbols' values; 0 of a loop's that is yet to start. @param {string[]} names @param {Symbols} symbols */
+/** The values of symbols. The symbol of a loop that has not started is 0. @param {string[]} names @param {Symbols} symbols */
 function words(names, symbols) {
   return new Int32Array(names.map((name) => symbols[name] ?? 0));
 }
 
-/** @param {GPUComputePassEncoder} pass @param {Dispatch} step */
+/** Add a dispatch to a pass. @param {GPUComputePassEncoder} pass @param {Dispatch} step */
 function encode(pass, step) {
   if (step.workgroups.includes(0)) return;
   pass.setPipeline(step.pipeline);

@@ -1,4 +1,4 @@
-// Types of webmlc.js.
+// The types of webmlc.js.
 
 export type TypedArray =
   | Int8Array
@@ -14,9 +14,8 @@ export type TypedArray =
   | Float64Array;
 
 /**
- * `data` is the typed array of the dtype: BigInt64Array for int64, Uint8Array for bool. Floats of 16 bits are their bits
- * in a Uint16Array; floats of 8 bits or less and integers of less than 8 bits their bits in a Uint8Array, one a byte
- * (`dtypes.js` has the whole table).
+ * `data` is the typed array of the dtype: BigInt64Array for int64, Uint8Array for bool. A Uint16Array holds the bits of
+ * 16-bit floats. A Uint8Array holds the bits of smaller floats and integers, one per byte. `dtypes.js` has the table.
  */
 export interface Tensor {
   dtype: string;
@@ -42,18 +41,18 @@ export interface StepTime {
 }
 
 export interface LoadOptions {
-  /** "auto" (default) takes the GPU where there is a hardware adapter and the model loads on it; else the CPU: `deviceReason` says why. */
+  /** "auto" (the default) takes the GPU if its adapter is hardware and the model loads on it, else the CPU. */
   device?: "auto" | "wasm" | "webgpu";
-  /** Threads of the CPU; by default as many as the machine has cores, up to 8. One where the page is not cross-origin isolated. */
+  /** CPU threads. The default is the number of cores, up to 8. It is 1 if the page is not cross-origin isolated. */
   threads?: number;
-  /** The WebAssembly module; by default the fastest that the package has and the engine runs. */
+  /** The WebAssembly module. The default is the fastest one that the engine runs. */
   variant?: "dot" | "relaxed" | "simd128";
   /**
-   * Milliseconds that a run on the CPU may block the page: shorter runs are made in the page, which is faster than in a worker.
-   * 5 by default: less than a third of a frame. 0: every run is made in a worker.
+   * Runs on the CPU that take at most this many milliseconds may execute in the page and block it, which is faster than in a
+   * worker. The default is 5, less than a third of a frame. With 0, every run executes in a worker.
    */
   inlineMilliseconds?: number;
-  /** Starts again from 0 where `load` falls back to the CPU, and in `restore`. */
+  /** Bytes. `loaded` starts again from 0 if `load` falls back to the CPU, and in `restore`. */
   onProgress?: (progress: { loaded: number; total: number }) => void;
 }
 
@@ -61,15 +60,16 @@ export interface Model {
   readonly name: string;
   readonly inputs: Port[];
   readonly outputs: Port[];
-  /** The model's outputs that are sequences: the names of their elements among `outputs`; null for an empty optional. */
+  /** Outputs that are sequences, with the names of their elements in `outputs`. Null for an empty optional. */
   readonly sequences: Record<string, readonly string[] | null>;
   readonly device: "wasm" | "webgpu";
+  /** Why `load` chose the device. */
   readonly deviceReason: string;
-  /** The WebAssembly module that runs: "relaxed" uses relaxed SIMD, "dot" its products of bytes, too, "simd128" neither; null where none runs. */
+  /** The WebAssembly module, or null. "relaxed" uses relaxed SIMD, "dot" also its dot products of bytes, "simd128" neither. */
   readonly variant: "dot" | "relaxed" | "simd128" | null;
   readonly threads: number;
   readonly threadsReason: string;
-  /** Exact bytes, as stated when the package was built; null where they depend on symbols. */
+  /** Exact bytes, computed when the package was built. Null if they depend on symbols. */
   readonly resources: {
     weights: number;
     arena: { wasm?: number | null; webgpu?: number | null };
@@ -78,15 +78,19 @@ export interface Model {
     features: string[];
     download: number;
   };
-  /** The inputs are copied before this returns. A bare typed array will do for one whose shape is static. Throws InputError, InternalError or DeviceLostError. */
+  /**
+   * Run the model. The inputs are copied before this returns. If an input's shape is static, a typed array is enough. Throws
+   * InputError, InternalError or DeviceLostError.
+   */
   run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
   /**
-   * Make the model ready to run again, after runs that were rejected with DeviceLostError or InternalError: open the device
-   * anew, compile, load the weights (from the browser's cache, where it has them). Resolves at once where nothing is wrong.
-   * Chooses the device as `load` did: with "auto" it may be the CPU afterwards. Throws as `load` does; it may be called again.
+   * Load the model again after a run threw DeviceLostError or InternalError. Does nothing if the model is intact. With "auto"
+   * the model may run on the CPU afterwards. Throws the errors of `load`, and may be called again.
    */
   restore(): Promise<void>;
+  /** Measure each step. */
   profile(inputs: Record<string, Tensor | TypedArray>): Promise<StepTime[]>;
+  /** Free all memory and end the workers. */
   dispose(): void;
 }
 
@@ -100,8 +104,8 @@ export class WebmlcError extends Error {
 export class InputError extends WebmlcError {}
 export class PackageError extends WebmlcError {}
 export class AdapterError extends WebmlcError {}
-/** The GPU device was lost (a reset, a new driver, power saving): call `restore`, then run again. */
+/** The GPU device was lost: a reset, a new driver or power saving. Call `restore`, then run again. */
 export class DeviceLostError extends WebmlcError {}
-/** The browser, the page's policy or Node lacks or forbids what the runtime needs: WebAssembly, SIMD, workers. */
+/** The host lacks or forbids WebAssembly, SIMD or workers. */
 export class HostError extends WebmlcError {}
 export class InternalError extends WebmlcError {}

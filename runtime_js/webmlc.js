@@ -1,7 +1,7 @@
 // The one module to import:  import { load } from "./webmlc.js";
 //
-// In a package it holds the modules that only pages need (see webmlc/package/runtime_files.py). What webmlc.d.ts does not name is
-// not for pages.
+// In a package this file also contains the modules that only pages need (see webmlc/package/runtime_files.py). Pages may use
+// only the names that webmlc.d.ts declares.
 
 export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "./errors.js";
 export { load } from "./model.js";

@@ -1,7 +1,7 @@
-// Package files over the network: verified small files, and weights streamed straight to where they are used.
+// Download the files of a package. Weights are streamed in chunks to the place where they are used.
 //
-//   in:  a weights file of the manifest, and who takes its bytes
-//   out: nothing; every chunk is verified before it is used: here, or by the thread that takes it
+//   in:  a weights file of the manifest, and a function that takes its chunks
+//   out: nothing; every chunk is verified before it is used, either here or by the thread that takes it
 
 import { PackageError } from "./errors.js";
 import { open } from "./platform.js";
@@ -13,11 +13,11 @@ import { open } from "./platform.js";
 /** @typedef {{ done: boolean, value: Bytes }} Part */
 
 const MISSING = "a file of the package is missing";
-const MOST_BUFFERS = 6; // with chunks that wait to be taken: more would leave the cache
-const BACKLOG = 4; // chunks that another thread has yet to take: with fewer it verifies the next one itself
+const MAX_BUFFERS = 6; // buffers with chunks that are not taken yet; more would not fit the cache
+const BACKLOG = 4; // if another thread has fewer chunks to take than this, it also verifies the next one
 
 /**
- * A whole package file, checked against the manifest.
+ * Download a whole file of the package, and verify it.
  * @param {URL} base
  * @param {Manifest} manifest
  * @param {string} path
@@ -38,14 +38,15 @@ export async function fetchFile(base, manifest, path, onBytes) {
 }
 
 /**
- * Download one weights file. The request is sent before the first `await`; what it brings is read once `begin` has resolved.
+ * Download one weights file. The request is sent before the first `await`. The response is read after `begin` has resolved.
  * @param {URL} base
  * @param {WeightFile} file
- * @param {(chunk: Bytes, start: number, verified: boolean) => Promise<ArrayBuffer> | void} onChunk  takes the chunks in
- *   order; each is overwritten afterwards, or where a promise is returned, once it gives the buffer back
+ * @param {(chunk: Bytes, start: number, verified: boolean) => Promise<ArrayBuffer> | void} onChunk
+ *   takes the chunks in order; the buffer of a chunk is used again when this returns, or when the promise that it returns gives
+ *   the buffer back
  * @param {(bytes: number) => void} onBytes
  * @param {Promise<unknown> | null} [begin]
- * @param {() => number} [backlog]  chunks that another thread has yet to take; there is one if this is given
+ * @param {() => number} [backlog]  if another thread takes the chunks: how many it has not taken yet
  */
 export async function streamWeights(base, { path, bytes, chunk_bytes: size, chunks }, onChunk, onBytes, begin, backlog) {
   const response = await request(base, path, MISSING);
@@ -53,7 +54,7 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
   if (!response.body) throw new PackageError(`${path}: the response has no body`);
   const { read, cancel } = readInto(response.body);
   let received = 0;
-  /** The next bytes, `length` of them or what is left, in a buffer that is given away for it. */
+  /** Read the next `length` bytes, or fewer at the end of the stream, into `buffer`, which is transferred. */
   const fill = async (/** @type {ArrayBuffer} */ buffer, /** @type {number} */ length) => {
     let filled = 0;
     for (let ended = false; !ended && filled < length; ) {
@@ -65,35 +66,35 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
     received += filled;
     return new Uint8Array(buffer, 0, filled);
   };
-  /** @type {ArrayBuffer[]} Few are used in turn, and stay in the cache, as long as the chunks are taken as fast as they come. */
+  /** @type {ArrayBuffer[]} If chunks are taken as fast as they arrive, few buffers are used in turn, and stay in the cache. */
   const free = [];
   /** @type {Promise<ArrayBuffer>[]} */
   const inUse = [];
-  /** @type {Promise<{ back: Promise<ArrayBuffer> | void }> | null} */
-  let taken = null; // the last chunk, and those before it
-  const hand = async (/** @type {Bytes} */ data, /** @type {number} */ start, /** @type {typeof taken} */ before) => {
-    const here = !backlog || backlog() >= BACKLOG;
-    if (here) await verify(path, data, chunks[start / size]);
-    await before;
-    return { back: onChunk(data, start, here) };
+  /** @type {Promise<{ back: Promise<ArrayBuffer> | void }> | null} Resolves after `onChunk` was called for the last chunk. */
+  let last = null;
+  const pass = async (/** @type {Bytes} */ data, /** @type {number} */ start, /** @type {typeof last} */ previous) => {
+    const verified = !backlog || backlog() >= BACKLOG;
+    if (verified) await verify(path, data, chunks[start / size]);
+    await previous;
+    return { back: onChunk(data, start, verified) };
   };
   const finish = async (/** @type {Bytes} */ data, /** @type {number} */ start) => {
     const { length } = data;
-    taken = hand(data, start, taken);
-    const buffer = (await (await taken).back) ?? data.buffer;
+    last = pass(data, start, last);
+    const buffer = (await (await last).back) ?? data.buffer;
     onBytes(length);
     free.push(buffer);
     return buffer;
   };
   try {
     for (let start = 0; start < bytes; start += size) {
-      if (!free.length && inUse.length === MOST_BUFFERS) await Promise.race(inUse);
+      if (!free.length && inUse.length === MAX_BUFFERS) await Promise.race(inUse);
       const length = Math.min(size, bytes - start);
       const data = await fill(free.pop() ?? new ArrayBuffer(Math.min(size, bytes)), length);
       if (data.length < length) throw incomplete(path, received, bytes);
-      const used = finish(data, start); // verifying one chunk overlaps with receiving the next
-      inUse.push(used);
-      used.then(() => inUse.splice(inUse.indexOf(used), 1), () => {}); // reported where it is awaited
+      const use = finish(data, start); // not awaited: one chunk is verified while the next one is received
+      inUse.push(use);
+      use.then(() => inUse.splice(inUse.indexOf(use), 1), () => {}); // `Promise.all` below reports errors
     }
     await fill(free.pop() ?? new ArrayBuffer(1), 1);
     if (received > bytes) throw incomplete(path, received, bytes);
@@ -105,7 +106,8 @@ export async function streamWeights(base, { path, bytes, chunk_bytes: size, chun
 }
 
 /**
- * How to read a stream into views that are given away for it (where an engine has no byte streams, by a copy), and to stop it.
+ * Functions that read a stream into a view, and that cancel it. The view is transferred, or if the engine has no byte streams,
+ * bytes are copied into it.
  * @param {ReadableStream<Bytes>} body
  * @returns {{ read: (view: Bytes) => Promise<Part>, cancel: () => Promise<void> }}
  */
@@ -115,11 +117,11 @@ function readInto(body) {
     return { read: (view) => /** @type {Promise<Part>} */ (reader.read(view, { min: view.length })), cancel: () => reader.cancel() };
   } catch {
     const reader = body.getReader();
-    let rest = new Uint8Array(0);
+    let remainder = new Uint8Array(0);
     const read = async (/** @type {Bytes} */ view) => {
-      const { done, value } = rest.length ? { done: false, value: rest } : await reader.read();
+      const { done, value } = remainder.length ? { done: false, value: remainder } : await reader.read();
       if (done) return { done, value: view.subarray(0, 0) };
-      rest = value.subarray(view.length);
+      remainder = value.subarray(view.length);
       view.set(value.subarray(0, view.length));
       return { done, value: view.subarray(0, value.length) };
     };
@@ -128,9 +130,9 @@ function readInto(body) {
 }
 
 /**
- * Put the bytes of each tensor in its place: `begin` to `end` of the file into `view`.
+ * Copy the bytes of each tensor to its place: the bytes `begin` to `end` of the file into `view`.
  * @param {Uint8Array} data
- * @param {number} start position of `data` in the file
+ * @param {number} start  the position of `data` in the file
  * @param {Destination[]} destinations
  */
 export function scatter(data, start, destinations) {
@@ -141,7 +143,12 @@ export function scatter(data, start, destinations) {
   }
 }
 
-/** @param {URL} base @param {string} path @param {string} cause of a status that says it is not there */
+/**
+ * Fetch a file of the package.
+ * @param {URL} base
+ * @param {string} path
+ * @param {string} cause  of an HTTP error, for the message
+ */
 export async function request(base, path, cause) {
   const response = await open(new URL(path, base)).catch((error) => {
     throw new PackageError(`${path}: cannot be fetched (${error.message})`);
@@ -150,18 +157,19 @@ export async function request(base, path, cause) {
   return response;
 }
 
-/** @param {string} path @param {number} found @param {number} expected */
-function incomplete(path, found, expected) {
-  return new PackageError(`${path}: has ${found} bytes, expected ${expected}: incomplete or altered`);
+/** @param {string} path @param {number} actual @param {number} expected */
+function incomplete(path, actual, expected) {
+  return new PackageError(`${path}: has ${actual} bytes, expected ${expected}: incomplete or altered`);
 }
 
 /**
+ * Check the hash of a file or chunk.
  * @param {string} path
  * @param {BufferSource} data
  * @param {string} sha256
  */
 export async function verify(path, data, sha256) {
-  if (!globalThis.crypto?.subtle) return; // an insecure context has no digest; sizes are still checked
+  if (!globalThis.crypto?.subtle) return; // an insecure context cannot compute it; sizes are checked anyway
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
   const hex = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
   if (hex !== sha256) throw new PackageError(`${path}: its SHA-256 differs from the manifest's: corrupted or altered`);

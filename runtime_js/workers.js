@@ -1,10 +1,10 @@
-// Starts the workers of a model. Only pages import this module: if a worker did, bundlers would see a worker that starts itself.
+// Start the workers of a model. Only pages import this module: if a worker did, bundlers would see a worker that starts itself.
 //
-// A browser starts workers only from scripts of the page's origin, and a bundler moves scripts. So there are two ways to start
-// one, and the second is tried if the first fails:
+// Browsers start workers only from scripts of the page's origin, and bundlers move scripts. So there are two ways to start a
+// worker. The second is tried if the first fails:
 //
-//   1. The script beside this module. Bundlers see `new Worker(new URL(...))`, bundle that script and replace its URL.
-//   2. The package's copy of the script. If it is on another origin, a blob of this origin imports it.
+//   1. From the script beside this module. Bundlers see `new Worker(new URL(...))`, bundle that script and replace its URL.
+//   2. From the package's copy of the script. If that is on another origin, a blob of this origin imports it.
 
 import { HostError, InternalError, missingFeature } from "./errors.js";
 import { builtin } from "./platform.js";
@@ -13,13 +13,13 @@ import { builtin } from "./platform.js";
 /** @typedef {(message: any) => void} Listener */
 
 const SCRIPT = "wasm_worker.js";
-const HERE = import.meta.url; // bundlers copy files that they see in `new URL(..., import.meta.url)`
+const HERE = import.meta.url; // a constant, because bundlers copy files that they see in `new URL(..., import.meta.url)`
 
 export class Workers {
   /** @param {URL} base the package's folder */
   constructor(base) {
     this.url = new URL(SCRIPT, base);
-    /** @type {Set<() => any>} Those that have not failed yet. */
+    /** @type {Set<() => any>} The ways that have not failed yet. */
     this.ways = new Set(
       builtin
         ? [() => startInNode(HERE), () => startInNode(base)]
@@ -30,8 +30,8 @@ export class Workers {
   /**
    * Start a worker.
    * @param {Listener} listen
-   * @param {(error: Error) => void} fail an error in the worker was not caught
-   * @returns {WorkerDoor} `post` throws HostError where the worker could not be started
+   * @param {(error: Error) => void} fail  called if the worker does not catch an error
+   * @returns {WorkerDoor} `post` throws HostError if the worker did not start
    */
   open(listen, fail) {
     const worker = this.#start(listen, fail);
@@ -42,7 +42,7 @@ export class Workers {
     };
   }
 
-  /** @param {Listener} listen @param {(error: Error) => void} fail */
+  /** Try the ways in order. @param {Listener} listen @param {(error: Error) => void} fail */
   async #start(listen, fail) {
     let reason = "";
     for (const way of this.ways) {
@@ -65,7 +65,7 @@ export class Workers {
 }
 
 /**
- * The worker, once it runs: its script's first message says that.
+ * Start a worker one way. Resolves when it runs: its script then posts a first message.
  * @param {() => any} way
  * @param {Listener} listen
  * @param {(error: Error) => void} fail
@@ -94,12 +94,12 @@ function start(way, listen, fail) {
   });
 }
 
-/** @param {string | URL} folder or a file in it */
+/** @param {string | URL} folder  or a file in it */
 function startInNode(folder) {
   return new (builtin?.("node:worker_threads").Worker)(new URL(SCRIPT, folder));
 }
 
-/** @param {URL} url of any origin */
+/** Start a script of any origin. @param {URL} url */
 function startCopy(url) {
   if (url.origin === origin) return new Worker(url, { type: "module" });
   const script = new Blob([`import ${JSON.stringify(url)}`], { type: "text/javascript" });

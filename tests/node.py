@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 
 SCRIPT = Path(__file__).parent / "js" / "run_once.mjs"
+RUNTIME = Path(__file__).parents[1] / "runtime_js"
+RED_ZONES = Path(__file__).parent / "js" / "red_zones"
 
 
 def in_node(folder: Path, runs: list[dict[str, Any]]) -> Any:
@@ -38,3 +41,13 @@ def tensor(array: Any) -> dict[str, Any]:
 def as_tensors(feeds: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of a run as the script reads them."""
     return {name: tensor(array) for name, array in feeds.items()}
+
+
+def copy_with_red_zones(folder: Path) -> Path:
+    """A copy of the JavaScript runtime in which a run that writes outside its buffers fails."""
+    for path in RUNTIME.glob("*.js"):
+        changed = (RED_ZONES / path.name).is_file()
+        shutil.copy(path, folder / (f"plain_{path.name}" if changed else path.name))
+    for path in RED_ZONES.glob("*.js"):
+        shutil.copy(path, folder / path.name)
+    return folder

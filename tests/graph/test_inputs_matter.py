@@ -19,16 +19,16 @@ import pytest
 from onnx import AttributeProto, defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
-from webmlc.graph.evaluate_module import evaluate_module
-from webmlc.graph.infer_shapes import infer_shapes
-from webmlc.graph.normalise import normalise
 
 from tests.graph.test_rows import NEWEST, by_onnxruntime, make_model
 from webmlc.core.errors import WebmlcError
 from webmlc.frontend.read_model import NEWEST_OPSET, read_model
+from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Array
-from webmlc.graph.ops import OPS
 from webmlc.graph.ops.operator import Case, Operator
+from webmlc.graph.table import OPS
 
 MICROSOFT = "com.microsoft"
 Feeds = dict[str, Array]

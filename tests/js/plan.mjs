@@ -1,8 +1,8 @@
-// Stages and layouts of manifests, by the runtime's own code.
+// Compute the stages and layouts of manifests with the code of the runtime.
 //   in (stdin):   [{ manifest, own, symbols, threads }]
 //   out (stdout): [{ stages, layouts: { wasm, webgpu } }]
 
-import { checked } from "../../runtime_js/manifest.js";
+import { complete } from "../../runtime_js/manifest.js";
 import { layout, stages } from "../../runtime_js/memory_plan.js";
 
 let input = "";
@@ -17,7 +17,7 @@ const plain = ({ offsets, sizes, arena, constants, scratch, total }) => ({
   total,
 });
 
-const cases = JSON.parse(input).map((item) => ({ ...item, manifest: checked(item.manifest, "case") }));
+const cases = JSON.parse(input).map((item) => ({ ...item, manifest: complete(item.manifest, "case") }));
 const results = cases.map(({ manifest, own, symbols, threads }) => ({
   stages: stages(manifest, own).map(({ segment, uploads, downloads }) => ({
     segment:

@@ -84,8 +84,13 @@ const parts = text.split(/^ (?= \\/ )/m).map((part) => part / 2 / 3);
     assert shorten(script).splitlines() == [
         "const a=b- -c+ +d;"
         "const text=`a, ${b + `( ${c} )`} = ${d}`+'e, \"f\"'+\"g, 'h'\";"
-        "const parts=text.split(/^ (?= \\/ )/m).map((part)=>part/2/3);"
+        "const parts=text.split(/^ (?= \\/ )/m).map(part=>part/2/3);"
     ]
+
+
+def test_an_arrow_function_with_one_parameter_needs_no_parentheses() -> None:
+    script = 'run(async (x) => x, (y) => y, (a, b) => a, "(z) => z", ([c]) => c);\n'
+    assert shorten(script) == 'run(async(x)=>x,y=>y,(a,b)=>a,"(z) => z",([c])=>c);\n'
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

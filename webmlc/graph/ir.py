@@ -79,26 +79,6 @@ class Node:
         return self.origin[0] if self.origin else self.outputs[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Function:
-    """A dataflow block. `types` maps the names of values to their types, as far as these are
-    inferred. `constants` maps names to arrays. `sequences` names the outputs that together are one
-    sequence (`None`: an empty optional).
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    types: Mapping[str, TensorType]
-    constants: Mapping[str, Array]
-    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-
-    def type(self, value: str) -> TensorType:
-        """The type of a value; raises `KeyError` before inference."""
-        return self.types[value]
-
-
 Rule = Literal["equal", "at most", "broadcast", "stretch"]
 
 
@@ -116,6 +96,27 @@ class Requirement:
     node: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A dataflow block. `types` maps the names of values to their types, as far as these are
+    inferred. `constants` maps names to arrays. `sequences` names the outputs that together are one
+    sequence (`None`: an empty optional). `requirements` are what the function assumes of symbols.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    requirements: tuple[Requirement, ...] = ()
+
+    def type(self, value: str) -> TensorType:
+        """The type of a value; raises `KeyError` before inference."""
+        return self.types[value]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """An output of `main` that hosts read, and callers do not see: for each of `nodes`, how many of
@@ -131,14 +132,13 @@ class Module:
     """Functions side by side: graph functions (one is `main`) and, after lowering, loop functions.
 
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
-    `requirements` are what `main` assumes of its symbols, `checks` the last of its outputs.
+    `checks` are the last outputs of `main`.
     """
 
     name: str
     functions: Mapping[str, Function]
     kernels: Mapping[str, LoopFunction] = field(default_factory=dict)
     opsets: Mapping[str, int] = field(default_factory=dict)
-    requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
 
     @property

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Control, Manifest, Program, Run
+from webmlc.package.memory_plan import Placing, place, place_apart
 
 Array = NDArray[Any]
 Names = Sequence[str]
@@ -34,7 +35,8 @@ A larger factor copies less often, but wastes more memory. Chosen by hand.
 class Loaded:
     """A package's files in memory, verified: what an executor is made from.
 
-    `own` is the program's device; `tensors` the raw bytes of each constant it uses.
+    `own` is the program's device; `tensors` the raw bytes of each constant it uses. `red_zones`
+    says that buffers lie apart, and that the bytes between them are checked after each run.
     """
 
     manifest: Manifest
@@ -42,6 +44,12 @@ class Loaded:
     tensors: Mapping[str, memoryview]
     module: bytes
     shaders: str
+    red_zones: bool = False
+
+    @property
+    def placing(self) -> Placing:
+        """How the memory plan places buffers."""
+        return place_apart if self.red_zones else place
 
     @property
     def program(self) -> Program:

@@ -180,26 +180,33 @@ def load(
     device: Literal["auto", "wasm", "webgpu"] = "auto",
     threads: int = 1,
     features: Features = "relaxed",
+    red_zones: bool = False,
 ) -> Model:
     """Load the package in folder `package`, and check every file in use against its hash.
 
     `auto` takes the GPU where there is a hardware adapter and the model loads on it, else the CPU:
-    `Model.device_reason` says why. `features` chooses the WebAssembly variant. Raises
-    `PackageError` (a bad package) or `AdapterError` (no usable GPU).
+    `Model.device_reason` says why. `features` chooses the WebAssembly variant. `red_zones` is for
+    debugging: a run that writes outside its buffers raises `InternalError`, which names the buffer
+    (`host.red_zones`); memory is larger then. Raises `PackageError` (a bad package) or
+    `AdapterError` (no usable GPU).
     """
     folder = Path(package)
     manifest = read_manifest(folder)
     program_device, reason = _choose_device(manifest, device)
     may_fall_back = device == "auto" and program_device == "webgpu" and "wasm" in manifest.programs
     try:
-        return Model(_read(folder, manifest, program_device, features), threads, reason)
+        loaded = _read(folder, manifest, program_device, features, red_zones)
+        return Model(loaded, threads, reason)
     except WebmlcError as error:
         if not may_fall_back:
             raise
-        return Model(_read(folder, manifest, "wasm", features), threads, str(error))
+        loaded = _read(folder, manifest, "wasm", features, red_zones)
+        return Model(loaded, threads, str(error))
 
 
-def _read(folder: Path, manifest: Manifest, own: Device, features: Features) -> Loaded:
+def _read(
+    folder: Path, manifest: Manifest, own: Device, features: Features, red_zones: bool
+) -> Loaded:
     """The verified files that the program `own` needs."""
     program = manifest.programs[own]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
@@ -209,7 +216,7 @@ def _read(folder: Path, manifest: Manifest, own: Device, features: Features) -> 
         module = _verified(folder, manifest, _variant(program.modules, features))
     if program.shaders is not None:
         shaders = _verified(folder, manifest, program.shaders).decode()
-    return Loaded(manifest, own, read_weights(folder, files), module, shaders)
+    return Loaded(manifest, own, read_weights(folder, files), module, shaders, red_zones)
 
 
 def read_manifest(folder: Path) -> Manifest:

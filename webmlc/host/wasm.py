@@ -25,6 +25,7 @@ from wasmtime import _ffi as ffi
 
 from webmlc.core.errors import InputError, InternalError, PackageError, UserError
 from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
+from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
 from webmlc.package.manifest import Run
 from webmlc.package.memory_plan import (
     PAGE,
@@ -45,12 +46,14 @@ MAX_PAGES = 65536
 class Binding:
     """Memory for one value of the symbols: addresses, sizes, and the slot table's words.
 
-    `grows` says that it continues a run: memory holds what earlier steps wrote.
+    `grows` says that it continues a run: memory holds what earlier steps wrote. There are `zones`
+    in the debug mode only.
     """
 
     layout: Layout
     slots: list[int]
     grows: bool
+    zones: tuple[Zone, ...]
 
 
 class WasmExecutor:
@@ -83,16 +86,18 @@ class WasmExecutor:
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
         self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
         self.bound = binding
+        for zone in binding.zones:
+            self.bytes[zone.first : zone.last] = PATTERN
         if fresh and not grows:
             for run in self.loaded.program.runs:
                 if run.once:
-                    self._run(run.module_first, run.module_last)
+                    self._run_checked(run)
 
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded, program = self.loaded, self.loaded.program
-        plan = layout(loaded.manifest, loaded.own, "wasm", symbols, self.threads)
+        plan = layout(loaded.manifest, loaded.own, "wasm", symbols, self.threads, loaded.placing)
         expected = program.resources.arena.get("wasm")
-        if expected is not None and plan.arena != expected:
+        if expected is not None and plan.arena != expected and not loaded.red_zones:
             raise InternalError(
                 f"host: the arena takes {plan.arena} bytes, the manifest says {expected}"
             )
@@ -102,13 +107,14 @@ class WasmExecutor:
         slots += values.values()
         for loop in program.loops:  # its symbol, which the module counts, and its iterations
             slots += [0, trip_count(loop, values)]
-        return Binding(plan, slots, any(name in symbols for name in program.bound))
+        around = tuple(zones(program, plan, "wasm")) if loaded.red_zones else ()
+        return Binding(plan, slots, any(name in symbols for name in program.bound), around)
 
     def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
         for name, data in uploads.items():
             self._view(name)[:] = data
-        self._run(run.module_first, run.module_last)
+        self._run_checked(run)
         return {name: self._view(name).copy() for name in downloads}
 
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
@@ -171,6 +177,12 @@ class WasmExecutor:
             return wasmtime.Module(self.engine, code)
         except wasmtime.WasmtimeError as error:
             raise PackageError(f"the package's WebAssembly module is invalid: {error}") from error
+
+    def _run_checked(self, run: Run) -> None:
+        """Run the steps; in the debug mode, check the red zones after them."""
+        self._run(run.module_first, run.module_last)
+        if self.bound is not None and self.bound.zones:
+            check_zones(self.loaded.program, run, self.bound.zones, self.bytes)
 
     def _run(self, first: int, last: int) -> None:
         """Run module steps `first..last-1` on every thread."""

@@ -19,6 +19,7 @@ import wgpu  # type: ignore[import-untyped]
 from webmlc.core.errors import AdapterError, DeviceLostError, InternalError, UserError
 from webmlc.core.sizes import evaluate_size
 from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
+from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
 from webmlc.package.manifest import Control, Resources, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
 
@@ -45,7 +46,8 @@ class Binding:
     """The arena for one value of the symbols; uniforms and dispatches (by step) as they were first
     needed.
 
-    `grows` says that it continues a run: the arena holds what earlier steps wrote.
+    `grows` says that it continues a run: the arena holds what earlier steps wrote. There are
+    `zones` in the debug mode only.
     """
 
     symbols: Mapping[str, int]
@@ -53,6 +55,7 @@ class Binding:
     grows: bool
     uniforms: dict[tuple[str, ...], Any]
     dispatches: dict[int, Dispatch]
+    zones: tuple[Zone, ...]
 
 
 @contextmanager
@@ -90,18 +93,23 @@ class WebGpuExecutor:
         binding = self.bindings.get(symbols, partial(self._plan, dict(symbols)))
         if self.arena is None or binding.layout.arena > self.arena.size:
             self._new_arena(binding)
+        if binding is not self.bound:
+            for zone in binding.zones:
+                size = zone.last - zone.first
+                self.device.queue.write_buffer(self.arena, zone.first, bytes([PATTERN]) * size)
         self.bound = binding
 
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded = self.loaded
-        plan = layout(loaded.manifest, loaded.own, "webgpu", symbols)
+        plan = layout(loaded.manifest, loaded.own, "webgpu", symbols, placing=loaded.placing)
         expected = loaded.program.resources.arena.get("webgpu")
-        if expected is not None and plan.arena != expected:
+        if expected is not None and plan.arena != expected and not loaded.red_zones:
             raise InternalError(
                 f"host: the arena takes {plan.arena} bytes, the manifest says {expected}"
             )
         grows = any(name in symbols for name in loaded.program.bound)
-        return Binding(symbols, plan, grows, {}, {})
+        around = tuple(zones(loaded.program, plan, "webgpu")) if loaded.red_zones else ()
+        return Binding(symbols, plan, grows, {}, {}, around)
 
     @_typed_errors()
     def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
@@ -125,7 +133,11 @@ class WebGpuExecutor:
             index = self._decide(step.control, index, condition)
             encoder, compute = self._begin()
         compute.end()
-        return self._read(encoder, downloads)
+        results = self._read(encoder, downloads)
+        if self._current.zones:
+            memory = np.frombuffer(self.device.queue.read_buffer(self.arena), np.uint8)
+            check_zones(self.loaded.program, run, self._current.zones, memory)
+        return results
 
     def _begin(self) -> tuple[Any, Any]:
         encoder = self.device.create_command_encoder()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -58,6 +58,8 @@ LARGEST_BUFFER = (1 << 32) - PAGE
 """Bytes: a 32-bit memory without its first page."""
 ROUNDS = 16
 """Orders that are tried for a smaller arena."""
+RED_ZONE = 64
+"""Bytes that stay free before and behind each buffer where `place_apart` places them."""
 BLOCK, LONG = 16, -1
 """Steps of a block of `first_fit`; the block of what is alive in more than two."""
 
@@ -83,6 +85,10 @@ class Placement:
 
     offsets: tuple[int, ...]
     total: int
+
+
+Placing = Callable[[Sequence[Interval]], Placement]
+"""How buffers are placed: `place`, or `place_apart` to find writes outside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,23 @@ def place(intervals: Sequence[Interval]) -> Placement:
             order.insert(0, highest)
         offsets, total = best, least
     return Placement(tuple(offsets[i] for i in range(len(intervals))), total)
+
+
+def place_apart(intervals: Sequence[Interval]) -> Placement:
+    """Offsets for buffers that share no bytes, with a red zone before and behind each.
+
+    What a kernel writes outside its buffers changes a red zone, and never another buffer's value
+    unless it leaps over the zone (`host.red_zones` checks them).
+
+        >>> place_apart([Interval(100, 0, 1, 64), Interval(100, 1, 2, 64)])
+        Placement(offsets=(64, 256), total=420)
+    """
+    offsets = [0] * len(intervals)
+    end = 0
+    for i in sorted(range(len(intervals)), key=lambda i: intervals[i].group):
+        offsets[i] = align(end + RED_ZONE, intervals[i].alignment)
+        end = offsets[i] + max(intervals[i].bytes, 1)
+    return Placement(tuple(offsets), end + RED_ZONE)
 
 
 def largest_live_set(
@@ -241,7 +264,12 @@ def loop_ranges(program: Program) -> list[tuple[int, int]]:
 
 
 def layout(
-    manifest: Manifest, own: Device, device: Device, symbols: Mapping[str, int], threads: int = 1
+    manifest: Manifest,
+    own: Device,
+    device: Device,
+    symbols: Mapping[str, int],
+    threads: int = 1,
+    placing: Placing = place,
 ) -> Layout:
     """Where everything of program `own` lies in the memory of `device`, for these symbols: all, or
     those that are bound so far.
@@ -261,7 +289,7 @@ def layout(
     intervals |= {
         n: Interval(sizes[n], *span, least, groups[n]) for n, span in spans.items() if n in known
     }
-    placement = place(list(intervals.values()))
+    placement = placing(list(intervals.values()))
     offsets = dict(zip(intervals, placement.offsets, strict=True))
     if device == "webgpu":
         return Layout(offsets, sizes, placement.total, {}, 0, placement.total)

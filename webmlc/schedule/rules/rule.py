@@ -138,23 +138,3 @@ def accepts(steps: Callable[[], object]) -> bool:
     except ScheduleError:
         return False
     return True
-
-
-def single_schedule(
-    name: str, schedule_of: Callable[[LoopFunction, Machine], Schedule | None]
-) -> Rule[Schedule, NoParameters]:
-    """A rule with one schedule for each kernel: nothing to choose."""
-    return Rule(
-        name,
-        lambda function, machine: _attempt(lambda: schedule_of(function, machine)),
-        lambda _facts, _machine: Space(),
-        lambda _facts, _machine: NoParameters(),
-        lambda facts, _parameters: facts.copy(),
-    )
-
-
-def _attempt(steps: Callable[[], Schedule | None]) -> Schedule | None:
-    try:
-        return steps()
-    except ScheduleError:
-        return None

@@ -15,7 +15,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.layout import packed_product
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import aligned, given
+from webmlc.graph.ops.shapes import aligned, operand
 
 Tensors = tuple[Tensor | None, ...]
 
@@ -26,7 +26,7 @@ def _infer(context: Context) -> tuple[TensorType, ...]:
 
 
 def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    queries, keys, values = (given(tensors, slot) for slot in range(3))
+    queries, keys, values = (operand(tensors, slot) for slot in range(3))
     bias = tensors[3] if len(tensors) > 3 else None
     shape = context.outputs[0].shape
     return (attention(shape, queries, keys, values, bias, context.attribute("scale")),)

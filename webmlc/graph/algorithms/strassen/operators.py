@@ -29,7 +29,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import Shape, given
+from webmlc.graph.ops.shapes import Shape, operand
 
 Tensors = tuple[Tensor | None, ...]
 
@@ -51,7 +51,7 @@ def _infer_input(context: Context) -> tuple[TensorType, ...]:
 
 
 def _input(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    return (left_planes(given(tensors, 0), context.outputs[0].shape),)
+    return (left_planes(operand(tensors, 0), context.outputs[0].shape),)
 
 
 def left_planes(data: Tensor, shape: Shape) -> Tensor:
@@ -78,7 +78,7 @@ def _infer_product(context: Context) -> tuple[TensorType, ...]:
 
 
 def _product(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    return (strassen_product(given(tensors, 0), given(tensors, 1), context.outputs[0].shape),)
+    return (strassen_product(operand(tensors, 0), operand(tensors, 1), context.outputs[0].shape),)
 
 
 def strassen_product(planes: Tensor, matrix: Tensor, shape: Shape) -> Tensor:

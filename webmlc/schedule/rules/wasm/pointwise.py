@@ -56,7 +56,7 @@ class PointwiseParameters:
 
 
 def pointwise_space(lanes: int) -> Space:
-    """What may be chosen for any pointwise block on a machine of so many `lanes`."""
+    """What may be chosen for any pointwise block on a machine of `lanes` lanes."""
     return Space.of(
         vectors=(1, VECTORS, 4, 8),
         block=(1, 8, BLOCK, 32),
@@ -102,16 +102,16 @@ def _ends(schedule: Schedule, block: str, loop: str, lanes: int) -> list[int]:
     """Where along `loop` the parts of a Concat that a block reads end; empty for a block that is
     vectorized as it is.
     """
-    extent, found = extent_of(schedule, loop), schedule.block(block)
+    extent, reader = extent_of(schedule, loop), schedule.block(block)
     if (
         extent is None
-        or not isinstance(found.body, Store)
+        or not isinstance(reader.body, Store)
         or is_vectorizable(schedule.function, block, loop, lanes, True)
     ):
         return []
-    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    values = {axis.var: b for axis, b in zip(reader.axes, reader.bindings, strict=True)}
     ends = {extent}
-    for condition in conditions(found):
+    for condition in conditions(reader):
         match condition:
             case Call(op="lt", args=(left, right)):
                 split = split_linear(substitute(right - left, values), Var(loop))
@@ -157,7 +157,7 @@ def _schedule_lanes(
 def _vectorize_rows(schedule: Schedule, block: str, rows: str, lanes: int) -> bool:
     """Where what is permuted and has fewer columns than a vector lanes is computed, make vectors of
     its rows, along which loads are contiguous: their elements are stored apart. False where that
-    cannot be, nor pays: elements that are only moved are sooner moved one by one.
+    is not possible or does not pay: elements that are only moved are moved faster one by one.
     """
     if (
         extent_of(schedule, rows) is None
@@ -196,19 +196,19 @@ def steps_evenly(schedule: Schedule, block: str, outer: str, inner: str) -> bool
         return False
     if outer == inner or extent_of(schedule, outer) == 1:
         return True
-    path, found = path_to_block(schedule.function, "fuse_even", block)
+    path, stage = path_to_block(schedule.function, "fuse_even", block)
     ranges = ranges_along(schedule.function, path)
-    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    values = {axis.var: b for axis, b in zip(stage.axes, stage.bindings, strict=True)}
     extent = schedule.extent(inner)
-    for access in accesses(found):
+    for access in accesses(stage):
         index = substitute(access.index, values)
         big, small = stride(index, Var(outer), ranges), stride(index, Var(inner), ranges)
         if big is None or small is None or not prove_equal(big, small * extent, ranges):
             return False
-    direct = {str(value) for value in free_values(found)}
+    direct = {str(value) for value in free_values(stage)}
     return not any(
         axis.var.name in direct and str(binding) in (outer, inner)
-        for axis, binding in zip(found.axes, found.bindings, strict=True)
+        for axis, binding in zip(stage.axes, stage.bindings, strict=True)
     )
 
 
@@ -216,10 +216,10 @@ def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> s
     """The loop along which some load is contiguous, where the stores are contiguous along the last
     one.
     """
-    path, found = path_to_block(schedule.function, "transpose", block)
+    path, stage = path_to_block(schedule.function, "transpose", block)
     ranges = ranges_along(schedule.function, path)
-    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
-    for access in accesses(found):
+    values = {axis.var: b for axis, b in zip(stage.axes, stage.bindings, strict=True)}
+    for access in accesses(stage):
         if access.is_store:
             continue
         index = substitute(access.index, values)

@@ -1,0 +1,94 @@
+"""onnxruntime as the judge of a run: its outputs, and how far nudged inputs move them. Where it
+differs from us, onnx.reference is the second opinion.
+
+Served from a process (`processes.Process(serve, seconds)`): onnxruntime may crash on bad inputs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from multiprocessing.connection import Connection
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+from onnx.reference import ReferenceEvaluator
+
+from tests.fuzz.graph import Array
+from tests.fuzz.sizes.inputs import Feeds
+from tests.fuzz.sizes.processes import Failure, answer_requests
+
+ERRORS_ONLY = 4
+ULPS = 4.0
+EXACT_PRODUCTS = ("session.x64quantprecision", "1")
+"""Products of bytes do not saturate, as they do on x64 processors without VNNI by default."""
+
+
+class Judge:
+    """A session, and its runs."""
+
+    def __init__(self) -> None:
+        self.session: onnxruntime.InferenceSession | None = None
+
+    def handle(self, request: str, *arguments: object) -> object:
+        """`open` a model, `run` it, run it `nudged` several times, or ask the `reference`."""
+        try:
+            match request, arguments:
+                case "open", (bytes(data),):
+                    self._open(data)
+                    return None
+                case "run", (dict(feeds),):
+                    return self._run(feeds)
+                case "nudged", (dict(feeds), int(count)):
+                    rng = np.random.default_rng(count)
+                    return [self._run(nudged(feeds, rng)) for _ in range(count)]
+                case "reference", (bytes(data), dict(feeds)):
+                    return reference(data, feeds)
+        except Exception as error:  # onnxruntime raises classes of its own
+            return Failure("refused", f"{type(error).__name__}: {error}")
+        raise AssertionError(request)
+
+    def _open(self, data: bytes) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = ERRORS_ONLY
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry(*EXACT_PRODUCTS)
+        self.session = onnxruntime.InferenceSession(
+            data, options, providers=["CPUExecutionProvider"]
+        )
+
+    def _run(self, feeds: Feeds) -> dict[str, Array]:
+        assert self.session is not None
+        names = [output.name for output in self.session.get_outputs()]
+        arrays = map(np.asarray, self.session.run(names, feeds))
+        return dict(zip(names, arrays, strict=True))
+
+
+def reference(data: bytes, feeds: Feeds) -> dict[str, Array]:
+    """What onnx.reference computes."""
+    evaluator = ReferenceEvaluator(onnx.ModelProto.FromString(data))
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arrays = map(np.asarray, evaluator.run(None, feeds))
+    return dict(zip(evaluator.output_names, arrays, strict=True))
+
+
+def nudged(feeds: Feeds, rng: np.random.Generator) -> Feeds:
+    """The inputs with their floats a few units in the last place off."""
+    return {name: _nudged(array, rng) for name, array in feeds.items()}
+
+
+def _nudged(array: Array, rng: np.random.Generator) -> Array:
+    if array.dtype.kind not in "fV" or not array.size:
+        return array
+    step = ULPS * float(ml_dtypes.finfo(array.dtype).eps) * rng.uniform(-1, 1, array.shape)
+    with np.errstate(all="ignore"):
+        wide = array.astype(np.float64)
+        return (wide + step * np.abs(wide)).astype(array.dtype)
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests."""
+    answer_requests(connection, Judge().handle)

@@ -1,0 +1,103 @@
+"""A few graphs of the fuzzer over run-time sizes on all devices, the same ones every time; and that
+it sees what is wrong. `python -m tests.fuzz.sizes.run` runs thousands.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+
+from tests.fuzz.graph import Array
+from tests.fuzz.sizes import judge
+from tests.fuzz.sizes.check import Bench
+from tests.fuzz.sizes.draw import draw_subject, operators
+from tests.fuzz.sizes.processes import Failure, Process
+from tests.fuzz.sizes.verdict import Outputs, Verdict, judge_run
+from tests.fuzz.test_fuzz import NOT_DRAWN
+from webmlc.graph.table import OPS
+
+GRAPHS = 3
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 10, opset_import: ["" : 21]> g (float[n] x, float[m] z) => (float[k] y) '
+    "{ y = Add(x, z) }"
+)
+FEEDS = {"x": np.ones(3, np.float32), "z": np.ones(3, np.float32)}
+TWO = {"y": np.full(3, 2, np.float32)}
+
+
+def test_random_graphs() -> None:
+    bench = Bench()
+    cases = 0
+    for number in range(GRAPHS):
+        subject = draw_subject(0, number)
+        assert subject is not None
+        checked = bench.check(subject, threads=1 + number % 2)
+        for way, verdicts in checked.verdicts.items():
+            assert not [v for v in verdicts if v.is_bug], (number, way, verdicts)
+            cases += len(verdicts)
+    bench.close()
+    assert cases > GRAPHS * len(bench.ways) * 4
+
+
+def test_every_operator_is_drawn() -> None:
+    drawn = set(operators())
+    names = {f"{domain}.{op}".lstrip(".") for (domain, op), row in OPS.items() if row.cases}
+    missing = {name for name in names if not name.startswith("webmlc.")} - drawn
+    assert missing - NOT_DRAWN == NEWER
+
+
+NEWER = {"BitCast", "CumProd", "Swish", "TensorScatter"}
+"""Operators of opsets that the judge does not have."""
+
+
+def verdict(ours: Outputs | Failure, judged: Outputs | Failure) -> Verdict:
+    missing = Failure("refused", "no reference")
+    return judge_run(MODEL, FEEDS, ours, judged, list, lambda: missing)
+
+
+def test_verdicts() -> None:
+    refused = Failure("refused", "while running Add node")
+    named = Failure("input", "node 'y': its sizes are n = 3 and m = 2")
+    off: dict[str, Array] = {"y": TWO["y"] + np.array([0, 0, 1e-3], np.float32)}
+    assert verdict(TWO, TWO).kind == "equal"
+    assert verdict(off, TWO).kind == "differs"
+    assert verdict({"y": TWO["y"][:2]}, TWO).kind == "differs"
+    assert verdict(named, refused).kind == "refused"
+    assert verdict(named, TWO).kind == "stricter"
+    assert verdict(Failure("input", "something"), TWO).kind == "unnamed"
+    assert verdict(TWO, refused).kind == "looser"
+    assert verdict({"y": np.zeros(0, np.float32)}, refused).kind == "looser by rule"
+    assert verdict(Failure("internal", "bytes behind"), TWO).kind == "internal"
+    assert verdict(TWO, Failure("crash", "")).kind == "unjudged"
+    assert {v.is_bug for v in (verdict(off, TWO), verdict(named, TWO), verdict(TWO, refused))} == {
+        True
+    }
+
+
+def test_a_seed_gives_the_same_graph_and_inputs() -> None:
+    first, second = draw_subject(3, 17), draw_subject(3, 17)
+    assert first is not None and second is not None
+    for one, other in zip(first.forms, second.forms, strict=True):
+        assert one.to_model() == other.to_model()
+        for a, b in zip(first.runs(one), second.runs(other), strict=True):
+            assert a.keys() == b.keys()
+            for name in a:
+                np.testing.assert_array_equal(a[name], b[name])
+
+
+def test_the_judge_refuses_and_answers() -> None:
+    session = judge.Judge()
+    assert session.handle("open", MODEL.SerializeToString()) is None
+    answer = session.handle("run", FEEDS)
+    assert isinstance(answer, dict)
+    np.testing.assert_array_equal(answer["y"], TWO["y"])
+    assert isinstance(session.handle("run", {**FEEDS, "z": np.ones(2, np.float32)}), Failure)
+
+
+def test_a_process_that_dies_is_a_result() -> None:
+    process = Process(judge.serve, 60)
+    assert process.ask("open", MODEL.SerializeToString()) is None
+    assert process.process is not None
+    process.process.kill()
+    assert process.ask("run", FEEDS) == Failure("crash", "the process ended with exit code -9")
+    process.close()

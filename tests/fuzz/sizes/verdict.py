@@ -1,0 +1,178 @@
+"""Is a run right? What a device says of its inputs, beside what onnxruntime says.
+
+both answer    equal, or `differs`: a silent difference
+both refuse    refused
+we refuse      `stricter`: allowed for what ONNX forbids (rules.STRICTER), else a bug
+we answer      `looser`: allowed for what ONNX defines (rules.LOOSER), else a silent difference
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from tests.fuzz.graph import Array
+from tests.fuzz.sizes import rules
+from tests.fuzz.sizes.inputs import Feeds
+from tests.fuzz.sizes.processes import Failure
+
+Outputs = dict[str, Array]
+NUDGED_RUNS = 8
+SPREAD = 8.0
+TOLERANCES = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 3e-5, "float64": 3e-5}
+"""Relative errors that are allowed before nudged runs say how ill-conditioned a run is."""
+TOO_LARGE = re.compile(r"more than|cannot allocate|beyond|GPU buffer of|binds at most")
+"""Messages of runs that 32-bit memory or the GPU cannot hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`equal`, `refused`, `stricter`, `looser`, `limit`, `unjudged`, or a bug."""
+
+    kind: str
+    message: str = ""
+    operator: str = ""
+
+    @property
+    def is_bug(self) -> bool:
+        """True for what has to be mended."""
+        return self.kind in BUGS
+
+
+BUGS = ("differs", "looser", "stricter", "unnamed", "internal", "crash", "hang")
+
+
+def judge_run(
+    model: onnx.ModelProto,
+    feeds: Feeds,
+    ours: Outputs | Failure,
+    judged: Outputs | Failure,
+    nudge: Callable[[], Sequence[Outputs | Failure]],
+    reference: Callable[[], Outputs | Failure],
+) -> Verdict:
+    """The verdict on one run; `nudge` runs the judge on nudged inputs."""
+    if isinstance(judged, Failure) and judged.kind in ("crash", "hang"):
+        return Verdict("unjudged", judged.message)
+    first = str(model.graph.node[0].op_type)
+    if isinstance(ours, Failure):
+        if ours.kind in ("internal", "crash", "hang"):
+            return Verdict(ours.kind, ours.message, first)
+        if isinstance(judged, Failure):
+            return Verdict("refused")
+        if TOO_LARGE.search(ours.message):
+            return Verdict("limit", ours.message)
+        operator = _named_operator(model, ours.message)
+        if operator and _is_empty(model, judged, operator):
+            return Verdict("stricter by rule", ours.message, operator)
+        kind = "unnamed" if operator is None else "stricter"
+        return _by_rule(kind, ours.message, operator or first, rules.STRICTER)
+    if isinstance(judged, Failure):
+        refused = re.findall(r"running (\w+) node", judged.message)[:1] or [first]
+        if _is_empty(model, ours, refused[0]):
+            return Verdict("looser by rule", judged.message, refused[0])
+        return _by_rule("looser", judged.message, refused[0], rules.LOOSER)
+    name, message = difference(ours, judged, None)
+    if message:
+        others = [r for r in nudge() if not isinstance(r, Failure)]
+        name, message = difference(ours, judged, others)
+    if not message:
+        return Verdict("equal")
+    makers = _makers(model, name)
+    second = reference()
+    if not isinstance(second, Failure) and not any(difference(ours, second, None)):
+        return Verdict("by reference", message, makers[0])
+    allowed = {**rules.DIFFERS, **(rules.NOT_FINITE if _is_wild(feeds) else {})}
+    known = [maker for maker in makers if maker in allowed]
+    return _by_rule("differs", message, (known or makers)[0], allowed)
+
+
+def _by_rule(kind: str, message: str, operator: str, allowed: Mapping[str, str]) -> Verdict:
+    return Verdict(f"{kind} by rule" if operator in allowed else kind, message, operator)
+
+
+def _is_empty(model: onnx.ModelProto, outputs: Outputs, operator: str) -> bool:
+    """True where nothing that is computed of such nodes has elements."""
+    results = [array for name, array in outputs.items() if operator in _makers(model, name)]
+    return bool(results) and all(array.size == 0 for array in results)
+
+
+def _makers(model: onnx.ModelProto, name: str) -> list[str]:
+    """The operators that an output is computed by, the last one first."""
+    makers, names = [], {name}
+    for node in reversed(model.graph.node):
+        if names.intersection(node.output):
+            makers.append(str(node.op_type))
+            names.update(node.input)
+    return makers
+
+
+def _is_wild(feeds: Feeds) -> bool:
+    """True where a float input holds NaN, infinity or huge numbers."""
+    for array in feeds.values():
+        if array.dtype.name in TOLERANCES and array.size:
+            with np.errstate(all="ignore"):
+                limit = rules.HUGE if array.dtype.name != "float16" else 1e4
+                if not (np.abs(array.astype(np.float64)) < limit).all():
+                    return True
+    return False
+
+
+def _named_operator(model: onnx.ModelProto, message: str) -> str | None:
+    """The operator of the node that an error names."""
+    match = re.search(r"node ['\"]([^'\"]*)['\"]", message)
+    for node in model.graph.node if match else ():
+        if match is not None and match[1] in (node.name, *node.output):
+            return str(node.op_type)
+    return None
+
+
+def difference(ours: Outputs, judged: Outputs, nudged: Sequence[Outputs] | None) -> tuple[str, str]:
+    """An output that differs and how, or two empty texts."""
+    for name, want in judged.items():
+        got = ours[name]
+        if got.dtype != want.dtype or got.shape != want.shape:
+            types = (f"{a.dtype}{list(a.shape)}" for a in (got, want))
+            return name, f"{name} is {', not '.join(types)}"
+        others = None if nudged is None else [n[name] for n in nudged]
+        wrong = _wrong(got, want, others)
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            count = f"{int(wrong.sum())} of {wrong.size} elements"
+            first = f"first at {list(at)}: {got[at]}, not {want[at]}"
+            return name, f"{count} of {name} differ, {first}"
+    return "", ""
+
+
+def _wrong(got: Array, want: Array, nudged: Sequence[Array] | None) -> Array:
+    """Where an element is off by more than rounding can explain."""
+    if want.dtype.name not in TOLERANCES:
+        wrong = np.asarray(got != want)
+        for other in nudged or ():
+            wrong &= (other == want) if other.shape == want.shape else False
+        return wrong
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(all="ignore"):
+        off = np.abs(a - b)
+        finite = np.abs(b[np.isfinite(b)])
+        scale = np.max(finite, initial=0.0)
+        tiny = float(ml_dtypes.finfo(want.dtype).tiny)
+        allowed = TOLERANCES[want.dtype.name] * np.maximum(np.abs(b), 1e-2 * scale) + 2 * tiny
+        undetermined = np.zeros(want.shape, bool)
+        for other in nudged or ():
+            if other.shape != want.shape:
+                return np.zeros(want.shape, bool)
+            moved = other.astype(np.float64)
+            allowed = np.fmax(allowed, SPREAD * np.abs(moved - b))
+            undetermined |= np.isfinite(moved) != np.isfinite(b)
+        wrong = ~(off <= allowed) & ~undetermined
+        return wrong & ~((a == b) | (np.isnan(a) & np.isnan(b)))
+
+
+def describe(feeds: Feeds) -> str:
+    """The shapes of a run, on one line."""
+    return ", ".join(f"{n}: {a.dtype}{list(a.shape)}" for n, a in feeds.items())
