@@ -53,7 +53,7 @@ def _pool(context: Context) -> list[Grams]:
     shortest, longest = (int(context.attribute(f"{name}_gram_length")) for name in ("min", "max"))
     if not 1 <= shortest <= longest <= len(offsets):
         raise NotSupportedError(
-            f"n-grams of {shortest} to {longest} items from a pool of n-grams of 1 to {len(offsets)}"
+            f"n-grams of {shortest} to {longest} items; the pool has those of 1 to {len(offsets)}"
         )
     if sorted(offsets) != offsets or not 0 <= offsets[0] <= offsets[-1] <= len(pool):
         raise NotSupportedError(f"ngram_counts {offsets} for a pool of {len(pool)} items")
