@@ -186,7 +186,7 @@ export function checkCounts(manifest, values) {
     const counts = new Int32Array(/** @type {Uint8Array} */ (values.get(buffer)).slice().buffer);
     for (const [i, node] of nodes.entries()) {
       const verb = counts[i] === 1 ? "is" : "are";
-      if (counts[i]) throw new InputError(`node "${node}": with these inputs ${counts[i]} of its indices ${verb} out of range`);
+      if (counts[i]) throw new InputError(`node "${node}": with these inputs ${counts[i]} of its indices or sizes ${verb} out of range`);
     }
   }
 }

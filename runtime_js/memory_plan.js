@@ -1,8 +1,10 @@
 // Plan the memory of a program, and the transfers between its devices.
 //
-// The twin of webmlc/package/memory_plan.py and webmlc/package/transfers.py, which explain the algorithms.
+// Each activation gets a place in the arena, the memory that a run reuses. Buffers that are not alive during the same steps share
+// addresses: intervals of steps are placed one after the other, each at the lowest free offset. The twin of
+// webmlc/package/memory_plan.py and webmlc/package/transfers.py, which explain the algorithms.
 //
-//   in:  a manifest, the target of the program, the value of each symbol
+//   in:  a manifest, the target of the program, the device to plan for, the value of each symbol, the number of threads
 //   out: stages (segments with their uploads and downloads) and layouts (addresses in the memory of a device)
 
 import { bufferBytes, loops, symbolsOf } from "./sizes.js";
@@ -20,9 +22,9 @@ import { bufferBytes, loops, symbolsOf } from "./sizes.js";
 
 // Addresses in linear memory, in bytes; see memory_plan.py and webmlc/target/wasm/threads.py.
 export const RUNNING = 128; // a word that is 1 while helpers should look for work
-export const AWAKE = 132; // a word that is 1 if the leader may not sleep
-export const SCRATCH_BASE = 256; // the address of the first thread's scratch, and then the stride
-export const SLOT_TABLE = 1024;
+export const AWAKE = 132; // a word that is 1 if the leader must not sleep
+export const SCRATCH_BASE = 256; // a word with the address of the first thread's scratch, then a word with the stride
+export const SLOT_TABLE = 1024; // the addresses of buffers and the values of symbols, one word each
 
 export const PAGE = 65536; // bytes of a page of WebAssembly memory
 const ALIGNMENT = { wasm: 64, webgpu: 256 }; // of buffers in the arena, in bytes
@@ -30,9 +32,9 @@ export const CONSTANT_ALIGNMENT = 256; // bytes
 const LARGE = 1 << 18; // weights of at least this many bytes are aligned to a page of the operating system
 const LARGE_ALIGNMENT = 4096; // bytes of such a page
 const NOWHERE = -1; // the offset of a buffer that is not placed yet
-const ROUNDS = 16; // the number of orders that are tried for a smaller arena
-const BLOCK = 16; // the number of steps in a block of firstFit
-const LONG = -1; // the block of buffers that are alive in more than two blocks
+const ROUNDS = 16; // at most this many orders of a group are tried, for a smaller arena
+const BLOCK = 16; // firstFit looks up intervals by blocks of so many steps
+const LONG = -1; // the key of the intervals that touch more than two blocks
 export const GROWTH = 1.5; // the smallest factor by which memory grows
 
 /** Round `value` up to a multiple of `alignment`. @param {number} value @param {number} alignment */
@@ -53,7 +55,8 @@ export function boundSymbols(program) {
 /** @typedef {[bytes: number, first: number, last: number, alignment: number, group: number]} Interval */
 
 /**
- * Choose offsets for intervals. Intervals that are alive at the same time do not overlap.
+ * Choose offsets for intervals of steps, `first` and `last` included. Intervals that are alive at the same time do not overlap.
+ * Lower groups are placed first, and do not move when sizes of later groups change.
  * @param {Interval[]} intervals
  * @returns {{ offsets: number[], total: number }}
  */
@@ -83,7 +86,7 @@ export function place(intervals) {
 }
 
 /**
- * The bytes of `members` that are alive at one step, at most: a lower bound of every placement.
+ * The most bytes of `members` that are alive at one step. No placement is smaller.
  * @param {Interval[]} intervals
  * @param {number[]} sizes
  * @param {number[]} members
@@ -151,7 +154,7 @@ function outputsOf(step) {
   return step.arguments.slice(step.arguments.length - step.outputs);
 }
 
-/** The buffers that hosts read after a run: outputs and counts of indices. @param {Manifest} manifest @returns {Set<string>} */
+/** The buffers that the host reads after a run: outputs, and counts of what was out of range. @param {Manifest} manifest @returns {Set<string>} */
 function resultBuffers({ outputs, checks }) {
   return new Set([...outputs.map((o) => o.buffer), ...checks.map(([buffer]) => buffer)]);
 }
@@ -164,8 +167,8 @@ function resultBuffers({ outputs, checks }) {
  */
 export function stages(manifest, target) {
   const program = /** @type {Program} */ (manifest.programs[target]);
-  const outputs = resultBuffers(manifest);
-  const constants = new Set(program.buffers.filter(isResident).map((b) => b.name));
+  const results = resultBuffers(manifest);
+  const residents = new Set(program.buffers.filter(isResident).map((b) => b.name));
   /** @type {Record<Device, Set<string>>} */
   const valid = { wasm: new Set(), webgpu: new Set() };
   /** @type {Set<string>} */
@@ -177,12 +180,13 @@ export function stages(manifest, target) {
     const needs = new Set();
     if ("bind" in segment) return { segment, uploads: [], needs, writes };
     for (const step of program.steps.slice(segment.first, segment.last)) {
-      const results = outputsOf(step);
+      const outputs = outputsOf(step);
       for (const name of step.arguments) {
-        const isDefined = writes.has(name) || (results.includes(name) && !everWritten.has(name));
-        if (!isDefined && !constants.has(name)) needs.add(name);
+        // A step may write a part of an output, so that it needs the bytes of an earlier segment.
+        const isDefined = writes.has(name) || (outputs.includes(name) && !everWritten.has(name));
+        if (!isDefined && !residents.has(name)) needs.add(name);
       }
-      for (const name of results) writes.add(name);
+      for (const name of outputs) writes.add(name);
     }
     const uploads = [...needs].filter((name) => !valid[segment.device].has(name));
     for (const name of writes) everWritten.add(name);
@@ -190,14 +194,14 @@ export function stages(manifest, target) {
     for (const name of writes) valid[segment.device === "wasm" ? "webgpu" : "wasm"].delete(name);
     return { segment, uploads, needs, writes };
   });
-  // Backwards: the later readers of each buffer's value. The host reads outputs and binds.
+  // Backwards: the later readers of each buffer's value. The host reads results, and the buffers of binds.
   /** @type {Map<string, Set<string>>} */
-  const readers = new Map([...outputs].map((name) => [name, new Set(["host"])]));
+  const readers = new Map([...results].map((name) => [name, new Set(["host"])]));
   const read = (/** @type {string} */ name, /** @type {string} */ reader) => {
     readers.set(name, (readers.get(name) ?? new Set()).add(reader));
   };
   /** @type {Stage[]} */
-  const result = [];
+  const list = [];
   for (const { segment, uploads, needs, writes } of traffic.reverse()) {
     /** @type {string[]} */
     const downloads = [];
@@ -209,21 +213,21 @@ export function stages(manifest, target) {
       }
       for (const name of needs) read(name, segment.device);
     }
-    result.push({ segment, uploads, downloads });
+    list.push({ segment, uploads, downloads });
   }
-  result.reverse();
-  const residents = [...outputs].filter((name) => constants.has(name));
-  if (residents.length) {
+  list.reverse();
+  const unwritten = [...results].filter((name) => residents.has(name));
+  if (unwritten.length) {
     const end = Math.max(0, ...runs(program).map((s) => s.module_last ?? 0));
     const count = program.steps.length;
     const segment = { device: target, first: count, last: count, module_first: end, module_last: end };
-    result.push({ segment, uploads: [], downloads: residents });
+    list.push({ segment, uploads: [], downloads: unwritten });
   }
-  return result;
+  return list;
 }
 
 /**
- * The buffers that need a place on `device`: its steps use them, or no step does and `device` is the target of the program.
+ * The buffers that need a place on `device`: those that its steps use and, on the target, those that no step uses.
  * @param {Program} program
  * @param {Device} device
  * @param {Device} target
@@ -259,11 +263,11 @@ function lifetimes(program, stageList, device, target) {
     for (let i = segment.first; i < segment.last; i++) for (const name of program.steps[i].arguments) keep(name, i);
     for (const name of downloads) keep(name, Math.max(segment.last - 1, segment.first));
   }
-  const crossing = new Set(stageList.flatMap(({ uploads, downloads }) => [...uploads, ...downloads]));
+  const transferred = new Set(stageList.flatMap(({ uploads, downloads }) => [...uploads, ...downloads]));
   for (const [first, last] of loopRanges(program)) {
-    // An iteration may read values of the previous one.
+    // What enters or leaves a loop, or is transferred for it, must keep its bytes during all iterations.
     for (const [name, [begin, end]] of spans) {
-      const isInside = first <= begin && end <= last && !crossing.has(name);
+      const isInside = first <= begin && end <= last && !transferred.has(name);
       if (!isInside && begin <= last && first <= end) spans.set(name, [Math.min(begin, first), Math.max(end, last)]);
     }
   }
@@ -274,7 +278,7 @@ function lifetimes(program, stageList, device, target) {
   return new Map(activations.map((b) => [b.name, /** @type {[number, number]} */ (spans.get(b.name))]));
 }
 
-/** The first and last step of each loop, inner loops first. @param {Program} program @returns {[number, number][]} */
+/** The steps from the head of each loop to its end, inner loops first. @param {Program} program @returns {[number, number][]} */
 function loopRanges({ steps }) {
   return steps.flatMap(({ control }, last) => (control?.kind === "next" ? [[control.target - 1, last]] : []));
 }
@@ -343,8 +347,8 @@ export function scratchStride(program) {
 }
 
 /**
- * The first and last step during which derived buffers must keep their bytes on `device`. The result includes the constants that
- * only loading reads.
+ * The first and last step during which each derived buffer, and each constant that only loading reads, must keep its bytes on
+ * `device`.
  * @param {Manifest} manifest
  * @param {Device} target
  * @param {Device} device

@@ -86,7 +86,7 @@ CASES: dict[str, tuple[str, Feeds, Feeds, int]] = {
 
 def expected_error(count: int) -> str:
     are = "is" if count == 1 else "are"
-    return f"node 'y': with these inputs {count} of its indices {are} out of range"
+    return f"node 'y': with these inputs {count} of its indices or sizes {are} out of range"
 
 
 @pytest.fixture(scope="module")

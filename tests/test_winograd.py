@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import webmlc
 from webmlc.core.expr import as_int
-from webmlc.graph.algorithms.winograd.use_winograd import Forms, Layer
+from webmlc.core.machine import RELAXED
+from webmlc.graph.algorithms.winograd.cost_model import Layer
+from webmlc.graph.algorithms.winograd.operators import Forms
 from webmlc.graph.ops.layout import PACK
 from webmlc.package.manifest import MANIFEST
 from webmlc.package.manifest_json import from_json
@@ -71,9 +73,7 @@ class Case:
 
     def forms(self) -> Forms:
         """Of windows along one dimension, those along it."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("webmlc.graph.algorithms.winograd.use_winograd._CACHED", 0)
-            found = self.layer().forms()
+        found = self.layer().forms(replace(RELAXED, l2_resident_bytes=0))
         (wanted,) = (
             forms
             for forms in found
@@ -185,14 +185,12 @@ def package(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(case: Case, model: onnx.ModelProto, folder: Path) -> Path:
     forms = case.forms()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "webmlc.graph.algorithms.winograd.use_winograd.Layer.forms", lambda _: [forms]
-        )
+        patch.setattr("webmlc.graph.algorithms.winograd.cost_model.Layer.forms", lambda *_: [forms])
         patch.setattr(
             "webmlc.graph.algorithms.winograd.use_winograd.goes_by_rows", lambda *_: case.by_rows
         )
         patch.setattr(
-            "webmlc.graph.algorithms.winograd.use_winograd.CODE", -(10**9)
+            "webmlc.graph.algorithms.winograd.cost_model.CODE", -(10**9)
         )  # in a map so small it loses
         webmlc.build(model, folder, target="wasm")
     return folder
@@ -257,7 +255,7 @@ def test_the_package_ships_small_weights(package: Path, case: Case) -> None:
     (derived,) = [b for b in program.buffers if b.kind == "derived"]
     forms = case.forms()
     taps = math.prod(form.blocks * form.taps for form in forms)
-    most = taps * case.layer().folded.channels // case.groups
+    most = taps * case.layer().folded(RELAXED).channels // case.groups
     panels = -(-case.outputs // PACK)
     assert program.resources.weights < 4 * panels * PACK * (most + 2) + 256
     assert [run.once for run in program.runs] == [True, False]

@@ -21,6 +21,7 @@ from webmlc.core.machine import RELAXED, Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source, read_model
+from webmlc.graph.checks.check_bodies import check_bodies
 from webmlc.graph.checks.check_indices import check_indices
 from webmlc.graph.checks.warn_of_training import warn_of_training
 from webmlc.graph.infer.infer_shapes import infer_shapes
@@ -105,6 +106,7 @@ def compile_model(
     module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _show(watch, "simplify", simplify_graph(module))
     module = _show(watch, "check indices", check_indices(module))
+    module = _show(watch, "check bodies", check_bodies(module))
     module = _show(watch, "compute in integers", compute_in_integers(module))
     module = _show(watch, "choose layouts", choose_layouts(module))
     module = _show(watch, "widen halves", widen_halves(module))
@@ -127,7 +129,7 @@ def compile_model(
         inputs=model_signature.inputs,
         outputs=model_signature.outputs,
         sequences=model_signature.sequences,
-        requirements=module.requirements,
+        requirements=module.main.requirements,
         checks=module.checks,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
         constants={

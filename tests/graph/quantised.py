@@ -34,10 +34,10 @@ def float_cnn() -> onnx.ModelProto:
         return add("Conv", [x, f"{y}_w", f"{y}_b"], y, pads=pads, **attributes)
 
     first = add("Relu", [conv("x", "c1", (16, 3, 3, 3), strides=[2, 2])], "r1")
-    wide = add("Relu", [conv(first, "c2", (24, 16, 1, 1))], "r2")
-    deep = add("Clip", [conv(wide, "c3", (24, 1, 3, 3), group=24), "low", "high"], "r3")
+    expanded = add("Relu", [conv(first, "c2", (24, 16, 1, 1))], "r2")
+    depthwise = add("Clip", [conv(expanded, "c3", (24, 1, 3, 3), group=24), "low", "high"], "r3")
     weights["low"], weights["high"] = np.float32(0), np.float32(6)
-    both = add("Add", [first, conv(deep, "c4", (16, 24, 1, 1))], "sum")
+    both = add("Add", [first, conv(depthwise, "c4", (16, 24, 1, 1))], "sum")
     grouped = add("Relu", [conv(both, "c5", (20, 4, 3, 3), group=4, strides=[2, 2])], "r5")
     pooled = add("MaxPool", [grouped], "maximum", kernel_shape=[2, 2], strides=[2, 2])
     mean = add("AveragePool", [pooled], "mean", kernel_shape=[2, 2])

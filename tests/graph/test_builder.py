@@ -39,13 +39,13 @@ def test_names_are_new(
     ]
 
 
-def test_an_expansion_gives_no_name_twice() -> None:
-    taken = {"y/Relu"}
-    assert Builder(SOURCE, Expansion(taken))("Relu", "x") == "y/Relu_1"
-    assert Builder(SOURCE, Expansion(taken))("Relu", "x") == "y/Relu_2"
+def test_an_expansion_uses_each_name_once() -> None:
+    names = {"y/Relu"}
+    assert Builder(SOURCE, Expansion(names))("Relu", "x") == "y/Relu_1"
+    assert Builder(SOURCE, Expansion(names))("Relu", "x") == "y/Relu_2"
 
 
-def test_a_writer_infers_types_or_takes_them() -> None:
+def test_a_writer_infers_types_unless_they_are_passed() -> None:
     writer = FunctionRewriter(FUNCTION)
     build = Builder(SOURCE, writer)
     assert writer.types[build("Cast", "x", to=7)] == TensorType(DType.int64, (const(4),))

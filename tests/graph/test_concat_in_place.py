@@ -30,7 +30,7 @@ def _model(nodes: str) -> onnx.ModelProto:
 
 
 def _kernels(model: onnx.ModelProto) -> Counter[str]:
-    """How many kernels of each name, and how many joins, a model becomes."""
+    """Count the kernels of each name, and the joins, that a model becomes."""
     texts: list[str] = []
 
     def watch(stage: Stage) -> None:
@@ -40,8 +40,8 @@ def _kernels(model: onnx.ModelProto) -> Counter[str]:
     compile_model(model, "wasm", on_stage=watch)
     (text,) = texts
     bodies = (word for word in text.split() if word.startswith("{body=@"))
-    found = Counter(word.removeprefix("{body=@").removesuffix("}") for word in bodies)
-    return found + Counter(join=text.count("webmlc.Join"))
+    kernels = Counter(word.removeprefix("{body=@").removesuffix("}") for word in bodies)
+    return kernels + Counter(join=text.count("webmlc.Join"))
 
 
 CASES = {
@@ -93,7 +93,7 @@ def test_parts_are_written_in_place(case: str, tmp_path: Path) -> None:
     check(model, tmp_path, {"x": x}, {"x": x[:1]})
 
 
-def test_what_loading_makes_is_copied_in_every_run(tmp_path: Path) -> None:
+def test_derived_constants_are_copied_in_every_run(tmp_path: Path) -> None:
     """The rest of the whole's bytes hold other values between two runs."""
     values = ", ".join(str(k % 13) for k in range(72))
     model = parse(

@@ -49,7 +49,7 @@ def normal(*shape: int) -> Array:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def test_a_sequence_is_built_and_taken_apart() -> None:
+def test_a_sequence_is_built_and_read() -> None:
     module = check(
         """g (float[2, 3] x, float[2, 3] y) =>
             (float[2, a] z, float[2, 3] first, seq(float[2, 3]) s) {
@@ -85,7 +85,7 @@ def test_a_tensor_is_split_mapped_and_stacked() -> None:
     )  # fmt: skip
 
 
-def test_optionals_are_what_they_hold() -> None:
+def test_an_optional_is_the_value_that_it_holds() -> None:
     module = check(
         """g (float[3] x) => (float[3] y, bool b) {
             o = Optional(x)
@@ -178,7 +178,7 @@ def test_a_scan_has_axes_and_directions() -> None:
     )  # fmt: skip
 
 
-def test_what_is_no_tensor_is_refused_with_a_reason() -> None:
+def test_values_that_are_not_tensors_are_refused_with_a_reason() -> None:
     model = parse(
         """g (string[2] t, seq(float[2]) s) => (float[2] y) {
             i = Constant<value_int = 0>()
@@ -202,7 +202,7 @@ def test_text_operators_are_refused_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize("name", ["step", "going", "scores", "best", "taken", "i", "z/ArgMax"])
-def test_a_loop_of_an_expansion_reads_the_models_own_values(name: str) -> None:
+def test_a_loop_of_an_expansion_reads_values_of_the_model(name: str) -> None:
     """Whatever the model calls them."""
     centres = np.arange(6, dtype=np.float32)[:, None] * 0.6
     check(
@@ -217,7 +217,7 @@ def test_a_loop_of_an_expansion_reads_the_models_own_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["y/step", "y/condition", "y/body", "y/Gather", "y/body/step"])
-def test_the_body_of_a_scan_reads_the_models_own_values(name: str) -> None:
+def test_the_body_of_a_scan_reads_values_of_the_model(name: str) -> None:
     check(
         """g (float[3, 2] SLICES, float[2] x) => (float[2] y) {
             y = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] w) => (float[2] u) {

@@ -17,32 +17,32 @@ def constants(text: str) -> dict[str, NDArray[np.float32]]:
     return dict(flush_subnormals(choose_layouts(module(text))).main.constants)
 
 
-def test_weights_and_what_is_added_to_their_products() -> None:
-    found = constants(f"""g (float[1,1,2,2] x) => (float[1,2,2,2] y)
+def test_weights_and_the_addends_of_their_products_are_flushed() -> None:
+    values = constants(f"""g (float[1,1,2,2] x) => (float[1,2,2,2] y)
         <float[2,1,1,1] w = {{{BELOW}, {TINY}}}, float[2] b = {{-{BELOW}, -{TINY}}}> {{
             y = Conv(x, w, b)
         }}""")
-    assert found["b"].tolist() == [0, -TINY]
-    assert found["y.packed"].reshape(-1)[:2].tolist() == [0, TINY]
+    assert values["b"].tolist() == [0, -TINY]
+    assert values["y.packed"].reshape(-1)[:2].tolist() == [0, TINY]
 
 
-def test_factors_and_outputs_keep_them() -> None:
+def test_factors_and_outputs_keep_subnormals() -> None:
     """A product with a large number is no small one."""
-    found = constants(f"""g (float[2] x) => (float[2] y, float[2] z, float[2] c)
+    values = constants(f"""g (float[2] x) => (float[2] y, float[2] z, float[2] c)
         <float[2] a = {{{BELOW}, 1}}, float[2] b = {{{BELOW}, 2}}, float[2] c = {{{BELOW}, 3}}> {{
             y = Mul(x, a)
             s = Add(x, b)
             d = Add(s, c)
             z = Mul(d, b)
         }}""")
-    assert [found[name][0] for name in "abc"] == [BELOW] * 3
+    assert [values[name][0] for name in "abc"] == [BELOW] * 3
 
 
 WEIGHTS = f"{{{TINY}, {BELOW}, -{BELOW}, -{TINY}}}"
 FLUSHED = [TINY, 0, 0, -TINY]
 
 
-def test_weights_of_matrices_and_of_single_channels() -> None:
+def test_weights_of_matrices_and_of_single_channels_are_flushed() -> None:
     matrix = constants(f"""g (float[3,2] x) => (float[3,2] y) <float[2,2] w = {WEIGHTS}> {{
             y = MatMul(x, w)
         }}""")
@@ -54,10 +54,10 @@ def test_weights_of_matrices_and_of_single_channels() -> None:
     assert depthwise["y.packed"].transpose(2, 0, 1).reshape(-1).tolist() == FLUSHED
 
 
-def test_halves_keep_what_is_subnormal_among_them() -> None:
+def test_halves_keep_their_subnormals() -> None:
     """In float32 they are normal numbers. The text has bits: of 2^-20 and of 1."""
-    found = constants("""g (float16[3,2] x) => (float16[3,2] y) {
+    values = constants("""g (float16[3,2] x) => (float16[3,2] y) {
             b = Constant <value = float16[2] {16, 15360}> ()
             y = Add(x, b)
         }""")
-    assert found["b"].tolist() == [2**-20, 1]
+    assert values["b"].tolist() == [2**-20, 1]

@@ -16,7 +16,7 @@ def test_every_form_has_a_rule() -> None:
     assert set(_RULES) == set(get_args(Form))
 
 
-def test_every_operand_and_form_is_some_row_s() -> None:
+def test_each_operand_and_form_is_used_by_a_row() -> None:
     layouts = [row.layout for row in OPS.values() if row.layout is not None]
     assert {o for layout in layouts for o in layout.inputs} == set(get_args(Operand))
     assert {layout.form for layout in layouts if layout.form} == set(get_args(Form))

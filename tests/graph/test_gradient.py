@@ -34,13 +34,13 @@ def evaluate(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Ar
 def differences(model: onnx.ModelProto, feeds: dict[str, Array], x: str, y: str) -> Array:
     """The derivative of the sum of `y` by each element of `x`, by central differences."""
     result = np.zeros(feeds[x].shape)
-    for at in np.ndindex(feeds[x].shape):
+    for index in np.ndindex(feeds[x].shape):
         sums = []
         for step in (STEP, -STEP):
-            moved = feeds[x].copy()
-            moved[at] += step
-            sums.append(evaluate(model, {**feeds, x: moved})[y].sum())
-        result[at] = (sums[0] - sums[1]) / (2 * STEP)
+            shifted = feeds[x].copy()
+            shifted[index] += step
+            sums.append(evaluate(model, {**feeds, x: shifted})[y].sum())
+        result[index] = (sums[0] - sums[1]) / (2 * STEP)
     return result
 
 
@@ -64,7 +64,7 @@ ELEMENTWISE = [
 
 
 @pytest.mark.parametrize(("op", "case"), ELEMENTWISE)
-def test_elementwise(op: str, case: Case) -> None:
+def test_gradients_of_elementwise_operators(op: str, case: Case) -> None:
     """Every row of the table, by the derivative of its own expression."""
     rng = np.random.default_rng(zlib.crc32(op.encode()))
     feeds: dict[str, Array] = {}
@@ -180,7 +180,7 @@ def test_gemm_bias() -> None:
         "k = ReduceSum <keepdims: int = 0> (a) p = Div (a, k)",
     ],
 )
-def test_rules(forward: str) -> None:
+def test_gradient_rules(forward: str) -> None:
     check(
         f"m (double[2,3,4] a) => (double z, double g)"
         f" <int64[2] s = {{6, 4}}, int64[1] i = {{1}}, int64[4] x = {{5, 2, 3, 1}}>"
@@ -198,7 +198,7 @@ def test_the_tests_of_the_standard_differentiate_scalars_of_symbolic_graphs_too(
     )
 
 
-def test_second_order() -> None:
+def test_gradients_of_second_order() -> None:
     """The gradient of a gradient: of an elementwise chain and of a product."""
     text = f"""m (double[3,4] a) => (double z, double g) <double[4,2] w = {{1,2,3,4,-1,-2,-3,1}}> {{
         t = Tanh (a) p = MatMul (t, w) q = Mul (p, p) y = ReduceSum (q)
@@ -208,7 +208,7 @@ def test_second_order() -> None:
     check(text, a=A)
 
 
-def test_at_another_value_and_by_an_intermediate() -> None:
+def test_a_gradient_at_another_value_and_by_an_intermediate() -> None:
     """Inputs other than those of xs: the function is computed anew for them."""
     text = f"""m (double[3] a, double[3] b) => (double[3] g, double[3] h, double[3] i) {{
         t = Exp (a) s = Sin (t) z = Mul (s, b)
@@ -221,7 +221,7 @@ def test_at_another_value_and_by_an_intermediate() -> None:
     np.testing.assert_allclose(got["i"], np.sin(np.exp(a)))
 
 
-def test_far_from_zero_nothing_is_nan() -> None:
+def test_gradients_far_from_zero_are_not_nan() -> None:
     ops = ("Sigmoid", "Softplus", "Swish", "Mish", "Celu", "Elu", "Gelu", "Tanh", "Selu", "Relu")
     for op in ops:
         model = onnx.parser.parse_model(
@@ -233,7 +233,7 @@ def test_far_from_zero_nothing_is_nan() -> None:
         assert got[0] == pytest.approx(0, abs=1e-6)
 
 
-def test_before_its_target_and_of_constants() -> None:
+def test_a_gradient_before_its_target_and_of_constants() -> None:
     """The order in the file is no matter; what does not depend on an x has the derivative 0."""
     text = f"""m (float[2] a) => (float[2] g, float[2] h) <float[2] c = {{1, 2}}> {{
         g = {GRADIENT} <xs: strings = ["a"], y: string = "z"> (a)
@@ -245,7 +245,7 @@ def test_before_its_target_and_of_constants() -> None:
     assert got["h"].tolist() == [0, 0]
 
 
-def test_by_a_constant() -> None:
+def test_a_gradient_by_a_constant() -> None:
     text = f"""m (float[2] a) => (float[2] g) <float[2] c = {{1, 2}}> {{
         z = Mul (c, c) g = {GRADIENT} <xs: strings = ["c"], y: string = "z"> (c) }}"""
     got = evaluate(onnx.parser.parse_model(HEADER + text), {"a": np.float32([3, 4])})
@@ -268,9 +268,9 @@ def test_a_training_step(device: str, tmp_path: str) -> None:
     build(model, tmp_path, target=device)  # type: ignore[arg-type]
     got = load(tmp_path, device=device).run(feeds)  # type: ignore[arg-type]
     exact = onnx.parser.parse_model(header + text.replace("float[", "double["))
-    wide = {n: a.astype(np.float64) for n, a in feeds.items()}
+    exact_feeds = {n: a.astype(np.float64) for n, a in feeds.items()}
     for x, dx in (("a", "g"), ("b", "h")):
-        want = differences(exact, wide, x, "z")
+        want = differences(exact, exact_feeds, x, "z")
         np.testing.assert_allclose(got[dx], want, 1e-4, 1e-5)
 
 
@@ -288,7 +288,7 @@ def test_a_training_step(device: str, tmp_path: str) -> None:
         ),
     ],
 )
-def test_refused(forward: str, message: str) -> None:
+def test_gradients_that_are_refused(forward: str, message: str) -> None:
     text = f"m (float[3] a) => (float[3] g) <int64 i = {{0}}> {{ {forward} {ONE} }}"
     with pytest.raises(UnsupportedError) as error:
         evaluate(onnx.parser.parse_model(HEADER + text), {})

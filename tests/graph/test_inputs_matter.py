@@ -169,7 +169,7 @@ def results(oracle: Callable[..., Results], model: onnx.ModelProto, feeds: Feeds
         return None
 
 
-def alike(one: Results, other: Results, steps: int = 0) -> bool:
+def alike(left: Results, right: Results, steps: int = 0) -> bool:
     """True where results are equal but for rounding; of small integers, by so many `steps`."""
     return all(
         (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -178,7 +178,7 @@ def alike(one: Results, other: Results, steps: int = 0) -> bool:
             atol=steps if a.dtype.name in ("int8", "uint8") else 4e-5,
             equal_nan=True,
         )
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(left, right, strict=True)
     )  # fmt: skip
 
 
@@ -209,13 +209,15 @@ def variants(row: Operator, case: Case) -> Iterator[tuple[str, onnx.ModelProto, 
     for name, (kind, default) in attributes_of(row).items():
         value = case.attributes.get(name, default)
         value = value.decode() if isinstance(value, bytes) else value
-        for other in changed_values(name, kind, value):
+        for changed_value in changed_values(name, kind, value):
             copy = deepcopy(model)
             node = copy.graph.node[0]
-            kept = [a for a in node.attribute if a.name != name]
+            other_attributes = [a for a in node.attribute if a.name != name]
             del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute(name, other, attr_type=kind)])
-            yield f"attribute {name} = {other}", copy, feeds
+            node.attribute.extend(
+                [*other_attributes, helper.make_attribute(name, changed_value, attr_type=kind)]
+            )
+            yield f"attribute {name} = {changed_value}", copy, feeds
 
 
 def ignored(row: Operator, case: Case) -> Iterator[str]:
@@ -226,18 +228,18 @@ def ignored(row: Operator, case: Case) -> Iterator[str]:
         first, second = second, first
     before = results(first, model, feeds)
     assert before is not None
-    for what, changed, fed in variants(row, case):
-        expected = results(first, changed, fed)
+    for description, changed, changed_feeds in variants(row, case):
+        expected = results(first, changed, changed_feeds)
         if expected is None or alike(expected, before):
             continue
-        got = ours(changed, fed, expected)
+        got = ours(changed, changed_feeds, expected)
         if got is None or alike(got, expected, 1):
             continue
-        other = results(second, changed, fed)
-        if other is None and results(second, model, feeds) is not None:
+        second_result = results(second, changed, changed_feeds)
+        if second_result is None and results(second, model, feeds) is not None:
             continue  # no legal value
-        if other is None or not alike(got, other, 1):
-            yield what
+        if second_result is None or not alike(got, second_result, 1):
+            yield description
 
 
 def small_cases(row: Operator) -> list[Case]:
@@ -253,8 +255,8 @@ def small_cases(row: Operator) -> list[Case]:
                          ids=lambda key: key[1])  # fmt: skip
 def test_inputs_and_attributes_matter(key: tuple[str, str]) -> None:
     row = OPS[key]
-    found = {what for case in small_cases(row) for what in ignored(row, case)}
-    assert {w for w in found if (row.name, w.split(" = ")[0]) not in UNDECIDED} == set()
+    descriptions = {description for case in small_cases(row) for description in ignored(row, case)}
+    assert {w for w in descriptions if (row.name, w.split(" = ")[0]) not in UNDECIDED} == set()
 
 
 REFUSED_INPUTS: dict[tuple[str, str], str] = {

@@ -7,20 +7,22 @@ import math
 import pytest
 
 from tests.graph.graphs import module, zeros
+from webmlc.core.machine import WASM_MACHINES, WEBGPU
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.layout.pack_weights import pack_convolution, pack_matrix
+from webmlc.graph.ops.layout import PACK
 from webmlc.graph.simplify.simplify_graph import simplify_graph
 
 
-def operators(made: Module) -> list[str]:
-    return [node.op for node in made.main.nodes]
+def operators(graph: Module) -> list[str]:
+    return [node.op for node in graph.main.nodes]
 
 
-def groups(made: Module, limits: FusionLimits | None = None) -> list[str]:
+def groups(graph: Module, limits: FusionLimits | None = None) -> list[str]:
     """The name of each kernel: its operators."""
-    fused = fuse(simplify_graph(choose_layouts(made)), limits)
+    fused = fuse(simplify_graph(choose_layouts(graph)), limits)
     return [
         node.attributes["body"].name if node.op == "fused" else node.op for node in fused.main.nodes
     ]
@@ -38,11 +40,11 @@ g (float[1,8,6,6] x) => (float[1,8,6,6] y)
 """
 
 
-def test_maps_are_transposed_only_at_the_edges() -> None:
-    made = choose_layouts(module(RESIDUAL))
+def test_feature_maps_are_transposed_only_at_inputs_and_outputs() -> None:
+    graph = choose_layouts(module(RESIDUAL))
     expected = "Transpose Pad Conv Add Relu Conv Add Relu Transpose"
-    assert operators(made) == expected.split()
-    assert {n.domain for n in made.main.nodes if n.op == "Conv"} == {"webmlc"}
+    assert operators(graph) == expected.split()
+    assert {n.domain for n in graph.main.nodes if n.op == "Conv"} == {"webmlc"}
 
 
 def test_local_responses_are_normalised_with_channels_last() -> None:
@@ -53,12 +55,12 @@ def test_local_responses_are_normalised_with_channels_last() -> None:
       y = MaxPool <kernel_shape = [3,3], strides = [2,2]> (b)
     }}
     """
-    made = choose_layouts(module(text))
-    assert operators(made) == ["Transpose", "Conv", "LRN", "MaxPool", "Transpose"]
-    assert made.main.nodes[2].attributes["axis"] == 3
+    graph = choose_layouts(module(text))
+    assert operators(graph) == ["Transpose", "Conv", "LRN", "MaxPool", "Transpose"]
+    assert graph.main.nodes[2].attributes["axis"] == 3
 
 
-def test_sound_runs_with_channels_last() -> None:
+def test_one_dimensional_feature_maps_have_channels_last() -> None:
     text = f"""
     g (float[1,8,12] x) => (float[1,6,8] y)
     <{zeros("w", 8, 8, 3)}, {zeros("v", 8, 8, 3)}> {{
@@ -68,9 +70,9 @@ def test_sound_runs_with_channels_last() -> None:
       y = Transpose <perm = [0,2,1]> (c)
     }}
     """
-    made = simplify_graph(choose_layouts(module(text)))
-    assert operators(made) == ["Transpose", "Pad", "Conv", "Erf", "Pad", "Conv"]
-    shapes = [made.main.type(node.outputs[0]).static_shape for node in made.main.nodes]
+    graph = simplify_graph(choose_layouts(module(text)))
+    assert operators(graph) == ["Transpose", "Pad", "Conv", "Erf", "Pad", "Conv"]
+    shapes = [graph.main.type(node.outputs[0]).static_shape for node in graph.main.nodes]
     assert shapes[2:] == [(1, 12, 8), (1, 12, 8), (1, 13, 8), (1, 6, 8)]
 
 
@@ -87,12 +89,12 @@ def test_views_that_keep_the_channels_keep_them_last() -> None:
       y = Transpose <perm = [0,2,1]> (e)
     }}
     """
-    made = simplify_graph(choose_layouts(module(text)))
-    assert operators(made) == ["Transpose", "Conv", "Conv", "View", "View", "Concat"]
-    assert made.main.nodes[-1].attributes["axis"] == 1
+    graph = simplify_graph(choose_layouts(module(text)))
+    assert operators(graph) == ["Transpose", "Conv", "Conv", "View", "View", "Concat"]
+    assert graph.main.nodes[-1].attributes["axis"] == 1
 
 
-def test_a_view_that_splits_the_channels_reads_them_first() -> None:
+def test_a_view_that_splits_the_channels_reads_nchw() -> None:
     text = f"""
     g (float[1,8,6,4] x) => (float[1,2,96] y)
     <{zeros("w", 8, 8, 1, 1)}, int64[3] split = {{1, 2, 96}}> {{
@@ -100,8 +102,8 @@ def test_a_view_that_splits_the_channels_reads_them_first() -> None:
       y = Reshape (a, split)
     }}
     """
-    made = simplify_graph(choose_layouts(module(text)))
-    assert operators(made) == ["Transpose", "Conv", "Transpose", "View"]
+    graph = simplify_graph(choose_layouts(module(text)))
+    assert operators(graph) == ["Transpose", "Conv", "Transpose", "View"]
 
 
 @pytest.mark.parametrize(
@@ -113,14 +115,14 @@ def test_a_maximum_over_large_windows_is_taken_along_rows_first(
     sizes = f"kernel_shape = [{kernel},{kernel}], strides = [{stride},{stride}]"
     pool = f"MaxPool <{sizes}, pads = [1,1,1,1]> (x)"
     text = f"g (float[1,8,20,20] x) => (float[1,8,s,s] y) {{ y = {pool} }}"
-    made = simplify_graph(choose_layouts(module(text)))
-    windows = [n.attributes["windows"] for n in made.main.nodes if n.op == "MaxPool"]
+    graph = simplify_graph(choose_layouts(module(text)))
+    windows = [n.attributes["windows"] for n in graph.main.nodes if n.op == "MaxPool"]
     assert len(windows) == pools
     assert math.prod(math.prod(w.kernel) for w in windows) == kernel**2
 
 
 @pytest.mark.parametrize(
-    ("shape", "perm", "made"),
+    ("shape", "perm", "expected"),
     [
         ([1, 8, 36], [0, 2, 1], "Transpose Conv View"),  # of patches, a token each
         ([1, 8, 3, 2, 6], [0, 2, 3, 4, 1], "Transpose Conv View"),
@@ -128,7 +130,7 @@ def test_a_maximum_over_large_windows_is_taken_along_rows_first(
     ],
 )
 def test_a_view_that_keeps_the_channels_keeps_them_last(
-    shape: list[int], perm: list[int], made: str
+    shape: list[int], perm: list[int], expected: str
 ) -> None:
     result = ",".join(str(shape[d]) for d in perm)
     sizes = ",".join(map(str, shape))
@@ -140,21 +142,21 @@ def test_a_view_that_keeps_the_channels_keeps_them_last(
       y = Transpose <perm = {perm}> (b)
     }}
     """
-    assert operators(simplify_graph(choose_layouts(module(text)))) == made.split()
+    assert operators(simplify_graph(choose_layouts(module(text)))) == expected.split()
 
 
 NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric"'
 
 
 @pytest.mark.parametrize(
-    ("resize", "made_of"),
+    ("resize", "expected"),
     [
         ('<mode = "linear">', "Resample Resample"),
         (f'<{NEAREST}, nearest_mode = "ceil">', "Gather Gather"),
         (f'<{NEAREST}, nearest_mode = "floor">', "Repeat"),
     ],
 )
-def test_resized_maps_keep_channels_last(resize: str, made_of: str) -> None:
+def test_resized_feature_maps_keep_channels_last(resize: str, expected: str) -> None:
     text = f"""
     g (float[1,8,6,6] x) => (float[1,8,12,18] y)
     <{zeros("w", 8, 8, 1, 1)}, float[4] s = {{1.0, 1.0, 2.0, 3.0}}> {{
@@ -163,8 +165,8 @@ def test_resized_maps_keep_channels_last(resize: str, made_of: str) -> None:
       y = Conv(b, w)
     }}
     """
-    made = simplify_graph(choose_layouts(module(text)))
-    assert operators(made) == ["Transpose", "Conv", *made_of.split(), "Conv", "Transpose"]
+    graph = simplify_graph(choose_layouts(module(text)))
+    assert operators(graph) == ["Transpose", "Conv", *expected.split(), "Conv", "Transpose"]
 
 
 def test_shuffled_channels_stay_last() -> None:
@@ -180,8 +182,8 @@ def test_shuffled_channels_stay_last() -> None:
       y = Conv <group = 8, pads = [1,1,1,1]> (e, v)
     }}
     """
-    made = ["transpose", "conv_relu", "channelshuffle_pad", "depthwiseconv", "transpose"]
-    assert groups(module(text)) == made
+    graph = ["transpose", "conv_relu", "channelshuffle_pad", "depthwiseconv", "transpose"]
+    assert groups(module(text)) == graph
 
 
 def test_epilogues_join_their_contraction() -> None:
@@ -227,14 +229,16 @@ g (float[1,8,HEIGHT,96] x) => (float[1,8,HEIGHT,96] y)
     ],
     ids=["read once", "too small", "read twice", "of a symbolic size"],
 )
-def test_a_map_is_written_into_its_padding(height: str, last: str, expected: list[str]) -> None:
+def test_a_feature_map_is_written_into_its_padding(
+    height: str, last: str, expected: list[str]
+) -> None:
     text = PADDED.replace("HEIGHT", height).replace("LAST", last)
-    found = groups(module(text), FusionLimits(pads=True))
-    assert [name for name in found if name != "transpose"] == expected
+    names = groups(module(text), FusionLimits(pads=True))
+    assert [name for name in names if name != "transpose"] == expected
     assert "pad" in groups(module(text))
 
 
-def test_branches_that_meet_again_are_one_group() -> None:
+def test_branches_that_join_again_are_one_group() -> None:
     text = f"""
     g (float[2,8] x) => (float[2,8] y)
     <{zeros("w", 8, 8)}> {{
@@ -269,12 +273,12 @@ def test_two_shapes_of_one_value_are_two_views() -> None:
       y = Neg(a)
     }
     """
-    made = simplify_graph(choose_layouts(module(text)))
-    shapes = {n.outputs[0]: made.main.type(n.outputs[0]).static_shape for n in made.main.nodes}
+    graph = simplify_graph(choose_layouts(module(text)))
+    shapes = {n.outputs[0]: graph.main.type(n.outputs[0]).static_shape for n in graph.main.nodes}
     assert sorted(s for s in shapes.values() if s) == [(2, 6), (2, 6), (6, 2), (6, 2)]
 
 
-def test_a_matrix_that_no_gpu_binds_at_once_is_multiplied_in_parts(
+def test_a_matrix_too_large_for_a_gpu_binding_is_multiplied_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("webmlc.graph.layout.matrix_layouts.MAX_BINDING_BYTES", 2 * 4 * 8 * 4)
@@ -282,9 +286,9 @@ def test_a_matrix_that_no_gpu_binds_at_once_is_multiplied_in_parts(
     text = f"""
     g (float[2,4] x) => (float[2,20] y) <float[4,20] w = {{{weights}}}> {{ y = MatMul(x, w) }}
     """
-    made = choose_layouts(module(text))
-    assert operators(made) == ["MatMul", "MatMul", "Concat"]
-    columns = [str(made.main.type(n.outputs[0]).shape[-1]) for n in made.main.nodes]
+    graph = choose_layouts(module(text))
+    assert operators(graph) == ["MatMul", "MatMul", "Concat"]
+    columns = [str(graph.main.type(n.outputs[0]).shape[-1]) for n in graph.main.nodes]
     assert columns == ["16", "4", "20"]
 
 
@@ -305,7 +309,7 @@ def test_weights_are_packed_in_panels_of_eight() -> None:
     assert single[0, 1, 0, :, 0].tolist() == weights[0, :, 1, 0].tolist()
 
 
-def test_a_transposed_convolution_is_an_ordinary_one_with_its_epilogue() -> None:
+def test_a_transposed_convolution_becomes_a_convolution_with_an_epilogue() -> None:
     text = f"""
     g (float[1,8,4,4] x) => (float[1,1,8,8] y)
     <{zeros("w", 8, 1, 2, 2)}, {zeros("b", 1)}> {{
@@ -313,11 +317,11 @@ def test_a_transposed_convolution_is_an_ordinary_one_with_its_epilogue() -> None
       y = Sigmoid(a)
     }}
     """
-    found = [name for name in groups(module(text)) if name != "View"]
-    assert found == ["transpose", "conv_sigmoid", "transpose"]
+    names = [name for name in groups(module(text)) if name != "View"]
+    assert names == ["transpose", "conv_sigmoid", "transpose"]
 
 
-def test_a_concat_takes_the_parts_that_only_it_reads() -> None:
+def test_a_concat_fuses_the_parts_that_only_it_reads() -> None:
     text = """
     g (float[1,2,8] x, float[1,2,4] z) => (float[1,2,8] y) <int64[1] s = {1}, int64[1] e = {8},
       int64[1] a = {2}, int64[1] t = {2}> {
@@ -329,7 +333,7 @@ def test_a_concat_takes_the_parts_that_only_it_reads() -> None:
     assert groups(module(text)) == ["slice_tanh_concat"]
 
 
-def test_a_pointwise_group_takes_what_only_it_reads() -> None:
+def test_a_pointwise_group_fuses_the_values_that_only_it_reads() -> None:
     """Whatever comes first; of symbolic sizes, too, that are equal unless one is broadcast."""
     text = """
     g (float[n,m,8] x, float[p,q,8] z) => (float[n,m,8] y) {
@@ -342,7 +346,7 @@ def test_a_pointwise_group_takes_what_only_it_reads() -> None:
     assert groups(module(text)) == ["tanh_sigmoid_relu_add"]
 
 
-def test_what_is_broadcast_is_computed_once() -> None:
+def test_a_broadcast_value_is_computed_once() -> None:
     text = """
     g (float[4,8] x, float[8] z) => (float[4,8] y) {
       a = Tanh(x)
@@ -351,3 +355,7 @@ def test_what_is_broadcast_is_computed_once() -> None:
     }
     """
     assert groups(module(text)) == ["sigmoid", "tanh_add"]
+
+
+def test_a_packed_panel_is_as_wide_as_every_machine_s_register_tile() -> None:
+    assert {machine.tile.columns for machine in (*WASM_MACHINES.values(), WEBGPU)} == {PACK}

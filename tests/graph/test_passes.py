@@ -220,7 +220,7 @@ def test_transposes_and_views_compose() -> None:
 
 
 @pytest.mark.parametrize(
-    ("apart", "perm", "made"),
+    ("apart", "perm", "expected"),
     [
         ([2, 2, 3, 5, 4], [0, 2, 1, 3, 4], ["ChannelShuffle"]),
         ([2, 3, 2, 5, 4], [0, 2, 1, 3, 4], ["ChannelShuffle"]),
@@ -229,8 +229,8 @@ def test_transposes_and_views_compose() -> None:
         ([2, 2, 3, 5, 4], [0, 1, 3, 2, 4], ["Reshape", "Transpose", "Reshape"]),
     ],
 )
-def test_an_axis_whose_halves_change_places_is_shuffled(
-    apart: list[int], perm: list[int], made: list[str]
+def test_swapping_the_halves_of_an_axis_becomes_a_channel_shuffle(
+    apart: list[int], perm: list[int], expected: list[str]
 ) -> None:
     model = parse(
         f"""g (float[2, 6, 5, 4] x) => (float[2, 6, 5, 4] y) {{
@@ -241,11 +241,11 @@ def test_an_axis_whose_halves_change_places_is_shuffled(
         apart=np.array(apart), whole=np.array([2, 6, 5, 4]),
     )  # fmt: skip
     module = optimise(model)
-    assert operators(module.main) == made
+    assert operators(module.main) == expected
     check(model, module, x=normal(2, 6, 5, 4))
 
 
-def test_parts_without_elements_leave_a_concat() -> None:
+def test_a_concat_drops_parts_without_elements() -> None:
     model = parse(
         """g (float[2, 3] x) => (float[2, 3] y) {
             none = Slice(x, zero, zero, one)
@@ -309,7 +309,7 @@ def test_a_product_of_one_hot_rows_is_a_lookup(rows: str) -> None:
 
 
 @pytest.mark.parametrize("rows", NOT_HOT.values(), ids=NOT_HOT)
-def test_other_products_stay(rows: str) -> None:
+def test_other_products_are_not_replaced(rows: str) -> None:
     assert "MatMul" in operators(optimise(hot_product(rows, normal(5, 6))).main)
 
 
@@ -341,7 +341,7 @@ def test_tanh_between_zero_and_its_double_is_a_sigmoid(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["y = Add(t, half)", "a = Add(t, one)\n y = Mul(a, t)"])
-def test_other_sums_of_tanh_stay(text: str) -> None:
+def test_other_sums_of_tanh_are_not_replaced(text: str) -> None:
     model = parse(
         f"g (float[2, 3] x) => (float[2, 3] y) {{ t = Tanh(x)\n {text} }}",
         half=np.float32(0.5), one=np.float32(1),
@@ -361,8 +361,8 @@ def test_outputs_keep_their_names() -> None:
         k=normal(4),
     )
     module = optimise(model)
-    made = {output for node in module.main.nodes for output in node.outputs}
-    assert set(module.main.outputs) <= made
+    graph = {output for node in module.main.nodes for output in node.outputs}
+    assert set(module.main.outputs) <= graph
     check(model, module, x=normal(4))
 
 
@@ -383,7 +383,7 @@ def test_a_long_chain_stays_linear() -> None:
     assert module.main.types["v2000"].shape[0] == Var("n")
 
 
-def test_if_of_a_known_condition_is_its_branch() -> None:
+def test_an_if_with_a_known_condition_becomes_its_branch() -> None:
     model = parse(
         """g (float[3] x) => (float[3] y) {
             s = Size(x)

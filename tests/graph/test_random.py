@@ -84,7 +84,7 @@ def test_training_drops_by_the_ratio() -> None:
     np.testing.assert_allclose(result["y"], result["mask"] / 0.75, rtol=1e-6)
 
 
-def test_a_seed_is_a_stream() -> None:
+def test_each_seed_has_a_stream_of_its_own() -> None:
     x = np.zeros(100, np.float32)
     a, b = (draw("RandomUniformLike", x, seed=s, name=n) for s, n in ((1.0, "a"), (1.0, "b")))
     c, d = (draw("RandomUniformLike", x, name=n) for n in ("c", "d"))

@@ -67,7 +67,7 @@ def test_a_form_is_refused(
          "a local_window_size of 0: no token sees any"),
     ],
 )  # fmt: skip
-def test_a_form_of_onnxruntimes_own_is_refused(
+def test_a_form_of_an_onnxruntime_operator_is_refused(
     operator: str, inputs: tuple[Any, ...], attributes: dict[str, Any], message: str
 ) -> None:
     assert reason(operator, *inputs, domain="com.microsoft", **attributes) == message

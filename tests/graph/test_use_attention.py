@@ -22,8 +22,8 @@ def attention(middle: str, queries: int = 600, output: str = "y") -> Module:
     return use_attention(choose_layouts(module(text)))
 
 
-def operators(made: Module) -> list[str]:
-    return [node.op for node in made.main.nodes]
+def operators(graph: Module) -> list[str]:
+    return [node.op for node in graph.main.nodes]
 
 
 @pytest.mark.parametrize("middle", [PLAIN, SCALED])
@@ -31,13 +31,13 @@ def test_products_around_a_softmax_are_one_operator(middle: str) -> None:
     assert operators(attention(middle)) == ["Pack", "Pack", "Attention"]
 
 
-def test_scale_and_bias_are_taken_in() -> None:
+def test_attention_includes_scale_and_bias() -> None:
     node = attention(SCALED).main.nodes[-1]
     assert node.inputs == ("q", "s.packed", "y.packed", "bias")
     assert node.attributes["scale"] == 0.5
 
 
-def test_division_scales_too() -> None:
+def test_attention_includes_a_scale_by_division() -> None:
     node = attention("m = Div(s, c) p = Softmax <axis = -1> (m)").main.nodes[-1]
     assert node.attributes["scale"] == 2
 
@@ -50,14 +50,29 @@ def test_division_scales_too() -> None:
         "m = Relu(s) p = Softmax <axis = -1> (m)",
     ],
 )
-def test_other_forms_stay(middle: str) -> None:
+def test_other_forms_of_attention_are_not_replaced(middle: str) -> None:
     assert "Attention" not in operators(attention(middle))
 
 
-def test_scores_that_somebody_else_reads_stay() -> None:
+def test_scores_with_other_consumers_are_not_replaced() -> None:
     assert "Softmax" in operators(attention(PLAIN, output="p, float[a,b,d] y"))
 
 
 @pytest.mark.parametrize("queries", [100, 601])
-def test_few_scores_and_rows_that_divide_badly_stay(queries: int) -> None:
+def test_few_scores_and_rows_that_divide_badly_are_not_replaced(queries: int) -> None:
     assert "Softmax" in operators(attention(PLAIN, queries))
+
+
+def test_attention_in_branches_is_replaced_too() -> None:
+    text = """
+    g (bool c, float[2,600,8] q, float[2,8,500] k, float[2,500,8] v) => (float[2,600,8] y) {
+      y = If (c) <
+        then_branch = t () => (float[2,600,8] a) {
+          s = MatMul (q, k) p = Softmax <axis = -1> (s) a = MatMul (p, v) },
+        else_branch = e () => (float[2,600,8] b) { b = Relu (q) }
+      >
+    }
+    """
+    module_ = use_attention(choose_layouts(module(text)))
+    nodes = [node.op for function in module_.functions.values() for node in function.nodes]
+    assert nodes.count("Attention") == 1 and "Softmax" not in nodes

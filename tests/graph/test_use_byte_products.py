@@ -33,7 +33,7 @@ def product(
     w = np.random.default_rng(0).integers(-128, 128, weights).astype(np.int8)
     inputs = [("x", MAPS[dtype], shape)]
     values = [helper.make_tensor_value_info(*value) for value in inputs]
-    made = helper.make_graph(
+    graph = helper.make_graph(
         [helper.make_node(op, ["x", "w", "zero"], ["y"], **attributes)],
         "g",
         values,
@@ -47,7 +47,7 @@ def product(
             numpy_helper.from_array(np.array(3, dtype), "zero"),
         ],
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     return choose_layouts(infer_shapes(normalise(read_model(model))))
 
 
@@ -77,7 +77,7 @@ def operators(module: Module) -> list[str]:
         ("MatMulInteger", (2, 3, 7), (7, 8), {}),
     ],
 )
-def test_words_mean_what_bytes_mean(op, shape, weights, attributes, dtype) -> None:
+def test_products_of_words_equal_products_of_bytes(op, shape, weights, attributes, dtype) -> None:
     before = product(op, dtype, shape, weights, **attributes)
     after = use_byte_products(before)
     assert "PackBytes" in operators(after)
@@ -89,36 +89,36 @@ def test_words_mean_what_bytes_mean(op, shape, weights, attributes, dtype) -> No
     np.testing.assert_array_equal(got, want)
 
 
-def test_what_already_pads_a_map_fills_its_words() -> None:
-    made = use_byte_products(
+def test_existing_padding_fills_the_words_of_a_feature_map() -> None:
+    graph = use_byte_products(
         product("ConvInteger", "uint8", (1, 3, 7, 6), (8, 3, 3, 3), pads=[1] * 4)
     )
-    (pad,) = [node for node in made.main.nodes if node.op == "Pad"]
-    assert made.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 1, 1, 1]
+    (pad,) = [node for node in graph.main.nodes if node.op == "Pad"]
+    assert graph.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 1, 1, 1]
 
 
-def test_taps_of_a_line_are_channels_of_one() -> None:
+def test_taps_of_a_line_become_channels() -> None:
     """A window of 8 x 3 of one channel is one of 2 x 3, four pixels apart, of a word."""
-    made = use_byte_products(
+    graph = use_byte_products(
         product("ConvInteger", "uint8", (1, 1, 7, 12), (8, 1, 3, 8), pads=[1, 3, 1, 4])
     )
-    (convolution,) = [node for node in made.main.nodes if node.op == "Conv"]
+    (convolution,) = [node for node in graph.main.nodes if node.op == "Conv"]
     windows = convolution.attributes["windows"]
     assert (windows.kernel, windows.dilations) == ((3, 2), (1, 4))
-    assert made.main.types[convolution.inputs[0]].static_shape == (1, 9, 16, 1)
+    assert graph.main.types[convolution.inputs[0]].static_shape == (1, 9, 16, 1)
 
 
-def test_groups_of_broken_words_and_few_outputs_stay() -> None:
+def test_groups_that_split_words_and_few_outputs_are_not_replaced() -> None:
     grouped = product("ConvInteger", "uint8", (1, 12, 4, 4), (8, 6, 3, 3), group=2)
     few = product("ConvInteger", "uint8", (1, 6, 4, 4), (4, 6, 1, 1))
-    for made in (grouped, few):
-        assert "PackBytes" not in operators(use_byte_products(made))
+    for graph in (grouped, few):
+        assert "PackBytes" not in operators(use_byte_products(graph))
 
 
 def inner_loop(machine: Machine, features: Features) -> str:
     """The innermost loop of the WAT of a pointwise convolution."""
-    made = use_byte_products(product("ConvInteger", "uint8", (1, 64, 6, 4), (16, 64, 1, 1)))
-    kernels = lower_module(fuse(made, FusionLimits()), CPU_FORM).kernels
+    graph = use_byte_products(product("ConvInteger", "uint8", (1, 64, 6, 4), (16, 64, 1, 1)))
+    kernels = lower_module(fuse(graph, FusionLimits()), CPU_FORM).kernels
     (kernel,) = [k for k in kernels.values() if multiplies_bytes(k)]
     scheduled = schedule_kernel(name_dimensions(kernel).function, machine).function
     text = print_function(lower(scheduled, machine), "kernel", features).text
@@ -126,7 +126,7 @@ def inner_loop(machine: Machine, features: Features) -> str:
     return text[text.rindex("(loop", 0, end) : end]
 
 
-def test_where_the_dot_product_is_exact_a_tile_is_one_instruction_an_accumulator() -> None:
+def test_an_exact_dot_product_takes_one_instruction_per_accumulator() -> None:
     loop = inner_loop(DOT, "dot")
     assert loop.count("i32x4.relaxed_dot_i8x16_i7x16_add_s") == 12
     assert loop.count("v128.load32_splat") == 6
@@ -138,7 +138,9 @@ def test_where_the_dot_product_is_exact_a_tile_is_one_instruction_an_accumulator
     ("machine", "features", "rows", "vectors"),
     [(RELAXED, "relaxed", 6, 2), (SIMD128, "simd128", 2, 4)],
 )
-def test_elsewhere_it_is_two_of_halves(machine, features, rows, vectors) -> None:
+def test_an_inexact_dot_product_takes_two_instructions_on_halves(
+    machine, features, rows, vectors
+) -> None:
     """Every word is taken apart once: the map's for all vectors, the weights' for all rows."""
     loop = inner_loop(machine, features)
     assert loop.count("i32x4.dot_i16x8_s") == rows * vectors * 2

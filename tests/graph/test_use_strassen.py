@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
+from webmlc.core.machine import RELAXED
 from webmlc.graph.algorithms.strassen.use_strassen import (
     CODE,
     Layer,
-    saved,
+    direct_cost,
+    strassen_cost,
     use_strassen,
     worthwhile,
 )
@@ -23,8 +27,8 @@ def _small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("webmlc.graph.algorithms.strassen.use_strassen.CODE", -(10**9))
 
 
-def operators(made: Module) -> list[str]:
-    return [node.op for node in made.main.nodes]
+def operators(graph: Module) -> list[str]:
+    return [node.op for node in graph.main.nodes]
 
 
 def product(rows: int | str = 13, depth: int = 16, columns: int = 32) -> Module:
@@ -32,18 +36,18 @@ def product(rows: int | str = 13, depth: int = 16, columns: int = 32) -> Module:
     g (float[n,{rows},{depth}] x) => (float[n,m,o] y)
     <{zeros("w", depth, columns)}> {{ y = MatMul (x, w) }}
     """
-    return use_strassen(choose_layouts(module(text)))
+    return use_strassen(choose_layouts(module(text)), RELAXED)
 
 
-def test_a_product_is_sums_of_quarters_and_their_products() -> None:
-    made = product()
-    assert operators(made) == ["StrassenInput", "StrassenProduct"]
-    planes, result = (made.main.types[node.outputs[0]].shape for node in made.main.nodes)
+def test_a_product_becomes_sums_of_quarters_and_their_products() -> None:
+    graph = product()
+    assert operators(graph) == ["StrassenInput", "StrassenProduct"]
+    planes, result = (graph.main.types[node.outputs[0]].shape for node in graph.main.nodes)
     assert [*map(str, planes)] == ["7", "n", "7", "8"]
     assert [*map(str, result)] == ["n", "13", "32"]
 
 
-def test_rows_that_only_a_run_knows_stay_one_product() -> None:
+def test_a_product_with_symbolic_rows_is_not_split() -> None:
     """They may be few."""
     assert operators(product(rows="m")) == ["MatMul"]
 
@@ -61,14 +65,14 @@ def convolution(lines: int | str = 5, line: int = 6, inputs: int = 16, **attribu
       y = Conv <strides = [{stride},{stride}], group = {groups}> (x, w)
     }}
     """
-    return use_strassen(choose_layouts(module(text)))
+    return use_strassen(choose_layouts(module(text)), RELAXED)
 
 
-def test_a_convolution_of_one_tap_is_a_product_of_its_pixels() -> None:
-    made = convolution()
+def test_a_convolution_with_one_tap_becomes_a_product_of_its_pixels() -> None:
+    graph = convolution()
     expected = ["Transpose", "StrassenInput", "StrassenProduct", "Transpose"]
-    assert operators(made) == expected
-    planes, result = (made.main.types[node.outputs[0]].shape for node in made.main.nodes[1:3])
+    assert operators(graph) == expected
+    planes, result = (graph.main.types[node.outputs[0]].shape for node in graph.main.nodes[1:3])
     assert [*map(str, planes)] == ["7", "n", "5", "3", "8"]
     assert [*map(str, result)] == ["n", "5", "6", "32"]
 
@@ -84,13 +88,13 @@ def test_a_convolution_of_one_tap_is_a_product_of_its_pixels() -> None:
     ],
     ids=str,
 )
-def test_other_convolutions_stay(sizes) -> None:
+def test_other_convolutions_are_not_split(sizes) -> None:
     assert operators(convolution(**sizes)) == ["Transpose", "Conv", "Transpose"]
 
 
-def test_weights_of_a_run_stay_one_product() -> None:
+def test_a_product_with_computed_weights_is_not_split() -> None:
     text = "g (float[8,16] x, float[16,32] w) => (float[8,32] y) { y = MatMul (x, w) }"
-    assert "StrassenProduct" not in operators(use_strassen(choose_layouts(module(text))))
+    assert "StrassenProduct" not in operators(use_strassen(choose_layouts(module(text)), RELAXED))
 
 
 def test_products_share_the_sums_of_their_left_operand() -> None:
@@ -98,11 +102,11 @@ def test_products_share_the_sums_of_their_left_operand() -> None:
     g (float[16,16] x) => (float[16,32] y, float[16,48] z)
     <{zeros("w", 16, 32)}, {zeros("v", 16, 48)}> {{ y = MatMul (x, w) z = MatMul (x, v) }}
     """
-    made = use_strassen(choose_layouts(module(text)))
-    assert operators(made) == ["StrassenInput", "StrassenProduct", "StrassenProduct"]
+    graph = use_strassen(choose_layouts(module(text)), RELAXED)
+    assert operators(graph) == ["StrassenInput", "StrassenProduct", "StrassenProduct"]
 
 
-def test_a_branch_has_its_products_too() -> None:
+def test_products_in_branches_are_split_too() -> None:
     text = f"""
     g (bool c, float[16,16] x) => (float[16,32] y) <{zeros("w", 16, 32)}> {{
       y = If (c) <
@@ -111,13 +115,13 @@ def test_a_branch_has_its_products_too() -> None:
       >
     }}
     """
-    made = use_strassen(choose_layouts(module(text)))
-    nodes = [node.op for function in made.functions.values() for node in function.nodes]
+    graph = use_strassen(choose_layouts(module(text)), RELAXED)
+    nodes = [node.op for function in graph.functions.values() for node in function.nodes]
     assert nodes.count("StrassenProduct") == 2 and "MatMul" not in nodes
 
 
 @pytest.mark.parametrize(
-    ("layer", "count", "chosen"),
+    ("layer", "count", "expected"),
     [
         (Layer(1024, 1024, 1024), 1, True),
         (Layer(197, 192, 768), 12, True),
@@ -130,9 +134,15 @@ def test_a_branch_has_its_products_too() -> None:
         (Layer(1, 4096, 4096), 9, False),
     ],
 )
-def test_the_cost_model(layer: Layer, count: int, chosen: bool, monkeypatch) -> None:
+def test_the_cost_model(layer: Layer, count: int, expected: bool, monkeypatch) -> None:
     monkeypatch.setattr("webmlc.graph.algorithms.strassen.use_strassen.CODE", CODE)
-    assert (layer in worthwhile([layer] * count)) == chosen
+    assert (layer in worthwhile([layer] * count, RELAXED)) == expected
+
+
+def saved(layer: Layer) -> int:
+    """Multiply-adds that one layer saves."""
+    cost = strassen_cost(layer, RELAXED)
+    return 0 if cost is None else direct_cost(layer, RELAXED) - cost.total
 
 
 def test_no_more_than_an_eighth_is_saved() -> None:
@@ -144,3 +154,9 @@ def test_an_odd_row_is_paired_with_itself() -> None:
     """A whole pair more costs, by what a row of products takes."""
     assert saved(Layer(512, 256, 256)) > saved(Layer(511, 256, 256))
     assert as_int(product(rows=1).main.types["x.halves"].shape[2]) == 1
+
+
+def test_products_are_those_of_the_machine() -> None:
+    """Planes that its caches do not keep are no gain."""
+    layer = Layer(1024, 1024, 1024)
+    assert strassen_cost(layer, replace(RELAXED, l3_resident_bytes=1 << 20)) is None

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from tests.graph.graphs import module, zeros
 from webmlc.core.expr import as_int
+from webmlc.core.machine import RELAXED
 from webmlc.core.rewrite import evaluate
-from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, Form
-from webmlc.graph.algorithms.winograd.use_winograd import (
-    MOST_TAPS,
+from webmlc.graph.algorithms.winograd.cost_model import (
+    MAX_BLOCK_TAPS,
     TILES,
     Layer,
     best_forms,
     goes_by_rows,
-    use_winograd,
 )
+from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, Form
+from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
 from webmlc.graph.ir import Module
 from webmlc.graph.layout.choose_layouts import choose_layouts
+from webmlc.graph.simplify.hand_down_constants import hand_down_constants
 
 
-def operators(made: Module) -> list[str]:
-    return [node.op for node in made.main.nodes]
+def operators(graph: Module) -> list[str]:
+    return [node.op for node in graph.main.nodes]
 
 
 def convolution(channels: int, size: int, attributes: str = "pads = [1,1,1,1]") -> Module:
@@ -31,12 +34,12 @@ def convolution(channels: int, size: int, attributes: str = "pads = [1,1,1,1]") 
     g (float[n,{channels},{size},{size}] x) => (float[n,o,h,w] y)
     <{zeros("w", 64, channels, 3, 3)}> {{ y = Conv <{attributes}> (x, w) }}
     """
-    return use_winograd(choose_layouts(module(text)))
+    return use_winograd(choose_layouts(module(text)), RELAXED)
 
 
-def test_a_convolution_is_transforms_around_products() -> None:
-    made = convolution(64, 60)
-    assert operators(made) == [
+def test_a_convolution_becomes_transforms_around_products() -> None:
+    graph = convolution(64, 60)
+    assert operators(graph) == [
         "Transpose",
         "Pad",
         "WinogradWeights",
@@ -45,17 +48,17 @@ def test_a_convolution_is_transforms_around_products() -> None:
         "WinogradOutput",
         "Transpose",
     ]
-    (pad,) = [node for node in made.main.nodes if node.op == "Pad"]
+    (pad,) = [node for node in graph.main.nodes if node.op == "Pad"]
     # One row and column around the map; tiles of 3x5 cover it.
-    assert made.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 1, 1, 0]
+    assert graph.main.constants[pad.inputs[1]].tolist() == [0, 1, 1, 0, 0, 1, 1, 0]
 
 
-def test_a_large_map_goes_by_rows_of_tiles() -> None:
-    made = convolution(64, 112)
+def test_a_large_feature_map_is_transformed_by_rows_of_tiles() -> None:
+    graph = convolution(64, 112)
     around = ["Transpose", "Pad"], ["Transpose"]
-    assert operators(made) == [*around[0], "WinogradWeights", "WinogradConv", *around[1]]
-    (node,) = [node for node in made.main.nodes if node.op == "WinogradConv"]
-    *sizes, channels = made.main.types[node.outputs[0]].shape[1:]
+    assert operators(graph) == [*around[0], "WinogradWeights", "WinogradConv", *around[1]]
+    (node,) = [node for node in graph.main.nodes if node.op == "WinogradConv"]
+    *sizes, channels = graph.main.types[node.outputs[0]].shape[1:]
     assert [as_int(n) for n in (*sizes, channels)] == [112, 112, 64]
 
 
@@ -64,29 +67,29 @@ def test_windows_of_one_tap_stay_direct() -> None:
     g (float[n,64,56,56] x) => (float[n,o,h,w] y)
     <{zeros("w", 64, 64, 1, 1)}> {{ y = Conv (x, w) }}
     """
-    assert operators(use_winograd(choose_layouts(module(text))))[1] == "Conv"
+    assert operators(use_winograd(choose_layouts(module(text)), RELAXED))[1] == "Conv"
 
 
-def test_a_map_of_one_dimension_is_one_row() -> None:
+def test_a_feature_map_with_one_dimension_is_one_row() -> None:
     text = f"""
     g (float[n,64,3000] x) => (float[n,o,w] y)
     <{zeros("w", 64, 64, 3)}> {{ y = Conv <pads = [1,1]> (x, w) }}
     """
-    made = use_winograd(choose_layouts(module(text)))
-    (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
-    *planes, _, down, across, _ = made.main.types[product.inputs[0]].shape
+    graph = use_winograd(choose_layouts(module(text)), RELAXED)
+    (product,) = [node for node in graph.main.nodes if node.op == "WinogradProduct"]
+    *planes, _, down, across, _ = graph.main.types[product.inputs[0]].shape
     assert [as_int(n) for n in (*planes, down, across)] == [1, 8, 1, 500]
 
 
-def test_a_symbolic_batch_stays_apart_from_the_tiles_of_an_image() -> None:
-    made = convolution(64, 56)
-    (product,) = [node for node in made.main.nodes if node.op == "WinogradProduct"]
-    *planes, batch, down, across, _ = made.main.types[product.inputs[0]].shape
+def test_a_symbolic_batch_is_not_merged_with_the_tiles_of_an_image() -> None:
+    graph = convolution(64, 56)
+    (product,) = [node for node in graph.main.nodes if node.op == "WinogradProduct"]
+    *planes, batch, down, across, _ = graph.main.types[product.inputs[0]].shape
     assert [as_int(n) for n in (*planes, down, across)] == [6, 6, 14, 14] and str(batch) == "n"
 
 
-def test_each_window_of_a_map_of_symbolic_size_has_padding_for_its_own_tiles(monkeypatch) -> None:
-    monkeypatch.setattr("webmlc.graph.algorithms.winograd.use_winograd.TILES", (4,))
+def test_windows_of_a_symbolic_feature_map_have_padding_for_their_tiles(monkeypatch) -> None:
+    monkeypatch.setattr("webmlc.graph.algorithms.winograd.cost_model.TILES", (4,))
     monkeypatch.setattr(
         "webmlc.graph.algorithms.winograd.use_winograd.goes_by_rows", lambda *_: False
     )
@@ -96,15 +99,30 @@ def test_each_window_of_a_map_of_symbolic_size_has_padding_for_its_own_tiles(mon
       y = Conv (x, short) z = Conv (x, long)
     }}
     """
-    made = use_winograd(choose_layouts(module(text))).main
-    forms = [node for node in made.nodes if node.op in ("WinogradInput", "WinogradConv")]
+    graph = use_winograd(choose_layouts(module(text)), RELAXED).main
+    forms = [node for node in graph.nodes if node.op in ("WinogradInput", "WinogradConv")]
     assert len(forms) == 2
     for node in forms:
-        present, sizes = made.types[node.inputs[0]].shape[1:3], node.attributes["sizes"]
+        present, sizes = graph.types[node.inputs[0]].shape[1:3], node.attributes["sizes"]
         for form, extent, size in zip(node.attributes["forms"], present, sizes, strict=True):
             for n in range(5, 200):
                 at = {"h": n, "w": n}
                 assert evaluate(extent, at) >= evaluate(form.inputs(size), at)
+
+
+def test_a_branch_has_its_convolutions_too() -> None:
+    text = f"""
+    g (bool c, float[1,64,60,60] x) => (float[1,64,60,60] y) <{zeros("w", 64, 64, 3, 3)}> {{
+      y = If (c) <
+        then_branch = t () => (float[1,64,60,60] a) {{ a = Conv <pads = [1,1,1,1]> (x, w) }},
+        else_branch = e () => (float[1,64,60,60] b) {{
+          s = Conv <pads = [1,1,1,1]> (x, w) b = Relu (s) }}
+      >
+    }}
+    """
+    graph = use_winograd(hand_down_constants(choose_layouts(module(text))), RELAXED)
+    nodes = [node.op for function in graph.functions.values() for node in function.nodes]
+    assert nodes.count("WinogradProduct") == 2 and "Conv" not in nodes
 
 
 def test_windows_with_holes_stay_direct() -> None:
@@ -141,29 +159,33 @@ def test_channels_that_fill_no_vector_stay_direct() -> None:
     ],
 )
 def test_the_cost_model(layer, tiles) -> None:
-    forms = best_forms([layer] * 4).get(layer)
+    forms = best_forms([layer] * 4, RELAXED).get(layer)
     assert (None if forms is None else tuple(form.tile for form in forms)) == tiles
 
 
 def test_strides_are_folded_into_channels_that_fill_no_vector() -> None:
-    assert Layer(3, 64, (112, 112), (7, 7), (2, 2)).folded == Layer(12, 64, (112, 112), (4, 4))
-    assert Layer(3, 96, (54, 54), (11, 11), (4, 4)).folded == Layer(48, 96, (54, 54), (3, 3))
+    assert Layer(3, 64, (112, 112), (7, 7), (2, 2)).folded(RELAXED) == Layer(
+        12, 64, (112, 112), (4, 4)
+    )
+    assert Layer(3, 96, (54, 54), (11, 11), (4, 4)).folded(RELAXED) == Layer(
+        48, 96, (54, 54), (3, 3)
+    )
     for layer in (Layer(4, 8, (9, 9), strides=(2, 2)), Layer(3, 8, (9, 9)), Layer(5, 8, (9, 9))):
-        assert layer.folded == layer
+        assert layer.folded(RELAXED) == layer
 
 
-def test_layers_of_one_shape_share_their_code() -> None:
+def test_layers_with_equal_shapes_share_their_code() -> None:
     layer = Layer(128, 32, (14, 14))
-    assert best_forms([layer]) == {} and layer in best_forms([layer] * 24)
+    assert best_forms([layer], RELAXED) == {} and layer in best_forms([layer] * 24, RELAXED)
 
 
-def test_large_tiles_of_long_windows_would_err() -> None:
+def test_long_windows_have_no_large_tiles() -> None:
     """More than seven points but infinity, or eleven of windows over one dimension."""
-    rows = {forms[0].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms()}
-    columns = {forms[1].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms()}
+    rows = {forms[0].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms(RELAXED)}
+    columns = {forms[1].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms(RELAXED)}
     assert (rows, columns) == ({2, 3, 4}, {2, 3, 4, 5, 6})
     alone = Layer(8, 8, (24, 24), kernel=(5, 1)), Layer(8, 8, (1, 24), kernel=(1, 6))
-    assert [max(max(f.tile for f in forms) for forms in a.forms()) for a in alone] == [8, 6]
+    assert [max(max(f.tile for f in forms) for forms in a.forms(RELAXED)) for a in alone] == [8, 6]
 
 
 @pytest.mark.parametrize(
@@ -175,13 +197,13 @@ def test_large_tiles_of_long_windows_would_err() -> None:
         (Layer(8, 8, (172, 264), kernel=(3, 39)), False),  # blocks of taps share inputs' planes
     ],
 )
-def test_planes_of_rows_where_those_of_the_map_leave_the_cache(layer, by_rows) -> None:
-    assert goes_by_rows(layer, best_forms([layer] * 9)[layer]) == by_rows
+def test_planes_hold_rows_if_those_of_the_feature_map_exceed_the_cache(layer, by_rows) -> None:
+    assert goes_by_rows(layer, best_forms([layer] * 9, RELAXED)[layer], RELAXED) == by_rows
 
 
 FORMS = [
     form
-    for tile, taps, stride in itertools.product(TILES, range(1, MOST_TAPS + 1), (1, 2, 3))
+    for tile, taps, stride in itertools.product(TILES, range(1, MAX_BLOCK_TAPS + 1), (1, 2, 3))
     if (form := Form(taps, stride, tile, taps)).points <= len(MANY_POINTS)
 ]
 
@@ -195,3 +217,11 @@ def test_transforms_are_exact(form: Form) -> None:
         planes = zip(matrices.output[output], matrices.input, matrices.weights, strict=True)
         value = sum(o * i[n] * w[tap] for o, i, w in planes)
         assert value == (n == output * form.stride + tap)
+
+
+def test_forms_are_those_of_the_machine() -> None:
+    """Where larger weights stay in the cache, larger tiles pay."""
+    layer, large = Layer(256, 256, (14, 14)), replace(RELAXED, l2_resident_bytes=64 << 20)
+    forms = [best_forms([layer] * 4, machine)[layer] for machine in (RELAXED, large)]
+    small_tile, large_tile = (rows.tile * columns.tile for rows, columns in forms)
+    assert small_tile < large_tile

@@ -47,7 +47,7 @@ func main(%x: float16[n, 4], %y: float16[n, 4]) {
     )
 
 
-def test_what_moves_stays_small() -> None:
+def test_operators_that_only_move_values_read_halves() -> None:
     text = """g (float16[3,4] x) => (float16[4,3] y, float16[4,3] z) {
         y = Transpose(x)
         z = Exp(y)
@@ -65,7 +65,7 @@ func main(%x: float16[3, 4]) {
     )
 
 
-def test_what_reads_bits_reads_halves() -> None:
+def test_operators_that_read_bits_read_halves() -> None:
     text = """g (float16[4] x) => (int16[4] y) {
         s = Neg(x)
         y = BitCast<to = 5>(s)

@@ -272,7 +272,7 @@ GRID = "float32[2, 3, 3, 2]"
         ("PRelu", (X, C), {}, "an operand of shape [4] does not broadcast to [2, 4, 6, 5]"),
     ],
 )  # fmt: skip
-def test_others(operator: str, inputs: Any, attributes: Any, message: str) -> None:
+def test_other_operators(operator: str, inputs: Any, attributes: Any, message: str) -> None:
     assert reason(operator, *inputs, **attributes) == message
 
 
@@ -319,5 +319,5 @@ def test_features_of_trees() -> None:
         "target_weights": (1.0, 2.0), "n_targets": 1,
     }  # fmt: skip
     message = "trees of features 4 to 4 for an input of 4 features"
-    found = reason("TreeEnsembleRegressor", "float32[3, 4]", domain="ai.onnx.ml", **attributes)
-    assert found == message
+    text = reason("TreeEnsembleRegressor", "float32[3, 4]", domain="ai.onnx.ml", **attributes)
+    assert text == message

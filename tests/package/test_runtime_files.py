@@ -72,7 +72,7 @@ export function add(a) {
 """
     assert (
         shorten(script)
-        == 'export function add(a){const text="// no comment";const b=a;return b+1;}\n'
+        == 'export function add(a){const text="// no comment";const b=a;return b+1}\n'
     )
 
 

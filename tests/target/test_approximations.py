@@ -145,6 +145,22 @@ def test_dividing_the_argument_by_a_literal_needs_no_division(run_wasm, op, kind
     assert ulps(y[x == x], exact[x == x]) <= 3.5 and np.isnan(y[x != x]).all()
 
 
+@pytest.mark.parametrize("op", ["erf", "tanh"])
+@pytest.mark.parametrize("divisor", [1e-39, 3e38])
+def test_an_inverse_that_is_no_normal_float32_is_not_used(run_wasm, op, divisor) -> None:
+    """0 · infinity would be NaN, and a subnormal inverse would lose bits."""
+    x = np.resize(np.array([0.0, -0.0, 1e-40, -2e-39, 1.0, 3e38, -1e38], np.float32), COUNT)
+    y = np.zeros_like(x)
+    function = elementwise(op, DType.float32, kind="vectorized")
+    divided = map_expressions(
+        function.body, lambda e: rewrite(e, lambda n: _divide_argument(n, op, divisor))
+    )
+    run_wasm(lower(replace(function, body=divided), RELAXED), {"X0": x, "Y": y})
+    with np.errstate(all="ignore"):
+        expected = CASES[op][0](x.astype(np.float64) / np.float64(np.float32(divisor)))
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-45)
+
+
 LOGISTIC = {
     "sigmoid": (sigmoid, lambda x: 1 / (1 + np.exp(-x))),
     "silu": (lambda x: x * sigmoid(x), lambda x: x / (1 + np.exp(-x))),

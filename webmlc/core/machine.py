@@ -99,6 +99,23 @@ class Machine:
     way_bytes: int = 4096
     """Bytes of one way of the first-level cache: addresses so far apart share a set (32 KiB in 8
     ways; measured on Winograd's planes, which took five times as long)."""
+    loop_entry_iterations: int = 4
+    """Fixed cost of entering a contraction's inner loop, in its iterations: an algorithm with more
+    and shorter products loses it (chosen by hand, as are the next four)."""
+    l2_resident_bytes: int = 2_000_000
+    """Bytes of planes or weights that the next kernel still finds in a second-level cache; larger
+    ones come from further away. It chooses Winograd's forms (checked in Chromium, one thread, on
+    basic_pitch, ResNet-18, ResNet-50 and SqueezeNet). `l2_bytes` is what a kernel blocks for."""
+    l3_resident_bytes: int = 8_000_000
+    """Bytes of planes that a third-level cache keeps while every pair of panels reads them again:
+    Strassen's algorithm is not used for larger ones (checked in Chromium, one thread, on DeiT-tiny
+    and Whisper-tiny's encoder)."""
+    weight_stream_rows: int = 10
+    """Rows of a product that take as long as it takes the weights to arrive from memory: a register
+    tile of fewer rows waits for them. It chooses Winograd's forms."""
+    weight_wait_rows: int = 5
+    """Rows of a product that take as long as the wait for weights that each of several register
+    tiles reads from memory. It chooses Winograd's forms."""
     workgroup_size: int = 1
     """Invocations of a GPU workgroup: a multiple of what adapters run in lockstep (32 or 64)."""
     shared_bytes: int = 0

@@ -1,10 +1,10 @@
-"""Tensor expressions: what an operator means, element by element.
+"""Tensor expressions: the meaning of an operator, element by element.
 
-A `Tensor` has a shape, a dtype and a `body` that gives the element at its axes; a placeholder has
-none. A body reads other tensors with `tensor[i, j]` (a `Read`); a reduction folds its `value` over
-`reduce` axes; a scatter updates elements one after the other. An operator's `compute` takes input
-tensors and returns output tensors; fusion composes them; `loops.from_graph` turns each remaining
-stage into blocks.
+A `Tensor` has a shape, a dtype and a `body`: an expression for the element at its axes. A
+placeholder has no body. A body reads other tensors with `tensor[i, j]` (a `Read`). A reduction
+folds its `value` over `reduce` axes. A scatter updates elements one after the other. An operator's
+`compute` takes input tensors and returns output tensors. Fusion composes them, and
+`loops.from_graph` turns each remaining stage into blocks.
 
     >>> from webmlc.core.expr import const, maximum
     >>> x = placeholder("x", (const(4), const(8)), DType.float32)
@@ -50,8 +50,8 @@ class Scatter:
 
     For the values of `axes` in order, the element at `target` becomes `value`, or `combine` of
     itself and `value`; a target outside the tensor is skipped. Updates that differ along `slices`
-    never touch the same element. Reads of the placeholder `state` are reads of the tensor as the
-    updates before left it.
+    never write the same element. The placeholder `state` stands for the tensor after the updates
+    before this one.
     """
 
     initial: Expr | None
@@ -64,7 +64,7 @@ class Scatter:
 
     @property
     def is_ordered(self) -> bool:
-        """True where an update depends on those before it, not only where two have one target."""
+        """True if an update depends on the updates before it, not only on their targets."""
         roots = (*self.target, self.value)
         reads = (node for root in roots for node in walk(root) if isinstance(node, Read))
         return self.combine is not None or any(read.tensor is self.state for read in reads)
@@ -75,8 +75,9 @@ class Tensor:
     """A tensor: a placeholder (`body` is None), a pointwise stage (`body` is an `Expr`), a
     reduction or a scatter.
 
-    `axes` has one variable a dimension; `body` is an expression over them. `kept` says that a
-    pointwise stage is stored, not computed again by each reader. Tensors are equal by identity.
+    `axes` has one variable for each dimension, and `body` is an expression over them. `is_stored`
+    says that a pointwise stage is stored, instead of computed again by each reader. Tensors are
+    equal by identity.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Tensor:
     dtype: DType
     axes: tuple[Var, ...] = ()
     body: Expr | Reduction | Scatter | None = None
-    kept: bool = False
+    is_stored: bool = False
 
     @property
     def rank(self) -> int:
@@ -155,7 +156,9 @@ def placeholder(name: str, shape: Sequence[Expr], dtype: DType) -> Tensor:
 def compute(
     name: str, shape: Sequence[Expr], body: Callable[..., Expr], *, keep: bool = False
 ) -> Tensor:
-    """The tensor whose element at `axes` is `body(*axes)`; its dtype is the body's."""
+    """The tensor whose element at `axes` is `body(*axes)`, of the body's dtype. With `keep` it is
+    stored, instead of computed again by each reader.
+    """
     axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
     value = body(*axes)
     return Tensor(name, tuple(shape), value.dtype, axes, value, keep)
@@ -169,7 +172,7 @@ def reduce(
     body: Callable[..., Expr],
 ) -> Tensor:
     """The tensor whose element is `combine` of `body(*axes, *reduce_axes)` over reduce axes of
-    these extents; of nothing, where one of them is zero.
+    these extents. If an extent is zero, it is the identity of `combine`.
     """
     axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
     reduce_axes = tuple(ReduceAxis(Var(f"{name}_r{d}"), extent) for d, extent in enumerate(extents))
@@ -192,8 +195,8 @@ def scatter(
     initial: Tensor | Expr | None = None,
     combine: str | None = None,
 ) -> Tensor:
-    """The tensor that starts as `initial` and takes the updates `update(state, *slices,
-    *axes)`, each a target and a value, in order (`Scatter`).
+    """The tensor that starts as `initial`, with the updates `update(state, *slices, *axes)` applied
+    in order (`Scatter`). An update is a target and a value.
     """
     axes = tuple(Var(f"{name}_{d}") for d in range(len(shape)))
     along = tuple(ReduceAxis(Var(f"{name}_s{d}"), extent) for d, extent in enumerate(slices))
@@ -206,9 +209,7 @@ def scatter(
 
 
 def identity(combine: str, dtype: DType) -> Const:
-    """The neutral element of a reduction: ±infinity of integers is their largest or smallest
-    value.
-    """
+    """The identity of a reduction. For integers, ±infinity is their largest or smallest value."""
     value = SCALAR_OPERATORS[combine].identity
     if value is None:
         raise TypeError(f"{combine} has no identity and cannot reduce")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Attribute = Any
-"""An attribute's value: ONNX's kinds as Python's (tuples for lists), tensors as arrays, sub-graphs
-as `Function`; what it has to be is the operator's row's affair.
+"""The value of an attribute: ONNX's kinds as Python's (tuples for lists), tensors as arrays,
+sub-graphs as `Function`. The row of the operator says what kind an attribute has.
 """
 
 
@@ -51,7 +51,7 @@ class TensorType:
 
     @property
     def is_empty(self) -> bool:
-        """True where it certainly has no elements, whatever its symbolic dimensions are."""
+        """True if the tensor has no elements, whatever its symbolic dimensions are."""
         return any(as_int(d) == 0 for d in self.shape)
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operator application. An empty input name is an omitted optional input; an empty output
-    name is unused.
+    """One application of an operator. An empty input name is an omitted optional input; an empty
+    output name is an output that nothing reads.
 
-    `origin` names the ONNX nodes it came from; it travels through every rewrite.
+    `origin` names the ONNX nodes that it came from. Every rewrite keeps it.
     """
 
     op: str
@@ -79,31 +79,12 @@ class Node:
         return self.origin[0] if self.origin else self.outputs[0]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Function:
-    """A dataflow block. `types` maps value names to what is known; `constants` maps names to
-    arrays; `sequences` names the outputs that together are one sequence (None: an empty optional).
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    types: Mapping[str, TensorType]
-    constants: Mapping[str, Array]
-    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-
-    def type(self, value: str) -> TensorType:
-        """The type of a value; raises `KeyError` before inference."""
-        return self.types[value]
-
-
 Rule = Literal["equal", "at most", "broadcast", "stretch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What shape inference assumed of two sizes, at least one of them symbolic: a run checks it.
+    """An assumption of shape inference about two sizes, one of them symbolic: a run checks it.
 
     `left` is equal to `right`, or at most as large, or equal unless one of them (broadcast) or the
     left one (stretch) is 1; `node` is the ONNX node that needs it.
@@ -113,6 +94,27 @@ class Requirement:
     left: Expr
     right: Expr
     node: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A dataflow block. `types` maps the names of values to their types, as far as these are
+    inferred. `constants` maps names to arrays. `sequences` names the outputs that together are one
+    sequence (`None`: an empty optional). `requirements` are what the function assumes of symbols.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+    sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    requirements: tuple[Requirement, ...] = ()
+
+    def type(self, value: str) -> TensorType:
+        """The type of a value; raises `KeyError` before inference."""
+        return self.types[value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +132,13 @@ class Module:
     """Functions side by side: graph functions (one is `main`) and, after lowering, loop functions.
 
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
-    `requirements` are what `main` assumes of its symbols, `checks` the last of its outputs.
+    `checks` are the last outputs of `main`.
     """
 
     name: str
     functions: Mapping[str, Function]
     kernels: Mapping[str, LoopFunction] = field(default_factory=dict)
     opsets: Mapping[str, int] = field(default_factory=dict)
-    requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
 
     @property
@@ -147,14 +148,12 @@ class Module:
 
 
 def producers(function: Function) -> dict[str, Node]:
-    """The node that makes each value; inputs and constants have none."""
+    """The node that computes each value. Inputs and constants have none."""
     return {output: node for node in function.nodes for output in node.outputs if output}
 
 
 def consumers(function: Function) -> dict[str, list[Node]]:
-    """The nodes that read each value, in order; a value that is a function output need not
-    occur.
-    """
+    """The nodes that read each value, in order. Values that no node reads are missing."""
     users: dict[str, list[Node]] = {}
     for node in function.nodes:
         for value in dict.fromkeys(node.inputs):
@@ -167,8 +166,8 @@ def print_function(function: Function) -> str:
     """The function as text, one node a line: what `inspect` and the dumps show."""
 
     def typed(value: str) -> str:
-        known = function.types.get(value)
-        return f"%{value}" if known is None else f"%{value}: {known}"
+        type_ = function.types.get(value)
+        return f"%{value}" if type_ is None else f"%{value}: {type_}"
 
     lines = [f"func {function.name}({', '.join(map(typed, function.inputs))}) {{"]
     for name, array in function.constants.items():

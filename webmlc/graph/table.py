@@ -1,6 +1,6 @@
 """The operator table: `OPS[domain, name]` is the row of every operator that webmlc compiles.
 
-ONNX's operators are in `ops/`; operators that only a pass of ours emits are beside that pass, in
+ONNX's operators are in `ops/`. An operator that only one pass writes is beside that pass, in
 `algorithms/`.
 
 >>> OPS["", "Relu"].kind
@@ -13,6 +13,7 @@ from webmlc.graph.algorithms.winograd import operators as winograd
 from webmlc.graph.ops import (
     axes,
     cast,
+    columns,
     contract,
     control,
     convolution,
@@ -47,7 +48,7 @@ from webmlc.graph.ops import (
     view,
 )
 from webmlc.graph.ops.microsoft import attention as fused_attention
-from webmlc.graph.ops.microsoft import fused, quantised
+from webmlc.graph.ops.microsoft import fused, group_query, quantised, rotary
 from webmlc.graph.ops.microsoft import normalisation as skip_normalisation
 from webmlc.graph.ops.operator import Operator
 
@@ -84,6 +85,7 @@ OPS: dict[tuple[str, str], Operator] = {
         *quantised.OPS,
         *determinant.OPS,
         *ngrams.OPS,
+        *columns.OPS,
         *regions.OPS,
         *signal.OPS,
         *training.OPS,
@@ -95,5 +97,7 @@ OPS: dict[tuple[str, str], Operator] = {
         *fused.OPS,
         *skip_normalisation.OPS,
         *fused_attention.OPS,
+        *group_query.OPS,
+        *rotary.OPS,
     )
 }

@@ -119,7 +119,7 @@ def check_counts(manifest: Manifest, values: Mapping[str, Array]) -> None:
         for node, count in zip(check.nodes, counts.tolist(), strict=True):
             if count:
                 raise InputError(
-                    f"node {node!r}: with these inputs {count} of its indices "
+                    f"node {node!r}: with these inputs {count} of its indices or sizes "
                     f"{'is' if count == 1 else 'are'} out of range"
                 )
 

@@ -209,7 +209,7 @@ class _Lowering:
         It does if it is a reduction or a scatter, if its operator asks for it (`kept`), or if it is
         expensive and would be computed repeatedly.
         """
-        if isinstance(tensor.body, Reduction | Scatter) or tensor.kept:
+        if isinstance(tensor.body, Reduction | Scatter) or tensor.is_stored:
             return True
         if not self.form.runs_blocks_in_order:
             return False

@@ -24,12 +24,13 @@ from webmlc.core.affine import canonical, from_terms, terms
 from webmlc.core.bounds import SYMBOL, bounds
 from webmlc.core.dtypes import INDEX
 from webmlc.core.expr import Call, Const, Expr, Var, call
-from webmlc.core.rewrite import rewrite, substitute, variables
+from webmlc.core.rewrite import rewrite, substitute, variables, walk
 from webmlc.loops.ir import (
     Block,
     Buffer,
     For,
     Let,
+    Load,
     LoopFunction,
     Stmt,
     expressions,
@@ -177,7 +178,11 @@ class _Naming:
         return None
 
     def is_size(self, node: Expr) -> bool:
-        """True if the value is never negative, as a symbol must be."""
+        """True if the value is never negative, as a symbol must be, and no element of a tensor
+        decides it: the value is computed before any statement.
+        """
+        if any(isinstance(part, Load) for part in walk(node)):
+            return False
         ranges = dict.fromkeys(variables(node), SYMBOL)
         return node in self.sizes or bounds(node, ranges).low >= 0
 

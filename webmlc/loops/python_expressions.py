@@ -1,8 +1,9 @@
 """Print expressions as Python over numpy, for the statements that `to_python` prints.
 
 In: an expression, and the `Value` of each variable in scope. Out: a `Value`, which holds the Python
-text and the vector width. For int32 scalars it also holds an interval, which decides whether an
-index is checked and whether arithmetic wraps.
+text, the vector width and the nesting depth. Large sub-expressions become assignments to
+temporaries. For int32 scalars, a `Value` also holds an interval, which decides whether an index is
+checked (`at`) and whether arithmetic wraps (`wrap`). With i in 0..7 and a buffer A of 8 elements:
 
     A[i + 1] * 2.0    →    (b_A[at((v_i + (1)), 8, 'A, axis 0')] * float32(2.0))
 """
@@ -20,7 +21,7 @@ from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, 
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Load
 
-INT32 = Interval(-(2**31), 2**31 - 1)
+INT32_RANGE = Interval(-(2**31), 2**31 - 1)
 """All values of an int32."""
 
 _MAX_DEPTH = 25
@@ -31,7 +32,7 @@ Chosen by hand, below the limits of CPython's parser.
 _MAX_LENGTH = 600
 """Store an expression in a temporary if its text has more characters than this.
 
-Otherwise, the text of shared sub-expressions would be repeated. Chosen by hand.
+Without this limit, repeated sub-expressions could make the text grow exponentially. Chosen by hand.
 """
 
 _PYTHON_INT = {
@@ -53,13 +54,13 @@ _BOOL_SCALAR = {"bit_not": "(not {0})", "min": "({0} & {1})", "max": "({0} | {1}
 class Value:
     """The Python text of an expression, with its vector width and nesting depth.
 
-    `interval` contains the value of an int32 scalar.
+    Of an int32 scalar, `interval` contains every possible value. It means nothing for other types.
     """
 
     text: str
     lanes: int = 1
     depth: int = 0
-    interval: Interval = INT32
+    interval: Interval = INT32_RANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,10 @@ class _Context:
 
     masked: bool = False
     hoistable: bool = True
+
+
+_EVERYWHERE = _Context()
+"""The context of a whole statement."""
 
 
 class ExpressionPrinter:
@@ -104,13 +109,13 @@ class ExpressionPrinter:
             raise InternalError(f"interp: kernel {self.name}: dimension {extent} is not fixed")
         return int(interval.low)
 
-    def expr(self, root: Expr) -> Value:
+    def expr(self, root: Expr, root_context: _Context = _EVERYWHERE) -> Value:
         """Print an expression of any depth, with an explicit stack.
 
-        Sub-expressions that become too large are stored in temporaries.
+        Sub-expressions that become too large are stored in temporaries, except inside a `select`.
         """
         results: dict[tuple[Expr, _Context], Value] = {}
-        stack: list[tuple[Expr, _Context, bool]] = [(root, _Context(), False)]
+        stack: list[tuple[Expr, _Context, bool]] = [(root, root_context, False)]
         while stack:
             node, context, expanded = stack.pop()
             if (node, context) in results:
@@ -118,6 +123,7 @@ class ExpressionPrinter:
             children = node.children()
             contexts = [context] * len(children)
             if isinstance(node, Call) and node.op == "select":
+                # A branch may not run, so nothing in it may be computed earlier.
                 masked = context.masked or node.args[0].lanes > 1
                 contexts[1:] = [_Context(masked, hoistable=False)] * 2
             pairs = list(zip(children, contexts, strict=True))
@@ -133,7 +139,7 @@ class ExpressionPrinter:
                 self.emit(f"{name} = {value.text}")
                 value, depth = Value(name, value.lanes, 0, value.interval), 0
             results[node, context] = Value(value.text, value.lanes, depth, value.interval)
-        return results[root, _Context()]
+        return results[root, root_context]
 
     def node(self, node: Expr, parts: list[Value], context: _Context) -> Value:
         lanes = max((p.lanes for p in parts), default=1)
@@ -156,7 +162,9 @@ class ExpressionPrinter:
                 return self.call(node, parts, context)
             case Cast(value=inner, dtype=dtype):
                 return Value(
-                    _cast(texts[0], inner.dtype, dtype, lanes), lanes, interval=_interval_of(dtype)
+                    _cast(texts[0], inner.dtype, dtype, lanes),
+                    lanes,
+                    interval=_interval_of(inner.dtype),
                 )
             case Bitcast(value=inner, dtype=dtype):
                 name = "bitcast_int" if dtype == INDEX and lanes == 1 else "bitcast"
@@ -167,14 +175,16 @@ class ExpressionPrinter:
                 return Value(f"full({width}, {texts[0]}, {dtype})", width)
         raise InternalError(f"interp: no meaning for {type(node).__name__}")
 
-    def element(self, load: Load, indices: list[Value]) -> str | None:
+    def element(
+        self, load: Load, indices: list[Value], context: _Context = _EVERYWHERE
+    ) -> str | None:
         """Print `b_A[i, j]` with the necessary bounds checks.
 
-        The result is `None` if the indices are not a plain element or slice.
+        The result is `None` if an index is a vector, other than a contiguous one of the last axis.
         """
         name, parts = load.buffer.name, []
         if len(indices) != len(load.buffer.shape):
-            raise InternalError(f"interp: kernel {self.name}: rank of {load}")
+            raise InternalError(f"interp: kernel {self.name}: {load} has {len(indices)} indices")
         for axis, (index, expr) in enumerate(zip(indices, load.indices, strict=True)):
             extent = self.size(load.buffer.shape[axis])
             where = f"{name}, axis {axis}"
@@ -185,7 +195,9 @@ class ExpressionPrinter:
                 case Ramp(base=base, stride=Const(value=1), width=width) if (
                     axis == len(indices) - 1
                 ):
-                    parts.append(f"span({self.expr(base).text}, {width}, {extent}, {where!r})")
+                    parts.append(
+                        f"span({self.expr(base, context).text}, {width}, {extent}, {where!r})"
+                    )
                 case _:
                     return None
         return f"b_{name}[{', '.join(parts) or '()'}]"
@@ -194,14 +206,14 @@ class ExpressionPrinter:
         lanes = max((i.lanes for i in indices), default=1)
         name = load.buffer.name
         if lanes > 1:
-            text = None if context.masked else self.element(load, indices)
+            text = None if context.masked else self.element(load, indices, context)
             if text is None:
                 mask = "mask" if context.masked else "None"
                 text = (
                     f"gather(b_{name}, ({', '.join(i.text for i in indices)},), {mask}, {name!r})"
                 )
             return Value(text, lanes)
-        text = self.element(load, indices)
+        text = self.element(load, indices, context)
         if load.dtype == INDEX:
             return Value(f"int({text})")
         return Value(f"bool({text})" if load.dtype is DType.bool else str(text))
@@ -242,7 +254,7 @@ class ExpressionPrinter:
         stand_ins = tuple(Var(f"_{i}") for i in range(len(parts)))
         ranges = {v: p.interval for v, p in zip(stand_ins, parts, strict=True)}
         interval = bounds(Call(node.op, stand_ins, node.dtype), ranges)
-        if interval.within(INT32.low, INT32.high):
+        if interval.within(INT32_RANGE.low, INT32_RANGE.high):
             return Value(text, interval=interval)
         return Value(f"wrap({text})")
 
@@ -280,4 +292,4 @@ def _cast(text: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def _interval_of(dtype: DType) -> Interval:
-    return Interval(0, 1) if dtype is DType.bool else INT32
+    return Interval(0, 1) if dtype is DType.bool else INT32_RANGE

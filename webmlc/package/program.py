@@ -124,11 +124,14 @@ def program_parts(module: Module) -> ProgramParts:
 
     Steps on the CPU that depend on constants only come first: they run once, at load.
     """
-    steps = _Steps(module)
-    load_nodes = _constant_nodes(module)
+    load_nodes = _load_nodes(module)
     derived = {v for node in load_nodes for v in node.outputs}
-    run_nodes = (node for node in module.main.nodes if derived.isdisjoint(node.outputs))
-    main = replace(module.main, nodes=(*load_nodes, *run_nodes))
+    functions = {
+        name: replace(f, nodes=tuple(n for n in f.nodes if derived.isdisjoint(n.outputs)))
+        for name, f in module.functions.items()
+    }
+    main = replace(module.main, nodes=(*load_nodes, *functions["main"].nodes))
+    steps = _Steps(replace(module, functions={**functions, "main": main}))
     steps.function(main)
     used = dict.fromkeys(main.inputs)
     used |= dict.fromkeys(a for step in steps.steps for a in step.arguments)
@@ -139,32 +142,54 @@ def program_parts(module: Module) -> ProgramParts:
     return ProgramParts(buffers, steps.body(), once=once)
 
 
-def _constant_nodes(module: Module) -> list[Node]:
-    """The kernel calls and views of a CPU program that depend only on constants and on each other.
+def _load_nodes(module: Module) -> list[Node]:
+    """The kernel calls and views of a CPU program that depend only on constants and on each other:
+    those of `main`, then those of the functions that it runs.
 
-    They do not depend on symbols either. Three kinds of values are excluded, because a run writes
-    their buffers again: the states of a loop, a value that several kernels write (a copy that a
-    scatter updates), and the parts of a join.
+    They do not depend on symbols either. Values whose buffers a run writes again are excluded.
     """
-    main = module.main
-    calls = [node for node in main.nodes if node.op == "call_kernel"]
+    functions = (module.main, *(f for f in module.functions.values() if f is not module.main))
+    calls = [node for f in functions for node in f.nodes if node.op == "call_kernel"]
     if any(_device(node) != "wasm" for node in calls):
         return []
-    constants = set(main.constants)
+    rewritten = _rewritten_values(functions)
     nodes: list[Node] = []
-    states = {v for node in main.nodes if node.op == "Loop" for v in node.outputs}
-    states |= {node.inputs[0] for node in main.nodes if node.op == "Loop"}
-    states |= {v for node in main.nodes if node.op == "Join" for v in node.inputs}
-    writers = Counter(value for node in calls for value in node.outputs)
-    states |= {value for value, count in writers.items() if count > 1}
-    for node in main.nodes:
-        is_candidate = node.op in ("call_kernel", "View") and bool(node.inputs)
-        is_candidate = is_candidate and states.isdisjoint(node.outputs)
-        sizes = (d for output in node.outputs for d in main.type(output).shape)
-        if is_candidate and constants.issuperset(node.inputs) and not any(map(variables, sizes)):
-            nodes.append(node)
-            constants.update(node.outputs)
+    for function in functions:
+        constants = set(function.constants)
+        for node in function.nodes:
+            is_candidate = node.op in ("call_kernel", "View") and bool(node.inputs)
+            is_candidate = is_candidate and rewritten.isdisjoint(node.outputs)
+            is_candidate = is_candidate and not _depends_on_symbols(module, function, node)
+            if is_candidate and constants.issuperset(node.inputs):
+                nodes.append(node)
+                constants.update(node.outputs)
     return nodes
+
+
+def _rewritten_values(functions: Sequence[Function]) -> set[str]:
+    """The values whose buffers a run writes, whatever else computes them: results and states of
+    control flow, a value that several kernels write (a copy that a scatter updates), and the parts
+    of a join.
+    """
+    values: set[str] = set()
+    writers: Counter[str] = Counter()
+    for node in (node for function in functions for node in function.nodes):
+        match node.op:
+            case "If" | "Loop":
+                values.update(node.outputs)
+                values.update(node.inputs[:1] if node.op == "Loop" else ())
+            case "Join":
+                values.update(node.inputs)
+            case "call_kernel":
+                writers.update(node.outputs)
+    return values | {value for value, count in writers.items() if count > 1}
+
+
+def _depends_on_symbols(module: Module, function: Function, node: Node) -> bool:
+    """True if the sizes or the elements of a node's outputs depend on symbols."""
+    if node.op == "call_kernel" and module.kernels[str(node.attributes["kernel"])].symbols:
+        return True
+    return any(variables(d) for output in node.outputs for d in function.type(output).shape)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ _CAST = re.compile(r"/\*\*[^*\n]*\*/ \(([\w.#\[\]]+)\)")
 _TYPE = re.compile(r"/\*\*.*?\*/[ \n]*", re.DOTALL)
 _REMARK = re.compile(r" +// .*$", re.MULTILINE)
 _LINE = re.compile(r"^[ \n]*(?://.*\n[ \n]*)*", re.MULTILINE)
-_BREAK = re.compile(r",?\n(?=[})\]])|(?<=[{}(\[,;])\n(?!$)")
+_BREAK = re.compile(r"[,;]?\n(?=[})\]])|(?<=[{}(\[,;])\n(?!$)")
 _INNER = r"`[^`]*`"
 _TEXT = (
     r'"(?:[^"\\\n]|\\.)*"'
@@ -131,8 +131,10 @@ def _join(file: str, scripts: Mapping[str, str], places: Mapping[str, str]) -> s
 
 
 def shorten(script: str) -> str:
-    """Remove comments, casts, indentation, spaces next to punctuation, line breaks next to
-    brackets, commas and semicolons, and parentheses around an arrow function's only parameter.
+    """Remove comments, casts, indentation, and spaces next to punctuation.
+
+    Also remove line breaks next to brackets, commas and semicolons, semicolons before a closing
+    brace, and parentheses around the only parameter of an arrow function.
 
     Pages download less. No string of the runtime spans lines, or contains what looks like a
     comment.

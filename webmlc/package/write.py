@@ -63,7 +63,7 @@ class ProgramParts:
     - `body`: the steps in order, with the binds of symbols between them.
     - `scratch_bytes`: the scratch memory of each thread, from `emit_module`.
     - `features`: the requirements of the target (`"simd128"`, `"shader-f16"`, ...).
-    - `once`: the number of leading steps that run at load.
+    - `once`: the number of leading steps that run once, at load. Binds do not count.
     """
 
     buffers: Sequence[Buffer]
@@ -78,7 +78,9 @@ class ProgramParts:
         return tuple(item for item in self.body if isinstance(item, Step))
 
     def with_code(self, modules: Iterable[WasmModule], shaders: Shaders) -> ProgramParts:
-        """Add the properties of the code to the program: scratch, dispatch sizes and symbols."""
+        """Fill in what code generation decided: the scratch size, and the entry point, workgroups
+        and symbols of each WebGPU step.
+        """
         body = []
         for item in self.body:
             if isinstance(item, Step) and item.device == "webgpu" and item.control is None:
@@ -101,12 +103,13 @@ class Parts:
     - `compiler`: the name and version of the compiler.
     - `programs`: by device (`"wasm"`, `"webgpu"`).
     - `constants`: by tensor name, as in `Buffer.tensor`.
-    - `modules`: the binaries by variant (`"relaxed"`, `"simd128"`). Their steps are those of the
+    - `modules`: the binaries by variant (`"relaxed"`, `"simd128"`). Each holds the steps of the
       wasm program, then the wasm steps of the webgpu program.
     - `shaders`: the WGSL text.
     - `texts`: further files (`"model.relaxed.wat"`) that no host reads.
     - `requirements`: conditions on the symbols of a run.
-    - `checks`: buffers that count indices out of range.
+    - `checks`: buffers in which kernels count the indices that are out of range.
+    - `sequences`: the outputs that each sequence consists of; None for an empty optional.
     - `kernels`: by device and name. They are not written; they define the work of each step.
     """
 
@@ -131,8 +134,9 @@ def write_package(
 ) -> Manifest:
     """Write the package into folder `out`, and return its manifest. An older package is replaced.
 
-    Raises `PackageError` if `out` holds files of the same names that no build wrote, unless
-    `force`. Raises `UserError` if 32-bit memory cannot hold a run.
+    Raises `PackageError` if `out` has files that this would overwrite and that no earlier build
+    wrote, unless `force`. Raises `UserError` if a program of static sizes needs more than 32-bit
+    memory.
     """
     with replaced_package(out, force=force) as staging:
         return _write_files(staging, parts, shard_bytes)
@@ -179,7 +183,9 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
 
 
 def _checkable(parts: Parts) -> tuple[Requirement, ...]:
-    """The requirements that hosts can check: on symbols of the inputs and of binds."""
+    """The requirements that hosts can evaluate: size expressions over the symbols of inputs and of
+    binds. No run decides the others.
+    """
     names = {symbol.name for symbol in parts.symbols}
     for program in parts.programs.values():
         names |= {name for item in program.body if isinstance(item, Bind) for name in item.symbols}
@@ -193,10 +199,11 @@ def _checkable(parts: Parts) -> tuple[Requirement, ...]:
 
 
 def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
-    """Group the constants by the programs that use them: all programs, then each one alone.
+    """Group the constants by the programs that use them: both, then each one alone.
 
     A page downloads only the constants of its device. Within a group, they are in the order of
-    their first use, so that loading computes derived buffers while later constants arrive.
+    their slots, which is that of their first use. Steps of loading can then start before all
+    constants have arrived.
     """
     users: dict[str, set[Device]] = {}
     for device, program in parts.programs.items():
@@ -217,11 +224,13 @@ def _weight_groups(parts: Parts) -> dict[str, dict[str, NDArray[Any]]]:
 
 
 def _program(device: Device, parts: Parts) -> Program:
+    """The manifest's record of a program; `resources` fills in its sizes afterwards."""
     program = parts.programs[device]
     # In the modules, the wasm steps of the webgpu program follow the steps of the wasm program.
     module_base = 0
     if device == "webgpu" and "wasm" in parts.programs:
         module_base = len(parts.programs["wasm"].steps)
+    # The module itself has the symbols and displacements of its steps.
     steps = tuple(
         replace(s, symbols=(), displacements=()) if s.device == "wasm" else s for s in program.steps
     )
@@ -231,14 +240,23 @@ def _program(device: Device, parts: Parts) -> Program:
         buffers=tuple(program.buffers),
         steps=steps,
         segments=segments_of(program.body, module_base, program.once),
-        resources=Resources(0, {}, None, None, program.scratch_bytes, program.features),
+        resources=Resources(
+            weights=0,
+            arena={},
+            memory=None,
+            largest_binding=None,
+            scratch_per_thread=program.scratch_bytes,
+            features=program.features,
+        ),
         modules={v: f"model.{v}.wasm" for v in parts.modules} if uses_wasm else {},
         shaders=SHADERS if uses_webgpu else None,
     )
 
 
 def resources(manifest: Manifest, device: Device) -> Resources:
-    """Compute the exact resources of a program. Those that depend on symbols are `None`."""
+    """Compute the resources of a program. If any size of the program depends on a symbol, the
+    arena, the memory and the largest binding are `None`.
+    """
     program = manifest.programs[device]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     weights = sum(

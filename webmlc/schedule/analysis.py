@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
@@ -34,6 +35,7 @@ from webmlc.loops.ir import (
     loads,
     stores,
 )
+from webmlc.schedule.same import Same
 from webmlc.schedule.tree import path_to_block, ranges_along
 
 _LANE = Var("analysis.lane")
@@ -153,6 +155,15 @@ def is_vectorizable(
     All elements touched must fit 32-bit lanes, and the block's body be a single store. The first
     and the last `edge` iterations do not matter.
     """
+    return _is_vectorizable(Same(function), block, loop, lanes, gathers, edge, scatters)
+
+
+@lru_cache(maxsize=1024)
+def _is_vectorizable(
+    same: Same, block: str, loop: str, lanes: int, gathers: bool, edge: int, scatters: bool
+) -> bool:
+    """Cached: a rule asks this when it matches a kernel, and again when it schedules it."""
+    function = same.function
     path, found = path_to_block(function, "is_vectorizable", block)
     if not isinstance(found.body, Store) or not has_vector_types(found):
         return False

@@ -16,6 +16,7 @@ inputs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from webmlc.core.expr import Expr, Operand, Var
@@ -24,6 +25,7 @@ from webmlc.loops.ir import Block, For, LoopFunction, Scope, Stmt, blocks, walk_
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.nest import axis_variables
 from webmlc.schedule.primitives import PRIMITIVES
+from webmlc.schedule.same import Same
 from webmlc.schedule.trace import Step, Trace, arguments_of, step
 from webmlc.schedule.tree import (
     fresh,
@@ -43,7 +45,7 @@ class Schedule:
     """
 
     def __init__(self, function: LoopFunction) -> None:
-        self.function = unique_loops(function)
+        self.function = _with_unique_loops(Same(function))
         self.trace: Trace = []
         self._checks_steps = verify_level() >= 2
 
@@ -86,7 +88,7 @@ class Schedule:
     def allows(self, primitive: str, *arguments: Any) -> bool:
         """True where a primitive accepts a step, which is not applied."""
         try:
-            PRIMITIVES[primitive](self.function, *arguments)
+            _apply(Same(self.function), primitive, _hashable(arguments))
         except ScheduleError:
             return False
         return True
@@ -206,13 +208,13 @@ class Schedule:
         """Apply a row of `PRIMITIVES` and record it; returns the names of what it made, if
         anything.
         """
-        result = PRIMITIVES[primitive](self.function, *arguments)
-        function, made = result if isinstance(result, tuple) else (result, None)
+        result = _apply(Same(self.function), primitive, _hashable(arguments))
+        function, names = result if isinstance(result, tuple) else (result, None)
         if self._checks_steps:
             self._check(function, step(primitive, arguments))
         self.function = function
         self.trace.append(step(primitive, arguments))
-        return made
+        return names
 
     def follow(self, trace: Iterable[Step]) -> None:
         """Apply the steps of a trace."""
@@ -223,6 +225,24 @@ class Schedule:
         from webmlc.schedule.check_step import check_step
 
         check_step(self.function, after, recorded, run=True)
+
+
+@lru_cache(maxsize=1024)
+def _apply(function: Same, primitive: str, arguments: tuple[Any, ...]) -> Any:
+    """What a primitive makes of a function. Cached: a rule that matches a kernel tries steps that
+    it then takes.
+    """
+    return PRIMITIVES[primitive](function.function, *arguments)
+
+
+@lru_cache(maxsize=64)
+def _with_unique_loops(function: Same) -> LoopFunction:
+    """`unique_loops`, cached: the steps of two schedules of one function are the same steps."""
+    return unique_loops(function.function)
+
+
+def _hashable(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tuple(item) if isinstance(item, list) else item for item in arguments)
 
 
 def replay(function: LoopFunction, trace: Iterable[Step]) -> LoopFunction:

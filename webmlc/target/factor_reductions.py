@@ -21,7 +21,7 @@ from webmlc.core.simplify import simplify
 from webmlc.graph.ir import Module
 from webmlc.loops.ir import Axis, Block, LoopFunction, blocks
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.webgpu.nests import axes_of_kind, loops_along
+from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along
 from webmlc.schedule.rules.webgpu.reduction import has_adjacent_results
 from webmlc.schedule.schedule import Schedule
 

@@ -62,16 +62,21 @@ class Bench:
         return result
 
     def check_runs(
-        self, model: onnx.ModelProto, folder: str, runs: list[Feeds], threads: int
+        self,
+        model: onnx.ModelProto,
+        folder: str,
+        runs: list[Feeds],
+        threads: int,
+        ways: Sequence[Way] = (),
     ) -> Checked:
-        """The verdicts on runs of a package."""
+        """The verdicts on runs of a package, in all ways of the bench or only in these."""
         judged = self.judged(model, runs)
         if isinstance(judged[0], Failure):
             return Checked(skipped=f"judge: {judged[0].message}")
         kept = [i for i, r in enumerate(judged) if not _is_lost(r)]
         runs, judged = [runs[i] for i in kept], [judged[i] for i in kept]
         checked = Checked(model, runs)
-        for way in self.ways:
+        for way in ways or self.ways:
             ours = self._run(folder, way, threads, runs)
             checked.verdicts[way] = [
                 self._verdict(model, feeds, o, j)

@@ -1,15 +1,15 @@
-"""Indices that a run computes are counted where they lie outside what they index.
+"""Count the indices that are out of range during a run.
 
-In: a simplified module. Out: the same module, in which `main` has further outputs: the number of
-indices out of range, one for each node that reads indices. The hosts read them after a run, and
-refuse its results where one is not 0. (Gathers clamp their indices and scatters skip theirs, so
-nothing outside a tensor is touched.)
+In: a simplified module. Out: the same module, in which `main` has further outputs. They hold the
+number of indices out of range, for each node that reads indices. The hosts read them after a run,
+and refuse its results if one is not 0. (Gathers clamp their indices and scatters skip theirs, so no
+kernel reads or writes outside a tensor.)
 
     %y = Gather(%table, %ids)  ->  %y = Gather(%table, %ids)
                                    %outside: int32[1] = webmlc.CountOutside(%ids) {512}
 
-Nodes inside control flow are not counted: whether they run is not known. Nor are indices that are
-within range whatever the inputs hold, such as the results of a Clip.
+Nodes inside control flow are not counted, because they may not run. Nor are indices that are always
+in range, such as the results of a Clip.
 """
 
 from __future__ import annotations
@@ -24,19 +24,26 @@ from webmlc.graph.ir import Attribute, Check, Function, Module, Node, TensorType
 from webmlc.graph.ops.operator import IndexInput, Scope, is_symbolic
 from webmlc.graph.rewrite.meaning import row_of
 
-ANYTHING = (-math.inf, math.inf)
-"""The range of a value of which nothing is known."""
+UNBOUNDED = (-math.inf, math.inf)
+"""The range of a value about which nothing is known."""
 
-LONGEST_CHAIN = 16
-"""The nodes through which the range of an index is followed."""
+MAX_CHAIN = 16
+"""The most nodes through which the range of an index is traced back. It bounds the time of the
+pass. Chosen by hand: exporters write a few nodes between an index and its Clip.
+"""
 
-COUNTED_TOGETHER = 6
-"""The index tensors that one kernel counts, so that a GPU can bind them all."""
+MAX_TENSORS_PER_COUNT = 6
+"""The most index tensors that one kernel counts. Derived: with its output these are 7 buffers, and
+WebGPU guarantees 8 storage buffers in a shader.
+"""
 
 
 def check_indices(module: Module) -> Module:
-    """needs: inferred types. guarantees: `module.checks` names an output of counts for the nodes of
-    `main` that read indices which only a run knows; each tensor is counted once for the same sizes.
+    """Add the counts of indices out of range to the outputs of `main`.
+
+    needs: inferred types. guarantees: each node of `main` that reads indices known only at run time
+    has a count in an output that `module.checks` names. Indices that several nodes read with the
+    same sizes are counted once.
     """
     main = module.main
     unique: dict[tuple[object, ...], tuple[IndexInput, list[str]]] = {}
@@ -65,14 +72,16 @@ def check_indices(module: Module) -> Module:
 def _batched(
     indices: list[tuple[IndexInput, list[str]]],
 ) -> Iterator[list[tuple[IndexInput, list[str]]]]:
-    for start in range(0, len(indices), COUNTED_TOGETHER):
-        yield indices[start : start + COUNTED_TOGETHER]
+    for start in range(0, len(indices), MAX_TENSORS_PER_COUNT):
+        yield indices[start : start + MAX_TENSORS_PER_COUNT]
 
 
 def _unknown_indices(module: Module) -> Iterator[tuple[IndexInput, str]]:
-    """The index inputs of `main` that are computed during a run, with their nodes' names."""
+    """The index inputs of `main` that a run computes and that may be out of range, with the names
+    of their nodes.
+    """
     main = module.main
-    scope, makers = Scope.of(main), producers(main)
+    scope, producer_of = Scope.of(main), producers(main)
     symbolic = {o for node in main.nodes if is_symbolic(node) for o in node.outputs}
     for node in main.nodes:
         indices = row_of(node).indices
@@ -81,41 +90,43 @@ def _unknown_indices(module: Module) -> Iterator[tuple[IndexInput, str]]:
         for index in indices(scope.context(node)):
             if index.value in main.constants or index.value in symbolic:
                 continue
-            low, high = _range(index.value, main, makers, LONGEST_CHAIN)
+            low, high = _range(index.value, main, producer_of, MAX_CHAIN)
             sizes = [as_int(size) for size in index.sizes]
-            least = [0 if size is None or not index.from_end else -size for size in sizes]
-            fits = all(size is not None and high < size for size in sizes) and low >= max(least)
+            lowest = [0 if size is None or not index.from_end else -size for size in sizes]
+            fits = all(size is not None and high < size for size in sizes) and low >= max(lowest)
             if not fits:
                 yield index, node.name
 
 
 def _range(
-    value: str, function: Function, makers: Mapping[str, Node], steps: int
+    value: str, function: Function, producer_of: Mapping[str, Node], steps: int
 ) -> tuple[float, float]:
-    """The least and the greatest element that a value of integers can have."""
+    """The least and the greatest element that an integer value can have. Follow at most `steps`
+    nodes.
+    """
     array = function.constants.get(value)
     if array is not None:
         return (int(array.min()), int(array.max())) if array.size else (0, 0)
-    node = makers.get(value)
+    node = producer_of.get(value)
     if node is None or node.domain or not steps:
-        return ANYTHING
+        return UNBOUNDED
 
     def operand(index: int) -> tuple[float, float]:
         name = node.inputs[index] if index < len(node.inputs) else ""
-        return _range(name, function, makers, steps - 1) if name else ANYTHING
+        return _range(name, function, producer_of, steps - 1) if name else UNBOUNDED
 
     match node.op:
         case "Clip":
-            (low, high), (least, _), (_, most) = (operand(i) for i in range(3))
-            return max(low, least), min(high, most)
+            (low, high), (other_low, _), (_, other_high) = (operand(i) for i in range(3))
+            return max(low, other_low), min(high, other_high)
         case "Add":
-            (low, high), (least, most) = operand(0), operand(1)
-            return low + least, high + most
+            (low, high), (other_low, other_high) = operand(0), operand(1)
+            return low + other_low, high + other_high
         case "Cast":
-            return operand(0) if function.type(node.inputs[0]).dtype.is_integer else ANYTHING
+            return operand(0) if function.type(node.inputs[0]).dtype.is_integer else UNBOUNDED
         case "Reshape" | "Transpose" | "Identity" | "Expand" | "Unsqueeze" | "Squeeze":
             return operand(0)
         case "ArgMax" | "ArgMin":
             axis = int(node.attributes.get("axis", 0))
             return 0, (as_int(function.type(node.inputs[0]).shape[axis]) or math.inf) - 1
-    return ANYTHING
+    return UNBOUNDED

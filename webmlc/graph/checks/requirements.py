@@ -1,7 +1,8 @@
-"""The requirements of a function that its runs have to check.
+"""Collect the requirements that the runs of a function must check.
 
-In: what inference assumed at each node (`shapes.require`), and the elements that results may have.
-Out: the requirements of nodes that the outputs depend on, each once, without what others imply.
+In: the requirements that inference recorded at each node (`shapes.require`), and the number of
+elements of its results. Out: the requirements of the nodes that the outputs depend on, each once.
+Requirements that others imply are left out.
 
     a window of 3 over h + 2, one of 3 over (h + 1) // 2 + 2  ->  3 is at most h + 2
 """
@@ -19,19 +20,22 @@ from webmlc.graph.ir import Node, Requirement, TensorType
 from webmlc.graph.ops.operator import Context, IndexInput, NotSupportedError
 from webmlc.graph.ops.shapes import ZERO, canonical, require
 
-MOST_ELEMENTS = const((1 << 31) - 1)
-"""The elements of a tensor, whose positions are 32-bit integers."""
+MAX_ELEMENTS = const((1 << 31) - 1)
+"""The most elements that a tensor may have: kernels count positions in signed 32-bit integers."""
 
 
 def count_requirements(
     node: Node, inputs: Iterable[TensorType | None], outputs: Iterable[TensorType]
 ) -> list[Requirement]:
-    """The elements of results can be counted, where these grow faster than any operand: hosts check
-    the size of every buffer, but a result that is used up inside a kernel has none.
+    """Require that a 32-bit integer can count the elements of each result that grows faster than
+    all operands.
+
+    Hosts check the size of every buffer. But a result that exists only inside a kernel has no
+    buffer.
     """
     operands = [_growth(operand) for operand in inputs if operand is not None]
     return [
-        Requirement("at most", _product(result.shape), MOST_ELEMENTS, node.name)
+        Requirement("at most", _product(result.shape), MAX_ELEMENTS, node.name)
         for result in outputs
         if not any(_growth(result) <= operand for operand in operands)
         and any(map(variables, result.shape))
@@ -39,7 +43,9 @@ def count_requirements(
 
 
 def require_indices(context: Context, indices: Iterable[IndexInput]) -> None:
-    """Indices that a build knows, as numbers or in terms of symbols, lie within their axes."""
+    """Require that indices known at build time, as numbers or expressions of symbols, lie within
+    their axes.
+    """
     for index in indices:
         place = context.node.inputs.index(index.value)
         array = context.constant(place)
@@ -55,7 +61,7 @@ def require_indices(context: Context, indices: Iterable[IndexInput]) -> None:
 
 
 def _require_index(context: Context, index: Expr, size: Expr, before: Expr) -> None:
-    """`index` is from -before to size - 1."""
+    """Require that `index` lies between `-before` and `size - 1`."""
     above = require(context, "at most", canonical(index + 1), size)
     below = require(context, "at most", canonical(ZERO - index), before)
     if not (above and below):
@@ -63,7 +69,7 @@ def _require_index(context: Context, index: Expr, size: Expr, before: Expr) -> N
 
 
 def _growth(type_: TensorType) -> Counter[frozenset[Var]]:
-    """How often each set of symbols is a factor of the number of elements."""
+    """Count how often each set of symbols is a factor of the number of elements."""
     return Counter(symbols for d in type_.shape if (symbols := variables(d)))
 
 
@@ -75,26 +81,28 @@ def _product(sizes: Sequence[Expr]) -> Expr:
 
 
 def live_requirements(
-    outputs: Iterable[str], assumed: Mapping[Node, Sequence[Requirement]]
+    outputs: Iterable[str], by_node: Mapping[Node, Sequence[Requirement]]
 ) -> tuple[Requirement, ...]:
-    """The requirements of the nodes that `outputs` depend on; nodes are in topological order."""
+    """The requirements of the nodes that `outputs` depend on. `by_node` is in topological order."""
     live = set(outputs)
-    chosen: list[Requirement] = []
-    for node, requirements in reversed(list(assumed.items())):
+    result: list[Requirement] = []
+    for node, requirements in reversed(list(by_node.items())):
         if not live.isdisjoint(node.outputs):
             live.update(node.inputs)
-            chosen += reversed(requirements)
-    return _without_implied(chosen[::-1])
+            result += reversed(requirements)
+    return _without_implied(result[::-1])
 
 
 def _without_implied(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
-    """Each requirement once; no bound that earlier ones imply, and of counts the largest."""
+    """Keep each requirement once. Drop bounds that earlier ones imply, and counts that are part of
+    a larger count.
+    """
     unique: dict[tuple[str, Expr, Expr], Requirement] = {}
     ranges: dict[Var, Interval] = {}
     for requirement in requirements:
         for symbol in variables(requirement.left) | variables(requirement.right):
-            ranges.setdefault(symbol, Interval(0, MOST_ELEMENTS.value))
-        if requirement.rule == "at most" and requirement.right != MOST_ELEMENTS:
+            ranges.setdefault(symbol, Interval(0, MAX_ELEMENTS.value))
+        if requirement.rule == "at most" and requirement.right != MAX_ELEMENTS:
             slack = simplify(requirement.right - requirement.left, ranges)
             if bounds(slack, ranges).low >= 0:
                 continue
@@ -119,21 +127,21 @@ def _learn(slack: Expr, ranges: dict[Var, Interval]) -> None:
     ranges[symbol] = Interval(max(interval.low, -number), interval.high)
 
 
-def _is_smaller_count(requirement: Requirement, others: Iterable[Requirement]) -> bool:
-    """True of a count whose factors are all among those of a larger one."""
-    if requirement.right != MOST_ELEMENTS:
+def _is_smaller_count(requirement: Requirement, candidates: Iterable[Requirement]) -> bool:
+    """True if a requirement is a count whose factors are all among those of a larger count."""
+    if requirement.right != MAX_ELEMENTS:
         return False
     number, factors = _factors(requirement.left)
-    for other in others:
-        if other is not requirement and other.right == MOST_ELEMENTS:
-            more, larger = _factors(other.left)
-            if factors <= larger and number <= more:
+    for candidate in candidates:
+        if candidate is not requirement and candidate.right == MAX_ELEMENTS:
+            candidate_number, candidate_factors = _factors(candidate.left)
+            if factors <= candidate_factors and number <= candidate_number:
                 return True
     return False
 
 
 def _factors(total: Expr) -> tuple[int, Counter[Expr]]:
-    """A product as a number and how often each other factor occurs."""
+    """Split a product into a number and the count of each other factor."""
     number, factors = 1, Counter[Expr]()
     pending = [total]
     while pending:

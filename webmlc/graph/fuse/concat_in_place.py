@@ -1,18 +1,18 @@
-"""Concat in place: what a Concat would put together is written where it goes.
+"""Write the parts of a Concat directly to their places in the result.
 
-In: a fused module. Out: the same results; where a kernel does nothing but join parts, and other
-kernels make most of them, these end with a `Put` (they write into the whole's bytes, from where
-their part starts), and a `Join` says which parts fill a value, and where they start, in elements.
+In: a fused module. Out: the same results. If a kernel only joins parts, and other kernels compute
+most of them, these kernels end with a `Put`: they write into the bytes of the whole, from the start
+of their part. A `Join` says which parts fill a value, and where each starts, in elements.
 
     %a = fused(%x) {conv, relu}; %b = fused(%x) {conv}; %y = fused(%a, %b) {concat}
     ->  %a.put = fused(%x) {conv, relu, put}; %b.put = fused(%x) {conv, put}
         %y = webmlc.Join(%a.put, %b.put) {starts=(0, 64)}
 
-A part has the type of the whole, of which it fills the origin: kernels that differ in where they
-write alone are one kernel. A Concat that another one joins is a part of that; pointwise kernels
-read a part where it is (`Crop`), so that DenseNet's blocks, in which every Concat adds a few
-channels to the one before, are one buffer. What no kernel can put there is copied by one of its
-own.
+A part has the type of the whole, and fills it from its origin, so kernels that differ only in where
+they write are one kernel. If another Concat joins the result of a Concat, it is a part of that.
+Pointwise kernels read a part in its place (`Crop`). So DenseNet's blocks, in which every Concat
+adds a few channels to the one before, are one buffer. A part that no kernel can write to its place
+is copied there by a kernel of its own.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from webmlc.graph.rewrite.meaning import kind_of
 
 
 def concat_in_place(module: Module) -> Module:
-    """needs: a fused module, for the CPU. guarantees: every node is `fused`, `View`, `Bind`, of
-    `CONTROL`, or a `Join` of values that nothing but pointwise kernels and other joins read.
+    """Join in place in every function.
+
+    needs: a fused module, for the CPU. guarantees: every node is `fused`, `View`, `Bind`, of
+    `CONTROL`, or a `Join` of values that only pointwise kernels and other joins read.
     """
     functions = {name: _InPlace(f).run() for name, f in module.functions.items()}
     return replace(module, functions=functions)
@@ -39,7 +41,7 @@ def concat_in_place(module: Module) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class _Concat:
-    """What a kernel joins: values of its body, of these lengths along an axis."""
+    """The parts that a kernel joins: values of its body, of these lengths along an axis."""
 
     axis: int
     values: tuple[str, ...]
@@ -48,8 +50,8 @@ class _Concat:
 
 @dataclass(frozen=True, slots=True)
 class _Join:
-    """Where a Concat's parts start in `whole`, in elements; `put` are those whose makers write them
-    there.
+    """The starts of a Concat's parts in `whole`, in elements. The producers of the parts in `put`
+    write them there.
     """
 
     whole: TensorType
@@ -59,15 +61,15 @@ class _Join:
 
 @dataclass(slots=True)
 class _InPlace:
-    """The state: the kernels that do nothing but join, those of them that become a `Join`, and the
-    whole that each value lies in that is written in place.
+    """The state of one function: the kernels that only join, the kernels that become a `Join`, and
+    the whole of each value that is written in place.
     """
 
     function: Function
     concats: dict[Node, _Concat] = field(init=False)
     users: dict[str, list[Node]] = field(init=False)
     makers: dict[str, Node] = field(init=False)
-    fixed: set[str] = field(init=False)
+    constant_values: set[str] = field(init=False)
     types: dict[str, TensorType] = field(init=False)
     joins: dict[Node, _Join] = field(default_factory=dict)
     wholes: dict[str, TensorType] = field(default_factory=dict)
@@ -75,21 +77,21 @@ class _InPlace:
     def run(self) -> Function:
         function = self.function
         bound = BoundSymbols(function)
-        known = (node for node in function.nodes if not bound.needed_by(node))
-        self.concats = {node: found for node in known if (found := _concat(node)) is not None}
+        unbound = (node for node in function.nodes if not bound.needed_by(node))
+        self.concats = {node: concat for node in unbound if (concat := _concat(node)) is not None}
         self.users = consumers(function)
         self.makers = producers(function)
-        self.fixed = _made_of_constants(function)
+        self.constant_values = _constant_values(function)
         for node in reversed(self.concats):
             if node not in self.joins:
                 self.join(node, function.type(node.outputs[0]))
         self.types = dict(function.types)
-        nodes = tuple(made for node in function.nodes for made in self.rewritten(node))
+        nodes = tuple(new for node in function.nodes for new in self.rewritten(node))
         return replace(function, nodes=nodes, types=self.types)
 
     def join(self, node: Node, whole: TensorType) -> None:
-        """Let the parts of a Concat be written into `whole`, where other kernels make most of it
-        and their places are known.
+        """Let the parts of a Concat be written into `whole`, if other kernels compute most of it
+        and their places are known at build time.
         """
         concat = self.concats[node]
         inner = [as_int(size) for size in whole.shape[concat.axis + 1 :]]
@@ -107,64 +109,64 @@ class _InPlace:
                 self.join(self.makers[value], whole)
 
     def fits(self, value: str, node: Node) -> bool:
-        """True for a part that a kernel makes in every run, and that what else reads it can read
-        where it is.
+        """True for a part that a kernel computes in every run, if its other consumers can read it
+        in its place.
         """
         maker = self.makers.get(value)
         if maker is None or maker.op != "fused" or len(maker.outputs) != 1:
             return False
-        if value in self.fixed or value in self.wholes or value in self.function.outputs:
+        if value in self.constant_values or value in self.wholes or value in self.function.outputs:
             return False
         readers = (user for user in self.users[value] if user is not node)
         return self.concats[node].values.count(value) == 1 and all(map(_is_pointwise, readers))
 
     def rewritten(self, node: Node) -> Iterator[Node]:
-        """What becomes of a node."""
+        """The nodes that replace a node."""
         if node not in self.joins:
-            yield self.reading_parts(self.putting(node))
+            yield self.reading_parts(self.writing_in_place(node))
             return
         (value,), join = node.outputs, self.joins[node]
         parts = []
         for number, part in enumerate(self.concats[node].values):
             if part in join.put:
-                parts.append(self.spot(part, join.whole))
+                parts.append(self.place_of(part, join.whole))
             else:
-                parts.append(self.spot(f"{value}.{number}", join.whole))
+                parts.append(self.place_of(f"{value}.{number}", join.whole))
                 yield self.reading_parts(_copy(node, part, parts[-1], join.whole))
         whole = self.wholes.get(value)
-        output = value if whole is None else self.spot(value, whole)
+        output = value if whole is None else self.place_of(value, whole)
         yield Node("Join", tuple(parts), (output,), {"starts": join.starts}, "webmlc", node.origin)
 
-    def spot(self, value: str, whole: TensorType) -> str:
-        """The name of the whole's bytes from where a part starts."""
+    def place_of(self, value: str, whole: TensorType) -> str:
+        """The name of the bytes of the whole from the start of a part."""
         self.types[f"{value}.put"] = whole
         return f"{value}.put"
 
-    def putting(self, node: Node) -> Node:
-        """A kernel that writes its result where it goes."""
+    def writing_in_place(self, node: Node) -> Node:
+        """The kernel, writing its result to its place in the whole."""
         whole = self.wholes.get(node.outputs[0])
         if whole is None:
             return node
-        return _put(node, node.attributes["body"], self.spot(node.outputs[0], whole), whole)
+        return _put(node, node.attributes["body"], self.place_of(node.outputs[0], whole), whole)
 
     def reading_parts(self, node: Node) -> Node:
-        """A kernel that reads what is written in place where it is."""
-        given = {v: self.wholes[v] for v in node.inputs if v in self.wholes}
-        if not given:
+        """The kernel, reading values that are written in place from their places."""
+        wholes = {v: self.wholes[v] for v in node.inputs if v in self.wholes}
+        if not wholes:
             return node
         body: Function = node.attributes["body"]
-        spots = {v: self.spot(v, whole) for v, whole in given.items()}
+        places = {v: self.place_of(v, whole) for v, whole in wholes.items()}
         parts = (
-            Node("Crop", (spots[v],), (v,), {"types": (body.type(v),)}, "webmlc") for v in given
+            Node("Crop", (places[v],), (v,), {"types": (body.type(v),)}, "webmlc") for v in wholes
         )
-        inputs = tuple(spots.get(v, v) for v in node.inputs)
-        types = {**body.types, **{spots[v]: whole for v, whole in given.items()}}
+        inputs = tuple(places.get(v, v) for v in node.inputs)
+        types = {**body.types, **{places[v]: whole for v, whole in wholes.items()}}
         body = replace(body, inputs=inputs, nodes=(*parts, *body.nodes), types=types)
         return replace(node, inputs=inputs, attributes={**node.attributes, "body": body})
 
 
 def _concat(node: Node) -> _Concat | None:
-    """What a kernel joins that does nothing else, except for making a part in its own body."""
+    """The parts that a kernel joins, some of which it may compute; `None` for other kernels."""
     body = node.attributes.get("body")
     if node.op != "fused" or not isinstance(body, Function) or body.nodes[-1].op != "Concat":
         return None
@@ -181,36 +183,36 @@ def _is_pointwise(node: Node) -> bool:
     return isinstance(body, Function) and all(kind_of(n) in POINTWISE for n in body.nodes)
 
 
-def _made_of_constants(function: Function) -> set[str]:
-    """What loading makes, once."""
-    made = set(function.constants)
+def _constant_values(function: Function) -> set[str]:
+    """The values that are computed once, at load."""
+    values = set(function.constants)
     for node in function.nodes:
-        if node.op in ("fused", "View") and node.inputs and made.issuperset(node.inputs):
-            made.update(node.outputs)
-    return made
+        if node.op in ("fused", "View") and node.inputs and values.issuperset(node.inputs):
+            values.update(node.outputs)
+    return values
 
 
 def _copy(concat: Node, value: str, output: str, whole: TensorType) -> Node:
-    """A kernel that puts one part of a Concat in its place, made of what the Concat reads."""
+    """A kernel that computes one part of a Concat from its inputs, and writes it to its place."""
     body: Function = concat.attributes["body"]
-    wanted, nodes = {value}, list[Node]()
+    needed, nodes = {value}, list[Node]()
     for node in reversed(body.nodes[:-1]):
-        if not wanted.isdisjoint(node.outputs):
+        if not needed.isdisjoint(node.outputs):
             nodes.insert(0, node)
-            wanted.update(node.inputs)
+            needed.update(node.inputs)
     part = replace(
         body,
         name=kernel_name(nodes),
-        inputs=tuple(v for v in body.inputs if v in wanted),
+        inputs=tuple(v for v in body.inputs if v in needed),
         outputs=(value,),
         nodes=tuple(nodes),
-        constants={v: a for v, a in body.constants.items() if v in wanted},
+        constants={v: a for v, a in body.constants.items() if v in needed},
     )
     return _put(replace(concat, inputs=part.inputs), part, output, whole)
 
 
 def _put(node: Node, body: Function, output: str, whole: TensorType) -> Node:
-    """The kernel of `body`, which writes its result to the origin of `whole`."""
+    """The kernel of `body`, writing its result to the origin of `whole`."""
     attributes: dict[str, Attribute] = {"types": (whole,), "offsets": (const(0),) * whole.rank}
     last = Node("Put", body.outputs, (output,), attributes, "webmlc")
     body = replace(

@@ -1,11 +1,11 @@
-"""Fusion: groups of nodes become `fused` nodes, one kernel each.
+"""Fuse groups of nodes into `fused` nodes, one kernel each.
 
 In: a function after layouts. Out: a function whose nodes are `fused` (attribute `body`: the group
-as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). Three
-steps: every contraction and reduction takes the elementwise nodes that follow it as its epilogue,
-and on the CPU the padding of what they make, so that it is written where it is read; every
-reduction takes the elementwise nodes that only it reads; what is left joins by itself, forward and
-backward.
+as a graph function), `View` (same bytes, other shape) and `Bind` (sizes read from memory). There
+are three steps. First, every contraction and reduction takes the elementwise nodes after it as its
+epilogue. On the CPU it also takes the Pad of its result, and writes directly into the padded
+feature map. Second, every reduction takes the elementwise nodes that only it reads as its prologue.
+Third, the other nodes form groups among themselves, forward and backward.
 
     %c = Conv(%x, %w); %r = Relu(%c); %s = Add(%r, %skip)  ->  %s = fused(%x, %w, %skip) {conv,
     relu, add}
@@ -30,23 +30,26 @@ from webmlc.graph.rewrite.meaning import MAPS, kind_of, pieces_of_node
 
 POINTWISE = MAPS | {"injective"}
 MAX_NODES = 64
-"""Nodes of one kernel: all that is done to its expressions takes time and code in proportion, some
-of it more. The largest kernel of the models that we know has 58 (a quantised LSTM).
+"""The most nodes of one kernel. Build time and code grow at least in proportion to it. The largest
+kernel of the tested models has 58 nodes (a quantised LSTM).
 """
-_LOOK_AHEAD = 24
-_COPY = 1 << 18
-"""Bytes of a map that a kernel which pads it, too, must save copying: it has some two hundred bytes
-more of code, and no other shares them.
+_MAX_LOOK_AHEAD = 24
+"""The most nodes after an anchor that are tried for its epilogue (chosen by hand, to bound the time
+of a build).
+"""
+_MIN_SAVED_COPY = 1 << 18
+"""Fuse a `Pad` into its producer only if that saves copying at least this many bytes: the kernel
+gets two hundred bytes more of code, and no other kernel shares it.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class FusionLimits:
-    """What one kernel may hold.
+    """The limits of one kernel.
 
     `nodes` bounds its code, `buffers` its parameters (8 storage buffers on a default WebGPU
-    device), `binding_bytes` the bytes of each; `pads` lets a contraction or reduction write into
-    the padded map of what follows.
+    device), `binding_bytes` the bytes of each. `pads` lets a contraction or reduction write into
+    the padded feature map that its consumer reads.
     """
 
     nodes: int = MAX_NODES
@@ -62,8 +65,8 @@ def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
     `CONTROL`; topological order, in which few binds interrupt what can run together; a value leaves
     its group only if another group or the caller reads it.
     """
-    given = limits or FusionLimits()
-    functions = {name: _Fusion(f, given).run() for name, f in module.functions.items()}
+    chosen_limits = limits or FusionLimits()
+    functions = {name: _Fusion(f, chosen_limits).run() for name, f in module.functions.items()}
     return replace(module, functions=functions)
 
 
@@ -89,7 +92,9 @@ class _Fusion:
         self.makers = producers(self.function)
         self.position = {node: p for p, node in enumerate(self.function.nodes)}
         self.symbolic = {
-            node.outputs[0]: _constant(node) for node in self.function.nodes if is_symbolic(node)
+            node.outputs[0]: _symbolic_constant_of(node)
+            for node in self.function.nodes
+            if is_symbolic(node)
         }
         self.bound = BoundSymbols(self.function)
         for kind in ("contraction", "reduction"):
@@ -101,7 +106,7 @@ class _Fusion:
             if kind_of(node) == "reduction" and node.domain == "":
                 self.take_prologue(self.groups[node], lambda maker: kind_of(maker) in MAPS)
         for node in sorted(self.function.nodes, key=lambda node: node.op != "Concat"):
-            if node not in self.groups and not _stays(node):
+            if node not in self.groups and not _is_no_kernel(node):
                 kinds = POINTWISE if kind_of(node) in POINTWISE else frozenset()
                 self.take_epilogue([node], kinds)
                 if kinds:
@@ -109,7 +114,7 @@ class _Fusion:
         return self.build()
 
     def take_epilogue(self, group: list[Node], kinds: frozenset[str]) -> None:
-        """Grow `group` forward while exactly one value leaves it; keep the longest such group."""
+        """Grow `group` forward, and keep the longest group that exactly one value leaves."""
         best = list(group)
         grown = list(group)
         values = {o for node in group for o in node.outputs if o}
@@ -135,27 +140,30 @@ class _Fusion:
         self.take_dequantised(best)
 
     def take_padding(self, group: list[Node]) -> None:
-        """Let the group write its result where a `Pad` that alone reads it would copy it to."""
+        """Let the group write its result into the padded feature map, if only a `Pad` reads it."""
         live = self.live_out(group)
         readers = self.users.get(live[0], ()) if len(live) == 1 else ()
         if not self.limits.pads or len(readers) != 1 or live[0] in self.returned:
             return
         (pad,) = readers
-        known = self.scope.type_of(live[0])
-        if pad.op != "Pad" or pad in self.groups or known is None:
+        type_ = self.scope.type_of(live[0])
+        if pad.op != "Pad" or pad in self.groups or type_ is None:
             return
         if pad.attributes.get("mode", "constant") != "constant":
-            return  # what is written once, where it is read, has no mirror image
-        sizes = [as_int(size) for size in known.shape[1:]]
-        if None not in sizes and math.prod(filter(None, sizes)) * known.dtype.bytes < _COPY:
+            return  # the border repeats elements, which the kernel writes only once
+        sizes = [as_int(size) for size in type_.shape[1:]]
+        if (
+            None not in sizes
+            and math.prod(filter(None, sizes)) * type_.dtype.bytes < _MIN_SAVED_COPY
+        ):
             return
-        data = placeholder(live[0], known.shape, known.dtype)
+        data = placeholder(live[0], type_.shape, type_.dtype)
         if pieces_of_node(pad, self.scope, (data,)) and self.fits_limits([*group, pad]):
             group.append(pad)
             self.groups[pad] = group
 
     def take_dequantised(self, group: list[Node]) -> None:
-        """Let what follows the anchor read quantised values as they lie in memory."""
+        """Take the DequantizeLinears that the epilogue reads, so that it reads small integers."""
         for node in list(group):
             for value in node.inputs if kind_of(node) in MAPS else ():
                 maker = self.makers.get(value)
@@ -166,18 +174,20 @@ class _Fusion:
                     self.groups[maker] = group
 
     def followers(self, value: str) -> Iterator[Node]:
-        """The nodes that depend on `value` within a short distance, in topological order; no
-        readers of what more nodes read than a kernel may have: that leaves every kernel.
+        """The nodes that depend on `value` within a short distance, in topological order.
+
+        Consumers of a value with more consumers than a kernel may have nodes are left out: such a
+        value leaves its kernel anyway.
         """
-        seen: dict[Node, None] = {}
+        readers_so_far: dict[Node, None] = {}
         front = [value]
-        while front and len(seen) < _LOOK_AHEAD:
+        while front and len(readers_so_far) < _MAX_LOOK_AHEAD:
             users = (self.users.get(v, ()) for v in front)
-            few = (nodes for nodes in users if len(nodes) <= self.limits.nodes)
-            readers = [n for nodes in few for n in nodes if n not in seen]
-            seen.update(dict.fromkeys(readers))
+            read_by_few = (nodes for nodes in users if len(nodes) <= self.limits.nodes)
+            readers = [n for nodes in read_by_few for n in nodes if n not in readers_so_far]
+            readers_so_far.update(dict.fromkeys(readers))
             front = [o for n in readers if kind_of(n) in POINTWISE for o in n.outputs if o]
-        return iter(sorted(seen, key=self.position.__getitem__))
+        return iter(sorted(readers_so_far, key=self.position.__getitem__))
 
     def keeps_shape(self, node: Node, anchor: TensorType, pointwise: bool) -> bool:
         """True where `node` is a map over the anchor's elements (or, for pointwise groups, any
@@ -189,35 +199,35 @@ class _Fusion:
         return (_may_be_same if pointwise else _is_same)(shape, anchor.shape)
 
     def live_out(self, group: Iterable[Node]) -> list[str]:
-        """Values made in the group that are read outside it or returned."""
+        """The values that the group computes, and that other nodes or the caller read."""
         members = set(group)
-        made = [o for node in members for o in node.outputs if o]
+        outputs = [o for node in members for o in node.outputs if o]
         return [
             v
-            for v in made
+            for v in outputs
             if v in self.returned or any(u not in members for u in self.users.get(v, ()))
         ]
 
     def fits_limits(self, group: list[Node]) -> bool:
-        """True where the kernel's nodes and buffers stay within the limits; one-element constants
-        need no buffer.
+        """True if the kernel's nodes and buffers stay within the limits. A constant of one element
+        needs no buffer.
         """
-        few = len(group) <= self.limits.nodes
-        return few and len(self.inputs_of(group)) + 1 <= self.limits.buffers
+        is_small = len(group) <= self.limits.nodes
+        return is_small and len(self.inputs_of(group)) + 1 <= self.limits.buffers
 
     def inputs_of(self, group: list[Node]) -> list[str]:
-        """Values the group reads from outside, in order of first use, without one-element
-        constants.
+        """The values that the group reads from outside, in order of first use, without constants of
+        one element.
         """
-        made = {o for node in group for o in node.outputs}
-        read = dict.fromkeys(i for node in group for i in node.inputs if i and i not in made)
+        outputs = {o for node in group for o in node.outputs}
+        read = dict.fromkeys(i for node in group for i in node.inputs if i and i not in outputs)
         return [v for v in read if not self.is_literal(v) and v not in self.symbolic]
 
     def symbolic_nodes(self, group: list[Node]) -> list[Node]:
-        """The symbolic constants the group reads: every group gets its own, for it has no bytes."""
+        """The symbolic constants that the group reads. They have no bytes; a group has copies."""
         read = dict.fromkeys(i for node in group for i in node.inputs)
-        own = {o for node in group for o in node.outputs}
-        return [self.symbolic[v] for v in read if v in self.symbolic and v not in own]
+        outputs = {o for node in group for o in node.outputs}
+        return [self.symbolic[v] for v in read if v in self.symbolic and v not in outputs]
 
     def is_literal(self, value: str) -> bool:
         array = self.function.constants.get(value)
@@ -226,8 +236,8 @@ class _Fusion:
     def take_prologue(self, group: list[Node], fits: Callable[[Node], bool]) -> None:
         """Grow a group backward over nodes that fit and that only the group reads.
 
-        Windows (the pools of domain `webmlc`) read an element many times and take nothing; what
-        rearranges elements is better written once than computed in every stage of a reduction.
+        Pools of domain `webmlc` take none, as they read an element several times. Rearrangements
+        are no part of a reduction's prologue, as each of its stages would compute them again.
         """
         queue = deque(i for node in group for i in node.inputs if i)
         while queue:
@@ -245,8 +255,8 @@ class _Fusion:
             queue += [i for i in maker.inputs if i]
 
     def is_read_once(self, maker: Node) -> bool:
-        """True for a pointwise node whose readers take every element once, and which no kernel of
-        its own does better: parts are put together one by one, and transposed block by block.
+        """True for a pointwise node whose consumers read every element once. Concat and Transpose
+        are faster as kernels of their own: piece by piece, and block by block.
         """
         if kind_of(maker) not in POINTWISE or maker.op in ("Concat", "Transpose"):
             return False
@@ -257,7 +267,7 @@ class _Fusion:
         return all(_may_be_same(shape, self.function.type(u.outputs[0]).shape) for u in maps)
 
     def build(self) -> Function:
-        """The function of `fused` and `View` nodes, in an order that respects their dependences."""
+        """The function of `fused` and `View` nodes, ordered by their dependences."""
         done: set[int] = set()
         nodes: list[Node] = []
 
@@ -269,7 +279,7 @@ class _Fusion:
                     continue
                 if expanded:
                     done.add(id(current))
-                    whole = len(current) == 1 and _stays(current[0])
+                    whole = len(current) == 1 and _is_no_kernel(current[0])
                     nodes.append(current[0] if whole else self.fused_node(current))
                     continue
                 stack.append((current, True))
@@ -278,16 +288,16 @@ class _Fusion:
                 makers += [binder for n in current for binder in self.bound.needed_by(n)]
                 stack += [(self.groups[m], False) for m in makers if self.groups[m] is not current]
 
-        wanted = set(self.function.outputs)
+        read_from_memory = set(self.function.outputs)
         for node in self.function.nodes:
-            if _stays(node):
+            if _is_no_kernel(node):
                 self.groups[node] = [node]
-                wanted.update(node.inputs)
-        virtual = self.symbolic.keys() - wanted
+                read_from_memory.update(node.inputs)
+        virtual = self.symbolic.keys() - read_from_memory
         for node in self.function.nodes:
             if node.outputs[0] not in virtual:
                 emit(self.groups[node])
-        return replace(self.function, nodes=_binds_together(nodes, self.bound))
+        return replace(self.function, nodes=_in_order_of_binds(nodes, self.bound))
 
     def fused_node(self, group: list[Node]) -> Node:
         members = sorted(group, key=self.position.__getitem__)
@@ -313,8 +323,8 @@ def _is_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
 
 
 def _may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
-    """True also where symbolic sizes before the last differ in form: were one of them 1, what
-    little a pointwise group computes would be repeated.
+    """True if the shapes are equal, or only symbolic sizes before the last differ in form. Treat
+    these as equal: a wrong guess only repeats cheap work, in case one of them is 1.
     """
     if len(shape) != len(other):
         return False
@@ -323,22 +333,20 @@ def _may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
     return last and all(as_int(size) is None for pair in pairs for size in pair)
 
 
-def _stays(node: Node) -> bool:
-    """True for what is no kernel: the same bytes under another shape, sizes that a run reads, and
-    control flow.
-    """
+def _is_no_kernel(node: Node) -> bool:
+    """True for nodes that become no kernel: views, sizes that a run reads, and control flow."""
     return node.op == "View" or is_bind(node) or (node.domain, node.op) in CONTROL
 
 
-def _constant(node: Node) -> Node:
-    """A symbolic node as a kernel sees it: the values of the symbols are its arguments."""
+def _symbolic_constant_of(node: Node) -> Node:
+    """A symbolic node as a node inside a kernel, whose parameters are the symbols."""
     value, dtype = symbolic_value(node), node.attributes["dtype"]
     return symbolic_constant(value, dtype, node.outputs[0], node.origin)
 
 
-def _binds_together(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
-    """The nodes in an order that waits for memory as rarely as possible: before a bind, all that
-    can run without it.
+def _in_order_of_binds(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
+    """Order the nodes so that a run reads memory as rarely as possible: all nodes that can run
+    before a bind come before it.
     """
     waits: dict[str, int] = {}
     rank: dict[Node, tuple[int, bool]] = {}
@@ -355,6 +363,6 @@ def _binds_together(nodes: list[Node], bound: BoundSymbols) -> tuple[Node, ...]:
 
 
 def kernel_name(members: Sequence[Node]) -> str:
-    """The operators' names; `And`, `Range` and their like would be words of Python's."""
+    """The name of a kernel: its operators, with `_` after a name that Python reserves (`And`)."""
     name = "_".join(node.op.lower() for node in members[:4])
     return f"{name}_" if keyword.iskeyword(name) or name == "range" else name

@@ -1,8 +1,8 @@
-"""A constant that is larger than a GPU kernel can bind is read in parts.
+"""Split constants that are larger than a GPU kernel can bind.
 
-In: a fused module and what one kernel may hold. Out: the same results; a kernel that reads a large
-constant takes consecutive parts of it instead, and joins them where it reads them. Lowering inlines
-the `Concat`, so the joined value never exists in memory.
+In: a fused module and the limits of one kernel. Out: the same results; a kernel that reads a large
+constant reads consecutive parts of it instead, and joins them. Lowering inlines the `Concat`, so
+the joined value never exists in memory.
 
     %y = fused(%ids, %table) {gather}  ->  %y = fused(%ids, %table.0, %table.1) {concat, gather}
 """
@@ -37,7 +37,7 @@ def _split_in(function: Function, limits: FusionLimits) -> Function:
     if not parts:
         return function
     nodes = tuple(
-        _reads_parts(node, parts, limits.buffers) if node.op == "fused" else node
+        _read_parts(node, parts, limits.buffers) if node.op == "fused" else node
         for node in function.nodes
     )
     reads = {value for node in nodes for value in node.inputs} | {*function.outputs}
@@ -65,12 +65,12 @@ def _axis(array: Array) -> int:
     return next(axis for axis, size in enumerate(array.shape) if size > 1)
 
 
-def _reads_parts(node: Node, parts: dict[str, dict[str, Array]], most: int) -> Node:
-    """A fused node that reads the parts of its large constants, as far as they can be bound."""
+def _read_parts(node: Node, parts: dict[str, dict[str, Array]], max_buffers: int) -> Node:
+    """The fused node, reading the parts of its large constants if it can bind all of them."""
     for value in node.inputs:
         group = parts.get(value, {})
         count = len(dict.fromkeys(node.inputs)) + len(node.outputs) - 1 + len(group)
-        if group and count <= most:
+        if group and count <= max_buffers:
             node = _with_parts(node, value, group)
     return node
 

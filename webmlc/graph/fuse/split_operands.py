@@ -13,7 +13,7 @@ A sum of float32 keeps its order, so the result is the same to the last bit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from webmlc.core.dtypes import DType
@@ -55,7 +55,7 @@ def split_operands(module: Module, limits: FusionLimits) -> Module:
 class _Rewrite(FunctionRewriter):
     """The function being written; a node has at most `max_operands`."""
 
-    max_operands: int = 0
+    max_operands: int = field(kw_only=True)
 
     def run(self) -> Function:
         for node in self.source.nodes:

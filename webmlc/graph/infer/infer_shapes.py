@@ -1,21 +1,21 @@
-"""Types of all values; and the values of those that are computed from shapes.
+"""Infer the types of all values, and the values that are computed from shapes.
 
-needs: a normalised module. guarantees: every value has a type; rows that expand are expanded; what
-is known at build time is a constant, or a `SymbolicConstant` where symbols occur in it.
+needs: a normalised module. guarantees: every value has a type. Operators whose rows expand are
+expanded. A value known at build time is a constant, or a `SymbolicConstant` if it contains symbols.
 before → after:
 
     %s = Shape(%x)                        const %d = [-1]
     %r = Reshape(%y, %s)        →         %s: int64[2] = webmlc.SymbolicConstant() {(batch, 64)}
                                           %r: float32[batch, 64] = Reshape(%y, %s)
 
-A size that depends on data, a small integer tensor computed at run time, becomes a symbol: a `Bind`
-node reads it from memory, and the node that asked for the value sees the symbols.
+A size may depend on data: a run computes it in a small integer tensor. Such a size becomes a
+symbol. A `Bind` node reads it from memory, and the node that needs the value sees the symbols.
 
     %y = Expand(%x, %s)         →         %s/bound: int64[2] = webmlc.Bind(%s) {(s_0, s_1)}
                                           %y: float32[s_0, s_1] = Expand(%x, %s/bound)
 
-One walk in order, so a chain of nodes costs what its nodes cost. All nodes that cannot be compiled
-are reported at once.
+The pass walks over the nodes once, in order, so that its time is linear in their number. It reports
+all nodes that cannot be compiled at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from webmlc.graph.ir import (
     TensorType,
     producers,
 )
-from webmlc.graph.ops.control import closed, names_in, reads
+from webmlc.graph.ops.control import names_in, reads, rename_captures
 from webmlc.graph.ops.operator import (
     SYMBOLIC_CONSTANT,
     VALUE_LIMIT,
@@ -74,18 +74,20 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.table import OPS
 
-BOUND_LIMIT = 64
-"""A run reads no more sizes than this from one tensor."""
+MAX_BOUND_ELEMENTS = 64
+"""The most elements of one tensor that become symbols. Larger tensors are not bound. Chosen by
+hand: shapes have few elements, and each symbol is a field of the manifest.
+"""
 
-SYMBOLIC_LIMIT = 64
-"""A kernel that needs more elements of symbols than this reads them from memory: it takes each as a
-parameter, and chooses among them.
+MAX_SYMBOLIC_ELEMENTS = 64
+"""The most symbolic elements of a value that later passes know. A kernel takes each of them as a
+parameter and selects among them. A larger value is read from memory. Chosen by hand.
 """
 
 
 class UnknownShapeError(UnsupportedError):
-    """Shapes depend on values that only a run knows; `values` names the ones that would tell, and
-    `inputs` the inputs of the model that these are computed from.
+    """Shapes depend on values known only at run time. `values` names these values, and `inputs` the
+    inputs of the model from which they are computed.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class UnknownShapeError(UnsupportedError):
 
 
 def infer_shapes(module: Module) -> Module:
-    """Infer every function; raises `UnsupportedError` with all nodes that have no type."""
+    """Infer all functions. Raises `UnsupportedError` with all nodes that have no type."""
     outlines = Outlines()
     inference = _Inference(module.main, Scope({}, {}, {}), outlines)
     try:
@@ -110,106 +112,114 @@ def infer_shapes(module: Module) -> Module:
     except UnknownShapeError as error:
         inputs = _deciding_inputs(module.main, error.values)
         raise UnknownShapeError(error.nodes, error.values, inputs) from None
-    requirements = live_requirements(main.outputs, inference.requirements)
-    functions = {"main": main, **outlines.functions}
-    return replace(module, functions=functions, requirements=requirements)
+    return replace(module, functions={"main": main, **outlines.functions})
 
 
 def _deciding_inputs(function: Function, values: Sequence[str]) -> tuple[str, ...]:
-    """The inputs that these values are computed from. Axes, scales and rates have at most one
-    dimension; a larger input is data, and no one would fix it.
+    """The inputs from which these values are computed, for advice to the user.
+
+    Axes, scales and rates have at most one dimension. A larger input is data, which users do not
+    make constant.
     """
-    makers = producers(function)
-    pending, behind = list(values), set(values)
+    producer_of = producers(function)
+    pending, ancestors = list(values), set(values)
     while pending:
-        node = makers.get(pending.pop())
+        node = producer_of.get(pending.pop())
         if node is not None:
-            fresh = {*filter(None, node.inputs), *(i for i in function.inputs if reads(node, i))}
-            fresh -= behind
-            behind |= fresh
-            pending += fresh
+            new_values = {
+                *filter(None, node.inputs),
+                *(i for i in function.inputs if reads(node, i)),
+            }
+            new_values -= ancestors
+            ancestors |= new_values
+            pending += new_values
     types = function.types
     return tuple(
-        i for i in function.inputs if i in behind and (i not in types or types[i].rank < 2)
+        i for i in function.inputs if i in ancestors and (i not in types or types[i].rank < 2)
     )
 
 
 class _Inference:
-    """The walk's state: what is known so far, in the function and `around` it. A function that
-    stands inside another `binds` no symbols: its shapes are those of every iteration.
+    """The state of the walk: what is known so far of the function's values and of the `outer`
+    scope.
+
+    A function inside another one binds no symbols, because its shapes hold for every iteration.
     """
 
     def __init__(
-        self, function: Function, around: Scope, outlines: Outlines, binds: bool = True
+        self, function: Function, outer: Scope, outlines: Outlines, binds_symbols: bool = True
     ) -> None:
         self.function = function
         self.outlines = outlines
-        self.binds = binds
-        self.types: dict[str, TensorType] = dict(around.types)
+        self.binds_symbols = binds_symbols
+        self.types: dict[str, TensorType] = dict(outer.types)
         self.types |= {i: function.types[i] for i in _typed_inputs(function)}
-        self.constants: dict[str, Array] = {**around.constants, **function.constants}
-        self.values: dict[str, Value] = dict(around.values)
-        self.sequences: dict[str, tuple[str, ...] | None] = dict(around.sequences)
+        self.constants: dict[str, Array] = {**outer.constants, **function.constants}
+        self.values: dict[str, Value] = dict(outer.values)
+        self.sequences: dict[str, tuple[str, ...] | None] = dict(outer.sequences)
         self.nodes: list[Node] = []
-        self.typed: list[Node] = []  # those that became constants, too: what a Gradient reads
+        self.typed_nodes: list[Node] = []  # for Gradient: also the nodes that became constants
         self.requirements: dict[Node, list[Requirement]] = {}  # of typed and expanded nodes
-        self.failed: set[str] = set(function.inputs) - set(self.types)
+        self.failed_values: set[str] = set(function.inputs) - set(self.types)
         self.unsupported: list[Unsupported] = []
-        self.unknown: list[tuple[str, ...]] = []
-        self.partial: dict[str, Value] = {}  # None: an element that only a run knows
-        self.taken = {*names_in(function), *around.types, *around.constants, *around.sequences}
-        self.bound: dict[str, str] = {}
+        self.unknown_sources: list[tuple[str, ...]] = []
+        self.partial_values: dict[str, Value] = {}  # None: an element known only at run time
+        self.value_names = {*names_in(function), *outer.types, *outer.constants, *outer.sequences}
+        self.bound_names: dict[str, str] = {}
         shapes = (t.shape for t in function.types.values())
         self.symbols = {v.name for shape in shapes for d in shape for v in variables(d)}
         self.scope = Scope(self.types, self.constants, self.values, self.sequences)
 
     def run(self) -> Function:
+        """Infer all nodes and return the typed function."""
         for name, type_ in self.types.items():
             if not is_addressable(type_):
                 reason = f"{type_} is larger than 32-bit memory"
                 raise UnsupportedError((Unsupported(name, "input", reason),))
-        for name in sorted(self.failed):
+        for name in sorted(self.failed_values):
             reason = "its type is not a tensor of known rank and a supported element type"
             self.unsupported.append(Unsupported(name, "input", reason))
         pending = list(reversed(targets_first(self.function.nodes)))
         while pending:
             node = pending.pop()
-            if any(i in self.failed for i in node.inputs):
-                self.failed.update(node.outputs)
+            if any(i in self.failed_values for i in node.inputs):
+                self.failed_values.update(node.outputs)
                 continue
             try:
                 pending.extend(reversed(self.infer(node)))
             except NotSupportedError as error:
                 if isinstance(error, UnknownValueError) and self.bind(error.name, node):
-                    names = {error.name: self.bound[error.name]}
+                    names = {error.name: self.bound_names[error.name]}
                     pending.append(
                         replace(node, inputs=tuple(names.get(i, i) for i in node.inputs))
                     )
                     continue
-                self.failed.update(node.outputs)
+                self.failed_values.update(node.outputs)
                 reason = str(error)
-                for value, name in self.bound.items():  # what the model calls it
+                for value, name in self.bound_names.items():  # report the model's names
                     reason = reason.replace(repr(name), repr(value))
                 self.unsupported.append(Unsupported(node.name, node.op, reason))
                 if isinstance(error, UnknownValueError):
-                    self.unknown.append(self.sources_of(error.name))
-            except UnsupportedError as error:  # what a function inside this one cannot do
+                    self.unknown_sources.append(self.sources_of(error.name))
+            except UnsupportedError as error:  # raised by a function inside this one
                 values = error.values if isinstance(error, UnknownShapeError) else ()
                 if values and all(self.bind(value, node) for value in values):
-                    pending.append(closed(node, {value: self.bound[value] for value in values}))
+                    pending.append(
+                        rename_captures(node, {value: self.bound_names[value] for value in values})
+                    )
                     continue
-                self.failed.update(node.outputs)
+                self.failed_values.update(node.outputs)
                 self.unsupported += error.nodes
                 if values:
                     deciding = [s for v in values for s in self.sources_of(v)]
-                    self.unknown += [tuple(deciding)] * len(error.nodes)
+                    self.unknown_sources += [tuple(deciding)] * len(error.nodes)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise ModelError(
                     f"{node.op} (node {node.name!r}): its inputs, outputs and attributes do not "
                     f"fit the operator ({type(error).__name__}: {error})"
                 ) from error
-        if len(self.unknown) == len(self.unsupported) > 0:
-            sources = dict.fromkeys(value for found in self.unknown for value in found)
+        if len(self.unknown_sources) == len(self.unsupported) > 0:
+            sources = dict.fromkeys(value for group in self.unknown_sources for value in group)
             raise UnknownShapeError(tuple(self.unsupported), tuple(sources))
         if self.unsupported:
             raise UnsupportedError(tuple(self.unsupported))
@@ -221,50 +231,60 @@ class _Inference:
             types=self.types,
             constants=self.constants,
             sequences=sequences,
+            requirements=live_requirements(outputs, self.requirements),
         )
 
     def bind(self, value: str, node: Node) -> bool:
-        """Have a run read `value`'s elements from memory; False where it holds no few integers."""
-        if value in self.bound:
+        """Make the elements of `value` symbols that a run reads from memory. Return False if
+        `value` does not hold a small number of integers.
+        """
+        if value in self.bound_names:
             return reads(node, value)
         type_ = self.types.get(value)
-        if not self.binds or not reads(node, value) or type_ is None or value in self.values:
-            return False  # a symbol does not tell what only a number could
+        if (
+            not self.binds_symbols
+            or not reads(node, value)
+            or type_ is None
+            or value in self.values
+        ):
+            return False  # the node needs a number, and already has a symbol
         if not type_.dtype.is_integer:
             return False
         shape = type_.static_shape
-        if shape is None or not 0 < prod(shape) <= BOUND_LIMIT:
+        if shape is None or not 0 < prod(shape) <= MAX_BOUND_ELEMENTS:
             return False
         count = prod(shape)
         stem = re.sub(r"\W", "_", value, flags=re.ASCII)
-        known = self.partial.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
+        partial_elements = (
+            self.partial_values.get(value, object_array([None] * count, shape)).reshape(-1).tolist()
+        )
         names = {
             i: self.symbol(stem if count == 1 else f"{stem}_{i}")
-            for i, element in enumerate(known)
+            for i, element in enumerate(partial_elements)
             if element is None
         }
         elements = object_array(
-            [Var(names[i]) if i in names else e for i, e in enumerate(known)], shape
+            [Var(names[i]) if i in names else e for i, e in enumerate(partial_elements)], shape
         )
-        self.bound[value] = self.fresh(f"{value}/bound")
-        reader = bind(elements, names, type_.dtype, value, self.bound[value], node.name)
-        self.types[self.bound[value]] = type_
-        self.values[self.bound[value]] = elements
+        self.bound_names[value] = self.fresh(f"{value}/bound")
+        reader = bind(elements, names, type_.dtype, value, self.bound_names[value], node.name)
+        self.types[self.bound_names[value]] = type_
+        self.values[self.bound_names[value]] = elements
         self.nodes.append(reader)
-        self.requirements[reader] = []  # what it reads is needed where its symbols are
+        self.requirements[reader] = []  # live requirements follow its input to the producer
         return True
 
     def fresh(self, name: str) -> str:
-        """The name, or one like it where a value has it."""
-        while name in self.taken:
+        """The name, or one derived from it if a value already has this name."""
+        while name in self.value_names:
             name += "_"
-        self.taken.add(name)
+        self.value_names.add(name)
         return name
 
     def symbol(self, text: str) -> str:
-        """A name like `text` that no symbol has yet."""
-        plain = text.isidentifier() and not iskeyword(text) and text not in ("T", "range")
-        text = text if plain else f"n_{text}"
+        """Return a new symbol's name, derived from `text`."""
+        is_plain = text.isidentifier() and not iskeyword(text) and text not in ("T", "range")
+        text = text if is_plain else f"n_{text}"
         name, count = text, 2
         while name in self.symbols:
             name, count = f"{text}_{count}", count + 1
@@ -272,22 +292,24 @@ class _Inference:
         return name
 
     def sources_of(self, value: str) -> tuple[str, ...]:
-        """The values of the model that a value is computed from, where an expansion or a bind made
-        it; else itself.
+        """The values of the model from which a value is computed, if the value comes from an
+        expansion or a bind. Otherwise the value itself.
         """
         values = {*self.function.inputs, *(o for n in self.function.nodes for o in n.outputs)}
-        makers = {o: node for node in self.nodes for o in node.outputs}
+        producer_of = {o: node for node in self.nodes for o in node.outputs}
         pending, sources = [value], dict[str, None]()
         while pending:
             name = pending.pop()
-            if name in values or name not in makers:
+            if name in values or name not in producer_of:
                 sources[name] = None
             else:
-                pending += [i for i in makers[name].inputs if i and i not in self.constants]
+                pending += [i for i in producer_of[name].inputs if i and i not in self.constants]
         return tuple(sources)
 
     def outputs(self) -> tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]]:
-        """The function's outputs, a value for each tensor of a sequence; and the sequences."""
+        """The function's outputs, with one value for each tensor of a sequence; and the
+        sequences.
+        """
         outputs: list[str] = []
         sequences: dict[str, tuple[str, ...] | None] = {}
         for output in self.function.outputs:
@@ -302,24 +324,24 @@ class _Inference:
         return tuple(outputs), sequences
 
     def infer(self, node: Node) -> list[Node]:
-        """Type the node and keep it, or return what it expands to."""
+        """Infer the node's types and append it, or return the nodes that it expands to."""
         row = OPS[node.domain, node.op]
         context = self.scope.context(node)
         check_types(node, context.types)
         if row.expand is not None:
-            expansion = Expansion(self.taken)
+            expansion = Expansion(self.value_names)
             results = row.expand(context, Builder(node, expansion))
             if results is not None:
                 self.requirements[node] = context.requirements
-                return self.written_out(node, expansion, results)
+                return self.expansion_nodes(node, expansion, results)
         if (node.domain, node.op) == GRADIENT:
-            expansion = Expansion(self.taken)
+            expansion = Expansion(self.value_names)
             build = Builder(node, expansion)
-            derivatives = derive_gradient(node, self.typed, self.scope, build)
-            wanted = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
-            return self.written_out(node, expansion, wanted)
+            derivatives = derive_gradient(node, self.typed_nodes, self.scope, build)
+            read_derivatives = [d for d, o in zip(derivatives, node.outputs, strict=False) if o]
+            return self.expansion_nodes(node, expansion, read_derivatives)
         if not node.domain and node.op in ("If", "Loop"):
-            return [Outline(context, self.scope, self.inside, self.outlines).node()]
+            return [Outline(context, self.scope, self.infer_inner, self.outlines).node()]
         outputs = row.infer(context)
         if row.indices is not None:
             require_indices(context, row.indices(context))
@@ -335,41 +357,41 @@ class _Inference:
         names = [o for o in node.outputs if o]
         for name, type_ in zip(names, outputs, strict=True):
             self.types[name] = type_
-        self.typed.append(node)
+        self.typed_nodes.append(node)
         self.requirements[node] = [
             *context.requirements,
             *count_requirements(node, context.types, outputs),
         ]
         if (node.domain, node.op) == SYMBOLIC_CONSTANT:
             self.values[node.outputs[0]] = symbolic_value(node)
-        elif self.know(node, row, replace(context, outputs=outputs)):
+        elif self.evaluate(node, row, replace(context, outputs=outputs)):
             return []
         self.nodes.append(node)
         return []
 
-    def inside(self, function: Function, around: Scope) -> Function:
+    def infer_inner(self, function: Function, outer: Scope) -> Function:
         """Infer a function that stands inside this one."""
-        return _Inference(function, around, self.outlines, binds=False).run()
+        return _Inference(function, outer, self.outlines, binds_symbols=False).run()
 
-    def written_out(
+    def expansion_nodes(
         self, node: Node, expansion: Expansion, results: Sequence[Result]
     ) -> list[Node]:
-        """The nodes that a node becomes, its outputs made by them."""
+        """The nodes of an expansion, renamed so that they produce the outputs of `node`."""
         self.constants.update(expansion.constants)
-        made = {o for n in expansion.nodes for o in n.outputs}
+        new_values = {o for n in expansion.nodes for o in n.outputs}
         names: dict[str, str] = {}
         copies: list[Node] = []
         for result, output in zip(results, (o for o in node.outputs if o), strict=True):
             if not isinstance(result, str):
                 self.sequences[output] = result
-            elif result in made and result not in names:
+            elif result in new_values and result not in names:
                 names[result] = output
             else:
                 copies.append(Node("Identity", (result,), (output,), origin=(node.name,)))
         return [_renamed(n, names) for n in (*expansion.nodes, *copies)]
 
-    def know(self, node: Node, row: Operator, context: Context) -> bool:
-        """Replace the node by its outputs' values where these are known."""
+    def evaluate(self, node: Node, row: Operator, context: Context) -> bool:
+        """Replace the node by the values of its outputs. Return False if they are unknown."""
         if row.compute is None or not _may_be_shape(node, context):
             return False
         tensors = tuple(
@@ -387,7 +409,7 @@ class _Inference:
         for i, tensor in enumerate(tensors):
             if tensor in read:
                 value = context.value(i)
-                value = self.partial.get(node.inputs[i]) if value is None else value
+                value = self.partial_values.get(node.inputs[i]) if value is None else value
                 if value is not None:
                     inputs[tensor] = value
         values = evaluate_symbols(outputs, inputs) if inputs or not read else None
@@ -395,18 +417,19 @@ class _Inference:
             return False
         names = [o for o in node.outputs if o]
         if any(e is None for value in values for e in value.reshape(-1)):
-            self.partial.update(zip(names, values, strict=True))
+            self.partial_values.update(zip(names, values, strict=True))
             return False
         symbolic = [e for v in values for e in v.reshape(-1) if isinstance(e, Expr)]
-        if len(symbolic) > SYMBOLIC_LIMIT or any(e.dtype.is_float for e in symbolic):
+        if len(symbolic) > MAX_SYMBOLIC_ELEMENTS or any(e.dtype.is_float for e in symbolic):
             for name, value in zip(names, values, strict=True):
-                self.values[name] = value  # for the inference that follows only
+                self.values[name] = value  # only for the rest of this inference
             return False
         for name, type_, value in zip(names, context.outputs, values, strict=True):
-            self.remember(name, type_, value, node)
+            self.store_value(name, type_, value, node)
         return True
 
-    def remember(self, name: str, type_: TensorType, value: Value, node: Node) -> None:
+    def store_value(self, name: str, type_: TensorType, value: Value, node: Node) -> None:
+        """Store a known value as a constant, or as a `SymbolicConstant` node if it has symbols."""
         if any(isinstance(e, Expr) for e in value.reshape(-1)):
             self.values[name] = value
             self.nodes.append(symbolic_constant(value, type_.dtype, name, node.origin))
@@ -417,9 +440,11 @@ class _Inference:
 
 
 def _may_be_shape(node: Node, context: Context) -> bool:
-    """Cheap tests that spare most nodes: small outputs, integers or all inputs known."""
+    """True if a node may compute a shape: its outputs are small, and they are integers or all
+    inputs are known. This cheap test rules out most nodes.
+    """
     if node.op == "DequantizeLinear":
-        return False  # no shape is made so, and `compute_in_integers` wants to see it
+        return False  # it computes no shape, and `compute_in_integers` looks for it
     for type_ in context.outputs:
         sizes = [as_int(d) for d in type_.shape]
         if any(n is None for n in sizes) or prod(n or 0 for n in sizes) > VALUE_LIMIT:

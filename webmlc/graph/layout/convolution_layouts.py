@@ -1,8 +1,8 @@
-"""Convolutions over NHWC maps: padding becomes a node, weights are packed, transposed convolutions
-become ordinary ones.
+"""Convolutions over NHWC feature maps: padding becomes a node, weights are packed, and transposed
+convolutions become convolutions.
 
-In: a convolution of ONNX. Out: `webmlc.Conv` or `webmlc.DepthwiseConv` over a map that is padded so
-that every window lies inside, and its bias.
+In: a convolution of ONNX. Out: `webmlc.Conv` or `webmlc.DepthwiseConv` over a feature map that is
+padded so that every window lies inside it, and its bias.
 
     %y = Conv(%x, %w, %b)  ->  %y.pad = Pad(%x.nhwc); %y.sum = webmlc.Conv(%y.pad, %w.packed);
                                %y.nhwc = Add(%y.sum, %b)
@@ -30,8 +30,8 @@ from webmlc.graph.ops.windows import Windows
 
 
 def convolution(values: LayoutValues, node: Node) -> bool:
-    """Write a convolution by constant weights; False where they, or the padding, depend on a
-    run.
+    """Write a convolution by constant weights; False if the weights or the padding are known at run
+    time only.
     """
     if not values.is_map(node.inputs[0]) or node.inputs[1] not in values.constants:
         return False
@@ -55,8 +55,8 @@ def convolution(values: LayoutValues, node: Node) -> bool:
 
 
 def transposed_convolution(values: LayoutValues, node: Node) -> bool:
-    """Write a transposed convolution by constant weights as a sub-pixel convolution; False where
-    they, the padding, or what must be cut off depend on a run.
+    """Write a transposed convolution by constant weights as a sub-pixel convolution; False if the
+    weights, the padding, or the surplus outputs are known at run time only.
     """
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if not all(value in values.constants for value in (node.inputs[1], bias) if value):
@@ -102,21 +102,21 @@ def _interleave(
     strides: tuple[int, ...],
     groups: int,
 ) -> None:
-    """`[N, H, W, groups · sy · sx · O]` as `[N, H · sy, W · sx, groups · O]`, at any rank."""
-    known = values.types[phases]
+    """Write `[N, H, W, groups · sy · sx · O]` as `[N, H · sy, W · sx, groups · O]`, at any rank."""
+    type_ = values.types[phases]
     if math.prod(strides) == 1:
-        values.view(build, phases, known, output)
+        values.view(build, phases, type_, output)
         return
-    batch, *sizes, channels = known.shape
+    batch, *sizes, channels = type_.shape
     rank = len(sizes)
-    own = simplify(channels // (groups * math.prod(strides)))
-    apart = TensorType(known.dtype, (batch, *sizes, const(groups), *map(const, strides), own))
+    outputs = simplify(channels // (groups * math.prod(strides)))
+    apart = TensorType(type_.dtype, (batch, *sizes, const(groups), *map(const, strides), outputs))
     values.view(build, phases, apart, f"{phases}.apart")
     pairs = ((1 + d, 2 + rank + d) for d in range(rank))
     order = (0, *itertools.chain(*pairs), 1 + rank, 2 + 2 * rank)
     build("Transpose", f"{phases}.apart", output=f"{phases}.together", perm=order)
     larger = (simplify(size * stride) for size, stride in zip(sizes, strides, strict=True))
-    whole = TensorType(known.dtype, (batch, *larger, simplify(own * groups)))
+    whole = TensorType(type_.dtype, (batch, *larger, simplify(outputs * groups)))
     values.view(build, f"{phases}.together", whole, output)
 
 
@@ -128,7 +128,9 @@ def _emit(
     fill: float | str,
     output: str,
 ) -> None:
-    """The convolution of the node's map, padded with `fill`, by weights `[O, I, *kernel]`."""
+    """Write the convolution of the node's feature map, padded with `fill`, by weights
+    `[O, I, *kernel]`.
+    """
     groups = int(node.attributes.get("group", 1))
     depthwise = weights.shape[1] == 1 and groups == weights.shape[0] and groups > 1
     packed = pack_depthwise(weights) if depthwise else pack_convolution(weights, groups)
@@ -148,20 +150,20 @@ def _emit(
 def windows_of(
     values: LayoutValues, node: Node, kernel: Sequence[int], ceil: bool = False
 ) -> Windows | None:
-    """The node's windows; `None` where the padding before the map depends on symbols."""
+    """The node's windows; `None` if the padding before the feature map depends on symbols."""
     windows = Windows.of(_context(values, node), kernel, ceil)
     return windows if all(as_int(b) is not None for b in windows.begins) else None
 
 
 def padded(values: LayoutValues, node: Node, windows: Windows, fill: float | str) -> str:
-    """The node's map in NHWC, padded (with a number or a value) so that every window lies
-    inside.
+    """The node's feature map in NHWC, padded with a number or a value so that every window lies
+    inside it.
     """
     data = values.as_nhwc(node.inputs[0])
     begins, ends = [as_int(b) or 0 for b in windows.begins], []
     for d, (reach, size) in enumerate(zip(windows.reaches, windows.inputs, strict=True)):
         missing = as_int(simplify(reach - size - begins[d]))
-        if missing is None:  # of a symbolic map: what is declared, and what rounding up adds
+        if missing is None:  # of symbolic size: the declared padding, and what rounding up adds
             declared = as_int(windows.ends[d])
             assert declared is not None, node.name
             missing = declared + (windows.strides[d] - 1 if windows.ceil else 0)

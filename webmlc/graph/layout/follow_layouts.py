@@ -37,8 +37,8 @@ def follow_layouts(values: LayoutValues, node: Node) -> bool:
     operands = layout.operands(len(node.inputs))
     if rank not in MAP_RANKS or operands is None or layout.unless in node.attributes:
         return False
-    given = (*node.inputs, *[""] * (len(operands) - len(node.inputs)))
-    pairs = list(zip(operands, given, strict=True))
+    inputs_or_none = (*node.inputs, *[""] * (len(operands) - len(node.inputs)))
+    pairs = list(zip(operands, inputs_or_none, strict=True))
     if not all(_follows(values, operand, value, rank) for operand, value in pairs):
         return False
     build = Builder(node, values)

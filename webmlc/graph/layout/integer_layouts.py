@@ -1,7 +1,7 @@
-"""Zero points of integer products whose operands are laid out anew.
+"""Remove the zero points from the inner loops of integer products.
 
-Weights lose theirs at build. That of the other operand, `z`, is taken off the sum once, which
-leaves the inner loop two loads and a product: Σ (x - z) · w = Σ x · w - z · Σ w.
+The zero point of the weights is subtracted at build. That of the other operand, `z`, is subtracted
+from the sum once: Σ (x - z) · w = Σ x · w - z · Σ w. The inner loop has two loads and a product.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from webmlc.graph.ir import Array, Node
 from webmlc.graph.layout.layout_values import LayoutValues
 
 _INT32 = 6
-"""ONNX's number of int32, as `Cast` has it."""
+"""ONNX's number of int32, an attribute of `Cast`."""
 
 
 def zero_point(values: LayoutValues, node: Node) -> str:
-    """The zero point of the left operand or the map; "" where it is zero."""
+    """The zero point of the left operand or the feature map; "" if it is zero."""
     zero = node.inputs[2] if len(node.inputs) > 2 else ""
     return "" if zero in values.constants and not values.constants[zero].any() else zero
 
 
 def centred(values: LayoutValues, node: Node, axis: int) -> Array | None:
-    """The constant weights less their zero point (one, or one along `axis`), as small integers;
-    `None` where it is not constant.
+    """The constant weights minus their zero point (one number, or one for each position along
+    `axis`), as small integers; `None` if the zero point is not constant.
     """
     weights = values.constants[node.inputs[1]]
     zero = node.inputs[3] if len(node.inputs) > 3 else ""
@@ -39,8 +39,8 @@ def centred(values: LayoutValues, node: Node, axis: int) -> Array | None:
 
 
 def less_zero_point(values: LayoutValues, node: Node, zero: str, sums: Array, output: str) -> None:
-    """Make `output` of `{output}.sum`, the products of a left operand that is not less its zero
-    point; `sums` are the weights'.
+    """Write `output`: `{output}.sum`, the products of a left operand with its zero point, minus the
+    products of the zero point. `sums` are the sums of the weights.
     """
     build = Builder(node, values)
     shift = f"{output}.shift"
@@ -54,7 +54,7 @@ def less_zero_point(values: LayoutValues, node: Node, zero: str, sums: Array, ou
 
 
 def widened(values: LayoutValues, node: Node, slot: int) -> str:
-    """An operand less its zero point, in int32."""
+    """Write an operand minus its zero point, in int32."""
     name = f"{node.outputs[0]}.{slot}"
     zero = node.inputs[2 + slot] if len(node.inputs) > 2 + slot else ""
     build = Builder(node, values)

@@ -1,7 +1,8 @@
-"""The function that `choose_layouts` writes: its values, and which of them have an NHWC twin.
+"""The function that `choose_layouts` writes, in which a value may have an NHWC twin.
 
-In: nodes in some layout. Out: nodes, types and constants; a value is transposed where its other
-layout is asked for, once. NHWC stands for channels last, in maps of any rank (sound is NWC).
+In: nodes in some layout. Out: nodes, types and constants. A value is transposed at most once, when
+a pass asks for its other layout. NHWC stands for channels last, in feature maps of any rank (NWC
+for sound).
 
     layouts.as_nhwc("x")  ->  "x.nhwc", and the node %x.nhwc = Transpose(%x) where it is new
 """
@@ -20,18 +21,20 @@ MAP_RANKS = range(3, 6)
 
 
 def channels_last(rank: int) -> tuple[int, ...]:
-    """The permutation that makes NHWC of NCHW."""
+    """The permutation from NCHW to NHWC."""
     return (0, *range(2, rank), 1)
 
 
 def channels_first(rank: int) -> tuple[int, ...]:
-    """The permutation that makes NCHW of NHWC."""
+    """The permutation from NHWC to NCHW."""
     return (0, rank - 1, *range(1, rank - 1))
 
 
 @dataclass(slots=True)
 class LayoutValues(FunctionWriter):
-    """The function being written; `pending` values exist so far as their NHWC twin only."""
+    """The function being written. Of a `pending` value, only the NHWC twin is written so far; the
+    value itself has the origin that `pending` maps it to.
+    """
 
     nhwc: dict[str, str] = field(default_factory=dict)
     pending: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -61,7 +64,7 @@ class LayoutValues(FunctionWriter):
         return self.nhwc[value]
 
     def nchw(self, value: str) -> str:
-        """The value in its own layout, transposing back where so far only its NHWC twin exists."""
+        """The value in NCHW. If only its NHWC twin is written so far, transpose that."""
         origin = self.pending.pop(value, None)
         if origin is not None:
             twin = self.nhwc[value]
@@ -69,12 +72,12 @@ class LayoutValues(FunctionWriter):
         return value
 
     def define_nhwc(self, value: str, twin: str, origin: tuple[str, ...]) -> None:
-        """Say that `twin` is the NHWC form of `value`, which itself is made only if asked for."""
+        """Say that `twin` is the NHWC form of `value`, which is written only if a node needs it."""
         self.nhwc[value] = twin
         self.pending[value] = origin
 
 
-def keeps_order(known: TensorType, permutation: tuple[int, ...]) -> bool:
-    """True where permuting moves only dimensions of size one."""
-    kept = [p for p in permutation if as_int(known.shape[p]) != 1]
-    return kept == sorted(kept)
+def keeps_order(type_: TensorType, permutation: tuple[int, ...]) -> bool:
+    """True if the permutation moves only dimensions of size one."""
+    order = [p for p in permutation if as_int(type_.shape[p]) != 1]
+    return order == sorted(order)

@@ -1,4 +1,4 @@
-"""Weights in the order that vector loads want them: panels of eight output channels, contiguous.
+"""Pack weights for vector loads: into contiguous panels of eight output channels.
 
 pack_matrix(matrix of shape (3, 10)).shape  ->  (2, 3, 8): two panels, zero-padded
 """
@@ -12,8 +12,8 @@ from webmlc.graph.ops.layout import PACK
 
 
 def pack_matrix(matrix: Array) -> Array:
-    """`[K, N]` as `[N/8, K, 8]`: panels of eight columns, zero-padded, so that a vector load reads
-    one row of a panel.
+    """Pack `[K, N]` as `[N/8, K, 8]`: zero-padded panels of eight columns. Vector loads read a row
+    of a panel.
     """
     rows, columns = matrix.shape
     panels = -(-columns // PACK)
@@ -23,9 +23,9 @@ def pack_matrix(matrix: Array) -> Array:
 
 
 def pack_convolution(weights: Array, groups: int) -> Array:
-    """`[O, I, *kernel]` as `[O/8, *kernel, I, 8]`, per group (`[groups, ...]`) where there are
-    several; zero-padded. Of a single output channel as `[1, *kernel, I, 1]`: there, vectors run
-    along the inputs.
+    """Pack `[O, I, *kernel]` as `[O/8, *kernel, I, 8]`, zero-padded; with several groups as
+    `[groups, ...]`. Pack a single output channel as `[1, *kernel, I, 1]`, for vectors along the
+    inputs.
     """
     outputs, inputs, *kernel = weights.shape
     per_group = outputs // groups
@@ -39,5 +39,5 @@ def pack_convolution(weights: Array, groups: int) -> Array:
 
 
 def pack_depthwise(weights: Array) -> Array:
-    """`[C, 1, *kernel]` as `[*kernel, C]`: the channels of one tap are contiguous."""
+    """Pack `[C, 1, *kernel]` as `[*kernel, C]`: the channels of a tap are contiguous."""
     return np.moveaxis(weights[:, 0], 0, -1)

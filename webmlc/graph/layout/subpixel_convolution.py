@@ -1,9 +1,8 @@
-"""Transposed convolution as an ordinary one: sub-pixel convolution.
+"""Write a transposed convolution as a convolution (sub-pixel convolution).
 
-In: the weights and windows of a transposed convolution with strides (sy, sx). Out: weights of a
-convolution of stride 1 that makes the sy·sx pixels ("phases") between two of its inputs as
-channels, which are then interleaved. Every output is a sum over the taps that reach it; no tap is
-tested:
+In: the weights and windows of a transposed convolution with strides (sy, sx). Out: the weights of a
+convolution of stride 1. Its channels are the sy·sx outputs ("phases") between two inputs, which are
+then interleaved. Every output is a sum over the taps that reach it, so no tap needs a test:
 
     ConvTranspose of 2x2, strides 2, 16 -> 1 channels  ->  Conv of 1x1, 16 -> 4, interleaved
 
@@ -39,28 +38,29 @@ class Subpixels:
 
     @property
     def phases(self) -> int:
-        """Outputs that one input's place has."""
+        """The number of outputs at the place of one input."""
         return math.prod(self.strides)
 
     @staticmethod
     def of(weights: Array, windows: Windows, sizes: tuple[Expr, ...], groups: int) -> Subpixels:
-        """Of the transposed convolution by `weights`, `[groups · I, O, KH, KW]`, into maps of
-        `sizes`.
+        """The convolution for a transposed one by `weights`, `[groups · I, O, KH, KW]`; its outputs
+        have these `sizes`.
         """
         rank, strides = windows.rank, windows.strides
         places = [_places(windows, d) for d in range(rank)]
-        lows = [min(0, *found.values()) for found in places]
+        lows = [min(0, *inputs_of.values()) for inputs_of in places]
         kernel = [
-            max(0, *found.values()) - low + 1 for found, low in zip(places, lows, strict=True)
+            max(0, *inputs_of.values()) - low + 1
+            for inputs_of, low in zip(places, lows, strict=True)
         ]
         inputs, outputs = weights.shape[0] // groups, weights.shape[1]
         source: Any = weights.reshape(groups, inputs, outputs, *weights.shape[2:]).swapaxes(1, 2)
         result: Any = np.zeros((groups, *strides, outputs, inputs, *kernel), weights.dtype)
-        for found in itertools.product(*(p.items() for p in places)):
-            phases = [phase for (phase, _), _ in found]
-            taps = [tap for (_, tap), _ in found]
-            at = [place - low for (_, place), low in zip(found, lows, strict=True)]
-            result[(slice(None), *phases, ..., *at)] = source[(..., *taps)]
+        for reads in itertools.product(*(p.items() for p in places)):
+            phases = [phase for (phase, _), _ in reads]
+            taps = [tap for (_, tap), _ in reads]
+            positions = [place - low for (_, place), low in zip(reads, lows, strict=True)]
+            result[(slice(None), *phases, ..., *positions)] = source[(..., *taps)]
         steps = [simplify((size + (s - 1)) // s) for size, s in zip(sizes, strides, strict=True)]
         ends = [
             simplify(step + (k - 1 + low) - size)
@@ -73,7 +73,9 @@ class Subpixels:
 
 
 def _places(windows: Windows, d: int) -> dict[tuple[int, int], int]:
-    """By (phase, tap), for the taps that reach it: the input, counted from where the phase lies."""
+    """The input that each (phase, tap) reads, relative to the place of the phase. Taps that do not
+    reach a phase are missing.
+    """
     begin, stride = as_int(windows.begins[d]), windows.strides[d]
     assert begin is not None
     moved = {

@@ -1,11 +1,10 @@
-"""Half-precision models compute in float32: no processor here adds in less.
+"""Compute half-precision models in float32: the instructions of WebAssembly have no less.
 
 needs: inferred types, constants packed. guarantees: operators that calculate have no float16 or
-bfloat16 operands; a value is rounded to half precision where the model casts it, or a caller or
-control flow reads it, and nowhere between. Large constants stay as small as they came: a Cast
-widens them, at load where the target can (`package/program.py`). Nodes that only move elements of
-inputs and constants still move halves.
-before → after (x, w, y: float16):
+bfloat16 operands. A value is rounded to half precision only where the model casts it, or where a
+caller or control flow reads it. Large constants stay in half precision: a Cast widens them, once at
+load if the target can (`package/program.py`). Nodes that only move elements of inputs and constants
+still move halves. before → after (x, w, y: float16):
 
     %c = Conv(%x, %w)              %x.wide = Cast(%x)
     %y = Relu(%c)           →      %w.wide = Cast(%w)
@@ -13,8 +12,7 @@ before → after (x, w, y: float16):
                                    %y.wide = Relu(%c.wide)
                                    %y = Cast(%y.wide)
 
-onnxruntime's CPU provider does the same, and the sums of a reduction need it: 11 bits do not hold
-them.
+onnxruntime's CPU provider does the same. The sums of a reduction need it: 11 bits are too few.
 """
 
 from __future__ import annotations
@@ -35,12 +33,14 @@ from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 HALVES = frozenset({DType.float16, DType.bfloat16})
 SMALL = 4096
-"""Bytes of a constant that is widened in the package."""
+"""The most bytes of a constant that is stored in float32; larger ones are widened at load (chosen
+by hand).
+"""
 _NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 
 def widen_halves(module: Module) -> Module:
-    """Rewrite every function; one without halves stays as it is."""
+    """Rewrite every function. A function without halves is returned unchanged."""
     functions = {}
     for name, function in module.functions.items():
         writer = _Widening(function, widens_at_load=function is module.main)
@@ -65,18 +65,18 @@ class _Widening(FunctionWriter):
         self.constants.update(self.source.constants)
         for node in self.source.nodes:
             if not self.calculates(node) or not self.widened(node):
-                self.kept(node)
+                self.keep_half(node)
         for value in self.source.outputs:
             self.narrow(Builder.without_origin(self), value)
         return remove_dead_code(self.written())
 
     def is_half(self, value: str) -> bool:
-        known = self.scope.type_of(value) if value else None
-        return known is not None and known.dtype in HALVES
+        type_ = self.scope.type_of(value) if value else None
+        return type_ is not None and type_.dtype in HALVES
 
     def calculates(self, node: Node) -> bool:
-        """True for a node to widen: of halves that it reads it makes new values, or one of them has
-        its float32 form already.
+        """True for a node to widen: it calculates with halves, or one of its halves exists only in
+        its float32 form.
         """
         halves = [value for value in node.inputs if self.is_half(value)]
         if not halves or (node.domain, node.op) in CONTROL:
@@ -86,19 +86,17 @@ class _Widening(FunctionWriter):
         return node.op != "View" and not (kind_of(node) == "injective" and self.moves(node))
 
     def moves(self, node: Node) -> bool:
-        """True where every element of the result is one that the node reads, or is the same for
-        all.
-        """
-        known = [self.scope.type_of(value) if value else None for value in node.inputs]
-        tensors = [None if t is None else placeholder("x", t.shape, t.dtype) for t in known]
+        """True if every element of the result is an element that the node reads, or a constant."""
+        types = [self.scope.type_of(value) if value else None for value in node.inputs]
+        tensors = [None if t is None else placeholder("x", t.shape, t.dtype) for t in types]
         results = compute_node(node, self.scope, tuple(tensors))
         return not any(map(_calculates, results))
 
     def widened(self, node: Node) -> bool:
-        """Write the node over float32; False where it is about the bits of its operand."""
+        """Write the node over float32; False if its meaning depends on the bits of its operand."""
         build = Builder(node, self)
         inputs = tuple(self.widen(build, v) if self.is_half(v) else v for v in node.inputs)
-        types = {v: t for v in inputs if v and (t := self.known(v)) is not None}
+        types = {v: t for v in inputs if v and (t := self.type_of(v)) is not None}
         scope = Scope(types, self.constants, self.scope.values)
         names = {v: f"{v}.wide" for v in node.outputs if self.is_half(v)}
         try:
@@ -116,18 +114,18 @@ class _Widening(FunctionWriter):
         build.append(replace(node, inputs=inputs, outputs=renamed), output_types)
         return True
 
-    def kept(self, node: Node) -> None:
-        """Write the node as it is."""
+    def keep_half(self, node: Node) -> None:
+        """Write the node as it is, over values of the model's types."""
         build = Builder(node, self)
         for value in filter(None, node.inputs):
             self.narrow(build, value)
         build.append(node, [self.source.types[v] for v in node.outputs if v])
 
-    def known(self, value: str) -> TensorType | None:
+    def type_of(self, value: str) -> TensorType | None:
         return self.types.get(value) or self.scope.type_of(value)
 
     def narrow(self, build: Builder, value: str) -> None:
-        """Write a value as the model has it, where only its float32 form is there."""
+        """Write a value in the model's type, if only its float32 form is written so far."""
         if value in self.wide and value not in self.types and value not in self.constants:
             self.cast(build, self.wide[value], self.source.types[value].dtype, value)
 
@@ -144,14 +142,14 @@ class _Widening(FunctionWriter):
         return self.wide[value]
 
     def cast(self, build: Builder, value: str, dtype: DType, output: str) -> None:
-        known = self.known(value)
-        assert known is not None, value
-        type_ = TensorType(dtype, known.shape)
+        source_type = self.type_of(value)
+        assert source_type is not None, value
+        type_ = TensorType(dtype, source_type.shape)
         build.typed(type_, "Cast", value, output=output, to=_NUMBERS[dtype])
 
 
 def _calculates(root: Tensor) -> bool:
-    """True where a tensor is made by arithmetic on halves."""
+    """True if a tensor is computed by arithmetic on halves."""
     stack, seen = [root], {root}
     while stack:
         tensor = stack.pop()
@@ -161,7 +159,7 @@ def _calculates(root: Tensor) -> bool:
             match node:
                 case Call(op=op, args=args) if op != "select" and args[-1].dtype in HALVES:
                     return True
-                case Read(tensor=made) if made not in seen:
-                    seen.add(made)
-                    stack.append(made)
+                case Read(tensor=source) if source not in seen:
+                    seen.add(source)
+                    stack.append(source)
     return False

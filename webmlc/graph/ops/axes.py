@@ -1,8 +1,9 @@
-"""Axes that a run decides: of reductions, cumulative sums, slices, padding, Squeeze and Unsqueeze.
+"""Expand operators whose axes only a run knows: reductions, cumulative sums, slices, padding,
+Squeeze and Unsqueeze.
 
-How many axes there are is in the type of the input that names them, so every rank is known when the
-model is built; only sizes are not. An operator along such axes becomes the same operator along the
-last ones, which `AxesLast` puts there: twice as many axes, of which one of each two has size 1.
+The type of the input that names the axes tells how many there are. So every rank is known at build
+time, and only sizes are unknown. Such an operator becomes the same operator along the last axes.
+`AxesLast` moves the axes there: it makes two axes of each one, and one of the two has size 1.
 
     %y = ReduceMax<keepdims=1>(%x, %axes)          %x: float32[3, 4], %axes: int64[1]
 
@@ -11,8 +12,8 @@ last ones, which `AxesLast` puts there: twice as many axes, of which one of each
     %last: float32[s_0, s_1, s_2, s_3] = webmlc.AxesLast(%x, %sizes)
     %y: float32[s_0, s_1] = ReduceMax<keepdims=0>(%last, [2, 3])
 
-Axes that no tensor of the rank has, or that are named twice, make sizes negative; a run refuses
-those and names the node.
+Axes that a tensor of the rank does not have, or that occur twice, make sizes negative. A run
+refuses negative sizes and names the node.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from webmlc.graph.ops.operator import (
     UnknownValueError,
     given_types,
 )
-from webmlc.graph.ops.shapes import dimensions, given, product, select_among
+from webmlc.graph.ops.shapes import dimensions, operand, product, select_among
 
 Inputs = tuple[Tensor | None, ...]
 INVALID = -2
-"""A size where axes are wrong: negative, and not the -1 that a Reshape resolves."""
+"""The size that marks wrong axes. It is negative, but not the -1 that a Reshape resolves."""
 
 
 # -- what operators become ---------------------------------------------------------------
 
 
 def axis_mask(context: Context, build: Builder, index: int, rank: int | None = None) -> str:
-    """The int64[rank] that is 1 of the axes which input `index` names, and 0 elsewhere; `INVALID`
-    everywhere if they are no axes.
+    """The int64[rank] mask that is 1 for the axes that input `index` names, and 0 for the others.
+    It is `INVALID` everywhere if the axes are wrong.
     """
     ones = build.constant(np.ones(axis_count(context, index), np.int64))
     rank = context.rank(0) if rank is None else rank
@@ -56,8 +57,8 @@ def axis_mask(context: Context, build: Builder, index: int, rank: int | None = N
 def by_axis(
     build: Builder, values: str, axes: str, rank: int, *, default: int, invalid: int
 ) -> str:
-    """The int64[rank] that holds each of `values` at its axis, and `default` elsewhere; `invalid`
-    everywhere if `axes` are no axes.
+    """The int64[rank] that holds each of `values` at its axis, and `default` at the other axes. It
+    is `invalid` everywhere if the axes are wrong.
     """
     axes = build("Reshape", axes, build.constant(np.array([-1])))
     return build(
@@ -74,14 +75,14 @@ def axis_count(context: Context, index: int) -> int:
 
 
 def axes_last(context: Context, build: Builder, mask: str) -> str:
-    """Input 0 with the axes of the mask behind the others: each axis is there twice, once of
-    size 1.
+    """Input 0 with the axes of the mask behind the others. Each axis occurs twice, once with size
+    1.
     """
     x = context.node.inputs[0]
     one, sizes = build.constant(np.int64(1)), build("Shape", x)
-    other = build("Where", build("Equal", mask, build.constant(np.int64(0))), sizes, mask)
-    named = build("Where", build("Equal", mask, one), sizes, one)
-    return build("AxesLast", x, build("Concat", other, named, axis=0), domain="webmlc")
+    other_sizes = build("Where", build("Equal", mask, build.constant(np.int64(0))), sizes, mask)
+    named_sizes = build("Where", build("Equal", mask, one), sizes, one)
+    return build("AxesLast", x, build("Concat", other_sizes, named_sizes, axis=0), domain="webmlc")
 
 
 def reduce_along(context: Context, build: Builder) -> tuple[str, ...] | None:
@@ -102,23 +103,23 @@ def cumulate_along(context: Context, build: Builder) -> tuple[str, ...] | None:
     node, rank = context.node, context.rank(0)
     if not context.is_decided_by_run(1):
         return None
-    moved = axes_last(context, build, axis_mask(context, build, 1))
-    sizes = build("Shape", moved, start=0, end=rank)
+    axis_last = axes_last(context, build, axis_mask(context, build, 1))
+    sizes = build("Shape", axis_last, start=0, end=rank)
     rows = build("Concat", sizes, build.constant(np.array([-1])), axis=0)
-    y = build("Reshape", moved, rows)
+    y = build("Reshape", axis_last, rows)
     y = build(node.op, y, build.constant(np.int64(rank)), **node.attributes)
-    y = build("Reshape", y, build("Shape", moved))
+    y = build("Reshape", y, build("Shape", axis_last))
     return (build("AxesBack", y, domain="webmlc", types=(context.type(0),)),)
 
 
 def without_axes(context: Context, build: Builder, y: str, mask: str, count: int) -> str:
-    """`y` in the shape of input 0 without the `count` axes of a mask."""
+    """Reshape `y` to the shape of input 0 without the `count` axes of a mask."""
     rank = context.rank(0) - count
     if rank < 0:
         raise NotSupportedError(f"{count} axes of a tensor of rank {context.rank(0)}")
     sizes = build("Shape", context.node.inputs[0])
-    other = build("OtherSizes", sizes, mask, domain="webmlc", rank=rank)
-    return build("Reshape", y, other, allowzero=1)
+    other_sizes = build("OtherSizes", sizes, mask, domain="webmlc", rank=rank)
+    return build("Reshape", y, other_sizes, allowzero=1)
 
 
 def squeeze(context: Context, build: Builder) -> tuple[str, ...] | None:
@@ -155,36 +156,36 @@ def _by_axis_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _by_axis(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The values (input 0) of the axes (input 1), which may count from the end."""
-    values, axes = given(inputs, 0), _elements(given(inputs, 1))
+    """The values (input 0) at their axes (input 1). Axes may count from the end."""
+    values, axes = operand(inputs, 0), _elements(operand(inputs, 1))
     rank = context.attribute("rank")
     default, invalid = (Const(context.attribute(n), DType.int64) for n in ("default", "invalid"))
     places = [a.astype(DType.int64) for a in axes]
     places = [select(a < 0, a + rank, a) for a in places]
     zero, one = const(0, DType.int64), const(1, DType.int64)
-    hits = [_total([select(p.equals(d), one, zero) for p in places]) for d in range(rank)]
-    distinct = _total([select(h.equals(1), one, zero) for h in hits])
+    counts = [_total([select(p.equals(d), one, zero) for p in places]) for d in range(rank)]
+    distinct_count = _total([select(h.equals(1), one, zero) for h in counts])
 
     def element(d: Expr) -> Expr:
         value: Expr = default
         for position, place in enumerate(places):
-            named = place.equals(d.astype(DType.int64))
-            value = select(named, values[position].astype(DType.int64), value)
-        return select(distinct.equals(len(places)), value, invalid)
+            is_axis = place.equals(d.astype(DType.int64))
+            value = select(is_axis, values[position].astype(DType.int64), value)
+        return select(distinct_count.equals(len(places)), value, invalid)
 
     return (compute("by_axis", context.outputs[0].shape, element),)
 
 
 def _other_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The sizes (input 0) of the axes that a mask (input 1) leaves, in order."""
-    sizes, mask = (_elements(given(inputs, i)) for i in range(2))
+    """The sizes (input 0) of the axes where a mask (input 1) is 0, in order."""
+    sizes, mask = (_elements(operand(inputs, i)) for i in range(2))
     zero = const(0, DType.int64)
     before = [_total([1 - m for m in mask[:d]]) for d in range(len(mask))]
 
     def element(i: Expr) -> Expr:
         place = i.astype(DType.int64)
-        here = [m.equals(0) & n.equals(place) for m, n in zip(mask, before, strict=True)]
-        total = _total([select(h, size, zero) for h, size in zip(here, sizes, strict=True)])
+        is_place = [m.equals(0) & n.equals(place) for m, n in zip(mask, before, strict=True)]
+        total = _total([select(h, size, zero) for h, size in zip(is_place, sizes, strict=True)])
         return select(mask[0] < 0, mask[0], total)
 
     return (compute("other_sizes", context.outputs[0].shape, element),)
@@ -195,13 +196,13 @@ def _sizes_with_ones_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sizes_with_ones(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The sizes (input 0) in order, and ones where a mask (input 1) is set."""
-    sizes, mask = (_elements(given(inputs, i)) for i in range(2))
+    """The sizes (input 0) in order, with ones inserted where a mask (input 1) is 1."""
+    sizes, mask = (_elements(operand(inputs, i)) for i in range(2))
     result = []
-    for d, here in enumerate(mask):
+    for d, marker in enumerate(mask):
         before = d - _total(mask[:d])
-        size = select_among(sizes, before) if sizes else here
-        result.append(select(here.equals(0), size, here))
+        size = select_among(sizes, before) if sizes else marker
+        result.append(select(marker.equals(0), size, marker))
     shape = context.outputs[0].shape
     return (compute("sizes_with_ones", shape, lambda d: select_among(result, d)),)
 
@@ -211,8 +212,8 @@ def _axes_last_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _axes_last(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Element `[*i, *r]` is that at `i + r`: of each two, one is 0."""
-    x = given(inputs, 0)
+    """Element `[*i, *r]` is the input's element at `i + r`. One index of each pair is 0."""
+    x = operand(inputs, 0)
 
     def element(*index: Expr) -> Expr:
         pairs = zip(index[: x.rank], index[x.rank :], strict=True)
@@ -223,7 +224,7 @@ def _axes_last(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _axes_back(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The inverse of `AxesLast`."""
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
 
     def element(*index: Expr) -> Expr:
         places = zip((*index, *index), x.shape, strict=True)

@@ -1,8 +1,8 @@
 """Conversions between element types.
 
-Numbers convert as numpy's and ml_dtypes' do: to the nearest float, ties to even; floats to integers
-towards zero; integers wrap. To an 8-bit float, ONNX saturates unless told otherwise; powers of two
-(float8e8m0) have rounding modes of their own.
+Numbers convert as in numpy and ml_dtypes. Floats round to the nearest float, ties to even. Floats
+become integers by truncation. Integers wrap. A conversion to an 8-bit float saturates unless the
+node says otherwise. Powers of two (float8e8m0) have rounding modes of their own.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from webmlc.core.expr import Bitcast, Const, Expr, call, const, minimum, select
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import ELEMENT_TYPES, Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import given, pointwise
+from webmlc.graph.ops.shapes import operand, pointwise
 
 Inputs = tuple[Tensor | None, ...]
 
 SATURATING = frozenset(
     {DType.float8_e4m3fn, DType.float8_e4m3fnuz, DType.float8_e5m2, DType.float8_e5m2fnuz}
 )
-"""Where what is too large becomes the largest number, or infinity or NaN."""
+"""The types to which a conversion may saturate: a number that is too large becomes the largest one.
+Without saturation it becomes infinity or NaN.
+"""
 
 
 def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
-    """`x` converted as ONNX's Cast; to bool means: differs from zero."""
+    """Convert `x` as ONNX's Cast does. The conversion to bool tests whether `x` differs from
+    zero.
+    """
     if dtype is DType.bool and x.dtype is not DType.bool:
         return call("ne", x, 0)
     if dtype is DType.float8_e8m0fnu and x.dtype is not dtype:
@@ -34,16 +38,19 @@ def cast_to(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up"
 
 
 def clamped(x: Expr, dtype: DType) -> Expr:
-    """`x` as a wide float between the lowest and the highest number of `dtype`; NaN stays."""
-    wide = x if x.dtype is DType.float64 else x.astype(DType.float32)
-    low, high = (Const(limit, wide.dtype) for limit in dtype.limits)
-    return select(wide > high, high, select(wide < low, low, wide))
+    """Clamp `x`, as a wide float, between the lowest and the highest number of `dtype`. NaN
+    stays.
+    """
+    number = x if x.dtype is DType.float64 else x.astype(DType.float32)
+    low, high = (Const(limit, number.dtype) for limit in dtype.limits)
+    return select(number > high, high, select(number < low, low, number))
 
 
 def _to_power(x: Expr, saturate: bool, round_mode: str) -> Expr:
-    """float32 as a power of two, the sign ignored: the biased exponent, rounded by the mantissa.
+    """Convert float32 to a power of two: the biased exponent, rounded by the mantissa. The sign is
+    ignored.
 
-    Code c is 2^(c - 127); so subnormals of float32 lie around code 0, which is 2^-127.
+    Code c stands for 2^(c - 127). So subnormals of float32 lie around code 0, which is 2^-127.
     """
     bits = Bitcast(x, DType.int32) & 0x7FFFFFFF
     match round_mode:
@@ -67,7 +74,7 @@ def _to_power(x: Expr, saturate: bool, round_mode: str) -> Expr:
 
 
 def named_type(context: Context, attribute: str) -> DType:
-    """The element type whose number an attribute gives."""
+    """The element type whose ONNX number is an attribute's value."""
     dtype = ELEMENT_TYPES.get(int(context.attribute(attribute, 0)))
     if dtype is None:
         raise NotSupportedError(f"element type {context.attribute(attribute)} is not supported")
@@ -90,7 +97,7 @@ def _cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     def body(x: Expr) -> Expr:
         return cast_to(x, dtype, saturate, round_mode)
 
-    return (pointwise(context, "cast", (given(inputs, 0),), body),)
+    return (pointwise(context, "cast", (operand(inputs, 0),), body),)
 
 
 def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
@@ -102,7 +109,7 @@ def _bit_cast_type(context: Context) -> tuple[TensorType, ...]:
 
 def _bit_cast(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     dtype = context.outputs[0].dtype
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (pointwise(context, "bit_cast", (x,), lambda v: Bitcast(v, dtype)),)
 
 

@@ -1,4 +1,6 @@
-"""Contractions of dense tensors: MatMul, Gemm, Einsum. One `matmul` stage each, bias after it."""
+"""Contractions of dense tensors: MatMul, Gemm, Einsum. Each is one `matmul` stage, then the
+bias.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from webmlc.graph.ops.shapes import (
     aligned,
     broadcast,
     check_stretches,
-    given,
+    operand,
     require,
 )
 
@@ -26,13 +28,13 @@ Inputs = tuple[Tensor | None, ...]
 
 
 def check_inner(context: Context, left: Expr, right: Expr) -> None:
-    """Raises `NotSupportedError` where the dimensions that a product sums over cannot be equal."""
+    """Raise `NotSupportedError` if the dimensions over which a product sums cannot be equal."""
     if not require(context, "equal", left, right):
         raise NotSupportedError(f"the contracted dimensions {left} and {right} differ")
 
 
 def matmul_shape(context: Context, a: Shape, b: Shape) -> Shape:
-    """numpy's `matmul`: vectors are rows on the left and columns on the right."""
+    """The shape of numpy's `matmul`. A vector is a row on the left and a column on the right."""
     if not a or not b:
         raise NotSupportedError("a matrix product of scalars")
     check_inner(context, a[-1], b[-2] if len(b) > 1 else b[0])
@@ -47,29 +49,29 @@ def _matmul_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def matmul(a: Tensor, b: Tensor, shape: Shape, dtype: DType) -> Tensor:
-    """The stage `matmul`, summed in `dtype`."""
+    """The stage `matmul`, which sums in `dtype`."""
     batch = shape[: len(shape) - (a.rank > 1) - (b.rank > 1)]
 
     def element(*index: Expr) -> Expr:
-        *i, k = index
-        rest = list(i[len(batch) :])
-        row = (rest.pop(0),) if a.rank > 1 else ()
-        left = (*aligned(i[: len(batch)], a.shape[:-2], batch), *row, k)
-        right = (*aligned(i[: len(batch)], b.shape[:-2], batch), k, *rest)
+        *row_index, k = index
+        column_index = list(row_index[len(batch) :])
+        row = (column_index.pop(0),) if a.rank > 1 else ()
+        left = (*aligned(row_index[: len(batch)], a.shape[:-2], batch), *row, k)
+        right = (*aligned(row_index[: len(batch)], b.shape[:-2], batch), k, *column_index)
         return a[left].astype(dtype) * b[right].astype(dtype)
 
     return reduce("matmul", shape, (a.shape[-1],), "add", element)
 
 
 def rounded(tensor: Tensor, dtype: DType) -> Tensor:
-    """The tensor in `dtype`: a stage of its own where that is not what it was summed in."""
+    """The tensor in `dtype`. If it was summed in another type, a stage of its own rounds it."""
     if tensor.dtype == dtype:
         return tensor
     return compute(f"{tensor.name}_out", tensor.shape, lambda *i: tensor[i].astype(dtype))
 
 
 def _matmul(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    a, b = given(inputs, 0), given(inputs, 1)
+    a, b = operand(inputs, 0), operand(inputs, 1)
     total = matmul(a, b, context.outputs[0].shape, accumulator(a.dtype))
     return (rounded(total, a.dtype),)
 
@@ -79,15 +81,15 @@ def _matmul_integer_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _matmul_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Zero points are per tensor, per row of A or per column of B."""
-    a, b = given(inputs, 0), given(inputs, 1)
+    """A zero point belongs to a whole tensor, to a row of A, or to a column of B."""
+    a, b = operand(inputs, 0), operand(inputs, 1)
     left = centred("a", a, inputs[2] if len(inputs) > 2 else None, a.rank - 2)
     right = centred("b", b, inputs[3] if len(inputs) > 3 else None, b.rank - 1)
     return (matmul(left, right, context.outputs[0].shape, DType.int32),)
 
 
 def centred(name: str, x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
-    """`x` minus its zero point, in int32; a zero point of rank 1 runs along `axis`."""
+    """Subtract the zero point from `x`, in int32. A zero point of rank 1 runs along `axis`."""
 
     def element(*i: Expr) -> Expr:
         value = x[i].astype(DType.int32)
@@ -114,66 +116,75 @@ def _gemm_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _gemm(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    a, b, shape = given(inputs, 0), given(inputs, 1), context.outputs[0].shape
+    a, b, shape = operand(inputs, 0), operand(inputs, 1), context.outputs[0].shape
     bias = inputs[2] if len(inputs) > 2 else None
-    across, down = context.attribute("transA", 0), context.attribute("transB", 0)
+    transposes_a, transposes_b = context.attribute("transA", 0), context.attribute("transB", 0)
     alpha, beta = context.attribute("alpha", 1.0), context.attribute("beta", 1.0)
-    wide = accumulator(a.dtype)
+    wide_dtype = accumulator(a.dtype)
 
     def element(m: Expr, n: Expr, k: Expr) -> Expr:
-        left = a[(k, m) if across else (m, k)]
-        return left.astype(wide) * b[(n, k) if down else (k, n)].astype(wide)
+        left = a[(k, m) if transposes_a else (m, k)]
+        return left.astype(wide_dtype) * b[(n, k) if transposes_b else (k, n)].astype(wide_dtype)
 
-    total = reduce("matmul", shape, (a.shape[0 if across else 1],), "add", element)
-    if bias is None and alpha == 1.0 and wide == a.dtype:
+    total = reduce("matmul", shape, (a.shape[0 if transposes_a else 1],), "add", element)
+    if bias is None and alpha == 1.0 and wide_dtype == a.dtype:
         return (total,)
 
     def finish(m: Expr, n: Expr) -> Expr:
-        value = total[m, n] if alpha == 1.0 else total[m, n] * Const(alpha, wide)
+        value = total[m, n] if alpha == 1.0 else total[m, n] * Const(alpha, wide_dtype)
         if bias is not None:
-            added = bias[aligned((m, n), bias.shape, shape)].astype(wide)
-            value = value + (added if beta == 1.0 else added * Const(beta, wide))
+            term = bias[aligned((m, n), bias.shape, shape)].astype(wide_dtype)
+            value = value + (term if beta == 1.0 else term * Const(beta, wide_dtype))
         return value.astype(a.dtype)
 
     return (compute("gemm", shape, finish),)
 
 
 def _einsum_terms(context: Context) -> tuple[list[list[str]], list[str], dict[str, Expr]]:
-    """Labels of each operand and of the result, extents; an ellipsis becomes labels `.0`, ..."""
+    """The labels of each operand, the labels of the result, and the size of each label. An ellipsis
+    becomes the labels `.0`, `.1`, ...
+    """
     equation = str(context.attribute("equation")).replace(" ", "")
-    operands, arrow, wanted = equation.partition("->")
-    written = operands.split(",")
+    operands, arrow, result_term = equation.partition("->")
+    operand_terms = operands.split(",")
     ranks = [context.rank(i) for i in range(len(context.node.inputs))]
-    named = [len(term.replace("...", "")) for term in written]
+    label_counts = [len(term.replace("...", "")) for term in operand_terms]
     fits = [
-        r >= n if "..." in t else r == n for t, r, n in zip(written, ranks, named, strict=False)
+        r >= n if "..." in t else r == n
+        for t, r, n in zip(operand_terms, ranks, label_counts, strict=False)
     ]
-    if len(written) != len(ranks) or not all(fits):
+    if len(operand_terms) != len(ranks) or not all(fits):
         raise NotSupportedError(f"{equation!r} of tensors of ranks {ranks}")
-    spare = 0
-    for term, rank in zip(written, ranks, strict=True):
+    ellipsis_rank = 0
+    for term, rank in zip(operand_terms, ranks, strict=True):
         if "..." in term:
-            spare = max(spare, rank - len(term.replace("...", "")))
+            ellipsis_rank = max(ellipsis_rank, rank - len(term.replace("...", "")))
 
     def labels(term: str, rank: int) -> list[str]:
         before, dots, after = term.partition("...")
         count = rank - len(before) - len(after) if dots else 0
-        return [*before, *(f".{d}" for d in range(spare - count, spare)), *after]
+        return [*before, *(f".{d}" for d in range(ellipsis_rank - count, ellipsis_rank)), *after]
 
-    terms = [labels(t, r) for t, r in zip(written, ranks, strict=True)]
+    terms = [labels(t, r) for t, r in zip(operand_terms, ranks, strict=True)]
     extents: dict[str, Expr] = {}
     for i, names in enumerate(terms):
-        own: dict[str, Expr] = {}
+        input_sizes: dict[str, Expr] = {}
         for label, size in zip(names, context.shape(i), strict=True):
-            first = own.setdefault(label, size)
-            if not require(context, "equal", first, size):
-                raise NotSupportedError(f"{label!r} is of sizes {first} and {size} in input {i}")
+            first_size = input_sizes.setdefault(label, size)
+            if not require(context, "equal", first_size, size):
+                raise NotSupportedError(
+                    f"{label!r} is of sizes {first_size} and {size} in input {i}"
+                )
             extents[label] = broadcast(context, (extents.get(label, size),), (size,))[0]
     if arrow:
-        return terms, labels(wanted, spare + len(wanted.replace("...", ""))), extents
+        return (
+            terms,
+            labels(result_term, ellipsis_rank + len(result_term.replace("...", ""))),
+            extents,
+        )
     letters = re.sub(r"[.,]", "", operands)
-    single = sorted({x for x in letters if letters.count(x) == 1})
-    return terms, [*(f".{d}" for d in range(spare)), *single], extents
+    single_labels = sorted({x for x in letters if letters.count(x) == 1})
+    return terms, [*(f".{d}" for d in range(ellipsis_rank)), *single_labels], extents
 
 
 def _einsum_type(context: Context) -> tuple[TensorType, ...]:
@@ -184,16 +195,16 @@ def _einsum_type(context: Context) -> tuple[TensorType, ...]:
 def _einsum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     terms, result, extents = _einsum_terms(context)
     summed = [label for label in extents if label not in result]
-    tensors = [given(inputs, i) for i in range(len(inputs))]
-    wide = accumulator(tensors[0].dtype)
+    tensors = [operand(inputs, i) for i in range(len(inputs))]
+    wide_dtype = accumulator(tensors[0].dtype)
 
     def element(*index: Expr) -> Expr:
         place = dict(zip([*result, *summed], index, strict=True))
         value: Expr | None = None
         for tensor, term in zip(tensors, terms, strict=True):
-            at = tuple(place[label] for label in term)
+            term_index = tuple(place[label] for label in term)
             within = tuple(extents[label] for label in term)
-            factor = tensor[aligned(at, tensor.shape, within)].astype(wide)
+            factor = tensor[aligned(term_index, tensor.shape, within)].astype(wide_dtype)
             value = factor if value is None else value * factor
         assert value is not None
         return value

@@ -1,7 +1,7 @@
-"""Convolutions, in ONNX's own layout (batch, channels, spatial...).
+"""Convolutions in ONNX's layout (batch, channels, spatial...).
 
-One `pad` stage where padding is not zero, one reducing stage `conv` over input channels and taps
-(`depthwise` over the taps alone), one `bias` stage.
+If there is padding, a `pad` stage comes first. Then a reducing stage `conv` runs over input
+channels and taps, or `depthwise` over the taps alone. A `bias` stage follows.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.contract import centred, rounded
 from webmlc.graph.ops.nhwc import Layout
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes, given
+from webmlc.graph.ops.shapes import ONE, ZERO, accumulator, canonical, check_shapes, operand
 from webmlc.graph.ops.windows import Windows
 
 Inputs = tuple[Tensor | None, ...]
 
 
 def kernel_of(context: Context) -> tuple[int, ...]:
-    """The kernel's spatial shape, from the weights."""
+    """The spatial shape of the kernel, taken from the weights."""
     sizes = tuple(as_int(d) for d in context.shape(1)[2:])
-    known = tuple(s for s in sizes if s is not None)
-    if len(known) != len(sizes):
+    kernel = tuple(s for s in sizes if s is not None)
+    if len(kernel) != len(sizes):
         raise NotSupportedError("the kernel's shape is symbolic")
-    if (said := tuple(context.attribute("kernel_shape", known))) != known:
-        raise NotSupportedError(f"a kernel of shape {list(known)}, not {list(said)} as is said")
-    return known
+    if (attribute := tuple(context.attribute("kernel_shape", kernel))) != kernel:
+        raise NotSupportedError(
+            f"a kernel of shape {list(kernel)}, not {list(attribute)} as is said"
+        )
+    return kernel
 
 
-def _conv_type(context: Context) -> tuple[TensorType, ...]:
+def conv_type(context: Context) -> tuple[TensorType, ...]:
+    """The type of a Conv of the first two inputs."""
     groups = context.count("group", 1)
     check_shapes(context, "batch groups*inputs ...", "groups*outputs inputs ...", groups=groups)
     sizes = Windows.of(context, kernel_of(context)).sizes
@@ -42,13 +45,13 @@ def _conv_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _conv_bias_type(context: Context) -> tuple[TensorType, ...]:
-    result = _conv_type(context)
+    result = conv_type(context)
     check_shapes(context, "", "outputs inputs ...", "outputs")
     return result
 
 
 def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tensor:
-    """The convolution itself, summed in `dtype`."""
+    """The convolution without its bias, summed in `dtype`."""
     windows = Windows.of(context, kernel_of(context))
     groups = context.count("group", 1)
     padded = windows.pad(x, 0)
@@ -57,19 +60,19 @@ def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tens
     taps = [const(k) for k in windows.kernel]
     rank = windows.rank
 
-    def product(n: Expr, source: Expr, o: Expr, i: Expr, rest: Sequence[Expr]) -> Expr:
-        place = windows.positions(rest[:rank], rest[rank:])
+    def product(n: Expr, source: Expr, o: Expr, i: Expr, axes: Sequence[Expr]) -> Expr:
+        place = windows.positions(axes[:rank], axes[rank:])
         value = padded[(n, source, *place)].astype(dtype)
-        return value * weights[(o, i, *rest[rank:])].astype(dtype)
+        return value * weights[(o, i, *axes[rank:])].astype(dtype)
 
     if groups > 1 and inputs == ONE and outputs == x.shape[1]:
         return reduce(
-            "depthwise", shape, taps, "add", lambda n, o, *rest: product(n, o, o, ZERO, rest)
+            "depthwise", shape, taps, "add", lambda n, o, *axes: product(n, o, o, ZERO, axes)
         )
     per_group = canonical(outputs // groups)
 
-    def element(n: Expr, o: Expr, *rest: Expr) -> Expr:
-        place, i, window = rest[:rank], rest[rank], rest[rank + 1 :]
+    def element(n: Expr, o: Expr, *axes: Expr) -> Expr:
+        place, i, window = axes[:rank], axes[rank], axes[rank + 1 :]
         source = i if groups == 1 else o // per_group * inputs + i
         return product(n, source, o, i, (*place, *window))
 
@@ -77,13 +80,13 @@ def convolve(context: Context, x: Tensor, weights: Tensor, dtype: DType) -> Tens
 
 
 def _conv(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, weights = given(inputs, 0), given(inputs, 1)
+    x, weights = operand(inputs, 0), operand(inputs, 1)
     total = convolve(context, x, weights, accumulator(x.dtype))
     return (add_bias(total, inputs, x.dtype),)
 
 
 def add_bias(total: Tensor, inputs: Inputs, dtype: DType) -> Tensor:
-    """Input 2, one number a channel, where it is given."""
+    """Add the bias (input 2, one number for each channel) if it is present."""
     bias = inputs[2] if len(inputs) > 2 else None
     if bias is None:
         return rounded(total, dtype)
@@ -95,43 +98,49 @@ def add_bias(total: Tensor, inputs: Inputs, dtype: DType) -> Tensor:
 
 
 def _conv_integer_type(context: Context) -> tuple[TensorType, ...]:
-    return (TensorType(DType.int32, _conv_type(context)[0].shape),)
+    return (TensorType(DType.int32, conv_type(context)[0].shape),)
 
 
 def _conv_integer(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = centred("x", given(inputs, 0), inputs[2] if len(inputs) > 2 else None, 1)
-    weights = centred("w", given(inputs, 1), inputs[3] if len(inputs) > 3 else None, 0)
+    x = centred("x", operand(inputs, 0), inputs[2] if len(inputs) > 2 else None, 1)
+    weights = centred("w", operand(inputs, 1), inputs[3] if len(inputs) > 3 else None, 0)
     return (convolve(context, x, weights, DType.int32),)
 
 
 def transposed_windows(context: Context) -> tuple[Windows, tuple[Expr, ...]]:
-    """The windows of the convolution that this one transposes, and the output's spatial sizes."""
+    """The windows of the convolution that this node transposes, and the output's spatial sizes."""
     kernel, inputs = kernel_of(context), context.shape(0)[2:]
     rank = len(inputs)
     strides = tuple(context.attribute("strides", (1,) * rank))
     dilations = tuple(context.attribute("dilations", (1,) * rank))
-    extra = tuple(context.attribute("output_padding", (0,) * rank))
-    full = [
+    output_padding = tuple(context.attribute("output_padding", (0,) * rank))
+    full_sizes = [
         (size - 1) * s + p + (k - 1) * d + 1
-        for size, s, p, k, d in zip(inputs, strides, extra, kernel, dilations, strict=True)
+        for size, s, p, k, d in zip(inputs, strides, output_padding, kernel, dilations, strict=True)
     ]
     mode = context.attribute("auto_pad", "NOTSET")
-    wanted = context.attribute("output_shape")
+    output_shape = context.attribute("output_shape")
     sizes: list[Expr] = []
     begins: list[Expr] = []
     pads = context.attribute("pads") or (0,) * (2 * rank)
     for d in range(rank):
-        if wanted is None and mode not in ("SAME_UPPER", "SAME_LOWER"):
+        if output_shape is None and mode not in ("SAME_UPPER", "SAME_LOWER"):
             begin, end = (0, 0) if mode == "VALID" else (pads[d], pads[rank + d])
             begins.append(const(begin))
-            sizes.append(canonical(full[d] - begin - end))
+            sizes.append(canonical(full_sizes[d] - begin - end))
             continue
-        size = inputs[d] * strides[d] if wanted is None else const(wanted[-rank:][d])
-        total = canonical(full[d] - size)
-        total = canonical(select(total < 0, 0, total)) if as_int(total) is None else total
-        total = ZERO if (number := as_int(total)) is not None and number < 0 else total
-        half = canonical(total // 2)
-        begins.append(half if mode == "SAME_UPPER" else canonical(total - half))
+        size = inputs[d] * strides[d] if output_shape is None else const(output_shape[-rank:][d])
+        total_padding = canonical(full_sizes[d] - size)
+        total_padding = (
+            canonical(select(total_padding < 0, 0, total_padding))
+            if as_int(total_padding) is None
+            else total_padding
+        )
+        total_padding = (
+            ZERO if (number := as_int(total_padding)) is not None and number < 0 else total_padding
+        )
+        half = canonical(total_padding // 2)
+        begins.append(half if mode == "SAME_UPPER" else canonical(total_padding - half))
         sizes.append(canonical(size))
     windows = Windows(inputs, kernel, strides, dilations, tuple(begins), (0,) * rank, False)
     return windows, tuple(sizes)
@@ -147,32 +156,34 @@ def _transpose_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _conv_transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """As a gather: output `y` takes tap `k` from input `(y + begin - k·dilation) / stride`."""
-    x, weights = given(inputs, 0), given(inputs, 1)
+    """Compute a transposed convolution as a gather: output `y` reads, for tap `k`, the input at
+    `(y + begin - k·dilation) / stride`.
+    """
+    x, weights = operand(inputs, 0), operand(inputs, 1)
     windows, _ = transposed_windows(context)
     groups, rank = context.count("group", 1), windows.rank
-    wide = accumulator(x.dtype)
+    wide_dtype = accumulator(x.dtype)
     per_group_out, per_group_in = weights.shape[1], canonical(x.shape[1] // groups)
 
-    def element(n: Expr, o: Expr, *rest: Expr) -> Expr:
-        place, i, taps = rest[:rank], rest[rank], rest[rank + 1 :]
+    def element(n: Expr, o: Expr, *axes: Expr) -> Expr:
+        place, i, taps = axes[:rank], axes[rank], axes[rank + 1 :]
         inside: Expr | None = None
         source: list[Expr] = []
         for d in range(rank):
             stride, size = windows.strides[d], x.shape[2 + d]
             shifted = place[d] + windows.begins[d] - taps[d] * windows.dilations[d]
-            at = shifted // stride
-            here = (at >= 0) & (at < size)
+            source_index = shifted // stride
+            is_tap = (source_index >= 0) & (source_index < size)
             if stride > 1:
-                here = here & (shifted % stride).equals(0)
-            inside = here if inside is None else inside & here
-            source.append(at)
+                is_tap = is_tap & (shifted % stride).equals(0)
+            inside = is_tap if inside is None else inside & is_tap
+            source.append(source_index)
         group, within = (ZERO, o) if groups == 1 else (o // per_group_out, o % per_group_out)
         channel = i if groups == 1 else group * per_group_in + i
-        value = x[(n, channel, *source)].astype(wide) * weights[(channel, within, *taps)].astype(
-            wide
-        )
-        return value if inside is None else select(inside, value, Const(0, wide))
+        value = x[(n, channel, *source)].astype(wide_dtype) * weights[
+            (channel, within, *taps)
+        ].astype(wide_dtype)
+        return value if inside is None else select(inside, value, Const(0, wide_dtype))
 
     extents = [per_group_in, *(const(k) for k in windows.kernel)]
     total = reduce("conv_transpose", context.outputs[0].shape, extents, "add", element)

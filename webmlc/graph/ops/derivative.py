@@ -1,8 +1,9 @@
-"""What `derive_gradient` makes of an elementwise operator: its derivative, from its own expression.
+"""The derivative of an elementwise operator, which `derive_gradient` writes.
 
-`webmlc.Derivative(dy, x0, x1, ...) {of, given, position}` is `dy` times the derivative of operator
-`of` (attributes `given`) by its input `position`, in the shape of `dy`. It is elementwise itself,
-so that it fuses, and has a derivative.
+`webmlc.Derivative(dy, x0, x1, ...) {of, given, position}` is `dy` times the derivative of the
+operator `of` with the attributes `given` by its input `position`. Its shape is the shape of `dy`.
+The derivative is computed from the operator's expression. It is elementwise itself, so that it
+fuses and can be differentiated again.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from webmlc.graph.compute import Read, Tensor, compute, placeholder
 from webmlc.graph.ir import Attribute, Node, TensorType
 from webmlc.graph.ops import elementwise
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import accumulator, aligned, given
+from webmlc.graph.ops.shapes import accumulator, aligned, operand
 
 DERIVATIVE = ("webmlc", "Derivative")
 
 
 def attributes_of(node: Node, position: int) -> dict[str, Attribute]:
     """The attributes of the derivative of `node` by its input `position`."""
-    own = tuple(sorted(node.attributes.items()))
-    return {"of": node.op, "given": own, "position": position}
+    attributes = tuple(sorted(node.attributes.items()))
+    return {"of": node.op, "given": attributes, "position": position}
 
 
 def _type(context: Context) -> tuple[TensorType, ...]:
@@ -32,18 +33,20 @@ def _type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    dy, position = given(tensors, 0), int(context.attribute("position"))
-    own = tuple(None if t is None else placeholder(t.name, t.shape, t.dtype) for t in tensors[1:])
-    (y,) = _forward(context, own)
-    variable = own[position]
+    dy, position = operand(tensors, 0), int(context.attribute("position"))
+    placeholders = tuple(
+        None if t is None else placeholder(t.name, t.shape, t.dtype) for t in tensors[1:]
+    )
+    (y,) = _forward(context, placeholders)
+    variable = placeholders[position]
     assert isinstance(y.body, Expr)
     body = y.body
     while isinstance(body, Cast) and body.value.dtype is accumulator(body.dtype):
-        body = body.value  # half-precision numbers are rounded once, after the product
+        body = body.value  # round half-precision numbers once, after the product
     slope = differentiate(body, lambda leaf: isinstance(leaf, Read) and leaf.tensor is variable)
     if slope is None:
         slope = Const(0.0, body.dtype)
-    places = dict(zip(own, tensors[1:], strict=True))
+    places = dict(zip(placeholders, tensors[1:], strict=True))
 
     def element(*index: Expr) -> Expr:
         axes = dict(zip(y.axes, index, strict=True))
@@ -56,14 +59,14 @@ def _derivative(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[T
                     return source[indices]
             return axes.get(node)  # type: ignore[call-overload, no-any-return]
 
-        there = dy[aligned(index, dy.shape, y.shape)].astype(slope.dtype)
-        return (there * rewrite(slope, rule)).astype(dy.dtype)
+        upstream = dy[aligned(index, dy.shape, y.shape)].astype(slope.dtype)
+        return (upstream * rewrite(slope, rule)).astype(dy.dtype)
 
     return (compute("derivative", y.shape, element),)
 
 
 def _forward(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """The operator that is differentiated, over these inputs."""
+    """Compute the operator that is differentiated from these inputs."""
     of = context.attribute("of")
     node = Node(of, context.node.inputs[1:], ("y",), dict(context.attribute("given")))
     inner = replace(
@@ -81,6 +84,6 @@ def _forward(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
 
 _ROW = Operator(DERIVATIVE[1], _type, _derivative, kind="broadcast", domain=DERIVATIVE[0])
 DIFFERENTIABLE: dict[str, Operator] = {row.name: row for row in (*elementwise.OPS, _ROW)}
-"""The operators whose expression is differentiated, by name."""
+"""The operators whose expression can be differentiated, by name."""
 
 OPS: tuple[Operator, ...] = (_ROW,)

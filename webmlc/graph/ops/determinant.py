@@ -1,4 +1,4 @@
-"""The determinant, by elimination with pivoting, written out step by step."""
+"""The determinant by Gaussian elimination with pivoting. All steps are unrolled."""
 
 from __future__ import annotations
 
@@ -15,37 +15,41 @@ from webmlc.graph.ops.operator import (
 )
 from webmlc.graph.ops.shapes import check_shapes
 
-LARGEST = 32
-"""Rows that are eliminated one after the other; more would make too much code."""
+MAX_ROWS = 32
+"""The most rows of a matrix whose determinant is supported. Each row adds about 20 nodes. Chosen by
+hand.
+"""
 
 
 def _determinant(context: Context, build: Builder) -> tuple[str, ...]:
-    """Each step takes the row with the largest first element out, and that column with it."""
+    """Eliminate step by step. Each step removes the row with the largest first element, and the
+    first column.
+    """
     check_shapes(context, "... rows rows")
     size = as_int(context.shape(0)[-1])
-    if size is None or size > LARGEST:
-        raise NotSupportedError(f"a determinant of more than {LARGEST} rows")
+    if size is None or size > MAX_ROWS:
+        raise NotSupportedError(f"a determinant of more than {MAX_ROWS} rows")
     dtype = context.dtype(0)
     zero, one, minus = (build.constant(v, dtype) for v in (0, 1, -1))
     rows, columns = (build.constant(np.array([a])) for a in (-2, -1))
     first, second = (build.constant(np.array([n])) for n in (0, 1))
     a, factors = context.node.inputs[0], []
-    for left in range(size, 1, -1):
-        end = build.constant(np.array([left]))
+    for row_count in range(size, 1, -1):
+        end = build.constant(np.array([row_count]))
         column = build("Slice", a, first, second, columns)
-        best = build("ArgMax", build("Abs", column), axis=-2, keepdims=1)
-        numbers = build.constant(np.arange(left)[:, None])
-        chosen = build("Equal", best, numbers)
-        picked = build("ReduceSum", build("Where", chosen, a, zero), rows)
-        top = build("Slice", a, first, second, rows)
-        rest = build("Slice", build("Where", chosen, top, a), second, end, rows)
-        pivot = build("Slice", picked, first, second, columns)
-        stays = build("Equal", best, build.constant(np.int64(0)))
-        factors.append(build("Mul", pivot, build("Where", stays, one, minus)))
-        nought = build("Equal", pivot, zero)
-        safe = build("Where", nought, one, pivot)
-        share = build("Div", build("Slice", rest, first, second, columns), safe)
-        reduced = build("Sub", rest, build("Mul", share, picked))
+        pivot_index = build("ArgMax", build("Abs", column), axis=-2, keepdims=1)
+        row_numbers = build.constant(np.arange(row_count)[:, None])
+        is_pivot_row = build("Equal", pivot_index, row_numbers)
+        pivot_row = build("ReduceSum", build("Where", is_pivot_row, a, zero), rows)
+        first_row = build("Slice", a, first, second, rows)
+        other_rows = build("Slice", build("Where", is_pivot_row, first_row, a), second, end, rows)
+        pivot = build("Slice", pivot_row, first, second, columns)
+        is_in_place = build("Equal", pivot_index, build.constant(np.int64(0)))
+        factors.append(build("Mul", pivot, build("Where", is_in_place, one, minus)))
+        is_singular = build("Equal", pivot, zero)
+        divisor = build("Where", is_singular, one, pivot)
+        multipliers = build("Div", build("Slice", other_rows, first, second, columns), divisor)
+        reduced = build("Sub", other_rows, build("Mul", multipliers, pivot_row))
         a = build("Slice", reduced, second, end, columns)
     product = a
     for factor in factors:

@@ -1,4 +1,5 @@
-"""Elementwise rows: one output element of the elements at the same place of the (broadcast) inputs.
+"""Elementwise operators: an output element depends on the elements at the same position of the
+(broadcast) inputs.
 
 >>> next(row for row in OPS if row.name == "Relu").kind
 'elementwise'
@@ -20,18 +21,12 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.nhwc import Layout
-from webmlc.graph.ops.operator import (
-    Case,
-    Context,
-    Operator,
-    Result,
-    case,
-)
+from webmlc.graph.ops.operator import Case, Context, Operator, Result, case
 from webmlc.graph.ops.shapes import (
     accumulator,
     broadcast,
     check_stretches,
-    given,
+    operand,
     pointwise,
     present,
 )
@@ -49,7 +44,7 @@ INTEGERS = (case("int64[3, 4] in -9..9", "int64[4] in 1..9"),)
 
 
 def same_type(context: Context) -> tuple[TensorType, ...]:
-    """The output is like input 0."""
+    """The type of input 0."""
     return (context.type(0),)
 
 
@@ -70,26 +65,28 @@ def broadcast_bool(context: Context) -> tuple[TensorType, ...]:
 
 
 def in_float32(body: Body) -> Body:
-    """`body`, half-precision numbers computed in float32 and rounded once at the end."""
+    """The body that computes half-precision numbers in float32 and rounds them once at the end."""
 
-    def wide(*x: Expr) -> Expr:
-        small = next((v.dtype for v in x if accumulator(v.dtype) != v.dtype), None)
-        if small is None:
+    def wide_body(*x: Expr) -> Expr:
+        narrow_dtype = next((v.dtype for v in x if accumulator(v.dtype) != v.dtype), None)
+        if narrow_dtype is None:
             return body(*x)
-        value = body(*(v.astype(DType.float32) if v.dtype is small else v for v in x))
-        return value.astype(small) if value.dtype is DType.float32 else value
+        value = body(*(v.astype(DType.float32) if v.dtype is narrow_dtype else v for v in x))
+        return value.astype(narrow_dtype) if value.dtype is DType.float32 else value
 
-    return wide
+    return wide_body
 
 
 def stage_name(operator: str) -> str:
-    """The name of an operator's stage; `And`, `Or` and `Not` would be words of Python's."""
+    """The name of an operator's stage. `And`, `Or` and `Not` get a prefix: they are Python
+    keywords.
+    """
     name = operator.lower()
     return f"logical_{name}" if keyword.iskeyword(name) else name
 
 
 def _unary(name: str, body: Body, *cases: Case, infer: object = same_type) -> Operator:
-    """A row of one input; `body` gives the element."""
+    """A row of one input; `body` computes the element."""
     return _unary_with(name, lambda _: body, *(cases or (case(X),)), infer=infer)
 
 
@@ -98,7 +95,7 @@ def _unary_with(name: str, body: ContextBody, *cases: Case, infer: object = same
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         value = in_float32(body(context))
-        return (pointwise(context, stage_name(name), (given(inputs, 0),), value),)
+        return (pointwise(context, stage_name(name), (operand(inputs, 0),), value),)
 
     assert callable(infer)
     return Operator(name, infer, meaning, kind="elementwise", cases=cases)
@@ -195,7 +192,7 @@ def _gelu(context: Context) -> Body:
 
 
 def _same_values(context: Context, builder: Builder) -> tuple[Result, ...] | None:
-    """The identity of a sequence or an optional."""
+    """Expand the Identity of a sequence or an optional."""
     return (context.sequences[context.node.inputs[0]],) if context.holds_values(0) else None
 
 
@@ -205,7 +202,7 @@ def _swish(context: Context) -> Body:
 
 
 def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """`min` and `max` are attributes up to opset 10, then scalar inputs."""
+    """Clip. Its limits are attributes up to opset 10, and scalar inputs from opset 11."""
     low, high = (context.attribute(name) for name in ("min", "max"))
     tensors = present(inputs)
     has_low, has_high = context.has(1), context.has(2)
@@ -216,26 +213,28 @@ def _clip(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         array = context.constant(index)
         return None if array is None else Const(array.reshape(-1)[0].item(), like.dtype)
 
-    def body(x: Expr, *rest: Expr) -> Expr:
-        limits = list(rest)
-        below = limits.pop(0) if has_low else None
-        above = limits.pop(0) if has_high else None
-        known_low, known_high = bound(low, 1, x), bound(high, 2, x)
-        below = below if known_low is None else known_low
-        above = above if known_high is None else known_high
-        x = x if below is None else maximum(x, below)
-        return x if above is None else minimum(x, above)
+    def body(x: Expr, *bounds: Expr) -> Expr:
+        limits = list(bounds)
+        lower = limits.pop(0) if has_low else None
+        upper = limits.pop(0) if has_high else None
+        constant_low, constant_high = bound(low, 1, x), bound(high, 2, x)
+        lower = lower if constant_low is None else constant_low
+        upper = upper if constant_high is None else constant_high
+        x = x if lower is None else maximum(x, lower)
+        return x if upper is None else minimum(x, upper)
 
     return (pointwise(context, "clip", tensors, in_float32(body)),)
 
 
 def _divide(a: Expr, b: Expr) -> Expr:
-    """ONNX divides integers towards zero."""
+    """Divide. ONNX rounds the quotient of integers towards zero."""
     return a / b if a.dtype.is_float else call("truncdiv", a, b)
 
 
 def _power(context: Context) -> Body:
-    """Small whole exponents are products; integers with float exponents go through the float."""
+    """Write small whole exponents as products. An integer with a float exponent is computed as a
+    float.
+    """
     array = context.constant(1)
     exponent = array.item() if array is not None and array.size == 1 else None
 
@@ -258,19 +257,23 @@ def _modulo(context: Context) -> Body:
 
 
 def _bit_shift(context: Context) -> Body:
-    """By the width or more (or less than nothing), every bit is shifted out."""
+    """Shift. A shift by the width or more, or by a negative number, removes all bits."""
     left = context.attribute("direction") == "LEFT"
     width = context.dtype(0).bytes * 8
 
     def body(x: Expr, by: Expr) -> Expr:
-        inside = by < width if not by.dtype.is_signed else (by >= 0) & (by < width)
+        is_within_width = by < width if not by.dtype.is_signed else (by >= 0) & (by < width)
         zero, last = Const(0, x.dtype), Const(width - 1, by.dtype)
         if left:
-            return select(inside, call("shift_left", x, select(inside, by, 0)), zero)
+            return select(
+                is_within_width, call("shift_left", x, select(is_within_width, by, 0)), zero
+            )
         return (
-            call("shift_right", x, select(inside, by, last))
+            call("shift_right", x, select(is_within_width, by, last))
             if x.dtype.is_signed
-            else select(inside, call("shift_right", x, select(inside, by, 0)), zero)
+            else select(
+                is_within_width, call("shift_right", x, select(is_within_width, by, 0)), zero
+            )
         )
 
     return body
@@ -301,7 +304,7 @@ def _where_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _prelu_type(context: Context) -> tuple[TensorType, ...]:
-    """The slope is broadcast to x, never x to the slope."""
+    """The type of x. Only the slope may be broadcast."""
     check_stretches(context, 1)
     return (context.type(0),)
 

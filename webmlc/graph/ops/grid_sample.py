@@ -1,6 +1,6 @@
-"""GridSample: read a feature map at positions that another tensor gives, and interpolate.
+"""GridSample: read a feature map at the positions that a grid holds, and interpolate.
 
-Positions run from -1 to 1 along each axis; the grid's last axis names x before y before depth.
+Positions run from -1 to 1 along each axis. The grid's last axis holds x, then y, then depth.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from webmlc.core.expr import Const, Expr, as_int, call, maximum, minimum, select
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import ONE, check_shapes, given, require
+from webmlc.graph.ops.shapes import ONE, check_shapes, operand, require
 
 Inputs = tuple[Tensor | None, ...]
 MARGIN = 3.0
-"""Elements beyond the border where no tap is inside any more, whatever the mode."""
-A = -0.75
-"""The cubic kernel's coefficient."""
+"""The distance from the border, in elements, to which a position is clamped. No mode has a tap
+inside the feature map from there: cubic taps reach 2 elements. It keeps weights finite at infinity.
+"""
+CUBIC_COEFFICIENT = -0.75
+"""The coefficient `a` of the cubic kernel, as ONNX defines it for GridSample."""
 
 
 def _type(context: Context) -> tuple[TensorType, ...]:
@@ -33,7 +35,7 @@ def _type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _reflected(place: Expr, size: Expr, corners: bool) -> Expr:
-    """A position folded back at the borders until it lies inside."""
+    """Reflect a position at the borders until it lies inside."""
     extent = size.astype(place.dtype)
     low = 0.0 if corners else -0.5
     length = extent - 1.0 if corners else extent
@@ -45,19 +47,21 @@ def _reflected(place: Expr, size: Expr, corners: bool) -> Expr:
 
 
 def _cubic(t: Expr) -> tuple[Expr, ...]:
-    """Weights of the taps at -1, 0, 1, 2 for a place `t` after tap 0."""
+    """The weights of the taps at -1, 0, 1 and 2 for a position `t` behind tap 0."""
+
+    a = CUBIC_COEFFICIENT
 
     def near(d: Expr) -> Expr:
-        return ((d * (A + 2) - (A + 3)) * d) * d + 1.0
+        return ((d * (a + 2) - (a + 3)) * d) * d + 1.0
 
     def far(d: Expr) -> Expr:
-        return ((d * A - 5 * A) * d + 8 * A) * d - 4 * A
+        return ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
 
     return far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)
 
 
 def _taps(mode: str, place: Expr) -> list[tuple[Expr, Expr | None]]:
-    """(index, weight) of every tap along one axis; the indices are whole floats."""
+    """The pair (index, weight) of every tap along one axis. The indices are whole floats."""
     if mode == "nearest":
         return [(call("round", place), None)]
     base = call("floor", place)
@@ -70,26 +74,26 @@ def _taps(mode: str, place: Expr) -> list[tuple[Expr, Expr | None]]:
 
 
 def _grid_sample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, grid = given(inputs, 0), given(inputs, 1)
+    x, grid = operand(inputs, 0), operand(inputs, 1)
     mode = context.attribute("mode", "linear")
     outside = context.attribute("padding_mode", "zeros")
-    corners = bool(context.attribute("align_corners", 0))
+    align_corners = bool(context.attribute("align_corners", 0))
     rank = x.rank - 2
 
     def place(n: Expr, i: Sequence[Expr], d: int) -> Expr:
         position = grid[(n, *i, Const(rank - 1 - d))]
         size = x.shape[2 + d].astype(position.dtype)
-        if corners:
-            at = (position + 1.0) * 0.5 * (size - 1.0)
+        if align_corners:
+            position_in_map = (position + 1.0) * 0.5 * (size - 1.0)
         else:
-            at = ((position + 1.0) * size - 1.0) * 0.5
+            position_in_map = ((position + 1.0) * size - 1.0) * 0.5
         if outside == "reflection":
-            return at
-        return minimum(maximum(at, -MARGIN), size + MARGIN)  # infinity has no taps
+            return position_in_map
+        return minimum(maximum(position_in_map, -MARGIN), size + MARGIN)  # infinity has no taps
 
     def at_border(index: Expr, size: Expr) -> Expr:
         if outside == "reflection":
-            index = call("round", _reflected(index, size, corners))
+            index = call("round", _reflected(index, size, align_corners))
         return minimum(maximum(index.astype(INDEX), 0), size - 1)
 
     def element(n: Expr, c: Expr, *i: Expr) -> Expr:

@@ -1,6 +1,7 @@
-"""Indexing rows: gathers, scatters and what else picks elements by position or by other tensors.
+"""Indexing: gathers, scatters, and other operators that select elements by position or by indices.
 
-A scatter copies the data and updates the copy; of updates with the same target the last wins.
+A scatter copies the data and updates the copy. If several updates have the same target, the last
+one wins.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     check_single,
-    given,
+    operand,
     require,
     select_among,
 )
@@ -37,23 +38,25 @@ Index = tuple[Expr, ...]
 
 
 def wrapped(index: Expr, size: Expr) -> Expr:
-    """An index read from a tensor, counted from the front."""
+    """Count an index that was read from a tensor from the front."""
     position = index.astype(INDEX)
     return select(position < 0, position + size, position)
 
 
 def clamped(index: Expr, size: Expr) -> Expr:
-    """The same, inside the axis whatever the tensor holds (`CountOutside` counts what is not)."""
+    """Count an index from the front, and clamp it to the axis. (`CountOutside` counts the indices
+    that are outside.)
+    """
     return minimum(maximum(wrapped(index, size), 0), canonical(size - 1))
 
 
 def _axis_indices(context: Context) -> tuple[IndexInput, ...]:
-    """Input 1 indexes the node's axis of input 0."""
+    """Input 1 holds indices into the node's axis of input 0."""
     return (IndexInput(context.node.inputs[1], (context.shape(0)[context.axis(0)],)),)
 
 
 def _leading_indices(context: Context) -> tuple[IndexInput, ...]:
-    """The last axis of input 1 indexes axes of input 0."""
+    """The last axis of input 1 holds indices into the first axes of input 0 behind the batch."""
     batch = int(context.attribute("batch_dims", 0))
     sizes = context.shape(0)[batch : batch + _depth(context)]
     return (IndexInput(context.node.inputs[1], sizes),)
@@ -64,9 +67,9 @@ def _count_outside_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _count_outside(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """How many indices of each input are outside of the axes of these `sizes`."""
+    """Count, for each input, the indices that are outside the axes of these `sizes`."""
     counts = [
-        _outside(given(inputs, number), sizes, bool(from_end))
+        _outside(operand(inputs, number), sizes, bool(from_end))
         for number, (sizes, from_end) in enumerate(
             zip(context.attribute("sizes"), context.attribute("from_end"), strict=True)
         )
@@ -95,24 +98,24 @@ def _gather_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _check_indices(context: Context, size: Expr) -> None:
-    """Constant indices (input 1) are within the axis."""
-    known, limit = context.constant(1), as_int(size)
-    if known is None or limit is None or not known.size:
+    """Check that constant indices (input 1) are inside the axis."""
+    indices, limit = context.constant(1), as_int(size)
+    if indices is None or limit is None or not indices.size:
         return
-    low, high = int(known.min()), int(known.max())
+    low, high = int(indices.min()), int(indices.max())
     if low < -limit or high >= limit:
         raise NotSupportedError(f"indices {low} to {high} into an axis of {limit} elements")
 
 
 def _gather(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
-    known = context.constant(1)
-    natural = known is not None and bool((known >= 0).all())
+    x, indices, axis = operand(inputs, 0), operand(inputs, 1), context.axis(0)
+    constant_indices = context.constant(1)
+    is_natural = constant_indices is not None and bool((constant_indices >= 0).all())
 
     def element(*i: Expr) -> Expr:
         index = indices[i[axis : axis + indices.rank]]
-        at = index.astype(INDEX) if natural else clamped(index, x.shape[axis])
-        return x[(*i[:axis], at, *i[axis + indices.rank :])]
+        position = index.astype(INDEX) if is_natural else clamped(index, x.shape[axis])
+        return x[(*i[:axis], position, *i[axis + indices.rank :])]
 
     return (compute("gather", context.outputs[0].shape, element),)
 
@@ -125,15 +128,17 @@ def _gather_elements_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _check_within(context: Context, axis: int) -> None:
-    """Indices (input 1) are of the data's rank, and elsewhere than along the axis no longer."""
+    """Check that the indices (input 1) have the data's rank, and are not longer than the data along
+    any axis but `axis`.
+    """
     check_shapes(context, "...", "...")
-    for d, (most, size) in enumerate(zip(context.shape(0), context.shape(1), strict=True)):
-        if d != axis and not require(context, "at most", size, most):
-            raise NotSupportedError(f"{size} indices along axis {d}, which has {most} elements")
+    for d, (limit, size) in enumerate(zip(context.shape(0), context.shape(1), strict=True)):
+        if d != axis and not require(context, "at most", size, limit):
+            raise NotSupportedError(f"{size} indices along axis {d}, which has {limit} elements")
 
 
 def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices, axis = given(inputs, 0), given(inputs, 1), context.axis(0)
+    x, indices, axis = operand(inputs, 0), operand(inputs, 1), context.axis(0)
 
     def element(*i: Expr) -> Expr:
         return x[(*i[:axis], clamped(indices[i], x.shape[axis]), *i[axis + 1 :])]
@@ -142,7 +147,7 @@ def _gather_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _depth(context: Context) -> int:
-    """The length of each index of a GatherND or ScatterND."""
+    """The length of each index tuple of a GatherND or ScatterND."""
     batch, rank = int(context.attribute("batch_dims", 0)), context.rank(0)
     if not 0 <= batch < context.rank(1):
         raise NotSupportedError(f"indices of rank {context.rank(1)} in {batch} batch dimensions")
@@ -163,7 +168,7 @@ def _gather_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, indices = given(inputs, 0), given(inputs, 1)
+    x, indices = operand(inputs, 0), operand(inputs, 1)
     batch, depth, outer = int(context.attribute("batch_dims", 0)), _depth(context), indices.rank - 1
 
     def element(*i: Expr) -> Expr:
@@ -174,7 +179,9 @@ def _gather_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _combine(context: Context) -> str | None:
-    """What a scatter does with an element and its update: None replaces it."""
+    """The scalar operator that combines an element with its update. None means that the update
+    replaces the element.
+    """
     reduction = str(context.attribute("reduction", "none"))
     if reduction not in ("none", "add", "mul", "min", "max"):
         raise NotSupportedError(f"reduction {reduction!r}")
@@ -188,8 +195,10 @@ def _scatter_elements_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _scatter_elements(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Lines along the axis are independent; in each the updates are in order."""
-    data, indices, updates = (given(inputs, i) for i in range(3))
+    """Update the data. Lines along the axis are independent; within a line, updates run in
+    order.
+    """
+    data, indices, updates = (operand(inputs, i) for i in range(3))
     axis = context.axis(0)
     lines = tuple(ONE if d == axis else size for d, size in enumerate(indices.shape))
 
@@ -211,8 +220,10 @@ def _scatter_nd_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The axes that no index names are independent; along the others the updates are in order."""
-    data, indices, updates = (given(inputs, i) for i in range(3))
+    """Update the data. Axes that are not indexed are independent; along the others, updates run in
+    order.
+    """
+    data, indices, updates = (operand(inputs, i) for i in range(3))
     depth = _depth(context)
     slices, extents = data.shape[depth:], indices.shape[:-1]
 
@@ -226,7 +237,7 @@ def _scatter_nd(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _one_hot_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """A depth that is a float during a run is cast to an integer, which a run can bind."""
+    """Cast a float depth that only a run knows to an integer, which a run can bind."""
     if not context.dtype(1).is_float or not context.is_decided_by_run(1):
         return None
     indices, depth, values = context.node.inputs
@@ -245,19 +256,19 @@ def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _one_hot(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    indices, values = given(inputs, 0), given(inputs, 2)
+    indices, values = operand(inputs, 0), operand(inputs, 2)
     shape = context.outputs[0].shape
     axis = context.axis(-1, rank=len(shape))
 
     def element(*i: Expr) -> Expr:
-        given_index = indices[(*i[:axis], *i[axis + 1 :])]
-        here = call("eq", wrapped(given_index, shape[axis]), i[axis])
-        if given_index.dtype.bits > INDEX.bits:  # what lies beyond may look like another
-            size = shape[axis].astype(given_index.dtype)
-            here = here & (given_index < size)
-            if given_index.dtype.is_signed:
-                here = here & (given_index >= -size)
-        return select(here, values[1], values[0])
+        index = indices[(*i[:axis], *i[axis + 1 :])]
+        is_hot = call("eq", wrapped(index, shape[axis]), i[axis])
+        if index.dtype.bits > INDEX.bits:  # a truncated index may equal another one
+            size = shape[axis].astype(index.dtype)
+            is_hot = is_hot & (index < size)
+            if index.dtype.is_signed:
+                is_hot = is_hot & (index >= -size)
+        return select(is_hot, values[1], values[0])
 
     return (compute("one_hot", shape, element),)
 
@@ -269,19 +280,19 @@ def _trilu_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _trilu(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, upper = given(inputs, 0), bool(context.attribute("upper", 1))
+    x, upper = operand(inputs, 0), bool(context.attribute("upper", 1))
     k = inputs[1] if len(inputs) > 1 else None
-    known = context.value(1)
+    diagonal = context.value(1)
 
     def element(*i: Expr) -> Expr:
         offset: Expr = ZERO
-        if known is not None:
-            offset = const(0) + known.reshape(-1)[0]
+        if diagonal is not None:
+            offset = const(0) + diagonal.reshape(-1)[0]
         elif k is not None:
             rows, columns = (x.shape[d].astype(k.dtype) for d in (-2, -1))
             offset = minimum(maximum(k[(ZERO,) * k.rank], -rows), columns).astype(INDEX)
-        kept = i[-1] >= i[-2] + offset if upper else i[-1] <= i[-2] + offset
-        return select(kept, x[i], Const(0, x.dtype))
+        is_kept = i[-1] >= i[-2] + offset if upper else i[-1] <= i[-2] + offset
+        return select(is_kept, x[i], Const(0, x.dtype))
 
     return (compute("trilu", x.shape, element),)
 
@@ -295,20 +306,38 @@ def _reverse_sequence_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _lengths(context: Context) -> tuple[IndexInput, ...]:
-    """A length is at most that of the time axis."""
+    """Input 1 holds lengths, which are at most the size of the time axis."""
     time = int(context.attribute("time_axis", 0))
     limit = canonical(context.shape(0)[time] + 1)
     return (IndexInput(context.node.inputs[1], (limit,), from_end=False),)
 
 
+def within(build: Builder, value: str, size: Expr) -> str:
+    """The same integers, which a run checks to be from 0 to size - 1."""
+    return build("Within", value, domain="webmlc", size=size)
+
+
+def _within_type(context: Context) -> tuple[TensorType, ...]:
+    return (context.type(0),)
+
+
+def _within_indices(context: Context) -> tuple[IndexInput, ...]:
+    return (IndexInput(context.node.inputs[0], (context.attribute("size"),), from_end=False),)
+
+
+def _within(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    x = operand(inputs, 0)
+    return (compute("within", x.shape, lambda *i: x[i]),)
+
+
 def _reverse_sequence(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, lengths = given(inputs, 0), given(inputs, 1)
+    x, lengths = operand(inputs, 0), operand(inputs, 1)
     time, batch = int(context.attribute("time_axis", 0)), int(context.attribute("batch_axis", 1))
 
     def element(*i: Expr) -> Expr:
         length = minimum(maximum(lengths[i[batch]].astype(INDEX), 0), x.shape[time])
-        at = select(i[time] < length, length - 1 - i[time], i[time])
-        return x[tuple(at if d == time else v for d, v in enumerate(i))]
+        position = select(i[time] < length, length - 1 - i[time], i[time])
+        return x[tuple(position if d == time else v for d, v in enumerate(i))]
 
     return (compute("reverse_sequence", x.shape, element),)
 
@@ -323,8 +352,8 @@ def _tensor_scatter_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """A cache in which `update` replaces the elements from position `write_indices[batch]` on."""
-    cache, update = given(inputs, 0), given(inputs, 1)
+    """Write `update` into a cache, from position `write_indices[batch]` on."""
+    cache, update = operand(inputs, 0), operand(inputs, 1)
     start = inputs[2] if len(inputs) > 2 else None
     axis = context.axis(-2)
     size, length = cache.shape[axis], update.shape[axis]
@@ -364,6 +393,8 @@ OPS: tuple[Operator, ...] = (
         case(X, [[1], [1]], "float32[2, 4]", reduction="add"))),
     Operator("CountOutside", _count_outside_type, _count_outside, domain="webmlc",
              kind="reduction"),
+    Operator("Within", _within_type, _within, domain="webmlc", kind="injective",
+             indices=_within_indices),
     Operator("OneHot", _one_hot_type, _one_hot, _one_hot_expanded, kind="injective", cases=(
         case([1, 2, -1], np.int64(4), [0.5, 2.0]), case([[1, 2]], np.int64(3), [0, 7], axis=0))),
     Operator("Trilu", _trilu_type, _trilu, kind="injective", cases=(

@@ -1,17 +1,22 @@
-"""The operators that `choose_layouts` makes (domain `webmlc`): NHWC feature maps, packed weights,
+"""The operators that `choose_layouts` creates (domain `webmlc`): NHWC feature maps, packed weights,
 views.
 
-Maps have one to three spatial dimensions and are already padded, so that every window lies inside
-(attribute `windows`: a `Windows` record); weights are `[O/8][KH][KW][I][8]` (or as many taps as
-there are dimensions; matrices `[N/8][K][8]`), zero-padded to whole panels of eight,
-which is what a vector load wants on the CPU and two `vec4` loads on the GPU; of one output channel
-`[1][KH][KW][I][1]`. Products of quantised
-maps (int8, uint8) are summed in int32; quantised weights of a float map are converted as they are
-read.
+Feature maps have one to three spatial dimensions. They are already padded, so that every window
+lies inside. The attribute `windows` is a `Windows` record. Weights are packed in panels of eight
+columns and padded with zeros:
 
-Attribute `bytes`: products are of int32 words of four bytes; it names the map's type, whose signed
-numbers count from their lowest one. Of `Conv` and `MatMul`, maps and weights are words of four of
-their channels; of `DepthwiseConv`, weights are words of four taps of a column, `[KX][KY/4][C]`.
+- of a convolution: `[O/8][KH][KW][I][8]`, with as many taps as there are spatial dimensions;
+- of a convolution with one output channel: `[1][KH][KW][I][1]`;
+- of a matrix product: `[N/8][K][8]`.
+
+A row of a panel is what the CPU loads as vectors, and the GPU as two `vec4`. Products of quantised
+feature maps (int8, uint8) are summed in int32. Quantised weights of a float feature map are
+converted when they are read.
+
+If the attribute `bytes` is set, operands are int32 words of four bytes. It names the element type
+of the feature map. A product takes signed elements as their distance from the lowest number. For
+`Conv` and `MatMul`, a word holds four channels. For `DepthwiseConv`, a word of the weights holds
+four taps of a column: `[KX][KY/4][C]`.
 """
 
 from __future__ import annotations
@@ -25,22 +30,20 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator
 from webmlc.graph.ops.pooling import largest, mean_type, window_mean
-from webmlc.graph.ops.shapes import product_type
+from webmlc.graph.ops.shapes import operand, product_type
 from webmlc.graph.ops.windows import Windows
 
 PACK = 8
-"""Columns of a panel of packed weights."""
+"""The columns of a panel of packed weights: two vectors of four 32-bit elements. It is a format of
+the package, and the columns of every machine's register tile (`Machine.tile.columns`).
+"""
 BYTES_PER_WORD = 4
 _SIGN_BITS = 0x80808080 - (1 << 32)
-"""A word's bytes: signed ones less their lowest value are unsigned ones."""
+"""The sign bits of the four bytes of a word. An exclusive or with them subtracts the lowest number
+from each signed byte, which makes it unsigned.
+"""
 
 Tensors = tuple[Tensor | None, ...]
-
-
-def _tensor(tensors: Tensors, index: int) -> Tensor:
-    tensor = tensors[index]
-    assert tensor is not None
-    return tensor
 
 
 # -- convolution -----------------------------------------------------------------------
@@ -57,16 +60,18 @@ def _infer_convolution(context: Context) -> tuple[TensorType, ...]:
 
 
 def _product(left: Expr, right: Expr, bytes_: str = "") -> Expr:
-    """One term of a contraction, in the type of its sum; of words of `bytes_`, if any."""
+    """One term of a contraction, in the type of its sum. If `bytes_` is set, the operands are
+    words.
+    """
     if bytes_:
         unsigned = left if bytes_ == "uint8" else call("bit_xor", left, _SIGN_BITS)
         return call("dot_u8_i8", unsigned, right)
-    wide = product_type(left.dtype)
-    return left.astype(wide) * right.astype(wide)
+    wide_dtype = product_type(left.dtype)
+    return left.astype(wide_dtype) * right.astype(wide_dtype)
 
 
 def _convolution(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    data, weights = _tensor(tensors, 0), _tensor(tensors, 1)
+    data, weights = operand(tensors, 0), operand(tensors, 1)
     groups = int(context.attribute("groups"))
     windows: Windows = context.attribute("windows")
     inputs, width = weights.shape[-2:]
@@ -92,46 +97,46 @@ def _infer_depthwise(context: Context) -> tuple[TensorType, ...]:
 
 
 def _depthwise(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    data, weights = _tensor(tensors, 0), _tensor(tensors, 1)
+    data, weights = operand(tensors, 0), operand(tensors, 1)
     windows: Windows = context.attribute("windows")
     bytes_ = context.attribute("bytes", "")
 
     def element(n: Expr, *axes: Expr) -> Expr:
         place, (c, *taps) = axes[: windows.rank], axes[windows.rank :]
 
-        def at(taps: Sequence[Expr]) -> Expr:
+        def read(taps: Sequence[Expr]) -> Expr:
             return data[(n, *windows.positions(place, taps), c)]
 
         if not bytes_:
-            return _product(at(taps), weights[(*taps, c)])
+            return _product(read(taps), weights[(*taps, c)])
         if weights.shape[-2] == Const(1):
             taps[-1] = const(0)
-        return _product(_column(windows.kernel, taps, at), weights[(*taps, c)], bytes_)
+        return _product(_column(windows.kernel, taps, read), weights[(*taps, c)], bytes_)
 
     return (reduce("depthwise", context.outputs[0].shape, weights.shape[:-1], "add", element),)
 
 
 def column_axis(rank: int) -> int:
-    """The spatial axis along which a depthwise convolution of bytes has four taps in a word: not
-    the last, whose neighbouring pixels share the words.
+    """The spatial axis along which a depthwise convolution of bytes has four taps in a word. It is
+    not the last axis, because neighbouring pixels along that share the words.
     """
     return max(rank - 2, 0)
 
 
 def _column(
-    kernel: Sequence[int], taps: Sequence[Expr], at: Callable[[Sequence[Expr]], Expr]
+    kernel: Sequence[int], taps: Sequence[Expr], read: Callable[[Sequence[Expr]], Expr]
 ) -> Expr:
-    """The word of the taps that the last of `taps` counts four at a time, the others as they are;
-    zeros past the window.
+    """The word of four taps along the column axis. The last of `taps` is the number of the word;
+    the others are single taps. Taps behind the window are zero.
     """
-    *others, word = taps
+    *other_taps, word = taps
     axis = column_axis(len(kernel))
 
     def byte(n: int) -> Expr:
         tap = simplify(word * BYTES_PER_WORD + n)
-        inside = simplify(tap < kernel[axis])
-        value = at([*others[:axis], minimum(tap, kernel[axis] - 1), *others[axis:]])
-        return select(inside, value.astype(DType.int32), const(0))
+        is_inside = simplify(tap < kernel[axis])
+        value = read([*other_taps[:axis], minimum(tap, kernel[axis] - 1), *other_taps[axis:]])
+        return select(is_inside, value.astype(DType.int32), const(0))
 
     return call("word_u8", *map(byte, range(BYTES_PER_WORD)))
 
@@ -148,7 +153,7 @@ def _infer_average_pool(context: Context) -> tuple[TensorType, ...]:
 
 
 def _pool(context: Context, tensors: Tensors, combine: str, dtype: DType) -> Tensor:
-    data = _tensor(tensors, 0)
+    data = operand(tensors, 0)
     windows: Windows = context.attribute("windows")
 
     def element(n: Expr, *axes: Expr) -> Expr:
@@ -184,7 +189,7 @@ def _infer_matmul(context: Context) -> tuple[TensorType, ...]:
 
 
 def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    left, right = _tensor(tensors, 0), _tensor(tensors, 1)
+    left, right = operand(tensors, 0), operand(tensors, 1)
     bytes_ = context.attribute("bytes", "")
     return (packed_product("matmul", context.outputs[0].shape, left, right, bytes_),)
 
@@ -192,7 +197,7 @@ def _matmul(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
 def packed_product(
     name: str, shape: tuple[Expr, ...], left: Tensor, right: Tensor, bytes_: str = ""
 ) -> Tensor:
-    """The product of `left` and the packed `right`, which may have batch dimensions."""
+    """The product of `left` and the packed `right`. Both may have batch dimensions."""
     batch = right.rank - 3
 
     def element(*axes: Expr) -> Expr:
@@ -211,10 +216,10 @@ def _infer_pack(context: Context) -> tuple[TensorType, ...]:
 
 
 def _pack(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    """A right operand in panels of columns; the last column fills the last panel: no result reads
-    what is past it.
+    """Pack a right operand in panels of columns. Copies of the last column fill the last panel: no
+    result reads them.
     """
-    matrix = _tensor(tensors, 0)
+    matrix = operand(tensors, 0)
     columns = matrix.shape[-1]
 
     def element(*axes: Expr) -> Expr:
@@ -234,8 +239,8 @@ def _infer_pack_bytes(context: Context) -> tuple[TensorType, ...]:
 
 
 def _pack_bytes(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    """Packed weights with four channels of one lane in a word; zeros where there are none left."""
-    weights = _tensor(tensors, 0)
+    """Pack four channels of each lane of packed weights into a word. Missing channels are zero."""
+    weights = operand(tensors, 0)
     channels = weights.shape[-2]
 
     def element(*axes: Expr) -> Expr:
@@ -263,10 +268,10 @@ def _infer_neighbours(context: Context) -> tuple[TensorType, ...]:
 
 
 def _neighbours(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    """The first `columns` pixels of each line, each with the channels of the `span - 1` after it:
-    the lines are as much longer.
+    """The first `columns` pixels of each line, each with the channels of the `span - 1` pixels
+    after it. Lines of the input are `span - 1` pixels longer.
     """
-    data = _tensor(tensors, 0)
+    data = operand(tensors, 0)
     channels = data.shape[-1]
 
     def element(*axes: Expr) -> Expr:
@@ -285,10 +290,10 @@ def _infer_view(context: Context) -> tuple[TensorType, ...]:
 
 
 def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    data = _tensor(tensors, 0)
+    data = operand(tensors, 0)
     shape = context.outputs[0].shape
 
-    def at(flat: Expr) -> Expr:
+    def read(flat: Expr) -> Expr:
         indices: list[Expr] = []
         for extent in reversed(data.shape):
             indices.append(flat % extent)
@@ -300,9 +305,9 @@ def _view(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
         for axis, extent in zip(axes, shape, strict=True):
             flat = flat * extent + axis
         if context.outputs[0].dtype == data.dtype:
-            return at(flat)
+            return read(flat)
         places = (flat * BYTES_PER_WORD + n for n in range(BYTES_PER_WORD))
-        return call("word_u8", *(at(place).astype(DType.int32) for place in places))
+        return call("word_u8", *(read(place).astype(DType.int32) for place in places))
 
     return (compute("view", shape, element),)
 

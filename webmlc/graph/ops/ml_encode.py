@@ -1,7 +1,8 @@
 """Preprocessing of ai.onnx.ml on numbers: scaling, normalising, imputing, encoding of categories.
 
-Strings are refused: tensors hold numbers. ZipMap, which makes a dictionary a row, gives the
-probabilities as they come instead: one column a class, in the order of its class labels.
+Strings are refused, because tensors hold numbers. ONNX's ZipMap makes a dictionary of each row.
+Here it returns the probabilities unchanged: one column for each class, in the order of the class
+labels.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from webmlc.graph.ops.shapes import product
 
 
 def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
-    """(x - offset) · scale."""
+    """Compute (x - offset) · scale."""
     x = build("Cast", context.node.inputs[0], to=FLOAT)
     for op, name in (("Sub", "offset"), ("Mul", "scale")):
         numbers = context.attribute(name)
@@ -35,7 +36,9 @@ def _scaler(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _normalizer(context: Context, build: Builder) -> tuple[str, ...]:
-    """Rows by their largest element, sum of absolute values or length; zero rows stay."""
+    """Divide each row by its largest element, its sum of absolute values, or its length. Rows of
+    zeros stay.
+    """
     x = build("Cast", context.node.inputs[0], to=FLOAT)
     axes = build.constant(np.array([-1]))
     kind = context.attribute("norm", "MAX")
@@ -50,10 +53,15 @@ def _imputer(context: Context, build: Builder) -> tuple[str, ...]:
     kind = ("imputed_value_floats", "replaced_value_float")
     if dtype.is_integer:
         kind = ("imputed_value_int64s", "replaced_value_int64")
-    fresh, old = np.asarray(context.attribute(kind[0])), context.attribute(kind[1], 0)
-    is_nan = dtype.is_float and np.isnan(old)
-    found = build("IsNaN", x) if is_nan else build("Equal", x, build.constant(old, dtype))
-    return (build("Where", found, build.constant(fresh, dtype), x),)
+    replacement, missing_value = (
+        np.asarray(context.attribute(kind[0])),
+        context.attribute(kind[1], 0),
+    )
+    is_nan = dtype.is_float and np.isnan(missing_value)
+    is_missing = (
+        build("IsNaN", x) if is_nan else build("Equal", x, build.constant(missing_value, dtype))
+    )
+    return (build("Where", is_missing, build.constant(replacement, dtype), x),)
 
 
 def _binarizer(context: Context, build: Builder) -> tuple[str, ...]:
@@ -64,7 +72,7 @@ def _binarizer(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _feature_vectorizer(context: Context, build: Builder) -> tuple[str, ...]:
-    """All inputs side by side, each [rows][its features]."""
+    """Join all inputs along their features. Each input is [rows][features]."""
     parts, sizes = [], context.attribute("inputdimensions", ())
     if sizes and len(sizes) != len(context.node.inputs):
         raise NotSupportedError(
@@ -99,24 +107,24 @@ def _zip_map(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _one_hot(context: Context, build: Builder) -> tuple[str, ...]:
-    """A last axis of the categories, 1 where the element is that one."""
+    """Add a last axis of categories: 1 for the category that equals the element, else 0."""
     categories = context.attribute("cats_int64s")
     if not categories:
         raise NotSupportedError(STRINGS)
     whole = build("Cast", context.node.inputs[0], to=INT64)
     column = build("Unsqueeze", whole, build.constant(np.array([-1])))
-    same = build("Equal", column, build.constant(np.asarray(categories, np.int64)))
-    return (build("Cast", same, to=FLOAT),)
+    is_category = build("Equal", column, build.constant(np.asarray(categories, np.int64)))
+    return (build("Cast", is_category, to=FLOAT),)
 
 
 def _mapping(context: Context, name: str) -> Array | None:
-    """`keys_*` or `values_*` as an array of numbers."""
+    """The attribute `keys_*` or `values_*` as an array of numbers. None if it holds strings."""
     tensor = context.attribute(f"{name}_tensor")
     if tensor is not None:
-        found = np.asarray(tensor).reshape(-1)
-        if found.dtype.kind not in "fiub":
+        array = np.asarray(tensor).reshape(-1)
+        if array.dtype.kind not in "fiub":
             raise NotSupportedError(STRINGS)
-        return found
+        return array
     for kind, dtype in (("floats", np.float32), ("int64s", np.int64)):
         numbers: Any = context.attribute(f"{name}_{kind}")
         if numbers is not None:
@@ -125,29 +133,33 @@ def _mapping(context: Context, name: str) -> Array | None:
 
 
 def _label_encoder(context: Context, build: Builder) -> tuple[str, ...]:
-    """The value of the last key that equals the element, else the default."""
+    """Replace each element by the value of the last key that equals it, or else by the default."""
     keys, values = _mapping(context, "keys"), _mapping(context, "values")
     if keys is None or values is None:
         raise NotSupportedError(STRINGS)
     default = context.attribute("default_tensor")
     if default is None:
-        name, usual = ("float", -0.0) if values.dtype.kind == "f" else ("int64", -1)
-        default = context.attribute(f"default_{name}", usual)
-    last = {(k if k == k else "nan"): v for k, v in zip(keys.tolist(), values, strict=True)}
-    keys = np.array([np.nan if k == "nan" else k for k in last], keys.dtype)
+        name, default_number = ("float", -0.0) if values.dtype.kind == "f" else ("int64", -1)
+        default = context.attribute(f"default_{name}", default_number)
+    value_of_key = {(k if k == k else "nan"): v for k, v in zip(keys.tolist(), values, strict=True)}
+    keys = np.array([np.nan if k == "nan" else k for k in value_of_key], keys.dtype)
     x = context.node.inputs[0]
     column = build("Unsqueeze", x, build.constant(np.array([-1])))
-    same = build("Equal", column, build.constant(keys))
+    is_key = build("Equal", column, build.constant(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
         nan = build("And", build("IsNaN", column), build.constant(np.isnan(keys)))
-        same = build("Or", same, nan)
+        is_key = build("Or", is_key, nan)
     axes = build.constant(np.array([-1]))
-    number = build("ArgMax", build("Cast", same, to=6), axis=-1, keepdims=0)
-    table = build.constant(np.asarray(list(last.values()), values.dtype))
-    found = build("ReduceMax", build("Cast", same, to=6), axes, keepdims=0)
+    key_index = build("ArgMax", build("Cast", is_key, to=6), axis=-1, keepdims=0)
+    table = build.constant(np.asarray(list(value_of_key.values()), values.dtype))
+    match_count = build("ReduceMax", build("Cast", is_key, to=6), axes, keepdims=0)
     default = np.asarray(default, values.dtype).reshape(())
-    hit = build("Cast", found, to=9)
-    return (build("Where", hit, build("Gather", table, number, axis=0), build.constant(default)),)
+    is_match = build("Cast", match_count, to=9)
+    return (
+        build(
+            "Where", is_match, build("Gather", table, key_index, axis=0), build.constant(default)
+        ),
+    )
 
 
 OPS: tuple[Operator, ...] = tuple(

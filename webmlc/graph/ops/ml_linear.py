@@ -1,7 +1,7 @@
 """Linear models and support vector machines of ai.onnx.ml, as matrix products.
 
-A kernel of support vectors is a matrix K [rows][vectors]; decisions are products of K with the
-coefficients.
+The kernel function of rows and support vectors is a matrix K [rows][vectors]. Decisions are
+products of K with the coefficients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _floats(context: Context, name: str) -> Array:
     return np.asarray(context.attribute(name, ()), np.float32).reshape(-1)
 
 
-def _wanted(context: Context, *results: str) -> tuple[str, ...]:
+def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
     return tuple(r for r, name in zip(results, context.node.outputs, strict=False) if name)
 
 
@@ -45,7 +45,7 @@ def _rows(context: Context, build: Builder) -> tuple[str, int]:
 
 
 def _affine(build: Builder, x: str, weights: Array, bias: Array) -> str:
-    """x · weightsᵀ + bias."""
+    """Compute x · weightsᵀ + bias."""
     if bias.size not in (0, len(weights)):
         raise NotSupportedError(f"{bias.size} intercepts of {len(weights)} scores")
     y = build("MatMul", x, build.constant(np.ascontiguousarray(weights.T)))
@@ -65,32 +65,36 @@ def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _label_of_sign(context: Context, build: Builder, score: str, labels: list[int]) -> str:
-    """The second label where the one score is positive."""
+    """Choose the second label if the score is positive, else the first."""
     sign = build("Greater", score, build.constant(np.float32(0)))
     return pick_label(build, build("Cast", sign, to=INT64), labels)
 
 
 def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
-    """One score a class; a single score is that of the second of two classes."""
+    """Classify by one score for each class. A single score belongs to the second of two classes."""
     labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
     x, features = _rows(context, build)
     weights = _floats(context, "coefficients").reshape(-1, features)
     scores = _affine(build, x, weights, _floats(context, "intercepts"))
     if len(weights) > 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)
-        return _wanted(context, pick_label(build, index, labels), transform(build, scores, kind))
+        return _requested_outputs(
+            context, pick_label(build, index, labels), transform(build, scores, kind)
+        )
     score = build("Squeeze", scores, build.constant(np.array([1])))
     label = _label_of_sign(context, build, score, labels)
     if kind == "LOGISTIC":
-        other = build("Neg", scores)
+        first_score = build("Neg", scores)
     else:
-        other = build("Sub", build.constant(np.float32(1)), scores)
-    both = build("Concat", other, scores, axis=1)
-    return _wanted(context, label, build("Sigmoid", both) if kind == "LOGISTIC" else both)
+        first_score = build("Sub", build.constant(np.float32(1)), scores)
+    both = build("Concat", first_score, scores, axis=1)
+    return _requested_outputs(
+        context, label, build("Sigmoid", both) if kind == "LOGISTIC" else both
+    )
 
 
 def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
-    """K [rows][vectors] of a kernel function."""
+    """The matrix K [rows][vectors] of the kernel function."""
     gamma, offset, degree = (*_floats(context, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
     kind = context.attribute("kernel_type", "LINEAR")
     products = build("MatMul", x, build.constant(np.ascontiguousarray(vectors.T)))
@@ -102,8 +106,8 @@ def _kernel(context: Context, build: Builder, x: str, vectors: Array) -> str:
 
     if kind == "RBF":  # |x - v|² = |x|² - 2 x·v + |v|²
         axes = build.constant(np.array([-1]))
-        own = build("ReduceSumSquare", x, axes)
-        squares = build("Add", own, build.constant((vectors**2).sum(axis=1)[None, :]))
+        row_squares = build("ReduceSumSquare", x, axes)
+        squares = build("Add", row_squares, build.constant((vectors**2).sum(axis=1)[None, :]))
         distance = build("Sub", squares, build("Mul", products, number(2.0)))
         return build("Exp", build("Mul", distance, number(-gamma)))
     inner = build("Add", build("Mul", products, number(gamma)), number(offset))
@@ -129,7 +133,9 @@ def _svm_regressor(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _svm_classifier(context: Context, build: Builder) -> tuple[str, ...]:
-    """One machine for every pair of classes; the class with the most votes, of equals the first."""
+    """Classify with one machine for each pair of classes. The class with the most votes wins; among
+    equals, the first one.
+    """
     labels, kind = number_labels(context), context.attribute("post_transform", "NONE")
     counts = [int(n) for n in context.attribute("vectors_per_class", ())]
     if len(counts) != len(labels):
@@ -148,21 +154,21 @@ def _svm_classifier(context: Context, build: Builder) -> tuple[str, ...]:
         weights[row, of_i], weights[row, of_j] = coefficients[j - 1, of_i], coefficients[i, of_j]
         votes[row, 0, i] = votes[row, 1, j] = 1
     scores = _affine(build, _kernel(context, build, x, vectors), weights, _floats(context, "rho"))
-    first = build("Greater", scores, build.constant(np.float32(0)))
-    share = build("Cast", first, to=FLOAT)
-    total = _affine(build, share, (votes[:, 0] - votes[:, 1]).T, votes[:, 1].sum(axis=0))
+    first_wins = build("Greater", scores, build.constant(np.float32(0)))
+    wins = build("Cast", first_wins, to=FLOAT)
+    total = _affine(build, wins, (votes[:, 0] - votes[:, 1]).T, votes[:, 1].sum(axis=0))
     probability_a, probability_b = _floats(context, "prob_a"), _floats(context, "prob_b")
     index = build("ArgMax", total, axis=1, keepdims=0)
     if not probability_a.size:
         if len(labels) == 2:
             scores = build("Concat", build("Neg", scores), scores, axis=1)
-        return _wanted(context, pick_label(build, index, labels), scores)
+        return _requested_outputs(context, pick_label(build, index, labels), scores)
     if len(labels) > 2:
         raise NotSupportedError("probabilities of an SVM of more than two classes")
     exponent = _affine(build, scores, probability_a[:1, None], probability_b[:1])
-    chances = build("Concat", build("Sigmoid", build("Neg", exponent)),
+    probabilities = build("Concat", build("Sigmoid", build("Neg", exponent)),
                     build("Sigmoid", exponent), axis=1)  # fmt: skip
-    return _wanted(context, pick_label(build, index, labels), chances)
+    return _requested_outputs(context, pick_label(build, index, labels), probabilities)
 
 
 OPS: tuple[Operator, ...] = (

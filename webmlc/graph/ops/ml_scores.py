@@ -1,4 +1,4 @@
-"""What the classifiers and regressors of ai.onnx.ml have in common: labels and score transforms."""
+"""Labels and score transforms, which the classifiers and regressors of ai.onnx.ml share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ops.elementwise import same_type
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator
-from webmlc.graph.ops.shapes import given
+from webmlc.graph.ops.shapes import operand
 
 DOMAIN = "ai.onnx.ml"
 FLOAT, DOUBLE, INT32, INT64 = 1, 11, 6, 7
@@ -21,7 +21,7 @@ STRINGS = "tensors hold numbers: strings are not supported (export the model wit
 
 
 def number_labels(context: Context, name: str = "classlabels_ints") -> list[int]:
-    """The integer class labels; raises where labels are strings."""
+    """The integer class labels. Raises `NotSupportedError` if the labels are strings."""
     labels = context.attribute(name)
     if not labels:
         raise NotSupportedError(STRINGS)
@@ -36,14 +36,14 @@ def pick_label(build: Builder, index: str, labels: list[int]) -> str:
 
 
 def as_float(context: Context, build: Builder, index: int = 0) -> tuple[str, DType]:
-    """An input as float32, or as float64 if it is that."""
-    wide = context.dtype(index) is DType.float64
-    value = build("Cast", context.node.inputs[index], to=DOUBLE if wide else FLOAT)
-    return value, DType.float64 if wide else DType.float32
+    """Convert an input to float32, unless it is float64. Return the value and its type."""
+    is_double = context.dtype(index) is DType.float64
+    value = build("Cast", context.node.inputs[index], to=DOUBLE if is_double else FLOAT)
+    return value, DType.float64 if is_double else DType.float32
 
 
 def transform(build: Builder, scores: str, kind: str | int) -> str:
-    """Scores [rows][classes] through a `post_transform`."""
+    """Apply a `post_transform` to scores [rows][classes]."""
     is_number = isinstance(kind, int) and 0 <= kind < len(TRANSFORMS)
     match TRANSFORMS[int(kind)] if is_number else kind:
         case "NONE":
@@ -71,8 +71,10 @@ def _softmax_zero(build: Builder, scores: str) -> str:
 
 
 def _probit(context: Context, inputs: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """The normal distribution's quantile by Winitzki's formula for the inverse error function."""
-    p = given(inputs, 0)
+    """Compute the quantile of the normal distribution, by Winitzki's formula for the inverse error
+    function.
+    """
+    p = operand(inputs, 0)
 
     def element(*i: Expr) -> Expr:
         x = p[i] * 2.0 - 1.0

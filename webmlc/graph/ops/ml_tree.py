@@ -1,8 +1,9 @@
 """Tree ensembles of ai.onnx.ml: TreeEnsemble and the older TreeEnsembleClassifier and -Regressor.
 
-A forest becomes tables: of every node its feature, threshold and two children; leaves are their own
-children. `webmlc.TreeStep` takes all rows one step down all trees at once: as many steps as the
-deepest tree needs, all of them one kernel. `webmlc.TreeSum` folds the leaves' weights over trees.
+A forest becomes tables, which hold each node's feature, threshold and two children. A leaf is its
+own child. `webmlc.TreeStep` takes all rows one step down all trees at once. There are as many steps
+as the deepest tree has levels, and they share one kernel. `webmlc.TreeSum` folds the weights of the
+leaves over the trees.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from webmlc.graph.ops.ml_scores import (
     transform,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
-from webmlc.graph.ops.shapes import given
+from webmlc.graph.ops.shapes import operand
 
 Inputs = tuple[Tensor | None, ...]
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
@@ -38,7 +39,9 @@ COMBINE = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Interior nodes first, then leaves; `children[2·node + outcome]`, `weights[leaf][target]`."""
+    """The tables of a forest. Interior nodes come first, then leaves. A child is at
+    `children[2 * node + outcome]`, a weight at `weights[leaf][target]`.
+    """
 
     features: Array
     thresholds: Array
@@ -50,31 +53,33 @@ class Forest:
 
     @property
     def depth(self) -> int:
-        """Steps from the roots to the deepest leaf."""
+        """The number of steps from the roots to the deepest leaf."""
         interior = len(self.features) - len(self.weights)
-        front, depth = {int(r) for r in self.roots if r < interior}, 0
-        while front:
+        level, depth = {int(r) for r in self.roots if r < interior}, 0
+        while level:
             depth += 1
-            below = {int(c) for n in front for c in self.children[2 * n : 2 * n + 2]}
-            front = {n for n in below if n < interior}
+            next_level = {int(c) for n in level for c in self.children[2 * n : 2 * n + 2]}
+            level = {n for n in next_level if n < interior}
             if depth > interior:
                 raise NotSupportedError("a tree with a cycle")
         return depth
 
 
 def _numbers(context: Context, name: str, dtype: Any = np.int32) -> Array:
-    """A list attribute, or the tensor `<name>_as_tensor` in its place."""
+    """The numbers of a list attribute, or of the tensor `<name>_as_tensor` in its place."""
     tensor = context.attribute(f"{name}_as_tensor")
     value = context.attribute(name, ()) if tensor is None else tensor
     return np.asarray(value, dtype).reshape(-1)
 
 
 def _aggregate(context: Context, default: int | str) -> str:
-    """How the votes of trees are folded: a name, or its number in opset 5."""
-    said = context.attribute("aggregate_function", default)
-    name = AGGREGATES[said] if said in range(len(AGGREGATES)) else str(said)
+    """The function that folds the votes of the trees. The attribute is its name, or its number in
+    opset 5.
+    """
+    value = context.attribute("aggregate_function", default)
+    name = AGGREGATES[value] if value in range(len(AGGREGATES)) else str(value)
     if name not in AGGREGATES:
-        raise NotSupportedError(f"aggregate_function {said!r}")
+        raise NotSupportedError(f"aggregate_function {value!r}")
     return name
 
 
@@ -83,7 +88,9 @@ def _neutral(aggregate: str) -> float:
 
 
 def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> Forest:
-    """A forest of opset 1 or 3; `votes` names its leaves' attributes: `class` or `target`."""
+    """Read a forest of opset 1 or 3. `votes` is the prefix of the leaves' attributes: `class` or
+    `target`.
+    """
     trees, ids = _numbers(context, "nodes_treeids"), _numbers(context, "nodes_nodeids")
     modes = [str(m).removeprefix("BRANCH_") for m in context.attribute("nodes_modes")]
     leaves = np.array([m == "LEAF" for m in modes])
@@ -101,26 +108,26 @@ def read_forest(context: Context, votes: str, targets: int, aggregate: str) -> F
     for tree, node, target, weight in votes_of:
         leaf = place[int(tree), int(node)] - interior
         if leaf < 0:
-            continue  # no row ends at an interior node: it has no vote
+            continue  # an interior node has no vote: no row ends there
         row = weights[leaf]
         row[target] = weight if np.isinf(row[target]) else row[target] + weight
     missing = _numbers(context, "nodes_missing_value_tracks_true", bool)
-    pointed = set(children[: 2 * interior].tolist())
-    first = {int(tree): p for p, tree in reversed(list(enumerate(trees[order])))
-             if p not in pointed}  # fmt: skip
+    child_places = set(children[: 2 * interior].tolist())
+    root_of = {int(tree): p for p, tree in reversed(list(enumerate(trees[order])))
+             if p not in child_places}  # fmt: skip
     return Forest(
         _numbers(context, "nodes_featureids")[order],
         _numbers(context, "nodes_values", np.float64)[order],
         np.array([MODES.index(modes[k]) if not leaves[k] else 0 for k in order], np.int32),
         missing[order] if missing.size else np.zeros(count, bool),
         children,
-        np.array([first[t] for t in dict.fromkeys(trees.tolist())], np.int32),
+        np.array([root_of[t] for t in dict.fromkeys(trees.tolist())], np.int32),
         weights,
     )
 
 
 def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
-    """A forest of opset 5. A test of membership becomes a chain of tests of equality."""
+    """Read a forest of opset 5. A test of membership becomes a chain of tests of equality."""
     modes = _numbers(context, "nodes_modes").tolist()
     splits = _numbers(context, "nodes_splits", np.float64).tolist()
     features = _numbers(context, "nodes_featureids").tolist()
@@ -136,9 +143,9 @@ def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
     for node in range(len(modes)):
         if modes[node] != MEMBER:
             continue
-        first, *rest = next(sets)
-        modes[node], splits[node], last = COMPARE.index("eq"), first, node
-        for value in rest:
+        first_member, *other_members = next(sets)
+        modes[node], splits[node], last = COMPARE.index("eq"), first_member, node
+        for value in other_members:
             modes.append(COMPARE.index("eq"))
             splits.append(value)
             features.append(features[node])
@@ -147,12 +154,12 @@ def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
             links[1].append(links[1][last])
             links[0][last] = (len(modes) - 1, False)
             last = len(modes) - 1
-    ids, given_weights = (
+    ids, leaf_weights = (
         _numbers(context, "leaf_targetids"), _numbers(context, "leaf_weights", np.float64)
     )  # fmt: skip
     interior, leaves = len(modes), len(ids)
     weights = np.full((leaves, targets), _neutral(aggregate))
-    weights[np.arange(leaves), ids] = given_weights
+    weights[np.arange(leaves), ids] = leaf_weights
     children = np.repeat(np.arange(interior + leaves, dtype=np.int32), 2)
     for outcome, side in enumerate(links):
         for node, (below, leaf) in enumerate(side):
@@ -170,24 +177,24 @@ def read_ensemble(context: Context, targets: int, aggregate: str) -> Forest:
 def walk_forest(
     context: Context, build: Builder, x: str, dtype: DType, forest: Forest, aggregate: str
 ) -> str:
-    """The folded weights [rows][targets] of the leaves that the rows of `x` come to."""
+    """The folded weights [rows][targets] of the leaves that the rows of `x` reach."""
     interior = len(forest.features) - len(forest.weights)
     columns, read = as_int(context.shape(0)[-1]), forest.features[:interior]
     if columns is not None and read.size and not 0 <= read.min() <= read.max() < columns:
         raise NotSupportedError(
             f"trees of features {read.min()} to {read.max()} for an input of {columns} features"
         )
-    used = tuple(sorted({int(m) for m in forest.modes[:interior]}))
+    mode_numbers = tuple(sorted({int(m) for m in forest.modes[:interior]}))
     tables = [
         build.constant(table)
         for table in (forest.features, forest.thresholds.astype(dtype.numpy), forest.children)
     ]
-    if len(used) > 1 or forest.missing.any():
-        tables.append(build.constant(forest.modes) if len(used) > 1 else "")
+    if len(mode_numbers) > 1 or forest.missing.any():
+        tables.append(build.constant(forest.modes) if len(mode_numbers) > 1 else "")
         tables.append(build.constant(forest.missing) if forest.missing.any() else "")
     node = build.constant(forest.roots)
     for _ in range(max(forest.depth, 1)):
-        node = build("TreeStep", x, node, *tables, domain="webmlc", modes=used)
+        node = build("TreeStep", x, node, *tables, domain="webmlc", modes=mode_numbers)
     weights = build.constant(forest.weights.astype(dtype.numpy))
     return build("TreeSum", node, weights, domain="webmlc", aggregate=aggregate, interior=interior)
 
@@ -197,19 +204,19 @@ def _step_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _step(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The children that rows go to; the nodes they are at are [row][tree], or the roots [tree]."""
-    x, nodes, features, thresholds, children = (given(inputs, i) for i in range(5))
+    """The children to which rows go. The current nodes are [row][tree], or the roots [tree]."""
+    x, nodes, features, thresholds, children = (operand(inputs, i) for i in range(5))
     modes, missing = inputs[5:7] if len(inputs) > 5 else (None, None)
-    used: tuple[int, ...] = context.attribute("modes") or (0,)
+    mode_numbers: tuple[int, ...] = context.attribute("modes") or (0,)
 
     def element(row: Expr, tree: Expr) -> Expr:
         node = nodes[tree] if nodes.rank == 1 else nodes[row, tree]
         value, threshold = x[row, features[node]], thresholds[node]
-        outcome = call(COMPARE[used[-1]], value, threshold)
-        for mode in used[:-1]:
+        outcome = call(COMPARE[mode_numbers[-1]], value, threshold)
+        for mode in mode_numbers[:-1]:
             assert modes is not None
-            this = call("eq", modes[node], Const(mode, DType.int32))
-            outcome = select(this, call(COMPARE[mode], value, threshold), outcome)
+            has_mode = call("eq", modes[node], Const(mode, DType.int32))
+            outcome = select(has_mode, call(COMPARE[mode], value, threshold), outcome)
         if missing is not None:
             outcome = outcome | (call("isnan", value) & missing[node])
         return children[node * 2 + outcome.astype(INDEX)]
@@ -223,7 +230,7 @@ def _sum_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sum(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    leaf, weights = given(inputs, 0), given(inputs, 1)
+    leaf, weights = operand(inputs, 0), operand(inputs, 1)
     aggregate, trees = context.attribute("aggregate"), leaf.shape[1]
     interior = int(context.attribute("interior"))
     shape = context.outputs[0].shape
@@ -263,45 +270,49 @@ def _regressor(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _classifier(context: Context, build: Builder) -> tuple[str, ...]:
-    """The top class and all scores. Votes for one of two classes only are scores of the second."""
+    """The best class and all scores. If only one of two classes has votes, its votes are the score
+    of the second class.
+    """
     labels = number_labels(context, "classlabels_int64s")
     x, dtype = as_float(context, build)
     forest = read_forest(context, "class", len(labels), "SUM")
-    voted = {int(c) for c in _numbers(context, "class_ids")}
+    voted_classes = {int(c) for c in _numbers(context, "class_ids")}
     scores = walk_forest(context, build, x, dtype, forest, "SUM")
     base = _numbers(context, "base_values", np.float64)
-    if base.any() and voted != {1}:
+    if base.any() and voted_classes != {1}:
         scores = build(
             "Add", scores, build.constant(base if len(base) > 1 else [base[0], 0], dtype)
         )
     scores = build("Cast", scores, to=FLOAT)
     kind = context.attribute("post_transform", "NONE")
-    if len(labels) != 2 or len(voted) != 1:
+    if len(labels) != 2 or len(voted_classes) != 1:
         index = build("ArgMax", scores, axis=1, keepdims=0)
-        return _wanted(context, pick_label(build, index, labels), transform(build, scores, kind))
+        return _requested_outputs(
+            context, pick_label(build, index, labels), transform(build, scores, kind)
+        )
     positive = bool((_numbers(context, "class_weights", np.float64) >= 0).all())
-    score = build("Gather", scores, build.constant(np.int64(voted.pop())), axis=1)
+    score = build("Gather", scores, build.constant(np.int64(voted_classes.pop())), axis=1)
     limit = build.constant(np.float32(0.5 if positive else 0.0))
     index = build("Cast", build("Greater", score, limit), to=7)
     if 0 in {int(c) for c in _numbers(context, "class_ids")}:
         scores = _both(build, score, kind, positive)
     else:
         scores = transform(build, scores, kind)
-    return _wanted(context, pick_label(build, index, labels), scores)
+    return _requested_outputs(context, pick_label(build, index, labels), scores)
 
 
 def _both(build: Builder, score: str, kind: str, positive: bool) -> str:
-    """The scores of both classes, of the second's."""
+    """The scores of both classes, computed from the score of the second class."""
     column = build("Unsqueeze", score, build.constant(np.array([1])))
     if kind == "LOGISTIC" or not positive:
-        other = build("Neg", column)
+        first_class = build("Neg", column)
     else:
-        other = build("Sub", build.constant(np.float32(1)), column)
-    both = build("Concat", other, column, axis=1)
+        first_class = build("Sub", build.constant(np.float32(1)), column)
+    both = build("Concat", first_class, column, axis=1)
     return build("Sigmoid", both) if kind == "LOGISTIC" else both
 
 
-def _wanted(context: Context, *results: str) -> tuple[str, ...]:
+def _requested_outputs(context: Context, *results: str) -> tuple[str, ...]:
     return tuple(r for r, name in zip(results, context.node.outputs, strict=False) if name)
 
 

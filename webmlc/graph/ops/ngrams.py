@@ -1,7 +1,8 @@
-"""TfIdfVectorizer: how often each n-gram of a pool occurs in rows of integers.
+"""TfIdfVectorizer: count how often each n-gram of a pool occurs in rows of integers.
 
-One count a length: `webmlc.CountGrams` compares the pool's n-grams of that length with the row from
-every start, at every distance between their items that `max_skip_count` allows.
+Each length of n-grams has a count of its own. `webmlc.CountGrams` compares the n-grams of one
+length with a row at every start. The distance between items takes every value that `max_skip_count`
+allows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from webmlc.graph.ops.operator import (
     always_expands,
     case,
 )
-from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, given
+from webmlc.graph.ops.shapes import ONE, ZERO, check_shapes, operand
 
 MODES = ("TF", "IDF", "TFIDF")
 Inputs = tuple[Tensor | None, ...]
@@ -31,7 +32,9 @@ Inputs = tuple[Tensor | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Grams:
-    """The pool's n-grams of one length, [grams][length]; of each, its output place and weight."""
+    """The n-grams of one length in the pool. `items` has the shape [grams][length]; `places` and
+    `weights` hold the output position and the weight of each n-gram.
+    """
 
     items: Array
     places: Array
@@ -39,33 +42,33 @@ class Grams:
 
 
 def _pool(context: Context) -> list[Grams]:
-    """The n-grams of the wanted lengths."""
+    """The n-grams of the lengths that the node counts."""
     if context.attribute("pool_strings"):
         raise NotSupportedError("n-grams of strings: tensors hold numbers")
     pool = np.array(context.attribute("pool_int64s", ()), np.int64)
     starts = [int(n) for n in context.attribute("ngram_counts")]
     places = np.array(context.attribute("ngram_indexes"), np.int64)
     weights = _weights(context, len(places))
-    least, most = (int(context.attribute(f"{name}_gram_length")) for name in ("min", "max"))
-    if not 1 <= least <= most <= len(starts):
+    shortest, longest = (int(context.attribute(f"{name}_gram_length")) for name in ("min", "max"))
+    if not 1 <= shortest <= longest <= len(starts):
         raise NotSupportedError(
-            f"n-grams of {least} to {most} items from a pool of n-grams of 1 to {len(starts)}"
+            f"n-grams of {shortest} to {longest} items from a pool of n-grams of 1 to {len(starts)}"
         )
     if sorted(starts) != starts or not 0 <= starts[0] <= starts[-1] <= len(pool):
         raise NotSupportedError(f"ngram_counts {starts} for a pool of {len(pool)} items")
-    wanted = range(least, most + 1)
-    found, before = [], 0
+    lengths = range(shortest, longest + 1)
+    grams, first_place = [], 0
     for length, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
         items = pool[start:end].reshape(-1, length)
-        if length in wanted and len(items):
-            here = slice(before, before + len(items))
-            found.append(Grams(items, places[here], weights[here]))
-        before += len(items)
-    return found
+        if length in lengths and len(items):
+            span = slice(first_place, first_place + len(items))
+            grams.append(Grams(items, places[span], weights[span]))
+        first_place += len(items)
+    return grams
 
 
 def _weights(context: Context, count: int) -> Array:
-    """What each n-gram of the pool counts: 1 where nothing else is said."""
+    """The weight of each n-gram of the pool: 1 by default."""
     weights, mode = context.attribute("weights"), context.attribute("mode")
     if mode not in MODES:
         raise NotSupportedError(f"mode {mode!r}: it is one of {', '.join(MODES)}")
@@ -81,7 +84,7 @@ def _vectorise(context: Context, build: Builder) -> tuple[str, ...]:
     check_shapes(context, "elements" if rank < 2 else "rows elements")
     indexes = [int(i) for i in context.attribute("ngram_indexes")]
     size = max(indexes) + 1
-    is_one = context.attribute("mode") == "IDF"  # whether an n-gram occurs, not how often
+    is_one = context.attribute("mode") == "IDF"  # a count is 1 if the n-gram occurs
     if is_one and len(set(indexes)) < len(indexes):
         raise NotSupportedError("n-grams that share an output, of mode IDF")
     if rank < 2:
@@ -110,20 +113,22 @@ def _count_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """[row][gram]: a fold over starts and distances of whether all items are there."""
-    x, grams = given(inputs, 0), given(inputs, 1)
+    """The counts [row][gram]: a sum over starts and distances of the places where all items
+    match.
+    """
+    x, grams = operand(inputs, 0), operand(inputs, 1)
     length, size = as_int(grams.shape[1]) or 1, x.shape[1]
 
-    def found(row: Expr, gram: Expr, start: Expr, skip: Expr) -> Expr:
-        inside = start + (skip + 1) * (length - 1) < size
+    def matches(row: Expr, gram: Expr, start: Expr, skip: Expr) -> Expr:
+        is_match = start + (skip + 1) * (length - 1) < size
         for k in range(length):
-            at = minimum(start + (skip + 1) * k, size - 1)
-            inside = inside & call("eq", x[row, at], grams[gram, const(k)])
-        return select(inside, ONE, ZERO)
+            position = minimum(start + (skip + 1) * k, size - 1)
+            is_match = is_match & call("eq", x[row, position], grams[gram, const(k)])
+        return select(is_match, ONE, ZERO)
 
     extents = (size, const(int(context.attribute("skips")) + 1))
     shape = context.outputs[0].shape
-    total = reduce("grams", shape, extents, "add", found)
+    total = reduce("grams", shape, extents, "add", matches)
     return (compute("count", shape, lambda *i: total[i].astype(DType.float32)),)
 
 

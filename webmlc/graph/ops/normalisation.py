@@ -1,6 +1,7 @@
-"""Normalisations: statistics over axes as reducing stages, then one pointwise stage.
+"""Normalisations: reducing stages compute statistics over axes, then one pointwise stage applies
+them.
 
-Statistics of half-precision inputs are taken in float32.
+Statistics of half-precision inputs are computed in float32.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from webmlc.graph.ops.shapes import (
     canonical,
     check_shapes,
     check_stretches,
-    given,
+    operand,
 )
 
 Inputs = tuple[Tensor | None, ...]
@@ -49,7 +50,7 @@ def _batch_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _check_batch(context: Context) -> None:
-    """Elements of a vector are of one channel."""
+    """Check the shapes. The elements of a vector belong to one channel."""
     if context.rank(0) == 1:
         check_shapes(context, "batch", *["channels"] * 4, channels=1)
     else:
@@ -57,7 +58,9 @@ def _check_batch(context: Context) -> None:
 
 
 def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
-    """In training the batch's own statistics normalise, and move the running ones."""
+    """Expand the training mode: normalise by the statistics of the batch, and update the running
+    statistics with them.
+    """
     outputs = sum(1 for o in context.node.outputs if o)
     if not context.attribute("training_mode", 0) and outputs == 1:
         return None
@@ -65,32 +68,36 @@ def _batch_training(context: Context, build: Builder) -> tuple[str, ...] | None:
         raise NotSupportedError("saved statistics of a batch (before opset 14) are not supported")
     _check_batch(context)
     x, scale, bias, *running = context.node.inputs
-    wide = build("Cast", x, to=1) if accumulator(context.dtype(0)) != context.dtype(0) else x
+    wide_x = build("Cast", x, to=1) if accumulator(context.dtype(0)) != context.dtype(0) else x
     axes = build.constant(np.array([0, *range(2, context.rank(0))]))
     column = build.constant(np.array([-1, *([1] * (context.rank(0) - 2))]))
-    mean = build("ReduceMean", wide, axes)
-    centred = build("Sub", wide, mean)
+    mean = build("ReduceMean", wide_x, axes)
+    centred = build("Sub", wide_x, mean)
     variance = build("ReduceMean", build("Mul", centred, centred), axes)
     flat = build.constant(np.array([-1]))
-    fresh = [build("Reshape", v, flat) for v in (mean, variance)]
-    own = [build("CastLike", v, r) for v, r in zip(fresh, running, strict=True)]
+    flat_statistics = [build("Reshape", v, flat) for v in (mean, variance)]
+    batch_statistics = [
+        build("CastLike", v, r) for v, r in zip(flat_statistics, running, strict=True)
+    ]
     epsilon = context.attribute("epsilon", 1e-5)
     small = build.constant(epsilon, accumulator(context.dtype(0)))
     y = build("Div", centred, build("Sqrt", build("Add", variance, small)))
     for op, value in (("Mul", scale), ("Add", bias)):
         y = build(op, y, build("CastLike", build("Reshape", value, column), y))
     momentum = context.attribute("momentum", 0.9)
-    moved = [
+    new_running = [
         build("Add", build("Mul", old, build.constant(momentum, context.dtype(3))),
               build("Mul", new, build.constant(1 - momentum, context.dtype(3))))
-        for old, new in zip(running, own, strict=True)
+        for old, new in zip(running, batch_statistics, strict=True)
     ]  # fmt: skip
-    return (build("CastLike", y, x), *moved)[:outputs]
+    return (build("CastLike", y, x), *new_running)[:outputs]
 
 
 def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Two small stages make a scale and a shift of the statistics; they fold to constants."""
-    x, scale, bias, mean, variance = (given(inputs, i) for i in range(5))
+    """Normalise. Two small stages compute a factor and a shift from the statistics. Both fold to
+    constants.
+    """
+    x, scale, bias, mean, variance = (operand(inputs, i) for i in range(5))
     epsilon = Const(context.attribute("epsilon", 1e-5), variance.dtype)
 
     def factor(c: Expr) -> Expr:
@@ -111,16 +118,16 @@ def _batch_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
 
 def _local_response_type(context: Context) -> tuple[TensorType, ...]:
     check_shapes(context, "batch channels ...")
-    context.count("size")  # refuses none
+    context.count("size")  # raises an error if it is missing
     return (context.type(0),)
 
 
 def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """x / (bias + alpha / size · sum of squares over neighbouring channels) ^ beta.
+    """Compute x / (bias + alpha / size · sum of squares over neighbouring channels) ^ beta.
 
-    Channels are ONNX's second dimension, or along `axis` where `choose_layouts` moved them.
+    Channels are the second dimension, or lie along `axis` if `choose_layouts` moved them.
     """
-    x, size = given(inputs, 0), context.count("size")
+    x, size = operand(inputs, 0), context.count("size")
     alpha, beta = context.attribute("alpha", 1e-4), context.attribute("beta", 0.75)
     bias, before = context.attribute("bias", 1.0), (size - 1) // 2
     axis = context.axis(1)
@@ -141,7 +148,7 @@ def _local_response(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 class _Statistics:
-    """Mean and 1/sqrt(variance + epsilon) of `x` over `axes`, which keep size 1."""
+    """The mean and 1/sqrt(variance + epsilon) of `x` over `axes`. The axes keep size 1."""
 
     def __init__(self, x: Tensor, axes: Sequence[int], epsilon: float, dtype: DType) -> None:
         extents = [x.shape[a] for a in axes]
@@ -172,7 +179,7 @@ class _Statistics:
 
 
 def _scaled_type(context: Context) -> tuple[TensorType, ...]:
-    """Input 0's type; the scale and the bias are broadcast to it."""
+    """The type of input 0. The scale and the bias are broadcast to it."""
     check_stretches(context, 1)
     check_stretches(context, 2)
     return (context.type(0),)
@@ -186,14 +193,14 @@ def _layer_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _stash(context: Context) -> DType:
-    """The dtype that the statistics are taken in."""
-    wanted = ELEMENT_TYPES.get(int(context.attribute("stash_type", 1)), DType.float32)
-    own = accumulator(context.dtype(0))
-    return own if own.bytes > wanted.bytes else wanted
+    """The dtype in which the statistics are computed."""
+    stash_dtype = ELEMENT_TYPES.get(int(context.attribute("stash_type", 1)), DType.float32)
+    sum_dtype = accumulator(context.dtype(0))
+    return sum_dtype if sum_dtype.bytes > stash_dtype.bytes else stash_dtype
 
 
 def _layer_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     bias = inputs[2] if len(inputs) > 2 else None
     axes = range(context.axis(-1), x.rank)
     dtype = _stash(context)
@@ -210,7 +217,7 @@ def _layer_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]
 
 
 def _rms_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     axes = range(context.axis(-1), x.rank)
     dtype = _stash(context)
     epsilon = context.attribute("epsilon", 1e-5)
@@ -239,7 +246,7 @@ def _instance_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _instance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale, bias = (given(inputs, i) for i in range(3))
+    x, scale, bias = (operand(inputs, i) for i in range(3))
     dtype = accumulator(x.dtype)
     statistics = _Statistics(x, range(2, x.rank), context.attribute("epsilon", 1e-5), dtype)
 
@@ -259,8 +266,10 @@ def _group_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _group_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Channels split in groups; before opset 21 scale and bias are one a group, not a channel."""
-    x, scale, bias = (given(inputs, i) for i in range(3))
+    """Normalise groups of channels. Before opset 21, scale and bias have one number for each group
+    instead of each channel.
+    """
+    x, scale, bias = (operand(inputs, i) for i in range(3))
     groups = context.count("num_groups")
     dtype = accumulator(x.dtype)
     per_group = canonical(x.shape[1] // groups)
@@ -286,8 +295,8 @@ def _mark_per_group(node: Node, opset: int) -> Node:
 
 
 def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """(x - mean) / (deviation + 1e-9), without an epsilon under the root."""
-    x = given(inputs, 0)
+    """Compute (x - mean) / (deviation + 1e-9). There is no epsilon under the root."""
+    x = operand(inputs, 0)
     axes = axes_within(context.attribute("axes", (0, 2, 3)), x.rank)
     statistics = _Statistics(x, axes, 0.0, accumulator(x.dtype))
     inverse = statistics.inverse
@@ -300,8 +309,8 @@ def _mean_variance_normalisation(context: Context, inputs: Inputs) -> tuple[Tens
 
 
 def _lp_normalisation(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """x by its norm along an axis; where that is zero, zero."""
-    x, axis = given(inputs, 0), context.axis(-1)
+    """Divide x by its norm along an axis. If the norm is zero, the result is zero."""
+    x, axis = operand(inputs, 0), context.axis(-1)
     before, after = power(context.count("p", 2))
     total = fold("norm", x, (axis,), "add", lambda *i: before(x[i]))
 

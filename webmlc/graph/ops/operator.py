@@ -1,10 +1,10 @@
-"""The row type of the operator table: all that webmlc knows about one ONNX operator, in one place.
+"""Define a row of the operator table: all that webmlc knows about one ONNX operator.
 
-A row holds the operator's type inference (`infer`) and its meaning, either `compute` (tensor
-expressions) or `expand` (other operators). Both see the node through a `Context`: input types,
-attributes, and the *values* of those inputs that are known at build time. Values may be symbolic:
-after `infer_shapes` a known value is a constant or a `webmlc.SymbolicConstant` node, so that the
-function itself carries them, and `Scope.of(function).context(node)` is all a later pass needs:
+A row holds the operator's type inference (`infer`) and its meaning: either `compute` (tensor
+expressions) or `expand` (other operators). Both see the node through a `Context`, which holds input
+types, attributes, and the *values* of the inputs that are known at build time. Values may contain
+symbols. After `infer_shapes`, a known value is a constant or a `webmlc.SymbolicConstant` node. So
+the function itself holds all values, and a later pass needs only its scope:
 
     scope = Scope.of(function)
     context = scope.context(node)
@@ -33,18 +33,22 @@ from webmlc.graph.ops.nhwc import Layout
 
 FusionKind = Literal["elementwise", "broadcast", "injective", "reduction", "contraction", "opaque"]
 Value = NDArray[np.object_]
-"""A tensor known at build time: Python ints, bools or floats, and index expressions of symbols."""
+"""A tensor known at build time. Its elements are Python ints, bools, floats, or index expressions
+of symbols.
+"""
 
 Result = str | tuple[str, ...] | None
-"""What an expansion makes of an output: a tensor, a sequence of tensors, or an empty optional.
+"""The result of an expansion for one output: a tensor, a sequence of tensors, or an empty optional.
 
-Sequences and optionals exist at build time only: tuples of the values in them.
+Sequences and optionals exist only at build time, as tuples of value names.
 """
 
 SYMBOLIC_CONSTANT = ("webmlc", "SymbolicConstant")
 BIND = ("webmlc", "Bind")
 VALUE_LIMIT = 1024
-"""Tensors of more elements are data, not shapes: their values are not followed."""
+"""The most elements of a tensor whose value inference computes. Larger tensors are data, not
+shapes. Chosen by hand: shapes and tables of positions are far smaller.
+"""
 
 ELEMENT_TYPES: dict[int, DType] = {
     1: DType.float32,
@@ -73,26 +77,30 @@ ELEMENT_TYPES: dict[int, DType] = {
     27: DType.float6_e2m3fn,
     28: DType.float6_e3m2fn,
 }
-"""ONNX's `TensorProto.DataType` numbers, as they stand in attributes (`Cast.to`)."""
+"""The element types by ONNX's `TensorProto.DataType` numbers, which attributes hold (`Cast.to`)."""
 
 
 class NotSupportedError(WebmlcError):
-    """This node cannot be compiled; `infer_shapes` gathers them all into one `UnsupportedError`."""
+    """A node cannot be compiled. `infer_shapes` collects all of them into one
+    `UnsupportedError`.
+    """
 
 
 class UnknownValueError(NotSupportedError):
-    """An output shape depends on the value of `name`, which is known only at run time."""
+    """An output shape depends on the value `name`, which is known only at run time."""
 
-    def __init__(self, name: str, what: str) -> None:
+    def __init__(self, name: str, description: str) -> None:
         self.name = name
-        super().__init__(f"{what} is computed at run time (value {name!r}); make it a constant")
+        super().__init__(
+            f"{description} is computed at run time (value {name!r}); make it a constant"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A node, and what is known of its inputs. In `compute`, `outputs` are the inferred types.
+    """A node, and what is known of its inputs. In `compute`, `outputs` holds the inferred types.
 
-    `requirements` collects what inference assumes of symbols (`shapes.require`).
+    `requirements` collects what inference requires of symbols (`shapes.require`).
     """
 
     node: Node
@@ -104,29 +112,29 @@ class Context:
     requirements: list[Requirement] = field(default_factory=list, compare=False)
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The attribute, or `default` where it is not set; float32, as ONNX has all floats."""
+        """The attribute, or `default` if it is not set. Floats are float32, as in ONNX."""
         if isinstance(default, float):
             default = float(np.float32(default))
         return self.node.attributes.get(name, default)
 
     def count(self, name: str, default: int | None = None) -> int:
-        """The attribute, of how many things there are; `NotSupportedError` where it is below 1."""
+        """An attribute that is a count. Raises `NotSupportedError` if it is less than 1."""
         value = self.attribute(name, default)
         if value is None or int(value) < 1:
-            said = "missing" if value is None else f"{value}: it is 1 at least"
-            raise NotSupportedError(f"{name} is {said}")
+            problem = "missing" if value is None else f"{value}: it is 1 at least"
+            raise NotSupportedError(f"{name} is {problem}")
         return int(value)
 
     def has(self, index: int) -> bool:
-        """True where the input is present."""
+        """True if the input is present."""
         return index < len(self.node.inputs) and self.node.inputs[index] != ""
 
     def type(self, index: int) -> TensorType:
         """The type of a present input."""
-        known = self.types[index] if index < len(self.types) else None
-        if known is None:
+        type_ = self.types[index] if index < len(self.types) else None
+        if type_ is None:
             raise NotSupportedError(f"input {index} is missing or of a type that is not supported")
-        return known
+        return type_
 
     def shape(self, index: int) -> tuple[Expr, ...]:
         """The shape of a present input."""
@@ -141,22 +149,22 @@ class Context:
         return self.type(index).rank
 
     def holds_values(self, index: int) -> bool:
-        """True where the input is a sequence or an optional, and no tensor."""
+        """True if the input is a sequence or an optional, not a tensor."""
         return self.has(index) and self.node.inputs[index] in self.sequences
 
     def sequence(self, index: int) -> tuple[str, ...]:
-        """The values in an input that is a sequence."""
+        """The names of the values in a sequence input."""
         values = self.sequences.get(self.node.inputs[index]) if self.has(index) else None
         if values is None:
             raise NotSupportedError(f"input {index} is no sequence of a length known at build time")
         return values
 
     def constant(self, index: int) -> Array | None:
-        """The input's array where it is a constant."""
+        """The input's array if it is a constant, else None."""
         return self.constants[index] if self.has(index) else None
 
     def value(self, index: int) -> Value | None:
-        """The input's value where it is known at build time; its elements may be symbolic."""
+        """The input's value if it is known at build time, else None. Elements may be symbolic."""
         if not self.has(index):
             return None
         if index < len(self.values) and self.values[index] is not None:
@@ -169,14 +177,14 @@ class Context:
         return object_array((), shape) if shape is not None and 0 in shape else None
 
     def is_decided_by_run(self, index: int) -> bool:
-        """True where the input is present and its value is known only at run time."""
+        """True if the input is present and its value is known only at run time."""
         return self.has(index) and self.value(index) is None
 
-    def known(self, index: int, what: str) -> Value:
-        """The input's value; raises `UnknownValueError`, which says `what` it is, where unknown."""
+    def known(self, index: int, description: str) -> Value:
+        """The input's value. Raises `UnknownValueError`, with the description, if it is unknown."""
         value = self.value(index)
         if value is None:
-            raise UnknownValueError(self.node.inputs[index], what)
+            raise UnknownValueError(self.node.inputs[index], description)
         return value
 
     def axis(self, default: int, rank: int | None = None, name: str = "axis") -> int:
@@ -188,10 +196,16 @@ class Context:
         return axis + limit if axis < 0 else axis
 
     def integers(self, name: str, index: int | None = None) -> tuple[int, ...] | None:
-        """Integers that older opsets give as attribute `name` and newer ones as input `index`."""
+        """Integers that are the attribute `name` in older opsets and input `index` in newer
+        ones.
+        """
         if name in self.node.attributes:
-            found: Any = self.node.attributes[name]
-            return (int(found),) if isinstance(found, int) else tuple(int(v) for v in found)
+            attribute: Any = self.node.attributes[name]
+            return (
+                (int(attribute),)
+                if isinstance(attribute, int)
+                else tuple(int(v) for v in attribute)
+            )
         if index is None or not self.has(index):
             return None
         elements = self.known(index, name).reshape(-1).tolist()
@@ -200,7 +214,7 @@ class Context:
         return tuple(int(e) for e in elements)
 
     def scalar(self, name: str, index: int, default: Any = None) -> Any:
-        """A number that older opsets give as attribute `name` and newer ones as constant input."""
+        """A number that is the attribute `name` in older opsets and input `index` in newer ones."""
         if name in self.node.attributes:
             return self.node.attributes[name]
         return self.known(index, name).reshape(-1)[0] if self.has(index) else default
@@ -210,7 +224,8 @@ class Context:
 class Case:
     """One test of a row.
 
-    An input is an array, or text (`"float32[2, 3]"`, `"float32[4] in 1..2"`), or None: omitted.
+    An input is an array, or a text such as `"float32[2, 3]"` or `"float32[4] in 1..2"`. None means
+    that the input is omitted.
     """
 
     inputs: tuple[str | Array | None, ...]
@@ -220,21 +235,23 @@ class Case:
 
 
 def case(*inputs: Any, outputs: int = 1, opset: int | None = None, **attributes: Attribute) -> Case:
-    """A `Case`; lists and numbers become int64 or float32 arrays."""
+    """Make a `Case`. Lists and numbers become int64 or float32 arrays."""
 
     def array(value: Any) -> Any:
         if value is None or isinstance(value, str | np.ndarray):
             return value
-        found = np.asarray(value)
-        return found.astype(np.float32) if found.dtype.kind == "f" else found
+        numbers = np.asarray(value)
+        return numbers.astype(np.float32) if numbers.dtype.kind == "f" else numbers
 
     return Case(tuple(array(i) for i in inputs), attributes, outputs, opset)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexInput:
-    """A value that holds indices into axes of these sizes: one of all its elements, or one for each
-    element of its last axis. Negative indices count from the end, if they may (`from_end`).
+    """A value that holds indices into axes of these sizes.
+
+    One size holds for all elements; several sizes hold for the elements along the last axis. If
+    `from_end`, negative indices count from the end.
     """
 
     value: str
@@ -244,14 +261,20 @@ class IndexInput:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One row: its meaning is `compute`, or `expand` where that is given and does not return None.
+    """One row of the table.
 
-    `normalise` turns a node of an older opset (given) into the newest form. `kind` tells fusion how
-    outputs depend on inputs: one element of equal position (elementwise; broadcast: or stretched),
-    one element anywhere (injective), a fold (reduction), a folded product (contraction).
-    `indices` tells which inputs hold indices. `layout` says how the operator is written over
-    feature maps in NHWC; None of one that reads and writes NCHW, or (of kind elementwise and
-    broadcast) follows its inputs.
+    The meaning is `expand`, if that exists and does not return None; otherwise it is `compute`.
+    `normalise` rewrites a node of an older opset into the newest form. `indices` tells which inputs
+    hold indices. `kind` tells fusion how an output element depends on the inputs:
+
+    - elementwise: on the elements at the same position;
+    - broadcast: the same, but inputs may be stretched;
+    - injective: on one element at any position;
+    - reduction: on a fold of elements;
+    - contraction: on a sum of products.
+
+    `layout` says how the operator is written over feature maps in NHWC. If it is None, an operator
+    of kind elementwise or broadcast follows its inputs; any other reads and writes NCHW.
     """
 
     name: str
@@ -268,7 +291,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is known of every value of a function, by name."""
+    """What is known of each value of a function, by the value's name."""
 
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
@@ -284,13 +307,13 @@ class Scope:
         return Scope(function.types, function.constants, values)
 
     def type_of(self, name: str) -> TensorType | None:
-        """The type of a value; that of a constant is its array's."""
+        """The type of a value. A constant has the type of its array."""
         if name in self.constants:
             return array_type(self.constants[name])
         return self.types.get(name)
 
     def context(self, node: Node) -> Context:
-        """The node's context; its `outputs` are given where every output's type is known."""
+        """The node's context. `outputs` holds the types of the outputs that are known."""
         outputs = tuple(self.types.get(o) for o in node.outputs if o)
         return Context(
             node,
@@ -303,27 +326,27 @@ class Scope:
 
 
 def given_types(context: Context) -> tuple[TensorType, ...]:
-    """The `infer` of rows whose nodes say the types themselves."""
+    """The `infer` of rows whose nodes hold their output types in the attribute `types`."""
     types: tuple[TensorType, ...] = context.attribute("types")
     return types
 
 
 def is_addressable(type_: TensorType) -> bool:
-    """True where 32-bit memory may hold a tensor: its bytes, symbols at 1, are not too many."""
+    """True if 32-bit memory may hold a tensor of this type. Symbols count as 1."""
     elements = prod(max(as_int(d) or 1, 1) for d in type_.shape)
     return elements * type_.dtype.bytes <= ADDRESSABLE_BYTES
 
 
 def check_size(type_: TensorType) -> None:
-    """Raise `NotSupportedError` where 32-bit memory cannot hold a result of this type: before
-    anything is allocated for it.
+    """Raise `NotSupportedError` if 32-bit memory cannot hold a result of this type. So nothing is
+    allocated for it.
     """
     if not is_addressable(type_):
         raise NotSupportedError(f"its result, {type_}, is larger than 32-bit memory")
 
 
 def always_expands(context: Context) -> tuple[TensorType, ...]:
-    """The `infer` of rows that are always written out."""
+    """The `infer` of rows that always expand."""
     raise NotSupportedError("this operator is always written out")
 
 
@@ -333,7 +356,7 @@ def array_type(array: Array) -> TensorType:
 
 
 def symbolic_constant(value: Value, dtype: DType, output: str, origin: tuple[str, ...]) -> Node:
-    """The node that holds a symbolic value: no inputs, `elements` in row-major order."""
+    """The node that holds a symbolic value. It has no inputs; `elements` is in row-major order."""
     domain, op = SYMBOLIC_CONSTANT
     attributes: dict[str, Attribute] = {
         "elements": tuple(value.reshape(-1).tolist()),
@@ -346,10 +369,11 @@ def symbolic_constant(value: Value, dtype: DType, output: str, origin: tuple[str
 def bind(
     value: Value, symbols: Mapping[int, str], dtype: DType, source: str, output: str, origin: str
 ) -> Node:
-    """The node that reads integers from memory during a run: the element of `source` at position
-    `p` (row-major) becomes the symbol `symbols[p]`. `value` is the whole, those symbols in it.
+    """The node that reads integers from memory during a run.
 
-    Whatever uses these symbols, in a type or an attribute, comes after it.
+    The element of `source` at the row-major position `p` becomes the symbol `symbols[p]`. `value`
+    is the whole value, with these symbols in it. Nodes whose types or attributes contain these
+    symbols must come after this node.
     """
     domain, op = BIND
     attributes: dict[str, Attribute] = {
@@ -363,12 +387,12 @@ def bind(
 
 
 def is_bind(node: Node) -> bool:
-    """True of a `Bind` node."""
+    """True if the node is a `Bind`."""
     return (node.domain, node.op) == BIND
 
 
 def is_symbolic(node: Node) -> bool:
-    """True of the nodes whose output is an array of expressions of symbols, and has no bytes."""
+    """True if the node's output consists of expressions of symbols and has no buffer."""
     return (node.domain, node.op) in (SYMBOLIC_CONSTANT, BIND)
 
 
@@ -380,7 +404,9 @@ def symbolic_value(node: Node) -> Value:
 
 
 def object_array(elements: Sequence[Any], shape: Sequence[int]) -> Value:
-    """An object array of these elements, whatever they are (numpy would unpack sequences)."""
+    """Make an object array of these elements. (numpy itself would unpack elements that are
+    sequences.)
+    """
     value: Any = np.empty(len(elements), dtype=object)
     value[:] = elements
     return cast(Value, value.reshape(tuple(shape)))

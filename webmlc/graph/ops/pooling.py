@@ -1,4 +1,6 @@
-"""Pooling: one `pool` stage over the taps of a window (of the padded input), then a last stage."""
+"""Pooling: a `pool` stage reduces the taps of each window of the padded input. A last stage may
+follow.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from webmlc.graph.ops.shapes import (
     check_shape,
     check_shapes,
     dimensions,
-    given,
+    operand,
     product,
     product_type,
     require,
@@ -41,8 +43,8 @@ def windows_of(context: Context) -> Windows:
 def _pool_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     pooled = TensorType(x.dtype, (*x.shape[:2], *windows_of(context).sizes))
-    wanted = sum(1 for o in context.node.outputs if o)
-    return (pooled, TensorType(DType.int64, pooled.shape))[:wanted]
+    output_count = sum(1 for o in context.node.outputs if o)
+    return (pooled, TensorType(DType.int64, pooled.shape))[:output_count]
 
 
 def _pool(
@@ -51,22 +53,22 @@ def _pool(
     padded = windows.pad(x, outside)
     rank = windows.rank
 
-    def element(n: Expr, c: Expr, *rest: Expr) -> Expr:
-        return before(padded[(n, c, *windows.positions(rest[:rank], rest[rank:]))])
+    def element(n: Expr, c: Expr, *axes: Expr) -> Expr:
+        return before(padded[(n, c, *windows.positions(axes[:rank], axes[rank:]))])
 
     shape = (*x.shape[:2], *windows.sizes)
     return reduce("pool", shape, [const(k) for k in windows.kernel], combine, element)
 
 
 def largest(dtype: DType) -> str:
-    """The scalar operator of a maximum over a window. Whether a NaN among floats is passed over
-    depends on where it stands, as in onnxruntime.
+    """The scalar operator of a maximum over a window. Whether a NaN is skipped depends on its
+    position, as in onnxruntime.
     """
     return "relaxed_max" if dtype.is_float else "max"
 
 
 def _max_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, windows = given(inputs, 0), windows_of(context)
+    x, windows = operand(inputs, 0), windows_of(context)
     lowest = identity("max", x.dtype).value
     pooled = _pool(x, windows, largest(x.dtype), lowest, lambda v: v)
     if len(context.outputs) < 2:
@@ -75,22 +77,22 @@ def _max_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows) -> Tensor:
-    """The flat index of each maximum in the whole input; the first where several are equal."""
+    """The flat index of each maximum in the whole input. If several are equal, the first one."""
     rank, spatial = windows.rank, x.shape[2:]
     columns_first = bool(context.attribute("storage_order", 0))
     order = range(rank)[::-1] if columns_first else range(rank)
     nothing = const(2**31 - 1)
 
-    def position(n: Expr, c: Expr, *rest: Expr) -> Expr:
-        at = windows.positions(rest[:rank], rest[rank:])
-        place = [p - b for p, b in zip(at, windows.begins, strict=True)]
+    def position(n: Expr, c: Expr, *axes: Expr) -> Expr:
+        padded_place = windows.positions(axes[:rank], axes[rank:])
+        place = [p - b for p, b in zip(padded_place, windows.begins, strict=True)]
         inside: Expr = const(True, DType.bool)
         flat: Expr = n * x.shape[1] + c
         for d in range(rank):
             inside = inside & (place[d] >= 0) & (place[d] < spatial[d])
         for d in order:
             flat = flat * spatial[d] + place[d]
-        best = call("eq", x[(n, c, *place)], pooled[(n, c, *rest[:rank])])
+        best = call("eq", x[(n, c, *place)], pooled[(n, c, *axes[:rank])])
         return select(inside & best, flat, nothing)
 
     taps = [const(k) for k in windows.kernel]
@@ -99,7 +101,9 @@ def _max_position(context: Context, x: Tensor, pooled: Tensor, windows: Windows)
 
 
 def mean_type(dtype: DType) -> DType:
-    """The dtype of a mean; that of quantised numbers is a float, to be scaled and rounded once."""
+    """The dtype of a mean. The mean of quantised numbers is a float, which is scaled and rounded
+    once.
+    """
     return DType.float32 if product_type(dtype) != dtype else dtype
 
 
@@ -109,35 +113,40 @@ def _average_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _average_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The sum over a window by the number of its elements; padding counts where asked, overhang
-    of rounding up never does."""
-    x, windows = given(inputs, 0), windows_of(context)
-    wide, dtype = product_type(accumulator(x.dtype)), context.outputs[0].dtype
-    total = _pool(x, windows, "add", 0, lambda v: v.astype(wide))
-    between = dtype if wide.is_integer else wide
+    """Divide the sum over a window by the number of its elements.
+
+    Padding counts if the node says so. Elements that lie behind the padding, because sizes are
+    rounded up, never count.
+    """
+    x, windows = operand(inputs, 0), windows_of(context)
+    sum_dtype, dtype = product_type(accumulator(x.dtype)), context.outputs[0].dtype
+    total = _pool(x, windows, "add", 0, lambda v: v.astype(sum_dtype))
+    mean_dtype = dtype if sum_dtype.is_integer else sum_dtype
     mean = window_mean(windows, bool(context.attribute("count_include_pad", 0)))
 
     def element(n: Expr, c: Expr, *i: Expr) -> Expr:
-        return mean(total[(n, c, *i)].astype(between), i).astype(dtype)
+        return mean(total[(n, c, *i)].astype(mean_dtype), i).astype(dtype)
 
     return (compute("average", total.shape, element),)
 
 
 def window_mean(windows: Windows, padded: bool) -> Callable[[Expr, Sequence[Expr]], Expr]:
-    """From the sum over the window at a spatial position to its mean; `padded` elements count."""
+    """Return a function from the sum over the window at a spatial position to its mean. Elements of
+    the padding count if `padded`.
+    """
     whole = 1
-    partial: list[int] = []
+    partial_axes: list[int] = []
     for d, kernel in enumerate(windows.kernel):
         if windows.is_inside(d) or (padded and not windows.ceil):
             whole *= kernel
         else:
-            partial.append(d)
+            partial_axes.append(d)
 
     def mean(total: Expr, position: Sequence[Expr]) -> Expr:
-        if not partial:
+        if not partial_axes:
             return total * (1 / whole)
         count: Expr = const(whole)
-        for d in partial:
+        for d in partial_axes:
             low = const(0) - windows.begins[d] if padded else ZERO
             high = windows.inputs[d] + (windows.ends[d] if padded else 0)
             count = count * windows.taps_inside(d, position[d], low, high)
@@ -147,7 +156,7 @@ def window_mean(windows: Windows, padded: bool) -> Callable[[Expr, Sequence[Expr
 
 
 def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
-    """|x|^p and its inverse."""
+    """The function |x|^p and its inverse."""
     if p == 1:
         return (lambda x: call("abs", x)), (lambda x: x)
     if p == 2:
@@ -159,7 +168,7 @@ def power(p: int) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
 
 
 def _lp_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     before, after = power(context.count("p", 2))
     total = _pool(x, windows_of(context), "add", 0, before)
     return (compute("root", total.shape, lambda *i: after(total[i])),)
@@ -173,20 +182,20 @@ def _global_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _global_average(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
-    axes, wide = range(2, x.rank), accumulator(x.dtype)
-    total = fold("pool", x, axes, "add", lambda *i: x[i].astype(wide))
-    scale = mean_scale(x.shape[2:], wide)
+    x = operand(inputs, 0)
+    axes, sum_dtype = range(2, x.rank), accumulator(x.dtype)
+    total = fold("pool", x, axes, "add", lambda *i: x[i].astype(sum_dtype))
+    scale = mean_scale(x.shape[2:], sum_dtype)
     return (compute("average", total.shape, lambda *i: scale(total[i]).astype(x.dtype)),)
 
 
 def _global_max(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     return (fold("pool", x, range(2, x.rank), largest(x.dtype), lambda *i: x[i]),)
 
 
 def _global_lp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     before, after = power(context.count("p", 2))
     total = fold("pool", x, range(2, x.rank), "add", lambda *i: before(x[i]))
     return (compute("root", total.shape, lambda *i: after(total[i])),)
@@ -212,41 +221,41 @@ def _unpool_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _max_unpool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Each output element looks for the last input whose index names it, in its own channel.
+    """Find, for each output element, the last input of its channel whose index is that element.
 
-    Indices are positions in the whole tensor that was pooled, whose size `kernel_shape` implies.
+    Indices are positions in the whole tensor that was pooled. `kernel_shape` implies its size.
     """
-    x, indices = given(inputs, 0), given(inputs, 1)
+    x, indices = operand(inputs, 0), operand(inputs, 1)
     shape, pooled = context.outputs[0].shape, _pooled_shape(context)
     rank, sizes = x.rank - 2, x.shape[2:]
 
-    def element(n: Expr, c: Expr, *rest: Expr) -> Expr:
+    def element(n: Expr, c: Expr, *axes: Expr) -> Expr:
         flat: Expr = n * shape[1] + c
         inside: Expr = const(True, DType.bool)
-        for d, i in enumerate(rest[:rank]):
+        for d, i in enumerate(axes[:rank]):
             flat = flat * pooled[2 + d] + i
             inside = inside & (i < pooled[2 + d])
-        here = call("eq", indices[(n, c, *rest[rank:])].astype(DType.int32), flat)
+        is_source = call("eq", indices[(n, c, *axes[rank:])].astype(DType.int32), flat)
         place: Expr = const(0)
-        for size, i in zip(sizes, rest[rank:], strict=True):
+        for size, i in zip(sizes, axes[rank:], strict=True):
             place = place * size + i
-        return select(inside & here, place, const(-1))
+        return select(inside & is_source, place, const(-1))
 
     places = reduce("places", shape, sizes, "max", element)
 
     def value(*index: Expr) -> Expr:
         place = places[index]
-        left, source = maximum(place, 0), list[Expr]()
+        remainder, source = maximum(place, 0), list[Expr]()
         for size in reversed(sizes):
-            source.insert(0, left % size)
-            left = left // size
+            source.insert(0, remainder % size)
+            remainder = remainder // size
         return select(place < 0, Const(0, x.dtype), x[(*index[:2], *source)])
 
     return (compute("unpool", shape, value),)
 
 
 def _pooled_shape(context: Context) -> tuple[Expr, ...]:
-    """The shape of what was pooled, as the kernel implies it."""
+    """The shape of the tensor that was pooled, as the kernel implies it."""
     implied = replace(context.node, inputs=context.node.inputs[:2])
     return _unpool_type(Context(implied, context.types[:2]))[0].shape
 

@@ -1,8 +1,8 @@
 """Quantisation: y = saturate(round(x / scale) + zero point), x = (y - zero point) · scale.
 
-Scales are one a tensor, one a slice along an axis, or one a block of an axis. Products of quantised
-tensors sum in int32 and are scaled once: QLinear operators are an integer product and a
-QuantizeLinear of scale 1.
+There is one scale for a tensor, for each slice along an axis, or for each block of an axis.
+Products of quantised tensors are summed in int32 and scaled once. So a QLinear operator becomes an
+integer product and a QuantizeLinear with scale 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from webmlc.graph.ops.shapes import (
     aligned,
     canonical,
     check_shape,
-    given,
+    operand,
     require,
 )
 
@@ -42,8 +42,8 @@ _F32 = DType.float32
 
 
 def number_of(dtype: DType) -> int:
-    """ONNX's number of a type, as `Cast` has it."""
-    return next(number for number, known in ELEMENT_TYPES.items() if known is dtype)
+    """ONNX's number of a type, as in the attribute `Cast.to`."""
+    return next(number for number, candidate in ELEMENT_TYPES.items() if candidate is dtype)
 
 
 def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[Expr]) -> Expr:
@@ -68,8 +68,10 @@ def parameter(context: Context, x: Tensor, parameters: Tensor, index: Sequence[E
 
 
 def check_parameters(context: Context) -> None:
-    """Input 1, the scale, is one number, or one for each element of the axis or for each block;
-    input 2, the zero point, is of the same shape.
+    """Check the scale (input 1) and the zero point (input 2).
+
+    The scale is one number, or has one number for each element of the axis or for each block. The
+    zero point has the same shape.
     """
     x, scale = context.shape(0), context.shape(1)
     if context.has(2) and not all(n == ONE for n in (*scale, *context.shape(2))):
@@ -82,8 +84,10 @@ def check_parameters(context: Context) -> None:
         fits = require(context, "stretch", scale[0], x[axis])
     elif block and len(scale) == len(x):
         blocks = canonical((x[axis] + (block - 1)) // block)
-        wanted = (*x[:axis], blocks, *x[axis + 1 :])
-        fits = all(require(context, "equal", *pair) for pair in zip(scale, wanted, strict=True))
+        parameter_shape = (*x[:axis], blocks, *x[axis + 1 :])
+        fits = all(
+            require(context, "equal", *pair) for pair in zip(scale, parameter_shape, strict=True)
+        )
     else:
         return
     if not fits:
@@ -91,7 +95,7 @@ def check_parameters(context: Context) -> None:
 
 
 def saturated(x: Expr, dtype: DType) -> Expr:
-    """A rounded float as an integer of `dtype`, the nearest one it has."""
+    """Convert a rounded float to the nearest integer of `dtype`."""
     low, high = dtype.limits
     return maximum(minimum(x, float(high)), float(low)).astype(dtype)
 
@@ -99,10 +103,10 @@ def saturated(x: Expr, dtype: DType) -> Expr:
 def _quantize_type(context: Context) -> tuple[TensorType, ...]:
     dtype = context.dtype(2) if context.has(2) else DType.uint8
     if context.attribute("output_dtype", 0):
-        named = named_type(context, "output_dtype")
-        if context.has(2) and named is not dtype:
-            raise NotSupportedError(f"output_dtype {named} with a zero point of {dtype}")
-        dtype = named
+        output_dtype = named_type(context, "output_dtype")
+        if context.has(2) and output_dtype is not dtype:
+            raise NotSupportedError(f"output_dtype {output_dtype} with a zero point of {dtype}")
+        dtype = output_dtype
     if dtype.bits > 16 or dtype in (DType.bool, DType.float16, DType.bfloat16):
         raise NotSupportedError(f"quantisation to {dtype}")
     check_parameters(context)
@@ -110,7 +114,7 @@ def _quantize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _precision(context: Context) -> DType:
-    """The type that x is divided by its scale in: what `precision` says, else the wider one."""
+    """The type in which x is divided by its scale: `precision`, or else the wider of the two."""
     if context.attribute("precision", 0):
         return named_type(context, "precision")
     x, scale = context.dtype(0), context.dtype(1)
@@ -118,22 +122,22 @@ def _precision(context: Context) -> DType:
 
 
 def _quantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, scale = given(inputs, 0), given(inputs, 1)
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
     dtype, precision = context.outputs[0].dtype, _precision(context)
     saturate = bool(context.attribute("saturate", 1))
-    wide = accumulator(precision)
+    wide_dtype = accumulator(precision)
 
     def element(*i: Expr) -> Expr:
-        by = parameter(context, x, scale, i).astype(precision)
-        quotient = x[i].astype(precision).astype(wide) / by.astype(wide)
-        value = quotient.astype(precision).astype(wide)
+        divisor = parameter(context, x, scale, i).astype(precision)
+        quotient = x[i].astype(precision).astype(wide_dtype) / divisor.astype(wide_dtype)
+        value = quotient.astype(precision).astype(wide_dtype)
         if dtype in SATURATING:  # their zero point is 0
             return cast_to(value, dtype, saturate)
         if dtype.is_integer:
             value = call("round", value)
         if zero is not None:
-            value = value + parameter(context, x, zero, i).astype(wide)
+            value = value + parameter(context, x, zero, i).astype(wide_dtype)
         return saturated(value, dtype) if dtype.is_integer else value.astype(dtype)
 
     return (compute("quantize", x.shape, element),)
@@ -148,31 +152,32 @@ def _dequantize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _dequantize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Integers lose their zero point in int32; small floats have none."""
-    x, scale = given(inputs, 0), given(inputs, 1)
+    """Dequantise. The zero point of integers is subtracted in int32; small floats have none."""
+    x, scale = operand(inputs, 0), operand(inputs, 1)
     zero = inputs[2] if len(inputs) > 2 else None
     dtype = context.outputs[0].dtype
-    wide = accumulator(dtype)
+    wide_dtype = accumulator(dtype)
 
     def element(*i: Expr) -> Expr:
-        value = x[i].astype(DType.int32 if x.dtype.is_integer else wide)
+        value = x[i].astype(DType.int32 if x.dtype.is_integer else wide_dtype)
         if zero is not None and x.dtype.is_integer:
             value = value - parameter(context, x, zero, i).astype(DType.int32)
-        by = parameter(context, x, scale, i)
-        return (value.astype(wide) * by.astype(wide)).astype(dtype)
+        factor = parameter(context, x, scale, i)
+        return (value.astype(wide_dtype) * factor.astype(wide_dtype)).astype(dtype)
 
     return (compute("dequantize", x.shape, element),)
 
 
 def no_such_form(context: Context) -> tuple[TensorType, ...]:
-    """The `infer` of rows that expand in every form that they support."""
+    """The `infer` of rows that expand every form that they support."""
     raise NotSupportedError("this form of a quantised operator")
 
 
 def requantise(b: Builder, sums: str, scales: Sequence[str], zero: str, axis: int = 0) -> str:
-    """int32 `sums` of products of operands of the first two scales, quantised by the third.
+    """Quantise int32 `sums` of products. The first two scales belong to the operands, the third to
+    the result.
 
-    Scales broadcast with the sums; a zero point of several elements runs along `axis`.
+    Scales broadcast with the sums. A zero point with several elements runs along `axis`.
     """
     left, right, out = (b("Cast", scale, to=number_of(_F32)) for scale in scales)
     factor = b("Div", b("Mul", left, right), out)
@@ -181,7 +186,7 @@ def requantise(b: Builder, sums: str, scales: Sequence[str], zero: str, axis: in
 
 
 def as_column(b: Builder, context: Context, index: int) -> str:
-    """A parameter that is one number, or one a row."""
+    """A parameter of the rows as a column. A single number stays as it is."""
     name = context.node.inputs[index]
     is_vector = context.rank(index) == 1 and context.shape(index)[0] != ONE
     return b("Unsqueeze", name, b.constant([1])) if is_vector else name
@@ -206,14 +211,16 @@ def _qlinear_conv(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _dynamic_quantize(context: Context, b: Builder) -> tuple[str, ...]:
-    """The range of x and 0 in 255 steps; one step is 1 where there is nothing but zeros."""
+    """Divide the range of x, extended to 0, into 255 steps. If all elements are zero, a step
+    is 1.
+    """
     (x,) = context.node.inputs
-    zero, most = b.constant(0, _F32), b.constant(255, _F32)
+    zero, highest = b.constant(0, _F32), b.constant(255, _F32)
     low = b("Min", b("ReduceMin", x, keepdims=0), zero)
     high = b("Max", b("ReduceMax", x, keepdims=0), zero)
-    step = b("Div", b("Sub", high, low), most)
+    step = b("Div", b("Sub", high, low), highest)
     scale = b("Where", b("Equal", step, zero), b.constant(1, _F32), step)
-    shift = b("Clip", b("Neg", b("Div", low, scale)), zero, most)
+    shift = b("Clip", b("Neg", b("Div", low, scale)), zero, highest)
     point = b("Cast", b("Round", shift), to=number_of(DType.uint8))
     return b("QuantizeLinear", x, scale, point), b("Identity", scale), b("Identity", point)
 

@@ -1,8 +1,9 @@
-"""Random numbers, and what draws them (Dropout, Multinomial), by the counter-based Threefry-2x32.
+"""Random numbers by the counter-based Threefry-2x32, and the operators that draw them.
 
-The element at flat position i is a hash of i under the node's key, so all are independent, on every
-device the same. The key is the `seed` attribute, else the node's name: a package draws the same
-numbers at every run, different nodes different ones. (ONNX leaves the stream to the implementer.)
+The element at flat position i is a hash of i under the node's key. So all elements are independent,
+and every device computes the same ones. The key is the `seed` attribute, or else the node's name.
+So a package draws the same numbers in every run, and two nodes draw different ones. (ONNX leaves
+the stream to the implementer.)
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -37,8 +38,10 @@ Key = tuple[int, int]
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 ROUNDS = 20
 PARITY = 0x1BD11BDA
-DIGITS = {DType.float16: 11, DType.bfloat16: 8, DType.float32: 24, DType.float64: 32}
-"""Random bits of a uniform number, which every number of the type holds without rounding."""
+RANDOM_BITS = {DType.float16: 11, DType.bfloat16: 8, DType.float32: 24, DType.float64: 32}
+"""The random bits of a uniform number, by type: as many as the type's significand holds without
+rounding. A float64 takes the 32 bits of one word.
+"""
 
 
 def random_key(node: Node) -> Key:
@@ -51,7 +54,7 @@ def random_key(node: Node) -> Key:
 
 
 def threefry(key: Key, counter: Expr) -> tuple[Expr, Expr]:
-    """Two random words of a uint32 counter."""
+    """Compute the two random words of a uint32 counter."""
 
     def word(value: int) -> Const:
         return Const(value & 0xFFFFFFFF, DType.uint32)
@@ -61,11 +64,13 @@ def threefry(key: Key, counter: Expr) -> tuple[Expr, Expr]:
     for number in range(ROUNDS):
         rotation = ROTATIONS[number // 4 % 2][number % 4]
         x = x + y
-        turned = call("shift_left", y, word(rotation)) | call("shift_right", y, word(32 - rotation))
-        y = call("bit_xor", turned, x)
+        rotated = call("shift_left", y, word(rotation)) | call(
+            "shift_right", y, word(32 - rotation)
+        )
+        y = call("bit_xor", rotated, x)
         if number % 4 == 3:
-            turn = number // 4 + 1
-            x, y = x + word(keys[turn % 3]), y + word(keys[(turn + 1) % 3] + turn)
+            injection = number // 4 + 1
+            x, y = x + word(keys[injection % 3]), y + word(keys[(injection + 1) % 3] + injection)
     return x, y
 
 
@@ -77,11 +82,11 @@ def _flat(index: Sequence[Expr], shape: Shape) -> Expr:
 
 
 def _unit(bits: Expr, dtype: DType) -> Expr:
-    """A number in [0, 1), of the highest bits of a word."""
-    digits = DIGITS[dtype]
-    wide = dtype if dtype is DType.float64 else DType.float32
-    high = call("shift_right", bits, Const(32 - digits, DType.uint32)) if digits < 32 else bits
-    return high.astype(wide) * 2.0**-digits
+    """Make a number in [0, 1) from the highest bits of a word."""
+    count = RANDOM_BITS[dtype]
+    wide_dtype = dtype if dtype is DType.float64 else DType.float32
+    high = call("shift_right", bits, Const(32 - count, DType.uint32)) if count < 32 else bits
+    return high.astype(wide_dtype) * 2.0**-count
 
 
 def _uniform(context: Context, dtype: DType, words: tuple[Expr, Expr]) -> Expr:
@@ -90,21 +95,21 @@ def _uniform(context: Context, dtype: DType, words: tuple[Expr, Expr]) -> Expr:
 
 
 def _normal(context: Context, dtype: DType, words: tuple[Expr, Expr]) -> Expr:
-    """Box and Muller's transform of two uniform numbers, the first of them not 0."""
+    """Transform two uniform numbers as Box and Muller do. One minus the first is never 0."""
     mean, scale = (float(context.attribute(n, d)) for n, d in (("mean", 0.0), ("scale", 1.0)))
-    wide = DType.float64 if dtype is DType.float64 else DType.float32
-    radius = call("sqrt", call("log", 1.0 - _unit(words[0], wide)) * -2.0)
-    return radius * call("cos", _unit(words[1], wide) * (2 * math.pi)) * scale + mean
+    wide_dtype = DType.float64 if dtype is DType.float64 else DType.float32
+    radius = call("sqrt", call("log", 1.0 - _unit(words[0], wide_dtype)) * -2.0)
+    return radius * call("cos", _unit(words[1], wide_dtype) * (2 * math.pi)) * scale + mean
 
 
 def _type(context: Context) -> tuple[TensorType, ...]:
     like = context.node.op.endswith("Like")
     number = context.attribute("dtype")
     dtype = ELEMENT_TYPES.get(number) if number else context.dtype(0) if like else DType.float32
-    if dtype not in DIGITS:
+    if dtype not in RANDOM_BITS:
         raise NotSupportedError(f"random numbers of {dtype or f'element type {number}'}")
-    given: Sequence[int] = () if like else context.attribute("shape", ())
-    return (TensorType(dtype, context.shape(0) if like else tuple(const(int(n)) for n in given)),)
+    sizes: Sequence[int] = () if like else context.attribute("shape", ())
+    return (TensorType(dtype, context.shape(0) if like else tuple(const(int(n)) for n in sizes)),)
 
 
 def _row(name: str, draw: Callable[[Context, DType, tuple[Expr, Expr]], Expr]) -> Operator:
@@ -125,7 +130,9 @@ def _with_key(node: Node, opset: int) -> Node:
 
 
 def _multinomial(context: Context, build: Builder) -> tuple[str, ...]:
-    """The class of the largest log-probability plus Gumbel noise, for each sample anew."""
+    """Choose the class with the largest sum of log-probability and Gumbel noise. Each sample has
+    noise of its own.
+    """
     samples = context.count("sample_size", 1)
     one = build.constant(np.array([1]))
     logits = build("Unsqueeze", context.node.inputs[0], one)
@@ -133,31 +140,33 @@ def _multinomial(context: Context, build: Builder) -> tuple[str, ...]:
     scores = build("Expand", logits, shape)
     uniform = build("RandomUniformLike", scores, key=context.attribute("key"))
     noise = build("Neg", build("Log", build("Neg", build("Log", uniform))))
-    chosen = build("ArgMax", build("Add", scores, noise), axis=2, keepdims=0)
-    return (build("Cast", chosen, to=int(context.attribute("dtype", 6))),)
+    classes = build("ArgMax", build("Add", scores, noise), axis=2, keepdims=0)
+    return (build("Cast", classes, to=int(context.attribute("dtype", 6))),)
 
 
 def _dropout(context: Context, build: Builder) -> tuple[str, ...]:
-    """Inference drops nothing; training keeps each element by a draw and scales what it keeps."""
+    """Expand a Dropout. Inference drops nothing. Training draws which elements it keeps, and scales
+    those.
+    """
     x, wants_mask = context.node.inputs[0], sum(1 for o in context.node.outputs if o) > 1
     training = context.value(2) if context.has(2) else np.array([False], object)
     ratio = context.value(1) if context.has(1) else np.array([0.5], object)
-    idle = training is not None and not training.reshape(-1)[0]
-    if idle or (ratio is not None and float(ratio.reshape(-1)[0]) == 0.0):
+    drops_nothing = training is not None and not training.reshape(-1)[0]
+    if drops_nothing or (ratio is not None and float(ratio.reshape(-1)[0]) == 0.0):
         y = build("Identity", x)
         all_ = np.array([True])
         return (y, build("ConstantOfShape", build("Shape", x), value=all_)) if wants_mask else (y,)
     dtype = context.dtype(0)
-    share = build("CastLike", context.node.inputs[1], x) if context.has(1) else None
-    share = share or build.constant(0.5, dtype)
+    drop_ratio = build("CastLike", context.node.inputs[1], x) if context.has(1) else None
+    drop_ratio = drop_ratio or build.constant(0.5, dtype)
     draws = build("RandomUniformLike", x, key=random_key(context.node))
-    kept = build("GreaterOrEqual", draws, share)
-    scale = build("Reciprocal", build("Sub", build.constant(1, dtype), share))
+    mask = build("GreaterOrEqual", draws, drop_ratio)
+    scale = build("Reciprocal", build("Sub", build.constant(1, dtype), drop_ratio))
     if training is None:
         scale = build("Where", context.node.inputs[2], scale, build.constant(1, dtype))
-        kept = build("Or", kept, build("Not", context.node.inputs[2]))
-    y = build("Mul", build("Where", kept, x, build.constant(0, dtype)), scale)
-    return (y, kept) if wants_mask else (y,)
+        mask = build("Or", mask, build("Not", context.node.inputs[2]))
+    y = build("Mul", build("Where", mask, x, build.constant(0, dtype)), scale)
+    return (y, mask) if wants_mask else (y,)
 
 
 OPS: tuple[Operator, ...] = (

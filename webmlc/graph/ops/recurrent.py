@@ -1,8 +1,8 @@
 """Recurrent layers: RNN, GRU and LSTM, each a loop over the steps of a sequence.
 
-The inputs' share of all steps is one matrix product, outside the loop; a step is one small product
-with the state, and elementwise nodes that fuse. Sequences of any length, symbolic ones too; `Loop`
-unrolls the shortest.
+The product of the inputs and weights is one matrix product for all steps, outside the loop. A step
+is a small product with the state, and elementwise nodes that fuse. Sequences may have any length,
+including a symbolic one. The row of `Loop` unrolls the shortest.
 
     y, h = RNN(x, w, r)  ->  s = MatMul(x, w); h, y = Loop(steps, 0) { h = Tanh(s[t] + h · r) }
 """
@@ -17,8 +17,9 @@ import numpy as np
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, TensorType
+from webmlc.graph.ops.index import within
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shapes
+from webmlc.graph.ops.shapes import canonical, check_shapes
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULTS = {
@@ -27,26 +28,28 @@ DEFAULTS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
 }
 GATE_FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 2}
-"""The activations of a direction whose inputs `clip` limits: onnxruntime does not clip what the
-last one of an LSTM takes, the cell.
+"""The number of activations of a direction whose inputs `clip` limits. onnxruntime does not clip
+the input of an LSTM's last activation, which is the cell.
 """
 
 ACTIVATIONS = frozenset(
     {"Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus",
      "Softsign", "Tanh", "ThresholdedRelu"}
 )  # fmt: skip
-"""Operators all but Affine and ScaledTanh; models write them in any case."""
+"""The activations. All but Affine and ScaledTanh are ONNX operators. Models write the names in
+upper or lower case.
+"""
 WITH_ALPHA = ("Elu", "LeakyRelu", "ThresholdedRelu")
 WITH_BETA = ("Affine", "HardSigmoid", "ScaledTanh")
-"""Activations that take an alpha, and those that take an alpha and a beta. Others take none of the
-numbers that a node lists.
+"""The activations that take an alpha, and those that take an alpha and a beta. The others take none
+of the numbers that a node lists.
 """
 Activation = Callable[[Builder, str], str]
 
 
 @dataclass(slots=True)
 class _Direction:
-    """One direction of a layer: its weights as value names, [features][gates · hidden]."""
+    """One direction of a layer. It writes the values of its weights, [features][gates · hidden]."""
 
     build: Builder
     node: Context
@@ -56,20 +59,23 @@ class _Direction:
     activations: tuple[Activation, ...]
 
     def part(self, index: int) -> str:
-        """This direction's slice of an input that has one a direction, without that axis."""
+        """This direction's slice of an input whose first axis is the directions."""
         at = self.build.constant(np.int64(self.number))
         return self.build("Gather", self.node.node.inputs[index], at, axis=0)
 
     def columns(self, build: Builder, value: str, first: int, count: int) -> str:
-        """`count` gates of a value, from gate `first` on."""
+        """Slice `count` gates of a value, from gate `first` on."""
         starts, ends = (build.constant(np.array([k * self.hidden])) for k in (first, first + count))
         return build("Slice", value, starts, ends, build.constant(np.array([-1])))
 
     def weights(self, index: int) -> str:
+        """The transposed weights of an input, for this direction."""
         return self.build("Transpose", self.part(index), perm=(1, 0))
 
     def bias(self, first: int, count: int, side: int) -> str | None:
-        """Gates of the bias: side 0 is added to the inputs' share, 1 to the state's."""
+        """`count` gates of the bias, if there is one. Side 0 belongs to the inputs' product, side 1
+        to the state's.
+        """
         if not self.node.has(3):
             return None
         return self.columns(self.build, self.part(3), side * self.gates + first, count)
@@ -80,8 +86,8 @@ def _add(build: Builder, value: str, term: str | None) -> str:
 
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
-    """The activation, whose parameters are the next ones of those that the node gives."""
-    op = next((known for known in ACTIVATIONS if known.lower() == name.lower()), None)
+    """The activation of this name. It takes its parameters from the lists of the node."""
+    op = next((candidate for candidate in ACTIVATIONS if candidate.lower() == name.lower()), None)
     if op is None:
         raise NotSupportedError(f"the activation {name!r}")
     alpha = next(alphas, None) if op in (*WITH_ALPHA, *WITH_BETA) else None
@@ -127,16 +133,21 @@ def _activations(context: Context, direction: int) -> tuple[Activation, ...]:
         raise NotSupportedError(f"{len(names)} activations; {count} a direction are expected")
     alphas, betas = (iter(context.attribute(f"activation_{n}", ())) for n in ("alpha", "beta"))
     functions = [_activation(name, alphas, betas) for name in names]
-    made = functions[direction * count : (direction + 1) * count]
+    direction_functions = functions[direction * count : (direction + 1) * count]
     clip = context.attribute("clip")
     if clip is None:
-        return tuple(made)
-    clipped = made[: GATE_FUNCTIONS[context.node.op]]
-    return (*(_clipped(f, clip) for f in clipped), *made[len(clipped) :])
+        return tuple(direction_functions)
+    gate_functions = direction_functions[: GATE_FUNCTIONS[context.node.op]]
+    return (
+        *(_clipped(f, clip) for f in gate_functions),
+        *direction_functions[len(gate_functions) :],
+    )
 
 
 def _expand(context: Context, build: Builder) -> tuple[str, ...]:
-    """All directions, then outputs Y, Y_h (and Y_c of an LSTM) as far as they are wanted."""
+    """Run all directions, then join their outputs Y and Y_h, and Y_c of an LSTM. Only outputs that
+    the node has are returned.
+    """
     op, batchwise = context.node.op, bool(context.attribute("layout", 0))
     mode = context.attribute("direction", "forward")
     hidden = int(context.attribute("hidden_size") or as_int(context.shape(2)[-1]) or 0)
@@ -176,34 +187,38 @@ def _expand(context: Context, build: Builder) -> tuple[str, ...]:
     if batchwise:
         y = build("Transpose", y, perm=(2, 0, 1, 3))
         finals = [build("Transpose", f, perm=(1, 0, 2)) for f in finals]
-    wanted = zip((y, *finals), context.node.outputs, strict=False)
-    return tuple(value for value, name in wanted if name)
+    pairs = zip((y, *finals), context.node.outputs, strict=False)
+    return tuple(value for value, name in pairs if name)
 
 
 def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tuple[str, ...]:
-    """One direction's last state, and its outputs by position."""
+    """Run one direction. Return its last state, then its outputs by position."""
     build, context = direction.build, direction.node
-    share = build("MatMul", x, direction.weights(1))
-    share = _add(build, share, direction.bias(0, direction.gates, 0))
+    input_product = build("MatMul", x, direction.weights(1))
+    input_product = _add(build, input_product, direction.bias(0, direction.gates, 0))
     step = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}[context.node.op](direction)
     indices = (5, 6) if context.node.op == "LSTM" else (5,)
     initial = tuple(_initial(direction, x, index, batchwise) for index in indices)
     steps = build("Shape", x, start=0, end=1)
     last = build("Sub", steps, build.constant(np.array([1])))
     inner, expansion = build.inner("step")
-    place, going, *state = (inner.fresh(what) for what in ("place", "going", *map(str, indices)))
-    inputs = (place, going, *state)
+    position, condition, *state = (
+        inner.fresh(name) for name in ("place", "going", *map(str, indices))
+    )
+    inputs = (position, condition, *state)
     if backward:
-        place = inner("Squeeze", inner("Sub", last, place), axes=(0,))
-    fresh = step(inner, inner("Gather", share, place, axis=0), tuple(state))
-    output = fresh[0]
-    if context.has(4):  # shorter sequences keep their state and give zeros
-        number = inner("Cast", place, to=6)
-        inside = inner("Unsqueeze", inner("Less", number, context.node.inputs[4]), axes=(1,))
-        output = inner("Where", inside, output, inner.constant(0, context.dtype(0)))
-        pairs = zip(fresh, state, strict=True)
-        fresh = tuple(inner("Where", inside, new, old) for new, old in pairs)
-    results = (going, *fresh, output)
+        position = inner("Squeeze", inner("Sub", last, position), axes=(0,))
+    new_state = step(inner, inner("Gather", input_product, position, axis=0), tuple(state))
+    output = new_state[0]
+    if context.has(4):  # after its end, a sequence keeps its state, and outputs are zero
+        longest = canonical(context.shape(0)[1 if batchwise else 0] + 1)
+        lengths = within(build, context.node.inputs[4], longest)
+        number = inner("Cast", position, to=6)
+        is_inside = inner("Unsqueeze", inner("Less", number, lengths), axes=(1,))
+        output = inner("Where", is_inside, output, inner.constant(0, context.dtype(0)))
+        pairs = zip(new_state, state, strict=True)
+        new_state = tuple(inner("Where", is_inside, new, old) for new, old in pairs)
+    results = (condition, *new_state, output)
     body = Function("step", inputs, results, tuple(expansion.nodes), {}, expansion.constants)
     directions = (int(backward),)
     return build.many(
@@ -218,7 +233,7 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
 
 
 def _initial(direction: _Direction, x: str, index: int, batchwise: bool) -> str:
-    """A state before the first step: [batch][hidden]."""
+    """The state before the first step, [batch][hidden]."""
     build, context = direction.build, direction.node
     batch = build("Shape", x, start=1, end=2)
     shape = build("Concat", batch, build.constant(np.array([direction.hidden])), axis=0)
@@ -226,7 +241,7 @@ def _initial(direction: _Direction, x: str, index: int, batchwise: bool) -> str:
         return build("ConstantOfShape", shape, value=np.zeros(1, context.dtype(0).numpy))
     at = build.constant(np.int64(direction.number))
     state = build("Gather", context.node.inputs[index], at, axis=1 if batchwise else 0)
-    return build("Reshape", state, shape)  # the batch's symbol is the sequence's
+    return build("Reshape", state, shape)  # so that the batch has the symbol of the sequence
 
 
 Step = Callable[[Builder, str, tuple[str, ...]], tuple[str, ...]]
@@ -243,7 +258,9 @@ def _rnn(d: _Direction) -> Step:
 
 
 def _gru(d: _Direction) -> Step:
-    """Gates z, r, h; `linear_before_reset` applies r after the state's product."""
+    """A step of a GRU, with gates z, r, h. If `linear_before_reset`, r is applied after the product
+    with the state.
+    """
     weights = d.weights(2)
     gates, candidate = d.columns(d.build, weights, 0, 2), d.columns(d.build, weights, 2, 1)
     gate_bias, bias = d.bias(0, 2, 1), d.bias(2, 1, 1)
@@ -260,15 +277,17 @@ def _gru(d: _Direction) -> Step:
             inner = build("Mul", r, _add(build, build("MatMul", h, candidate), bias))
         else:
             inner = _add(build, build("MatMul", build("Mul", r, h), candidate), bias)
-        fresh = g(build, build("Add", d.columns(build, x, 2, 1), inner))
-        kept = build("Mul", z, h)
-        return (build("Add", build("Mul", build("Sub", one, z), fresh), kept),)
+        new_part = g(build, build("Add", d.columns(build, x, 2, 1), inner))
+        old_part = build("Mul", z, h)
+        return (build("Add", build("Mul", build("Sub", one, z), new_part), old_part),)
 
     return step
 
 
 def _lstm(d: _Direction) -> Step:
-    """Gates i, o, f, c; peepholes (input 7) let the gates see the cell."""
+    """A step of an LSTM, with gates i, o, f, c. With peepholes (input 7), the gates read the
+    cell.
+    """
     weights, bias = d.weights(2), d.bias(0, 4, 1)
     f, g, h = d.activations
     peepholes = d.part(7) if d.node.has(7) else None
@@ -287,10 +306,10 @@ def _lstm(d: _Direction) -> Step:
             forget = build("Sub", build.constant(1, d.node.dtype(0)), i)
         else:
             forget = f(build, peek(d.columns(build, gates, 2, 1), cell, 2))
-        kept = build("Mul", forget, cell)
-        fresh = build("Add", kept, build("Mul", i, g(build, d.columns(build, gates, 3, 1))))
-        o = f(build, peek(d.columns(build, gates, 1, 1), fresh, 1))
-        return build("Mul", o, h(build, fresh)), fresh
+        old_part = build("Mul", forget, cell)
+        new_cell = build("Add", old_part, build("Mul", i, g(build, d.columns(build, gates, 3, 1))))
+        o = f(build, peek(d.columns(build, gates, 1, 1), new_cell, 1))
+        return build("Mul", o, h(build, new_cell)), new_cell
 
     return step
 

@@ -1,6 +1,6 @@
-"""Reductions over axes: ReduceX, ArgMax/ArgMin, softmax and its kin, cumulative sums.
+"""Reductions over axes: ReduceX, ArgMax and ArgMin, Softmax and similar operators, cumulative sums.
 
-Sums of half-precision numbers run in float32 and are rounded once at the end.
+Half-precision numbers are summed in float32 and rounded once at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     axes_within,
     check_single,
-    given,
+    operand,
     product,
     require,
 )
@@ -39,7 +39,9 @@ X = "float32[2, 3, 4]"
 
 
 def axes_of(context: Context) -> tuple[int, ...]:
-    """The reduced axes, in order; all where none are given, unless that is a no-op."""
+    """The reduced axes, in order. If the node names none, all axes are reduced, unless
+    `noop_with_empty_axes` is set.
+    """
     rank = context.rank(0)
     axes = context.integers("axes", 1)
     if not axes:
@@ -48,7 +50,7 @@ def axes_of(context: Context) -> tuple[int, ...]:
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keep: bool) -> Shape:
-    """The shape after folding `axes` to size 1, or away."""
+    """The shape after folding `axes`. The axes keep size 1, or disappear."""
     if keep:
         return tuple(ONE if d in axes else size for d, size in enumerate(shape))
     return tuple(size for d, size in enumerate(shape) if d not in axes)
@@ -62,14 +64,14 @@ def fold(
     body: Callable[..., Expr],
     keep: bool = True,
 ) -> Tensor:
-    """Reduce `body(*index)` over `axes` of an index into a tensor shaped as `source`."""
+    """Reduce `body(*index)` over `axes`, where `index` runs over the shape of `source`."""
     shape = reduced_shape(source.shape, axes, keep)
-    kept = [d for d in range(source.rank) if keep or d not in axes]
+    result_axes = [d for d in range(source.rank) if keep or d not in axes]
 
     def element(*index: Expr) -> Expr:
-        full = dict(zip(kept, index, strict=False))
-        full |= dict(zip(axes, index[len(shape) :], strict=True))
-        return body(*(full[d] for d in range(source.rank)))
+        index_of = dict(zip(result_axes, index, strict=False))
+        index_of |= dict(zip(axes, index[len(shape) :], strict=True))
+        return body(*(index_of[d] for d in range(source.rank)))
 
     return reduce(name, shape, [source.shape[a] for a in axes], combine, element)
 
@@ -86,20 +88,22 @@ def _reduce(
     after: Body | None = None,
     layout: Layout | None = None,
 ) -> Operator:
-    """A row that folds `before(x)` and finishes with `after`, both of the accumulator's dtype."""
+    """A row that folds `before(x)` and applies `after` to the result, both in the accumulator's
+    dtype.
+    """
     stage = name.removeprefix("Reduce").lower()
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axes = given(inputs, 0), axes_of(context)
+        x, axes = operand(inputs, 0), axes_of(context)
         keep = bool(context.attribute("keepdims", 1))
-        wide = accumulator(x.dtype)
+        wide_dtype = accumulator(x.dtype)
 
         def element(*i: Expr) -> Expr:
-            value = x[i].astype(wide)
+            value = x[i].astype(wide_dtype)
             return before(value) if before else value
 
-        total = fold(stage, x, axes, _boolean(combine, wide), element, keep)
-        if after is None and wide == x.dtype:
+        total = fold(stage, x, axes, _boolean(combine, wide_dtype), element, keep)
+        if after is None and wide_dtype == x.dtype:
             return (total,)
         finish = after or (lambda v: v)
         shape = context.outputs[0].shape
@@ -117,22 +121,26 @@ def _reduce(
 
 
 def _boolean(combine: str, dtype: DType) -> str:
-    """The largest of booleans is their disjunction."""
+    """The operator that folds booleans: their maximum is a disjunction, their minimum a
+    conjunction.
+    """
     return {"max": "bit_or", "min": "bit_and"}[combine] if dtype is DType.bool else combine
 
 
 def _reduce_mean(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = given(inputs, 0), axes_of(context)
-    wide = accumulator(x.dtype)
+    x, axes = operand(inputs, 0), axes_of(context)
+    wide_dtype = accumulator(x.dtype)
     keep = bool(context.attribute("keepdims", 1))
-    total = fold("mean", x, axes, "add", lambda *i: x[i].astype(wide), keep)
-    scale = mean_scale([x.shape[a] for a in axes], wide)
+    total = fold("mean", x, axes, "add", lambda *i: x[i].astype(wide_dtype), keep)
+    scale = mean_scale([x.shape[a] for a in axes], wide_dtype)
     shape = context.outputs[0].shape
     return (compute("mean_out", shape, lambda *i: scale(total[i]).astype(x.dtype)),)
 
 
 def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
-    """Divide a sum over these extents by their number: a product where that is known."""
+    """Return a function that divides a sum over these extents by the number of elements. If the
+    number is known, it multiplies.
+    """
     count = product(extents)
     number = as_int(count)
     if not dtype.is_float:
@@ -143,20 +151,24 @@ def mean_scale(extents: Sequence[Expr], dtype: DType) -> Body:
 
 
 def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = given(inputs, 0), axes_of(context)
-    wide = accumulator(x.dtype)
-    wide = wide if wide.is_float else DType.float32
-    top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide))
+    x, axes = operand(inputs, 0), axes_of(context)
+    wide_dtype = accumulator(x.dtype)
+    wide_dtype = wide_dtype if wide_dtype.is_float else DType.float32
+    top = fold("max", x, axes, "max", lambda *i: x[i].astype(wide_dtype))
     finite = compute("max_finite", top.shape, lambda *i: _finite(top[i]))
-    kept = set(range(x.rank)) - set(axes)
+    other_axes = set(range(x.rank)) - set(axes)
 
-    def at(*i: Expr) -> tuple[Expr, ...]:
-        return tuple(v if d in kept else ZERO for d, v in enumerate(i))
+    def statistics_index(*i: Expr) -> tuple[Expr, ...]:
+        return tuple(v if d in other_axes else ZERO for d, v in enumerate(i))
 
     total = fold(
-        "sum_exp", x, axes, "add", lambda *i: call("exp", x[i].astype(wide) - finite[at(*i)])
+        "sum_exp",
+        x,
+        axes,
+        "add",
+        lambda *i: call("exp", x[i].astype(wide_dtype) - finite[statistics_index(*i)]),
     )
-    places = [d for d in range(x.rank) if context.attribute("keepdims", 1) or d in kept]
+    places = [d for d in range(x.rank) if context.attribute("keepdims", 1) or d in other_axes]
 
     def element(*i: Expr) -> Expr:
         full: list[Expr] = [ZERO] * x.rank
@@ -169,7 +181,7 @@ def _log_sum_exp(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _finite(x: Expr) -> Expr:
-    """-inf (and inf) of a maximum becomes 0, so that differences from it stay numbers."""
+    """Replace an infinite maximum by 0, so that differences from it are not NaN."""
     return select(call("isinf", x), Const(0, x.dtype), x)
 
 
@@ -181,9 +193,10 @@ def _arg_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
-    """Where along `axis` the largest (or smallest) element stands; the axis gets size 1.
+    """The position along `axis` of the largest or smallest element. The axis keeps size 1.
 
-    NaN counts as the best, as in numpy: the position of the first that is NaN or equals the best.
+    As in numpy, NaN counts as the best: the result is the first position of NaN or of the best
+    element. If `last`, it is the last such position.
     """
     best = fold("best", x, (axis,), combine, lambda *i: x[i])
     extent = x.shape[axis]
@@ -191,24 +204,24 @@ def best_index(x: Tensor, axis: int, combine: str, last: bool) -> Tensor:
 
     def position(*i: Expr) -> Expr:
         value, top = x[i], best[(*i[:axis], ZERO, *i[axis + 1 :])]
-        found = call("eq", value, top)
+        is_best = call("eq", value, top)
         if x.dtype.is_float:
-            found = found | call("isnan", value)
-        return select(found, i[axis], nothing)
+            is_best = is_best | call("isnan", value)
+        return select(is_best, i[axis], nothing)
 
     return fold("position", x, (axis,), "max" if last else "min", position)
 
 
 def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axis = given(inputs, 0), context.axis(0)
+        x, axis = operand(inputs, 0), context.axis(0)
         last = bool(context.attribute("select_last_index", 0))
-        found = best_index(x, axis, combine, last)
+        position = best_index(x, axis, combine, last)
         keep = bool(context.attribute("keepdims", 1))
 
         def element(*i: Expr) -> Expr:
             index = i if keep else (*i[:axis], ZERO, *i[axis:])
-            return found[index].astype(DType.int64)
+            return position[index].astype(DType.int64)
 
         return (compute("arg", context.outputs[0].shape, element),)
 
@@ -216,7 +229,9 @@ def _arg(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 
 def _coerce_softmax(node: Node, opset: int) -> Node:
-    """Before opset 13 the axis defaults to 1, and it and all that follow are one."""
+    """Mark a Softmax before opset 13: its axis defaults to 1, and all axes from there on are
+    one.
+    """
     if opset >= 13:
         return node
     attributes = {"axis": 1, **node.attributes, "coerced": 1}
@@ -224,24 +239,24 @@ def _coerce_softmax(node: Node, opset: int) -> Node:
 
 
 def softmax_axes(context: Context) -> tuple[int, ...]:
-    """The axes that one softmax runs over."""
+    """The axes over which one softmax runs."""
     axis = context.axis(-1)
     return tuple(range(axis, context.rank(0))) if context.attribute("coerced") else (axis,)
 
 
 def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
-    """Four stages: maximum, exponentials, their sum, result."""
+    """A softmax in four stages: maximum, exponentials, their sum, result."""
 
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axes = given(inputs, 0), softmax_axes(context)
-        wide = accumulator(x.dtype)
-        # A NaN makes all of its row NaN anyway: as an exponential.
-        top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide))
+        x, axes = operand(inputs, 0), softmax_axes(context)
+        wide_dtype = accumulator(x.dtype)
+        # The maximum may skip a NaN: its exponential makes the row NaN anyway.
+        top = fold("max", x, axes, "relaxed_max", lambda *i: x[i].astype(wide_dtype))
 
         def shifted(*i: Expr) -> Expr:
-            return x[i].astype(wide) - top[one(i)]
+            return x[i].astype(wide_dtype) - top[statistics_index(i)]
 
-        def one(i: Sequence[Expr]) -> tuple[Expr, ...]:
+        def statistics_index(i: Sequence[Expr]) -> tuple[Expr, ...]:
             return tuple(ZERO if d in axes else v for d, v in enumerate(i))
 
         exponential = compute("exponential", x.shape, lambda *i: call("exp", shifted(*i)))
@@ -249,9 +264,9 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
         def element(*i: Expr) -> Expr:
             if log:
-                value = shifted(*i) - call("log", total[one(i)])
+                value = shifted(*i) - call("log", total[statistics_index(i)])
             else:
-                value = exponential[i] * (1 / total[one(i)])
+                value = exponential[i] * (1 / total[statistics_index(i)])
             return value.astype(x.dtype)
 
         return (compute("log_softmax" if log else "softmax", x.shape, element),)
@@ -260,19 +275,19 @@ def _softmax(log: bool) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
 
 
 def _hardmax(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """One at the first maximum, zero elsewhere."""
-    x, axis = given(inputs, 0), context.axis(-1)
-    found = best_index(x, axis, "max", last=False)
+    """Write one at the first maximum, and zero elsewhere."""
+    x, axis = operand(inputs, 0), context.axis(-1)
+    position = best_index(x, axis, "max", last=False)
 
     def element(*i: Expr) -> Expr:
-        here = call("eq", i[axis], found[(*i[:axis], ZERO, *i[axis + 1 :])])
-        return select(here, Const(1, x.dtype), Const(0, x.dtype))
+        is_best = call("eq", i[axis], position[(*i[:axis], ZERO, *i[axis + 1 :])])
+        return select(is_best, Const(1, x.dtype), Const(0, x.dtype))
 
     return (compute("hardmax", x.shape, element),)
 
 
 def _coerced_hardmax(context: Context, build: Builder) -> tuple[str, ...] | None:
-    """Several axes are one: flat rows, and the shape again."""
+    """Expand a Hardmax over several axes: flatten them to rows, and restore the shape."""
     x, axes = context.node.inputs[0], softmax_axes(context)
     if len(axes) == 1:
         return None
@@ -282,7 +297,7 @@ def _coerced_hardmax(context: Context, build: Builder) -> tuple[str, ...] | None
 
 def _cumulative_type(context: Context) -> tuple[TensorType, ...]:
     check_single(context, 1)
-    _cumulative_axis(context)  # its value must be known
+    _cumulative_axis(context)  # raises an error if the axis is unknown
     return (context.type(0),)
 
 
@@ -292,13 +307,13 @@ def _cumulative_axis(context: Context) -> int:
 
 def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]:
     def meaning(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-        x, axis = given(inputs, 0), _cumulative_axis(context)
-        size, wide = x.shape[axis], accumulator(x.dtype)
+        x, axis = operand(inputs, 0), _cumulative_axis(context)
+        size, wide_dtype = x.shape[axis], accumulator(x.dtype)
         backward = bool(context.attribute("reverse", 0))
 
         def source(*i: Expr) -> Expr:
             place = size - 1 - i[axis] if backward else i[axis]
-            return x[(*i[:axis], place, *i[axis + 1 :])].astype(wide)
+            return x[(*i[:axis], place, *i[axis + 1 :])].astype(wide_dtype)
 
         exclusive = bool(context.attribute("exclusive", 0))
         total = scan("cumulative", x.shape, axis, combine, source, exclusive)
@@ -307,7 +322,7 @@ def _cumulative(combine: str) -> Callable[[Context, Inputs], tuple[Tensor, ...]]
             place = size - 1 - i[axis] if backward else i[axis]
             return total[(*i[:axis], place, *i[axis + 1 :])].astype(x.dtype)
 
-        if wide == x.dtype and not backward:
+        if wide_dtype == x.dtype and not backward:
             return (total,)
         return (compute("cumulative_out", x.shape, element),)
 

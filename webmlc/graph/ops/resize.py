@@ -1,16 +1,17 @@
 """Resize and Upsample.
 
-Of known sizes, each axis is resampled on its own by two small tables made here in numpy, which
-positions an output position reads and with what weights (`webmlc.Resample`), whatever the mode;
-whole-number nearest upscaling reads `x[i // factor]` (`webmlc.Repeat`).
+If the sizes are known, each axis is resampled on its own, in all modes. Two small tables hold the
+input positions that an output position reads, and their weights (`webmlc.Resample`). Nearest
+upscaling by a whole number reads `x[i // factor]` (`webmlc.Repeat`).
 
-Of sizes that only a run knows, nearest and linear compute their positions in the kernel; filters of
-more taps compute the tables. Scales that only a run knows decide sizes, which are read from memory:
+If only a run knows the sizes, nearest and linear compute their positions in the kernel. Filters
+with more taps compute the tables. Scales that only a run knows decide sizes, which are read from
+memory:
 
     %y = Resize(%x, , %scales)     →     %sizes = webmlc.ResizeSizes(%x, %scales)
                                          %y = Resize(%x, , %scales, %sizes)
 
-Such a Resize has both: its output is as large as the sizes say, its positions are the scales'.
+Such a Resize has both: the sizes give the shape of the output, and the scales its positions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from webmlc.graph.ops.shapes import (
     accumulator,
     axes_within,
     canonical,
-    given,
+    operand,
     require,
     same,
     select_among,
@@ -61,11 +62,13 @@ MODES = {
     "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
     _POLICY: ("stretch", "not_larger", "not_smaller"),
 }  # fmt: skip
-"""The values of each attribute that names a mode, its default first."""
+"""The values of each attribute that names a mode. The default comes first."""
 
 
 def _old_form(node: Node, opset: int) -> Node:
-    """Upsample, and Resize before opset 11: scales are input 1, positions are `i / scale`."""
+    """Rewrite an Upsample, or a Resize before opset 11: scales are input 1, positions are `i /
+    scale`.
+    """
     if node.op == "Resize" and opset >= 11:
         return node
     mode = node.attributes.get("mode", "nearest")
@@ -80,35 +83,35 @@ def _old_form(node: Node, opset: int) -> Node:
 
 
 def listed_axes(context: Context) -> list[int]:
-    """The axes that sizes or scales are given for."""
+    """The axes for which the node has sizes or scales."""
     axes = [int(a) for a in context.attribute("axes", range(context.rank(0)))]
     axes_within(axes, context.rank(0))
     return [a % context.rank(0) for a in axes]
 
 
 def resized_axes(context: Context) -> list[Axis]:
-    """The axes whose size changes, or may."""
+    """The axes whose sizes change or may change."""
     x, axes = context.type(0), listed_axes(context)
     crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
     regions: Sequence[Any] | None = [0.0] * len(axes) + [1.0] * len(axes)
     if crops and _is_given(context, ROI):
         regions = _numbers(context, ROI)
-    moves = crops or (_is_given(context, SCALES) and _is_given(context, SIZES))
+    may_move = crops or (_is_given(context, SCALES) and _is_given(context, SIZES))
     result: list[Axis] = []
     for place, (axis, after, scale) in enumerate(_sizes(context, x.shape, axes)):
         region = regions and (float(regions[place]), float(regions[len(axes) + place]))
-        if moves or not same(after, x.shape[axis]) or scale not in (None, 1.0):
+        if may_move or not same(after, x.shape[axis]) or scale not in (None, 1.0):
             result.append(Axis(axis, place, x.shape[axis], after, scale, region or None))
     return result
 
 
 def _is_given(context: Context, index: int) -> bool:
-    """True of an input that is there; until opset 12 one of no elements stands for none."""
+    """True if an input is present. Until opset 12, an input without elements stands for none."""
     return context.has(index) and as_int(context.shape(index)[0]) != 0
 
 
 def _numbers(context: Context, index: int) -> list[float] | None:
-    """The elements of an input; None where only a run knows them."""
+    """The elements of an input, or None if only a run knows them."""
     value = context.value(index)
     elements = None if value is None else value.reshape(-1).tolist()
     return None if elements is None or any(isinstance(e, Expr) for e in elements) else elements
@@ -117,7 +120,7 @@ def _numbers(context: Context, index: int) -> list[float] | None:
 def _sizes(
     context: Context, shape: Sequence[Expr], axes: Sequence[int]
 ) -> list[tuple[int, Expr, float | None]]:
-    """(axis, size, scale) of every listed axis; a scale is None where only a run knows it."""
+    """The tuple (axis, size, scale) of each listed axis. A scale is None if only a run knows it."""
     if not _is_given(context, SIZES):
         scales = _scales(context) or []
         _check_count(axes, scales, "scales")
@@ -137,7 +140,7 @@ def _sizes(
 
 
 def _scales(context: Context) -> list[float] | None:
-    """The scales of a node without sizes; None where only a run knows them."""
+    """The scales of a node without sizes, or None if only a run knows them."""
     if "scales" in context.node.attributes:
         return list(context.attribute("scales"))
     return _numbers(context, SCALES)
@@ -158,28 +161,30 @@ def _check_modes(context: Context) -> None:
         raise NotSupportedError(f"{_POLICY} of a region (tf_crop_and_resize): give its sizes")
 
 
-def _check_count(axes: Sequence[int], values: Sequence[Any], what: str) -> None:
+def _check_count(axes: Sequence[int], values: Sequence[Any], noun: str) -> None:
     if len(values) != len(axes):
-        raise NotSupportedError(f"{len(values)} {what} for {len(axes)} axes")
+        raise NotSupportedError(f"{len(values)} {noun} for {len(axes)} axes")
 
 
 def _of_sizes(
     policy: str, shape: Sequence[Expr], axes: Sequence[int], sizes: Sequence[Expr]
 ) -> list[tuple[int, Expr, float | None]]:
-    known = [(as_int(n), as_int(shape[a])) for n, a in zip(sizes, axes, strict=True)]
-    scales = [n / m if n is not None and m else None for n, m in known]
+    size_pairs = [(as_int(n), as_int(shape[a])) for n, a in zip(sizes, axes, strict=True)]
+    scales = [n / m if n is not None and m else None for n, m in size_pairs]
     if policy == "stretch":
         return list(zip(axes, map(canonical, sizes), scales, strict=True))
     numbers = [s for s in scales if s is not None]
     scale = min(numbers) if policy == "not_larger" else max(numbers)
     return [
         (axis, const(math.floor(scale * (m or 0) + 0.5)), scale)
-        for axis, (_, m) in zip(axes, known, strict=True)
+        for axis, (_, m) in zip(axes, size_pairs, strict=True)
     ]
 
 
 def _scaled(size: Expr, scale: float) -> Expr:
-    """floor(size · scale); of a symbolic size by the fraction that the scale stands for."""
+    """Compute floor(size · scale). A symbolic size is multiplied by the fraction nearest to the
+    scale.
+    """
     number = as_int(size)
     if number is not None:
         return const(math.floor(np.float32(number) * np.float32(scale)))
@@ -196,7 +201,7 @@ def _resize_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _is_of_a_run(axis: Axis) -> bool:
-    """True where positions are computed during a run."""
+    """True if only a run can compute the positions."""
     sizes = (as_int(axis.before), as_int(axis.after))
     return axis.scale is None or axis.roi is None or None in sizes
 
@@ -205,8 +210,8 @@ def _is_of_a_run(axis: Axis) -> bool:
 
 
 def _with_sizes(context: Context, build: Builder) -> tuple[str, ...] | None:
-    """The node with scales and sizes, where one of them has to be computed from the other during a
-    run; None for other nodes.
+    """The node with both scales and sizes, if a run must compute one from the other. None for other
+    nodes.
     """
     x, region, scales, sizes, *_ = (*context.node.inputs, "", "", "")
     policy = context.attribute(_POLICY, "stretch")
@@ -239,8 +244,8 @@ def _one_by_axis(dtype: DType) -> Any:
 
 
 def _resize_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Each size times its scale, rounded down, or to the closest integer."""
-    scales, before = given(inputs, 1), _listed_sizes(context)
+    """Multiply each size by its scale, and round down or to the nearest integer."""
+    scales, before = operand(inputs, 1), _listed_sizes(context)
     half = 0.5 if context.attribute("rounds") else 0.0
 
     def element(i: Expr) -> Expr:
@@ -251,8 +256,8 @@ def _resize_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _resize_scales(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The smallest or largest quotient of a size after and before, of every axis."""
-    sizes, before = given(inputs, 1), _listed_sizes(context)
+    """The smallest or largest quotient of the new and the old size, for all axes."""
+    sizes, before = operand(inputs, 1), _listed_sizes(context)
     choose = minimum if context.attribute("is_smaller") else maximum
     quotients = [sizes[const(i)].astype(FLOAT) / size for i, size in enumerate(before)]
     return (compute("scales", context.outputs[0].shape, lambda _: fold(choose, quotients)),)
@@ -305,7 +310,7 @@ def _others(axis: int, rank: int) -> tuple[int, ...]:
 
 
 def _whole_factors(context: Context, axes: Sequence[Axis]) -> dict[int, int] | None:
-    """Factors by axis, where nearest resampling repeats each element so many times."""
+    """The factors by axis, if nearest resampling repeats each element a whole number of times."""
     if context.attribute("mode", "nearest") != "nearest":
         return None
     factors: dict[int, int] = {}
@@ -322,7 +327,7 @@ def _whole_factors(context: Context, axes: Sequence[Axis]) -> dict[int, int] | N
 
 
 def _needs_tables(context: Context) -> bool:
-    """True of a filter that a kernel cannot write out as one element or a mixture of two."""
+    """True if a filter needs tables: an output is neither one element nor a mixture of two."""
     mode = context.attribute("mode", "nearest")
     mixes = mode == "linear" and context.dtype(0).is_float
     options = context.attribute("antialias", 0) or context.attribute("exclude_outside", 0)
@@ -330,7 +335,7 @@ def _needs_tables(context: Context) -> bool:
 
 
 def _filtered(context: Context, builder: Builder, axes: Sequence[Axis]) -> tuple[str, ...]:
-    """The node with a table for each axis, computed during a run."""
+    """Resample each axis with a table that a run computes."""
     value, node = context.node.inputs[0], context.node
     options = bool(context.attribute("antialias", 0) or context.attribute("exclude_outside", 0))
     crops = context.attribute("coordinate_transformation_mode") == "tf_crop_and_resize"
@@ -361,7 +366,7 @@ def _resize_table(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _table_positions(context: Context, inputs: Inputs) -> Positions:
-    """The positions along the axis that a `ResizeTable` is of."""
+    """The positions along the axis of a `ResizeTable`."""
     (axis,) = (a for a in resized_axes(context) if a.axis == context.attribute("of"))
     return _positions(context, inputs, axis)
 
@@ -373,8 +378,8 @@ def _resample_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _resample(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Sum over the taps of an axis; few, so that they unroll."""
-    x, indices, weights = (given(inputs, i) for i in range(3))
+    """Sum over the taps of an axis. The taps are few, so that their loop is unrolled."""
+    x, indices, weights = (operand(inputs, i) for i in range(3))
     axis, shape = context.axis(0), context.outputs[0].shape
 
     def element(*index: Expr) -> Expr:
@@ -403,7 +408,7 @@ def _repeat_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _repeat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, repeats = given(inputs, 0), context.attribute("repeats")
+    x, repeats = operand(inputs, 0), context.attribute("repeats")
 
     def element(*i: Expr) -> Expr:
         return x[tuple(v // r for v, r in zip(i, repeats, strict=True))]
@@ -420,7 +425,7 @@ def _positions(context: Context, inputs: Inputs, axis: Axis) -> Positions:
 
 
 def _resize(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x = given(inputs, 0)
+    x = operand(inputs, 0)
     shape = list(x.shape)
     for number, axis in enumerate(resized_axes(context)):
         shape[axis.axis] = axis.after

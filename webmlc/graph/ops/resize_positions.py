@@ -1,8 +1,9 @@
-"""Positions of Resize as expressions, for sizes and scales that only a run knows.
+"""Compute the positions of a Resize as expressions, for sizes and scales known only at run time.
 
-In: an axis of symbolic sizes, and the node's tensors of scales and regions. Out: the position that
-an output position reads, in float32 and computed as onnxruntime does; for nearest and linear, the
-element itself; for filters of more taps, the tables that `resize_tables` makes of known sizes.
+In: an axis with symbolic sizes, and the node's tensors of scales and regions. Out: the input
+position that an output position reads, in float32, computed as in onnxruntime. For nearest and
+linear, also the element itself. For filters with more taps, also the tables, as `resize_tables`
+makes them for known sizes.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from webmlc.graph.ops.shapes import canonical
 
 FLOAT = DType.float32
 REACH = {"linear": 1, "cubic": 2}
-"""How many taps a filter has on either side."""
+"""The number of taps of a filter on either side of a position."""
 
 _WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
-"""The modes in which nearest with a whole scale repeats each element so many times."""
+"""The pairs of modes in which nearest with a whole scale repeats each element `scale` times."""
 
 
 class Positions:
-    """The positions along one axis; `scales` and `regions` are read where the axis has none."""
+    """The positions along one axis. `scales` and `regions` are read if the axis does not hold
+    them.
+    """
 
     def __init__(
         self, context: Context, axis: Axis, scales: Tensor | None, regions: Tensor | None
@@ -40,7 +43,7 @@ class Positions:
 
     @property
     def scale(self) -> Expr:
-        """How many output positions an input position becomes."""
+        """The number of output positions for one input position."""
         if self.axis.scale is not None:
             return Const(self.axis.scale, FLOAT)
         if self.scales is None or as_int(self.scales.shape[0]) == 0:
@@ -48,7 +51,7 @@ class Positions:
         return self.scales[const(self.axis.place)].astype(FLOAT)
 
     def region(self, end: int) -> Expr:
-        """Where the cropped region begins (0) or ends (1), as a share of the input."""
+        """The begin (0) or end (1) of the cropped region, as a fraction of the input."""
         if self.axis.roi is not None:
             return Const(self.axis.roi[end], FLOAT)
         assert self.regions is not None
@@ -81,24 +84,26 @@ class Positions:
         raise NotSupportedError(f"coordinate transformation {self.mode!r}")
 
     def unscaled(self, x: Expr) -> Expr:
-        """`x / scale`; by a power of two it is a product, which is as exact."""
+        """Compute `x / scale`. If the scale is a power of two, multiply, which is as exact."""
         scale = self.axis.scale
         if scale is not None and math.frexp(scale)[0] == 0.5:
             return x * Const(1 / scale, FLOAT)
         return x / self.scale
 
     def outside(self, place: Expr) -> Expr | None:
-        """The condition that a position lies outside the input, in the mode that fills it there."""
+        """The condition that a position lies outside the input. None in modes that do not fill
+        outputs there.
+        """
         if self.mode != "tf_crop_and_resize":
             return None
         return (place < 0.0) | (place > self.before - 1.0)
 
     def inside(self, place: Expr) -> Expr:
-        """The index of a whole position, or the closest one of the input."""
+        """The index of a whole position, clamped to the input."""
         return minimum(maximum(place.astype(INDEX), 0), canonical(self.axis.before - 1))
 
     def filled(self, place: Expr, value: Expr) -> Expr:
-        """The value at a position, or what fills the outside."""
+        """The value at a position. Outside the input it is the extrapolation value."""
         outside = self.outside(place)
         if outside is None:
             return value
@@ -106,7 +111,7 @@ class Positions:
         return select(outside, fill.astype(value.dtype), value)
 
     def sample(self, x: Tensor) -> Callable[..., Expr]:
-        """The element of `x` resized along the axis: the nearest one, or a mixture of two."""
+        """The element of `x` resized along the axis: the nearest element, or a mixture of two."""
         d, kind = self.axis.axis, self.context.attribute("mode", "nearest")
         rounding = self.context.attribute("nearest_mode", "round_prefer_floor")
         repeats = self.repeats(rounding)
@@ -129,8 +134,8 @@ class Positions:
         return nearest if kind == "nearest" else linear
 
     def repeats(self, rounding: str) -> int | None:
-        """How often nearest repeats each element, where that is a whole number known at build
-        time.
+        """The number of times that nearest repeats each element. None if it is not a whole number
+        known at build time.
         """
         scale, whole = self.axis.scale, (self.mode, rounding) in _WHOLE
         if not whole or scale is None or not scale.is_integer() or scale < 1:
@@ -141,7 +146,7 @@ class Positions:
 
     @property
     def shrinking(self) -> Expr | None:
-        """The scale by which antialiasing widens a filter; None where it never does."""
+        """The scale by which antialiasing widens a filter. None if it does not."""
         scale = self.axis.scale
         if not self.context.attribute("antialias", 0) or (scale is not None and scale >= 1):
             return None
@@ -149,25 +154,25 @@ class Positions:
 
     @property
     def reach(self) -> Expr:
-        """The taps on either side of a position; at least as many as have a weight."""
+        """The number of taps on either side of a position. It includes all taps with a weight."""
         reach, scale = REACH[self.context.attribute("mode", "nearest")], self.axis.scale
         if self.shrinking is None:
             return const(reach)
         if scale is not None:
             return const(math.ceil(reach / scale))
-        # What decides `after` is rounded: at least (after - 1/2) / before is the scale.
+        # `after` is a rounded product, so the scale is at least (after - 1/2) / before.
         double = self.axis.after * 2 - 1
         taps = (self.axis.before * (2 * reach) + (double - 1)) // double
         return canonical(maximum(taps, reach))
 
     @property
     def table_shape(self) -> tuple[Expr, Expr]:
-        """Output positions and taps."""
+        """The shape of a table: output positions and taps."""
         return (self.axis.after, canonical(self.reach * 2))
 
     def table(self) -> tuple[Tensor, ...]:
-        """Indices and weights, [output][taps]; and, in the mode that crops, which positions are
-        outside. The weights are not normalised yet.
+        """The indices and weights, [output][taps]. In the mode that crops, also a mask of the
+        positions outside. The weights are not normalised.
         """
         shape = self.table_shape
         shrinking, last = self.shrinking, self.axis.before
@@ -202,7 +207,7 @@ class Positions:
         return (*tensors, compute("outside", shape[:1], outside))
 
     def offset(self, tap: Expr) -> Expr:
-        """The distance of a tap from the position rounded down."""
+        """The distance of a tap from the rounded-down position."""
         return tap + canonical(1 - self.reach)
 
     def filter(self, distance: Expr) -> Expr:

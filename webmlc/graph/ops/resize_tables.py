@@ -1,7 +1,8 @@
-"""Tables of Resize, in numpy: which positions an output position reads, with what weights.
+"""Compute the tables of a Resize in numpy: the input positions that an output position reads, and
+their weights.
 
-In: an axis of known sizes. Out: indices and weights, [output][taps], by ONNX's definition of each
-mode; `resize_positions` says the same in expressions, for sizes that only a run knows.
+In: an axis with known sizes. Out: indices and weights, [output][taps], as ONNX defines each mode.
+`resize_positions` computes the same as expressions, for sizes known only at run time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from webmlc.graph.ops.operator import Context, NotSupportedError
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One resized axis, the `place`-th that the node lists. `scale` and `roi` are None where only a
-    run knows them.
+    """One resized axis, at position `place` of the axes that the node lists. `scale` and `roi` are
+    None if only a run knows them.
     """
 
     axis: int
@@ -31,7 +32,7 @@ class Axis:
 
 
 def table(context: Context, axis: Axis) -> tuple[Array, Array, Array]:
-    """Indices and weights, [output][taps], and which output positions lie outside the input."""
+    """The indices and weights, [output][taps], and a mask of the outputs outside the input."""
     before, after = as_int(axis.before) or 0, as_int(axis.after) or 0
     scale = axis.scale or 1.0
     mode = context.attribute("coordinate_transformation_mode", "half_pixel")
@@ -60,7 +61,7 @@ def table(context: Context, axis: Axis) -> tuple[Array, Array, Array]:
 def _coordinates(
     mode: str, x: Array, before: int, after: int, scale: float, roi: tuple[float, float]
 ) -> Array:
-    """Positions in the input, by ONNX's definition of each mode."""
+    """The positions in the input, as ONNX defines each mode."""
     start, end = roi
     match mode:
         case "half_pixel":
@@ -97,7 +98,9 @@ def _nearest(mode: str, place: Array) -> Array:
 
 
 def _taps(kind: str, place: Array, scale: float, a: float) -> tuple[Array, Array]:
-    """Taps around each place and their weights; `scale` < 1 widens the filter (antialiasing)."""
+    """The taps around each position, and their weights. A `scale` below 1 widens the filter
+    (antialiasing).
+    """
     reach = 1 if kind == "linear" else 2
     first = math.floor(-reach / scale) + 1
     offsets = np.arange(first, 2 - first)

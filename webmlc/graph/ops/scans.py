@@ -1,8 +1,9 @@
-"""Scans: each element folds all that stand before it along an axis.
+"""Scans: each element becomes a fold of the elements before it along an axis.
 
-In blocks of `BLOCK` elements: each full block is folded, what comes before each block is a scan of
-these results, and each block then runs through its elements in order. Blocks are independent, so
-that threads share them, and rounding errors grow with the levels, not with the length.
+A scan runs in blocks of `BLOCK` elements. First, each full block is folded. Then a scan of these
+results gives the value before each block. Last, each block runs through its elements in order.
+Blocks are independent, so that threads share them. Rounding errors grow with the number of levels,
+not with the length.
 
     x: 0 1 2 3 | 4 5 6 7  ->  blocks: 6 22  ->  before: 0 6  ->  y: 0 1 3 6 | 10 15 21 28
 """
@@ -16,8 +17,9 @@ from webmlc.graph.compute import Tensor, identity, reduce, scatter
 from webmlc.graph.ops.shapes import ONE, ZERO, Shape, canonical
 
 BLOCK = 256
-"""Elements of a block: a thread of a GPU runs through as many, and four levels of them hold
-2^31."""
+"""The elements of a block. It decides the levels of a scan, and the serial work of a GPU thread.
+Derived: four levels of 256 elements cover 2^31 elements or more.
+"""
 
 
 def scan(
@@ -28,11 +30,11 @@ def scan(
     source: Callable[..., Expr],
     exclusive: bool,
 ) -> Tensor:
-    """`combine` of `source(*index)` over all before each element along `axis`, and, unless it is
-    `exclusive`, of the element itself.
+    """Fold `source(*index)` by `combine` over all elements before each element along `axis`. Unless
+    `exclusive`, the fold includes the element itself.
     """
-    most = as_int(shape[axis])
-    return _scan(name, shape, axis, combine, source, exclusive, shape[axis], most or 1 << 31)
+    max_size = as_int(shape[axis])
+    return _scan(name, shape, axis, combine, source, exclusive, shape[axis], max_size or 1 << 31)
 
 
 def _scan(
@@ -43,12 +45,12 @@ def _scan(
     source: Callable[..., Expr],
     exclusive: bool,
     sources: Expr,
-    most: int,
+    max_sources: int,
 ) -> Tensor:
-    """The scan of a source of `sources` elements along `axis`, which are at most `most`."""
+    """Scan a source that has `sources` elements along `axis`, at most `max_sources`."""
     size = shape[axis]
-    is_one = most <= BLOCK
-    full = canonical(sources // BLOCK)
+    is_single_block = max_sources <= BLOCK
+    full_blocks = canonical(sources // BLOCK)
     dtype = source(*(ZERO for _ in shape)).dtype
     neutral = identity(combine, dtype)
 
@@ -63,11 +65,18 @@ def _scan(
         return source(*at(block, block[axis] * BLOCK + r))
 
     before: Tensor | None = None
-    if not is_one:
-        totals = reduce(f"{name}_blocks", sized(full), (const(BLOCK),), combine, folded)
-        starts = sized(canonical(full + 1))
+    if not is_single_block:
+        totals = reduce(f"{name}_blocks", sized(full_blocks), (const(BLOCK),), combine, folded)
+        starts = sized(canonical(full_blocks + 1))
         before = _scan(
-            f"{name}_before", starts, axis, combine, lambda *i: totals[i], True, full, most // BLOCK
+            f"{name}_before",
+            starts,
+            axis,
+            combine,
+            lambda *i: totals[i],
+            True,
+            full_blocks,
+            max_sources // BLOCK,
         )
 
     def update(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
@@ -81,6 +90,6 @@ def _scan(
         start = select(r.equals(0), first, last)
         return at(block, place), call(combine, start, source(*at(block, place)))
 
-    count = ONE if is_one else canonical((size + (BLOCK - 1)) // BLOCK)
+    count = ONE if is_single_block else canonical((size + (BLOCK - 1)) // BLOCK)
     length = canonical(minimum(size, BLOCK))
     return scatter(name, shape, sized(count), (length,), update, dtype)

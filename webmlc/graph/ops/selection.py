@@ -1,7 +1,7 @@
-"""Operators whose output sizes depend on data: NonZero, Compress, Unique.
+"""Operators whose output sizes depend on data: NonZero, Compress, and the selection in Unique.
 
-What is kept is counted first; a run binds the count to a symbol; then every element that is kept is
-put where the count up to it says.
+First, the selected elements are counted. A run binds the count to a symbol. Then each selected
+element is written to the place that the count before it gives.
 
     %running, %count = webmlc.RunningCounts(%mask)
     %places: int32[k] = webmlc.Places(%running, %count)        (after a Bind of k)
@@ -23,7 +23,7 @@ from webmlc.graph.ops.shapes import (
     ZERO,
     check_shapes,
     dimensions,
-    given,
+    operand,
     product,
     select_among,
 )
@@ -36,8 +36,8 @@ def _running_counts_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _running_counts(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """How many elements of a mask are true up to each, and in all."""
-    mask = given(inputs, 0)
+    """Count the elements of a mask that are true up to each element, and in total."""
+    mask = operand(inputs, 0)
     size = mask.shape[0]
     running = scan(
         "running", mask.shape, 0, "add", lambda i: select(mask[i], ONE, ZERO), exclusive=False
@@ -54,10 +54,10 @@ def _places_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _places(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Where the elements that are true stand, in order: those whose count is one more than that of
-    the element before.
+    """The positions of the elements that are true, in order. The count of such an element is
+    greater by one than the count before.
     """
-    running = given(inputs, 0)
+    running = operand(inputs, 0)
 
     def update(_: Tensor, i: Expr) -> tuple[tuple[Expr, ...], Expr]:
         before = select(i > 0, running[maximum(i - 1, 0)], ZERO)
@@ -68,13 +68,13 @@ def _places(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def places_of(builder: Builder, mask: str) -> str:
-    """The positions at which a boolean vector is true: int32[k], k bound in a run."""
+    """The positions at which a boolean vector is true: int32[k]. A run binds k."""
     counts = builder.many("RunningCounts", mask, outputs=2, domain="webmlc")
     return builder("Places", *counts, domain="webmlc")
 
 
 def flat(builder: Builder, value: str) -> str:
-    """The elements as a vector."""
+    """Reshape a value to a vector."""
     return builder("Reshape", value, builder.constant(np.array([-1])))
 
 
@@ -84,8 +84,8 @@ def _unravel_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _unravel(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The index, an axis a row, of each flat position in a tensor of these sizes."""
-    places, sizes = given(inputs, 0), context.attribute("sizes")
+    """The index of each flat position in a tensor of these sizes. Each row holds one axis."""
+    places, sizes = operand(inputs, 0), context.attribute("sizes")
 
     def element(axis: Expr, p: Expr) -> Expr:
         strides = [product(sizes[d + 1 :]) for d in range(len(sizes))]

@@ -1,8 +1,8 @@
-"""Sequences and optionals, which exist at build time only: a sequence is a tuple of values, an
+"""Sequences and optionals, which exist only at build time. A sequence is a tuple of values. An
 optional is its value, or nothing.
 
-Every row expands; after `infer_shapes` only tensors are left, and an output that is a sequence is
-as many outputs as it has elements.
+All rows expand, so that only tensors remain after `infer_shapes`. A model output that is a sequence
+becomes one output for each element.
 
     s = SequenceConstruct(a, b); t = SequenceInsert(s, c); y = SequenceAt(t, 2)  ->  y = Identity(c)
 """
@@ -35,7 +35,7 @@ def _empty(context: Context, build: Builder) -> Results:
 
 
 def _position(context: Context, index: int, length: int, last: int) -> int:
-    """A position input, counted from the front; `last` is the largest that is allowed."""
+    """A position input, counted from the front. `last` is the largest position allowed."""
     (position,) = context.integers("position", index) or (last,)
     if not -length <= position <= last:
         raise NotSupportedError(f"position {position} is outside a sequence of {length}")
@@ -71,7 +71,9 @@ def _concat(context: Context, build: Builder) -> Results:
 
 
 def _split(context: Context, build: Builder) -> Results:
-    """Parts of `split` elements (the last may be smaller), or of the sizes that `split` lists."""
+    """Split a tensor into parts of `split` elements, or of the sizes that `split` lists. In the
+    first case, the last part may be smaller.
+    """
     axis, data = context.axis(0), context.node.inputs[0]
     if context.has(1) and context.rank(1) == 1:
         count = as_int(context.shape(1)[0])
@@ -91,7 +93,9 @@ def _split(context: Context, build: Builder) -> Results:
 
 
 def _map(context: Context, build: Builder) -> Results:
-    """`body` of every element; inputs after the first may be tensors, which all calls share."""
+    """Apply `body` to each element. Inputs after the first may be tensors, which all calls
+    share.
+    """
     body = context.attribute("body")
     length = len(context.sequence(0))
     columns = [

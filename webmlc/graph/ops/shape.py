@@ -1,4 +1,6 @@
-"""Operators that ask for shapes, or make tensors of a shape; and those that disappear."""
+"""Operators that read shapes, or create tensors of a shape; and the nodes that hold symbolic
+values.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_single,
     dimensions,
-    given,
+    operand,
     product,
     select_among,
 )
@@ -88,13 +90,13 @@ def _sizes_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Sizes that are computed during a run, as symbols: whatever is made of them is known."""
-    x = given(inputs, 0)
+    """Make sizes that a run computes symbols. So all values computed from them are known."""
+    x = operand(inputs, 0)
     return (compute("sizes", x.shape, lambda *i: x[i]),)
 
 
 def _range_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """A range that is computed during a run: how many there are is, too."""
+    """Expand a range that only a run knows: the run computes its length, too."""
     check_single(context, 0, 1, 2)
     if context.has(3) or all(context.value(i) is not None for i in range(3)):
         return None
@@ -107,7 +109,7 @@ def _range_count_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _range_count(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    start, limit, delta = (t[(ZERO,) * t.rank] for t in map(partial(given, inputs), range(3)))
+    start, limit, delta = (t[(ZERO,) * t.rank] for t in map(partial(operand, inputs), range(3)))
     if start.dtype.is_float:
         count = call("ceil", (limit - start) / delta).astype(DType.int64)
     else:
@@ -120,8 +122,8 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
     if context.has(3):
         return (TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],)),)
     start, limit, delta = (
-        context.known(i, what).reshape(-1)[0]
-        for i, what in enumerate(("the start", "the limit", "the step"))
+        context.known(i, description).reshape(-1)[0]
+        for i, description in enumerate(("the start", "the limit", "the step"))
     )
     dtype = context.dtype(0)
     if isinstance(delta, Expr):
@@ -134,7 +136,7 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    start, delta = given(inputs, 0), given(inputs, 2)
+    start, delta = operand(inputs, 0), operand(inputs, 2)
     y = context.outputs[0]
 
     def scalar(t: Tensor) -> Expr:
@@ -168,7 +170,7 @@ def _symbolic_constant_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Few elements, each an expression of symbols: a chain of selects over the flat index."""
+    """Select one of a few expressions of symbols by the flat index."""
     y = context.outputs[0]
     values = [cast_to(_exact(as_expr(e), y.dtype), y.dtype) for e in context.attribute("elements")]
 
@@ -181,13 +183,15 @@ def _symbolic_constant(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("symbols", y.shape, element),)
 
 
-LARGE_SIZE = 1 << 16
-"""A value is computed in 64 bits where sizes up to this may take it beyond an index."""
+ASSUMED_MAX_SIZE = 1 << 16
+"""The largest size that is assumed for a symbol when the range of a value is estimated. A value is
+computed in 64 bits if such sizes may take it outside the range of an index. Chosen by hand.
+"""
 
 
 def _exact(value: Expr, dtype: DType) -> Expr:
-    """An index expression; of 64 bits where the value is one of 64 bits that may need them."""
-    ranges = dict.fromkeys(variables(value), Interval(0, LARGE_SIZE))
+    """An index expression, in 64 bits if `dtype` has 64 bits and the value may need them."""
+    ranges = dict.fromkeys(variables(value), Interval(0, ASSUMED_MAX_SIZE))
     if dtype.bits < 64 or value.dtype != INDEX or bounds(value, ranges).within(*INDEX.limits):
         return value
 

@@ -1,4 +1,4 @@
-"""Shape arithmetic that rows share: broadcasting, canonical dimensions, index maps of reshapes.
+"""Shape arithmetic that rows share: broadcasting, canonical dimensions, indices of reshapes.
 
 >>> from webmlc.core.expr import Var, const
 >>> from webmlc.graph.ir import Node
@@ -40,7 +40,7 @@ ZERO: Expr = const(0)
 
 
 def select_among(values: Sequence[Expr], index: Expr) -> Expr:
-    """`values[index]`, as a chain of selects."""
+    """The expression `values[index]`, as a chain of selects."""
     result = values[-1]
     for position in reversed(range(len(values) - 1)):
         result = select(call("eq", index, position), values[position], result)
@@ -48,17 +48,17 @@ def select_among(values: Sequence[Expr], index: Expr) -> Expr:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The dtype that sums of `dtype` run in."""
+    """The dtype in which elements of `dtype` are summed."""
     return DType.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
 def product_type(dtype: DType) -> DType:
-    """The dtype that products of `dtype` are summed in: int32 of quantised numbers."""
+    """The dtype in which products of `dtype` are summed: int32 for quantised numbers."""
     return DType.int32 if dtype.is_integer and dtype.bytes < 4 else dtype
 
 
 def canonical(dimension: Expr | int) -> Expr:
-    """A dimension in canonical form, its symbols taken as not negative."""
+    """A dimension in canonical form, on the assumption that its symbols are not negative."""
     expr = as_expr(dimension)
     if isinstance(expr, Const | Var):
         return expr
@@ -66,12 +66,12 @@ def canonical(dimension: Expr | int) -> Expr:
 
 
 def product(dimensions: Iterable[Expr]) -> Expr:
-    """The number of elements; 1 of no dimensions."""
+    """The product of the dimensions: the number of elements. It is 1 for a scalar."""
     return canonical(reduce(lambda a, b: a * b, dimensions, ONE))
 
 
 def same(a: Expr, b: Expr) -> bool:
-    """True where two dimensions are certainly equal."""
+    """True if two dimensions are provably equal."""
     return a == b or (
         not (isinstance(a, Const) and isinstance(b, Const))
         and prove_equal(a, b, dict.fromkeys(variables(a) | variables(b), SYMBOL))
@@ -79,9 +79,10 @@ def same(a: Expr, b: Expr) -> bool:
 
 
 def require(context: Context, rule: Rule, left: Expr, right: Expr) -> bool:
-    """False where two sizes cannot fulfil a rule (see `Requirement`), whatever the symbols are.
+    """Require that two sizes fulfil a rule (see `Requirement`). Return False if no values of the
+    symbols can fulfil it.
 
-    What symbols decide is noted in the context, for a run to check.
+    If the symbols decide, the context records the requirement, and a run checks it.
     """
     a, b = as_int(left), as_int(right)
     if left == ONE and rule in ("broadcast", "stretch"):
@@ -101,7 +102,9 @@ def require(context: Context, rule: Rule, left: Expr, right: Expr) -> bool:
 
 
 def broadcast(context: Context, *shapes: Shape) -> Shape:
-    """The common shape as numpy broadcasts; symbols that differ must be equal or 1 at run time."""
+    """The common shape of numpy's broadcasting. A run requires that different symbols are equal or
+    1.
+    """
     rank = max((len(s) for s in shapes), default=0)
     padded = [(ONE,) * (rank - len(s)) + tuple(s) for s in shapes]
     combine = partial(_broadcast_dimension, context)
@@ -120,17 +123,17 @@ def _broadcast_dimension(context: Context, a: Expr, b: Expr) -> Expr:
             return a
         case None, int():
             return b
-    for one, other in ((a, b), (b, a)):
-        match other:  # min(a, table) and a: longer than the table is an error anyway
-            case Call(op="min", args=args) if one in args:
-                return one
-    shorter = minimum(minimum(a, b), ONE)  # one of them 0, the other 1: nothing
+    for size, bound in ((a, b), (b, a)):
+        match bound:  # min(a, table) and a: a run refuses an `a` longer than the table
+            case Call(op="min", args=args) if size in args:
+                return size
+    shorter = minimum(minimum(a, b), ONE)  # sizes 0 and 1 broadcast to 0
     return canonical(maximum(a, b) * shorter)
 
 
 def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, ...]:
-    """The index into a tensor of `shape` broadcast to `within`, at `index` of the latter. Raises
-    `NotSupportedError` where it does not broadcast to that.
+    """The index into a tensor of `shape` that is broadcast to `within`, for the `index` into
+    `within`. Raises `NotSupportedError` if `shape` does not broadcast to `within`.
     """
     offset = len(within) - len(shape)
     sizes = zip(map(as_int, shape), map(as_int, within[max(offset, 0) :]), strict=False)
@@ -142,8 +145,8 @@ def aligned(index: Sequence[Expr], shape: Shape, within: Shape) -> tuple[Expr, .
 
 
 def check_stretches(context: Context, index: int, within: Shape | None = None) -> None:
-    """Raises `NotSupportedError` where an input does not broadcast to a shape, that of input 0
-    where none is given.
+    """Raise `NotSupportedError` if an input does not broadcast to the shape `within`, by default
+    the shape of input 0.
     """
     if not context.has(index):
         return
@@ -164,82 +167,88 @@ def _aligned_axis(index: Expr, size: Expr, within: Expr) -> Expr:
         return ZERO
     if same(size, within):
         return index
-    # A symbol that may be 1 at run time: the last element stands for all that follow.
+    # The symbol may be 1 at run time. Then the only element is read at every index.
     return minimum(index, canonical(size - 1))
 
 
 def pointwise(
     context: Context, name: str, inputs: Sequence[Tensor], body: Callable[..., Expr]
 ) -> Tensor:
-    """The tensor of the first output's shape whose element is `body` of the inputs', broadcast."""
+    """The tensor of the first output's shape whose elements are `body` of the broadcast inputs."""
     shape = context.outputs[0].shape
     return compute(name, shape, lambda *i: body(*(t[aligned(i, t.shape, shape)] for t in inputs)))
 
 
 def present(inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The inputs that are given."""
+    """The inputs that are present."""
     return tuple(t for t in inputs if t is not None)
 
 
-def given(inputs: Sequence[Tensor | None], index: int) -> Tensor:
-    """An input that must be given."""
+def operand(inputs: Sequence[Tensor | None], index: int) -> Tensor:
+    """The tensor of an input that must be present."""
     tensor = inputs[index]
     assert tensor is not None
     return tensor
 
 
 def axes_within(axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """The axes counted from the front, in order, each once; raises `NotSupportedError` where a
+    """The axes counted from the front, sorted, without repetition. Raises `NotSupportedError` if a
     tensor of this rank does not have them.
     """
-    named = tuple(axes)
-    if any(not -rank <= a < rank for a in named):
-        raise NotSupportedError(f"{list(named)} are no axes of a tensor of rank {rank}")
-    return tuple(sorted({a % rank for a in named}))
+    axis_list = tuple(axes)
+    if any(not -rank <= a < rank for a in axis_list):
+        raise NotSupportedError(f"{list(axis_list)} are no axes of a tensor of rank {rank}")
+    return tuple(sorted({a % rank for a in axis_list}))
 
 
 def check_shapes(context: Context, *signatures: str, **sizes: Expr | int) -> None:
-    """Raises `NotSupportedError` where an input's shape does not fit its signature: a word for each
-    axis, equal words for equal sizes (`sizes` gives some), `4*hidden` or `groups*channels` for a
-    multiple, `...` for further axes, equally many of all; "" is not looked at. What a symbol must
-    be is noted (`require`).
+    """Raise `NotSupportedError` if an input's shape does not fit its signature.
+
+    A signature has a word for each axis. Equal words stand for equal sizes; `sizes` holds the sizes
+    that are already known. `4*hidden` or `groups*channels` is a multiple of a size. `...` stands
+    for any number of axes, the same number in all inputs. An input with the signature "" is not
+    checked. Requirements on symbols are recorded (`require`).
 
         check_shapes(context, "batch channels ...", "channels", "channels")
         # raises: input 1 is of shape [3], not [channels], where channels = 4
     """
-    named = {name: as_expr(size) for name, size in sizes.items()}
+    size_of_name = {name: as_expr(size) for name, size in sizes.items()}
     for index, signature in enumerate(signatures):
         if not signature or not context.has(index):
             continue
         shape, words = context.shape(index), signature.split()
         if "..." in words:
-            at, further = words.index("..."), max(len(shape) - len(words) + 1, 0)
-            further = as_int(named.setdefault("...", const(further))) or 0
-            words[at : at + 1] = ["..."] * further
-        if len(words) == len(shape) and all(map(partial(_fits, context, named), words, shape)):
+            position, repeats = words.index("..."), max(len(shape) - len(words) + 1, 0)
+            repeats = as_int(size_of_name.setdefault("...", const(repeats))) or 0
+            words[position : position + 1] = ["..."] * repeats
+        if len(words) == len(shape) and all(
+            map(partial(_fits, context, size_of_name), words, shape)
+        ):
             continue
         names = dict.fromkeys(re.findall(r"[a-z_]+", signature))
-        known = ", ".join(f"{name} = {named[name]}" for name in names if name in named)
+        listed_sizes = ", ".join(
+            f"{name} = {size_of_name[name]}" for name in names if name in size_of_name
+        )
         raise NotSupportedError(
             f"input {index} is of shape {_listed(shape)}, not "
-            f"{_listed(signature.split())}{known and f', where {known}'}"
+            f"{_listed(signature.split())}{listed_sizes and f', where {listed_sizes}'}"
         )
 
 
-def check_shape(context: Context, index: int, wanted: Sequence[Expr]) -> None:
-    """Raises `NotSupportedError` where an input cannot be of this shape."""
+def check_shape(context: Context, index: int, expected: Sequence[Expr]) -> None:
+    """Raise `NotSupportedError` if an input cannot have this shape."""
     if not context.has(index):
         return
     shape = context.shape(index)
     equal = partial(require, context, "equal")
-    if len(shape) != len(wanted) or not all(map(equal, shape, wanted)):
+    if len(shape) != len(expected) or not all(map(equal, shape, expected)):
         raise NotSupportedError(
-            f"input {index} is of shape {_listed(shape)}, not {_listed(wanted)}"
+            f"input {index} is of shape {_listed(shape)}, not {_listed(expected)}"
         )
 
 
 def check_single(context: Context, *indices: int) -> None:
-    """Raises `NotSupportedError` where one of these inputs is not one element."""
+    """Raise `NotSupportedError` if one of these inputs does not have exactly one element."""
     for index in indices:
         if context.has(index) and not require(context, "equal", product(context.shape(index)), ONE):
             raise NotSupportedError(
@@ -251,32 +260,35 @@ def _listed(sizes: Sequence[Expr | str]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
 
-def _fits(context: Context, named: dict[str, Expr], word: str, size: Expr) -> bool:
-    """Whether a size may be what a word says; its last name is `named` where it is new."""
+def _fits(context: Context, size_of_name: dict[str, Expr], word: str, size: Expr) -> bool:
+    """True if a size may fit a word of a signature. A name that is new is added to
+    `size_of_name`.
+    """
     *factors, name = word.split("*")
-    if name == "..." or any(f not in named and not f.isdigit() for f in factors):
+    if name == "..." or any(f not in size_of_name and not f.isdigit() for f in factors):
         return True
-    times = product(const(int(f)) if f.isdigit() else named[f] for f in factors)
-    if name.isdigit() or name in named:
-        value = const(int(name)) if name.isdigit() else named[name]
-        return require(context, "equal", size, canonical(times * value))
-    if not require(context, "equal", canonical(size % times), ZERO):
+    multiple = product(const(int(f)) if f.isdigit() else size_of_name[f] for f in factors)
+    if name.isdigit() or name in size_of_name:
+        value = const(int(name)) if name.isdigit() else size_of_name[name]
+        return require(context, "equal", size, canonical(multiple * value))
+    if not require(context, "equal", canonical(size % multiple), ZERO):
         return False
-    named[name] = canonical(size // times)
+    size_of_name[name] = canonical(size // multiple)
     return True
 
 
-def dimensions(context: Context, index: int, what: str) -> list[Expr]:
-    """The elements of an input that is a shape: numbers, or expressions of symbols."""
+def dimensions(context: Context, index: int, description: str) -> list[Expr]:
+    """The elements of an input that holds sizes: numbers, or expressions of symbols."""
     return [as_expr(e if isinstance(e, Expr) else int(e))
-            for e in context.known(index, what).reshape(-1).tolist()]  # fmt: skip
+            for e in context.known(index, description).reshape(-1).tolist()]  # fmt: skip
 
 
 def reindex(source: Shape, target: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Where in a row-major tensor of shape `source` the element at `index` of shape `target` lies.
+    """The index into a row-major tensor of shape `source` of the element at `index` of its reshape
+    to `target`.
 
-    Dimensions are matched in the smallest groups of equal product, so that those a reshape leaves
-    alone keep their index and quotients stay local.
+    Dimensions are matched in the smallest groups with equal products. So dimensions that the
+    reshape does not change keep their index, and quotients stay simple.
     """
     ranges = {
         v: Interval(0, bounds(size, {}).high - 1)
@@ -311,7 +323,9 @@ def _unravel(flat: Expr, shape: Sequence[Expr]) -> list[Expr]:
 
 
 def _groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]]:
-    """Runs of axes of equal product, in order; longer where symbols prevent a proof."""
+    """Groups of consecutive axes with equal products, in order. A group is larger if symbols
+    prevent a proof.
+    """
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(target):
@@ -328,7 +342,7 @@ def _groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]]:
                 right, j = canonical(right * target[j]), j + 1
         groups.append((list(range(start_i, i)), list(range(start_j, j))))
     if len(groups) > 1 and (not groups[-1][0] or not groups[-1][1]):
-        last = groups.pop()  # dimensions of size 1 at the end belong to the run before
+        last = groups.pop()  # dimensions of size 1 at the end belong to the group before
         groups[-1] = (groups[-1][0] + last[0], groups[-1][1] + last[1])
     return groups
 
@@ -338,7 +352,9 @@ def _size(shape: Shape, axis: int) -> Expr:
 
 
 def _is_smaller(left: Expr, right: Expr) -> bool:
-    """Which side to extend: of numbers the smaller, of symbols the one the other contains."""
+    """True if the left product should grow: it is the smaller number, or its symbols all occur in
+    the right one.
+    """
     match as_int(left), as_int(right):
         case int(a), int(b):
             return a < b

@@ -1,7 +1,7 @@
 """Signals: DFT and STFT as products with the transform's matrix, and mel filter banks.
 
-A complex signal has its real and imaginary parts on a last axis of 2, so that the transform of a
-signal of length N is one matrix product: [N · parts] · [N · parts][bins · 2].
+The last axis of a complex signal has size 2: the real and the imaginary parts. So the transform of
+a signal of length N is one matrix product: [N · parts] · [N · parts][bins · 2].
 """
 
 from __future__ import annotations
@@ -33,96 +33,107 @@ from webmlc.graph.ops.shapes import (
     check_shapes,
     check_single,
     dimensions,
-    given,
+    operand,
 )
 
 Inputs = tuple[Tensor | None, ...]
 
 
-def _number(context: Context, index: int, what: str) -> int:
-    """An input that shapes the code; raises `UnknownValueError` where only a run knows it."""
-    element = context.known(index, what).reshape(-1)[0]
+def _number(context: Context, index: int, description: str) -> int:
+    """The number in an input that must be known at build time. Raises `UnknownValueError` if it is
+    not.
+    """
+    element = context.known(index, description).reshape(-1)[0]
     if isinstance(element, Expr):
-        raise UnknownValueError(context.node.inputs[index], what)
+        raise UnknownValueError(context.node.inputs[index], description)
     return int(element)
 
 
 def transform_matrix(
-    length: int, given_bins: int, parts: int, *, inverse: bool, onesided: bool
+    length: int, input_bins: int, parts: int, *, inverse: bool, onesided: bool
 ) -> Array:
-    """The matrix [given · parts][bins · parts out] of a (possibly inverse) Fourier transform.
+    """The matrix [input bins · parts][bins · output parts] of a (possibly inverse) Fourier
+    transform.
 
-    `given_bins` of the elements of the signal are there; those missing are zero, or follow from
-    the others where the spectrum of a real signal is one-sided.
+    The signal has `input_bins` elements. Missing elements are zero. If the spectrum of a real
+    signal is one-sided, they follow from the others.
     """
     sign = 1 if inverse else -1
-    n, k = np.arange(given_bins), np.arange(length)
+    n, k = np.arange(input_bins), np.arange(length)
     if onesided and not inverse:
         k = k[: length // 2 + 1]
     angle = sign * 2 * np.pi * (np.outer(n, k) % length) / length
     scale = 1.0 / length if inverse else 1.0
-    if onesided and inverse:  # conjugate bins give the same real part again
-        twice = np.where((n == 0) | (2 * n == length), 1.0, 2.0)[:, None] * scale
-        twice[length // 2 + 1 :] = 0
-        return np.stack([np.cos(angle) * twice, -np.sin(angle) * twice], 1).reshape(-1, length)
+    if onesided and inverse:  # a conjugate bin has the same real part: count it twice
+        weight = np.where((n == 0) | (2 * n == length), 1.0, 2.0)[:, None] * scale
+        weight[length // 2 + 1 :] = 0
+        return np.stack([np.cos(angle) * weight, -np.sin(angle) * weight], 1).reshape(-1, length)
     real, imaginary = np.cos(angle) * scale, np.sin(angle) * scale
     rows = [np.stack([real, imaginary], -1)]
     if parts == 2:
         rows.append(np.stack([-imaginary, real], -1))
     matrix: Array = np.stack(rows[: min(parts, 2)], 1)
-    return matrix.reshape(given_bins * parts, -1)
+    return matrix.reshape(input_bins * parts, -1)
 
 
 def _dft(context: Context, build: Builder) -> tuple[str, ...]:
-    """The axis last but one, padded or cut, times the matrix, and the axis back in its place."""
+    """Expand a DFT: move the axis to the last place but one, cut it, multiply by the matrix, and
+    move the axis back.
+    """
     x, shape = context.node.inputs[0], context.shape(0)
     rank = len(shape)
     check_single(context, 1, 2)
     (axis,) = axes_within((context.integers("axis", 2) or (-2,))[:1], rank)
     inverse, onesided = (bool(context.attribute(n, 0)) for n in ("inverse", "onesided"))
     size, parts = as_int(shape[axis]), as_int(shape[-1])
-    wanted = _number(context, 1, "the length") if context.has(1) else size
-    if size is None or wanted is None or parts is None:
+    length = _number(context, 1, "the length") if context.has(1) else size
+    if size is None or length is None or parts is None:
         raise NotSupportedError("a Fourier transform of symbolic length")
     if axis == rank - 1 or parts > (1 if onesided and not inverse else 2):
         raise NotSupportedError(f"a Fourier transform of axis {axis} of {context.type(0)}")
     if inverse and onesided and not context.has(1):
-        wanted = 2 * (size - 1)
+        length = 2 * (size - 1)
     order = (*(d for d in range(rank - 1) if d != axis), axis, rank - 1)
-    moved = build("Transpose", x, perm=order) if axis != rank - 2 else x
-    used = min(size, wanted // 2 + 1 if inverse and onesided else wanted)
-    if used != size:
-        limits = (build.constant(np.array([n])) for n in (0, used, rank - 2))
-        moved = build("Slice", moved, *limits)
-    matrix = transform_matrix(wanted, used, parts, inverse=inverse, onesided=onesided)
+    axis_last = build("Transpose", x, perm=order) if axis != rank - 2 else x
+    bin_count = min(size, length // 2 + 1 if inverse and onesided else length)
+    if bin_count != size:
+        limits = (build.constant(np.array([n])) for n in (0, bin_count, rank - 2))
+        axis_last = build("Slice", axis_last, *limits)
+    matrix = transform_matrix(length, bin_count, parts, inverse=inverse, onesided=onesided)
     if inverse and onesided and parts == 1:
         matrix = matrix[::2]
-    flat = build("Reshape", moved, _shape_with(context, build, order, (len(matrix),)))
+    flat = build("Reshape", axis_last, _shape_with(context, build, order, (len(matrix),)))
     y = build("MatMul", flat, build.constant(np.ascontiguousarray(matrix), context.dtype(0)))
-    out = 1 if inverse and onesided else 2
-    y = build("Reshape", y, _shape_with(context, build, order, (matrix.shape[1] // out, out)))
+    output_parts = 1 if inverse and onesided else 2
+    y = build(
+        "Reshape",
+        y,
+        _shape_with(context, build, order, (matrix.shape[1] // output_parts, output_parts)),
+    )
     if axis != rank - 2:
-        back = tuple(int(d) for d in np.argsort(order))
-        y = build("Transpose", y, perm=back)
+        inverse_order = tuple(int(d) for d in np.argsort(order))
+        y = build("Transpose", y, perm=inverse_order)
     return (y,)
 
 
 def _shape_with(
     context: Context, build: Builder, order: tuple[int, ...], last: tuple[int, ...]
 ) -> str:
-    """The shape of all axes but the last two of `order`, then `last`."""
-    kept = build.constant(np.array(order[:-2], np.int64))
-    sizes = build("Gather", build("Shape", context.node.inputs[0]), kept, axis=0)
+    """The sizes of all axes of `order` but the last two, then `last`."""
+    outer_axes = build.constant(np.array(order[:-2], np.int64))
+    sizes = build("Gather", build("Shape", context.node.inputs[0]), outer_axes, axis=0)
     return build("Concat", sizes, build.constant(np.array(last)), axis=0)
 
 
 def _old_axis(node: Node, opset: int) -> Node:
-    """Before opset 20 the axis is an attribute, 1 unless it is given."""
+    """Set the axis of a DFT before opset 20: it is an attribute, 1 by default."""
     return node if opset >= 20 else replace(node, attributes={"axis": 1, **node.attributes})
 
 
 def _stft(context: Context, build: Builder) -> tuple[str, ...]:
-    """Frames of the signal by the window, each through the matrix."""
+    """Expand an STFT: multiply frames of the signal by the matrix, into which the window is
+    folded.
+    """
     check_single(context, 1, 3)
     check_shapes(context, "batch length" + " parts" * (context.rank(0) > 2), "", "frame")
     signal, hop = context.node.inputs[0], _number(context, 1, "the step")
@@ -159,8 +170,8 @@ def _frames_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _frames(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """[batch][frame][element · part] of a signal [batch][element][part]."""
-    x, step = given(inputs, 0), int(context.attribute("step"))
+    """The frames [batch][frame][element · part] of a signal [batch][element][part]."""
+    x, step = operand(inputs, 0), int(context.attribute("step"))
     parts = x.shape[2]
 
     def element(b: Expr, frame: Expr, i: Expr) -> Expr:
@@ -177,35 +188,35 @@ def _mel_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _mel(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Triangles between the bins that lie evenly on the mel scale."""
-    rate, low, high = (given(inputs, i) for i in (2, 3, 4))
+    """The weights of triangles between bins that are evenly spaced on the mel scale."""
+    rate, low, high = (operand(inputs, i) for i in (2, 3, 4))
     length = dimensions(context, 1, "the transform's length")[0]
     output = context.outputs[0]
-    wide = DType.float64
+    wide_dtype = DType.float64
 
     def only(x: Tensor) -> Expr:
-        return x[(ZERO,) * x.rank].astype(wide)
+        return x[(ZERO,) * x.rank].astype(wide_dtype)
 
     def mel(hertz: Expr) -> Expr:
         return call("log", hertz / 700.0 + 1.0) * (2595 / math.log(10))
 
     def edge(number: Expr) -> Expr:
-        """The spectrum's bin at which triangle `number` begins."""
+        """The bin of the spectrum at which triangle `number` begins."""
         first, last = mel(only(low)), mel(only(high))
-        step = (last - first) / (output.shape[1] + 2).astype(wide)
-        place = number.astype(wide) * step + first
+        step = (last - first) / (output.shape[1] + 2).astype(wide_dtype)
+        place = number.astype(wide_dtype) * step + first
         hertz = (call("exp", place * (math.log(10) / 2595)) - 1.0) * 700.0
-        return call("floor", hertz * (length + 1).astype(wide) / only(rate))
+        return call("floor", hertz * (length + 1).astype(wide_dtype) / only(rate))
 
     def element(bin_: Expr, number: Expr) -> Expr:
-        at = bin_.astype(wide)
+        position = bin_.astype(wide_dtype)
         left, middle, right = (edge(number + k) for k in range(3))
-        rising = (at - left) / call("max", middle - left, Const(1, wide))
-        rising = select(call("eq", left, middle), Const(1, wide), rising)
-        falling = (right - at) / call("max", right - middle, Const(1, wide))
-        climbs = (at >= left) & (at <= middle)
-        falls = (at >= middle) & (at < right)
-        value = select(falls, falling, select(climbs, rising, Const(0, wide)))
+        rising = (position - left) / call("max", middle - left, Const(1, wide_dtype))
+        rising = select(call("eq", left, middle), Const(1, wide_dtype), rising)
+        falling = (right - position) / call("max", right - middle, Const(1, wide_dtype))
+        climbs = (position >= left) & (position <= middle)
+        falls = (position >= middle) & (position < right)
+        value = select(falls, falling, select(climbs, rising, Const(0, wide_dtype)))
         return value.astype(output.dtype)
 
     return (compute("mel", output.shape, element),)

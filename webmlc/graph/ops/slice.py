@@ -1,7 +1,7 @@
-"""Slices and padding: part of a tensor, or a tensor with something around it.
+"""Slices and padding.
 
-Starts and ends may be expressions of symbols. What only a run knows, the axes and steps of a slice
-included, it reads from memory (`SliceRange`, `Part`).
+Starts and ends may be expressions of symbols. Starts, ends, axes and steps that only a run knows
+are read from memory (`SliceRange`, `Part`).
 """
 
 from __future__ import annotations
@@ -32,21 +32,26 @@ from webmlc.graph.ops.shapes import (
     Shape,
     axes_within,
     canonical,
+    check_shape,
     check_single,
     dimensions,
-    given,
+    operand,
     require,
     select_among,
 )
 
 Inputs = tuple[Tensor | None, ...]
 
-
-FAR = 2**31 - 1
+FAR_END = 2**31 - 1
+"""A start or an end of at least this many elements means the end of the axis, as exporters write
+it. It is the largest index.
+"""
 
 
 def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
-    """(start, size, step) of every axis; starts and ends may be symbolic, steps not."""
+    """The tuple (start, size, step) of each axis. Starts and ends may be symbolic, steps may
+    not.
+    """
     shape = context.shape(0)
     result: list[tuple[Expr, Expr, int]] = [(ZERO, size, 1) for size in shape]
     if "starts" in context.node.attributes:
@@ -65,9 +70,9 @@ def slices(context: Context) -> list[tuple[Expr, Expr, int]]:
         distance = last - first if step > 0 else first - last
         count = (distance + (abs(step) - 1)) // abs(step)
         number = canonical(count)
-        known = as_int(number)
-        positive = known is None and is_natural(number)
-        number = number if positive or (known or 0) > 0 else canonical(maximum(number, 0))
+        constant = as_int(number)
+        positive = constant is None and is_natural(number)
+        number = number if positive or (constant or 0) > 0 else canonical(maximum(number, 0))
         result[axis] = (first, number, step)
     return result
 
@@ -85,19 +90,21 @@ def _axes_and_steps(context: Context, count: int) -> tuple[tuple[int, ...], tupl
 
 
 def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """A slice that is computed during a run: where it starts and what it counts is, too."""
+    """Expand a slice that only a run knows: the run computes its starts and sizes, too."""
     if "starts" in context.node.attributes:
         return None
     x, starts, ends, *_ = context.node.inputs
     count, rank = axis_count(context, 1), context.rank(0)
+    for index in (2, 3, 4):
+        check_shape(context, index, (const(count),))
     if context.is_decided_by_run(3) or context.is_decided_by_run(4):
-        named, steps = (
+        axis_input, steps = (
             context.node.inputs[i] if context.has(i) else builder.constant(default)
             for i, default in ((3, np.arange(count)), (4, np.ones(count, np.int64)))
         )
         starts, ends, steps = (
-            by_axis(builder, values, named, rank, default=default, invalid=0)
-            for values, default in ((starts, 0), (ends, FAR), (steps, 1))
+            by_axis(builder, values, axis_input, rank, default=default, invalid=0)
+            for values, default in ((starts, 0), (ends, FAR_END), (steps, 1))
         )
         axes = tuple(range(rank))
     elif context.value(1) is None or context.value(2) is None:
@@ -117,8 +124,10 @@ def _slice_range_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Of each sliced axis, the first element and how many there are; -1 where the step is 0."""
-    shape, starts, ends = (given(inputs, i) for i in range(3))
+    """The first element and the number of elements of each sliced axis. The number is -1 if the
+    step is 0.
+    """
+    shape, starts, ends = (operand(inputs, i) for i in range(3))
 
     def place(bound: Tensor, k: int, size: Expr, step: Expr, end: bool) -> Expr:
         value = bound[k]
@@ -145,15 +154,15 @@ def _slice_range(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _steps(context: Context, inputs: Inputs, dtype: DType) -> list[Expr]:
-    """The steps (input 3): numbers where they are known, else what a run reads."""
-    steps, numbers = given(inputs, 3), context.constant(3)
+    """The steps (input 3). They are numbers if they are known; otherwise a run reads them."""
+    steps, numbers = operand(inputs, 3), context.constant(3)
     if numbers is not None:
         return [const(int(n), dtype) for n in numbers]
     return [steps[k].astype(dtype) for k in range(as_int(steps.shape[0]) or 0)]
 
 
 def _by_sign(step: Expr, positive: Expr, negative: Expr) -> Expr:
-    """One of two values, by the sign of the step."""
+    """Choose one of two values by the sign of the step."""
     number = as_int(step)
     if number is not None:
         return positive if number > 0 else negative
@@ -170,8 +179,8 @@ def _part_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """`count` elements of each axis, from `first` on, `step` apart."""
-    x, steps = given(inputs, 0), _steps(context, inputs, INDEX)
+    """Take `count` elements of each axis, from `first` on, at distance `step`."""
+    x, steps = operand(inputs, 0), _steps(context, inputs, INDEX)
     firsts = dimensions(context, 1, "the first")
     cuts = dict(zip(context.attribute("axes"), zip(firsts, steps, strict=True), strict=True))
 
@@ -183,19 +192,20 @@ def _part(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def is_natural(expr: Expr) -> bool:
-    """True where a size is certainly not negative."""
+    """True if a size is provably not negative."""
     return bounds(expr, dict.fromkeys(variables(expr), SYMBOL)).low >= 0
 
 
 def _clamped(value: Expr, size: Expr, low: Expr | int, high: Expr, end: bool = False) -> Expr:
-    """A start or end counted from the front and kept within the axis.
+    """A start or end, counted from the front and clamped to the axis.
 
-    Huge numbers mean "to the end"; `end` says that -1 - size and below mean "before the first".
+    Very large numbers mean the end of the axis. If `end`, numbers below -size mean the place before
+    the first element.
     """
     number = as_int(value)
-    if number is not None and number >= FAR:
+    if number is not None and number >= FAR_END:
         return canonical(high)
-    if number is not None and number <= -FAR:
+    if number is not None and number <= -FAR_END:
         return canonical(low if not end else -1)
     absolute = value + size if number is not None and number < 0 else value
     limited = minimum(maximum(absolute, low), high)
@@ -209,7 +219,7 @@ def _slice_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _slice(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, cuts = given(inputs, 0), slices(context)
+    x, cuts = operand(inputs, 0), slices(context)
 
     def element(*i: Expr) -> Expr:
         return x[tuple(start + v * step for v, (start, _, step) in zip(i, cuts, strict=True))]
@@ -218,7 +228,7 @@ def _slice(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
-    """(before, after) of every axis; negative ones cut."""
+    """The padding (before, after) of each axis. Negative padding cuts."""
     rank = context.rank(0)
     if "pads" in context.node.attributes:
         flat = [as_expr(v) for v in context.attribute("pads")]
@@ -235,18 +245,18 @@ def pads_of(context: Context) -> list[tuple[Expr, Expr]]:
 
 
 def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """Padding that is computed during a run: what it adds and what it cuts are sizes."""
+    """Expand padding that only a run knows. What it adds and what it cuts become sizes."""
     if "pads" in context.node.attributes:
         return None
-    x, pads, *rest = context.node.inputs
+    x, pads, *optional_inputs = context.node.inputs
     if context.is_decided_by_run(3):
         halves = builder.many("Split", pads, outputs=2, axis=0, num_outputs=2)
         full = (
-            by_axis(builder, half, rest[1], context.rank(0), default=0, invalid=-FAR)
+            by_axis(builder, half, optional_inputs[1], context.rank(0), default=0, invalid=-FAR_END)
             for half in halves
         )
         everywhere = builder("Concat", *full, axis=0)
-        return (builder("Pad", x, everywhere, rest[0], **context.node.attributes),)
+        return (builder("Pad", x, everywhere, optional_inputs[0], **context.node.attributes),)
     if context.value(1) is not None:
         return None
     zero = builder.constant(np.int64(0))
@@ -258,7 +268,13 @@ def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
     sizes = builder("Gather", builder("Shape", x), builder.constant(np.array(axes)))
     for part in builder.many("Split", pads, outputs=2, axis=0, num_outputs=2):
         sizes = builder("Add", sizes, part)
-    inputs = (x, builder("Sub", added, cut), *rest, *[""] * (2 - len(rest)), sizes)
+    inputs = (
+        x,
+        builder("Sub", added, cut),
+        *optional_inputs,
+        *[""] * (2 - len(optional_inputs)),
+        sizes,
+    )
     return (builder("Pad", *inputs, **context.node.attributes),)
 
 
@@ -267,14 +283,14 @@ def _pad_type(context: Context) -> tuple[TensorType, ...]:
     check_single(context, 2)
     pads = pads_of(context)
     shape = [canonical(n + a + b) for n, (a, b) in zip(x.shape, pads, strict=True)]
-    for size, own, (before, after) in zip(shape, x.shape, pads, strict=True):
+    for size, old_size, (before, after) in zip(shape, x.shape, pads, strict=True):
         is_padded = (before, after) != (ZERO, ZERO)
         mirrors = is_padded and context.attribute("mode", "constant") != "constant"
         if not require(context, "at most", ZERO, size) or (
-            mirrors and not require(context, "at most", ONE, own)
+            mirrors and not require(context, "at most", ONE, old_size)
         ):
-            raise NotSupportedError(f"padding of {before} and {after} for {own} elements")
-    if context.has(4):  # computed during a run: shorter than what they are made of
+            raise NotSupportedError(f"padding of {before} and {after} for {old_size} elements")
+    if context.has(4):  # sizes from a run: shorter expressions than sums of paddings
         axes = context.integers("axes", 3) or tuple(range(x.rank))
         for axis, size in zip(axes, dimensions(context, 4, "the size"), strict=True):
             shape[axis % x.rank] = size
@@ -282,7 +298,7 @@ def _pad_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, pads = given(inputs, 0), pads_of(context)
+    x, pads = operand(inputs, 0), pads_of(context)
     mode = context.attribute("mode", "constant")
     mirrored = mirrored_axis(x.shape, pads) if mode == "reflect" else None
     if mirrored is not None:
@@ -302,8 +318,8 @@ def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
         for i, size, (before, after) in zip(index, x.shape, pads, strict=True):
             place.append(i - before)
             if (before, after) != (ZERO, ZERO):
-                here = (i - before >= 0) & (i - before < size)
-                inside = here if inside is None else inside & here
+                is_inside_axis = (i - before >= 0) & (i - before < size)
+                inside = is_inside_axis if inside is None else inside & is_inside_axis
         if inside is None:
             return x[tuple(place)]
         filling = Const(fill, x.dtype) if dynamic is None else dynamic[(ZERO,) * dynamic.rank]
@@ -313,7 +329,9 @@ def _pad(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def mirrored_axis(shape: Shape, pads: Sequence[tuple[Expr, Expr]]) -> int | None:
-    """The one axis that reflection pads, of a known size, by less than that: `None` elsewhere."""
+    """The axis of a reflection that pads only one axis, if its size is known and greater than the
+    padding. Otherwise None.
+    """
     padded = [axis for axis, ends in enumerate(pads) if ends != (ZERO, ZERO)]
     if len(padded) != 1:
         return None
@@ -323,16 +341,22 @@ def mirrored_axis(shape: Shape, pads: Sequence[tuple[Expr, Expr]]) -> int | None
 
 
 def _mirrored(x: Tensor, axis: int, before: Expr, shape: Shape) -> Tensor:
-    """`x` between its mirror images: three parts, each of which a loop may run along."""
+    """Put `x` between its mirror images. The result has three parts, and a loop may run along
+    each.
+    """
     end = before + x.shape[axis]
 
     def element(*index: Expr) -> Expr:
-        def part(place: Expr) -> Expr:
+        def read(place: Expr) -> Expr:
             return x[(*index[:axis], place, *index[axis + 1 :])]
 
-        at = index[axis]
-        last = part(end + x.shape[axis] - 2 - at)
-        return select(at < before, part(before - at), select(at < end, part(at - before), last))
+        position = index[axis]
+        last = read(end + x.shape[axis] - 2 - position)
+        return select(
+            position < before,
+            read(before - position),
+            select(position < end, read(position - before), last),
+        )
 
     return compute("pad", shape, element)
 
@@ -340,8 +364,8 @@ def _mirrored(x: Tensor, axis: int, before: Expr, shape: Shape) -> Tensor:
 def continued(
     mode: str, index: Sequence[Expr], shape: Shape, pads: Sequence[tuple[Expr, Expr]]
 ) -> tuple[Expr, ...]:
-    """The element of a tensor of that shape that stands at `index` where it is padded with its own
-    elements.
+    """The index of the element that a tensor of this shape has at `index` when it is padded with
+    its own elements.
     """
     ends = zip(index, shape, pads, strict=True)
     return tuple(
@@ -350,16 +374,16 @@ def continued(
     )
 
 
-def _continued(mode: str, at: Expr, size: Expr) -> Expr:
+def _continued(mode: str, position: Expr, size: Expr) -> Expr:
     """The element that stands at `at` of a dimension continued at both ends."""
     match mode:
         case "edge":
-            return minimum(maximum(at, 0), size - 1)
+            return minimum(maximum(position, 0), size - 1)
         case "wrap":
-            return at % size
+            return position % size
         case "reflect":
             period = maximum(size * 2 - 2, 1)
-            folded = at % period
+            folded = position % period
             return minimum(folded, period - folded)
     raise NotSupportedError(f"padding mode {mode!r}")
 

@@ -1,9 +1,12 @@
-"""Sorting by radix: the order of the elements along an axis, in linear time.
+"""Radix sort: the order of the elements along an axis, in linear time.
 
-Elements become words whose order as unsigned integers is theirs, and words are digits. From the
-least digit to the greatest, a round counts how often each digit occurs, sums up where the elements
-of each one start, and puts them there in the order of the round before: equal ones keep it (Knuth,
-"The Art of Computer Programming" 3, 5.2.5, algorithm R).
+Each element becomes words whose order as unsigned integers is the order of the elements. Words are
+split into digits. There is one round for each digit, from the least significant to the most. A
+round counts how often each digit occurs, and sums the counts, so that it knows where the elements
+of each digit start. Then it writes the elements there, in the order of the round before. So equal
+elements keep their order.
+
+Source: Knuth, "The Art of Computer Programming" 3, 5.2.5, algorithm R.
 
     words(3.0 -1.0 2.0 -1.0), then stable_order  ->  1 3 2 0
 """
@@ -27,15 +30,21 @@ from webmlc.core.expr import (
 from webmlc.graph.compute import Tensor, compute, scatter
 from webmlc.graph.ops.scans import scan
 
-DIGIT = 11
-"""Most bits of a digit: three rounds for 32 bits, whose counters fill half a first-level cache."""
+MAX_DIGIT_BITS = 11
+"""The most bits of a digit. It decides the number of rounds: three sort 32 bits. Derived: the 2,048
+counters of such a digit take 8 KiB, so that they stay in the first-level cache.
+"""
 COUNTER_STEPS = 3
-"""Passes over the counters of a round: they are cleared, summed up, and copied."""
+"""The passes over the counters of one round, which clear, sum and copy them. `sorting_steps` counts
+them as cost.
+"""
 _SIGN = -(1 << 31)
 
 
 def comparable(x: Expr) -> Expr:
-    """An integer for each element, in their order: NaN is the largest; 0 and -0 are equal."""
+    """An integer whose order is the order of the elements. NaN is the largest; 0 and -0 are
+    equal.
+    """
     if not x.dtype.is_float:
         return x if x.dtype.is_integer else x.astype(INDEX)
     number = x if x.dtype is DType.float64 else x.astype(DType.float32)
@@ -48,8 +57,8 @@ def comparable(x: Expr) -> Expr:
 
 
 def words(x: Expr, descending: bool = False) -> tuple[Expr, ...]:
-    """An element as unsigned words, the least significant first, in the order of the elements, or
-    in the opposite one.
+    """The unsigned words of an element, the least significant first. Their order is the order of
+    the elements, or the opposite order if `descending`.
     """
     number = comparable(x)
     dtype = number.dtype
@@ -74,15 +83,18 @@ def word_bits(dtype: DType) -> int:
 
 
 def digit_bits(size: int | None, bits: int) -> int:
-    """The bits of a digit by which a line of `size` words of so many bits is soonest sorted; of
-    the longest lines where the size is not known.
+    """The digit size, in bits, that sorts a line of `size` words of `bits` bits in the fewest
+    steps. It is the largest one if the size is unknown.
     """
-    digits = range(1, DIGIT + 1)
-    return DIGIT if size is None else min(reversed(digits), key=lambda d: _steps(size, bits, d))
+    if size is None:
+        return MAX_DIGIT_BITS
+    return min(reversed(range(1, MAX_DIGIT_BITS + 1)), key=lambda d: _steps(size, bits, d))
 
 
 def sorting_steps(size: int, bits: int) -> int:
-    """Elements and counters that sorting a line of `size` words of so many bits goes through."""
+    """The cost of sorting a line of `size` words of `bits` bits, in elements and counters
+    visited.
+    """
     return _steps(size, bits, digit_bits(size, bits))
 
 
@@ -91,8 +103,8 @@ def _steps(size: int, bits: int, digit: int) -> int:
 
 
 def inside(position: Expr, size: Expr) -> Expr:
-    """A position that other kernels computed: a step that is profiled by itself reads what others
-    left in memory, and must not read outside of a tensor for it.
+    """Clamp a position that another kernel computed. A step that is profiled alone reads whatever
+    memory holds, and must not read outside a tensor because of it.
     """
     return maximum(minimum(position, size - 1), 0)
 
@@ -100,8 +112,8 @@ def inside(position: Expr, size: Expr) -> Expr:
 def stable_order(
     name: str, keys: Sequence[Tensor], bits: int, before: Tensor | None = None
 ) -> Tensor:
-    """Positions along the last axis in the order of words of so many bits, the least significant
-    first. Equal elements keep their order: that of the axis, or `before`.
+    """The positions along the last axis, sorted by words of `bits` bits. `keys` holds the least
+    significant word first. Equal elements keep the order of the axis, or the order `before`.
     """
     digit = digit_bits(as_int(keys[0].shape[-1]), bits)
     for number, word in enumerate(keys):
@@ -113,7 +125,7 @@ def stable_order(
 
 
 def _round(name: str, keys: Tensor, shift: int, digits: int, before: Tensor | None) -> Tensor:
-    """The order by one digit, and within it as `before`."""
+    """Sort by one digit; elements with equal digits keep the order `before`."""
     *lines, size = keys.shape
     counters = (*lines, const(digits))
 
@@ -128,8 +140,8 @@ def _round(name: str, keys: Tensor, shift: int, digits: int, before: Tensor | No
 
     starts = scan(f"{name}_starts", counters, len(lines), "add", lambda *i: counts[i], True)
 
-    # One tensor holds the counters and, behind them, the order: an update reads a counter, writes a
-    # position where that says, then adds one to it.
+    # One tensor holds the counters and, behind them, the order. An update reads a counter, writes a
+    # position to the place that the counter says, then increments the counter.
     def place(state: Tensor, *index: Expr) -> tuple[tuple[Expr, ...], Expr]:
         *line, position, step = index
         element = position if before is None else before[(*line, position)]

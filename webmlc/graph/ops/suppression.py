@@ -1,8 +1,8 @@
-"""NonMaxSuppression: of boxes that overlap much, the one with the highest score is kept.
+"""NonMaxSuppression: among boxes that overlap, keep the one with the highest score.
 
-A loop of as many iterations as boxes may be kept: each takes the best box of every class of every
-batch at once, and removes those that overlap with it. What was taken is then counted and listed
-(`ops.selection`), by batch, class, and in the order of the scores.
+A loop runs once for each box that a class may keep. Each iteration takes the best remaining box of
+every class in every batch entry, and removes the boxes that overlap with it. The boxes taken are
+then listed (`ops.selection`) by batch and class, the highest score first.
 """
 
 from __future__ import annotations
@@ -16,35 +16,38 @@ from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Context, Operator
 from webmlc.graph.ops.selection import flat, places_of
-from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, given
+from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, operand
 
 Inputs = tuple[Tensor | None, ...]
-REMOVED = -float("inf")
-AREA = 4
-"""The number of the areas among the rows of `BoxSides`."""
+REMOVED_SCORE = -float("inf")
+"""The score of a box that is no longer a candidate."""
+AREA_ROW = 4
+"""The index of the row of `BoxSides` that holds the areas, after the four rows of sides."""
 
 
 def _sides_type(context: Context) -> tuple[TensorType, ...]:
     boxes = context.type(0)
-    return (TensorType(boxes.dtype, (boxes.shape[0], const(AREA + 1), boxes.shape[1])),)
+    return (TensorType(boxes.dtype, (boxes.shape[0], const(AREA_ROW + 1), boxes.shape[1])),)
 
 
 def _sides(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The low sides of each box [batch, box, 4] along both axes, the high sides, and the area:
-    [batch, 5, box], so that an iteration reads neighbours in vectors.
+    """The coordinates of the low sides along both axes, those of the high sides, and the areas, of
+    boxes [batch, box, 4].
+
+    The result is [batch, 5, box]: the boxes are the last axis, so that an iteration reads vectors.
     """
-    boxes = given(inputs, 0)
+    boxes = operand(inputs, 0)
 
-    def sides(b: Expr, axis: Expr, n: Expr) -> tuple[Expr, Expr]:
-        one, two = boxes[b, n, axis], boxes[b, n, axis + 2]
+    def interval(b: Expr, axis: Expr, n: Expr) -> tuple[Expr, Expr]:
+        first, second = boxes[b, n, axis], boxes[b, n, axis + 2]
         if context.attribute("center_point_box", 0):
-            return one - two * 0.5, one + two * 0.5
-        return minimum(one, two), maximum(one, two)
+            return first - second * 0.5, first + second * 0.5
+        return minimum(first, second), maximum(first, second)
 
-    def element(b: Expr, number: Expr, n: Expr) -> Expr:
-        low, high = sides(b, number % 2, n)
-        width, height = (end - start for start, end in (sides(b, const(i), n) for i in (0, 1)))
-        return select(number.equals(AREA), width * height, select(number < 2, low, high))
+    def element(b: Expr, row: Expr, n: Expr) -> Expr:
+        low, high = interval(b, row % 2, n)
+        first, second = (end - start for start, end in (interval(b, const(i), n) for i in (0, 1)))
+        return select(row.equals(AREA_ROW), first * second, select(row < 2, low, high))
 
     return (compute("sides", context.outputs[0].shape, element),)
 
@@ -54,85 +57,97 @@ def _suppress_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _suppress(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Scores [batch, class, box] without the best boxes [batch, class, 1], and without those whose
-    intersection with them is more than a part of their union.
+    """The scores [batch, class, box], with `REMOVED_SCORE` for the best box of each class, whose
+    index is in [batch, class, 1], and for the boxes that overlap with it.
+
+    Boxes overlap if their intersection is more than the fraction `limit` of their union.
     """
-    scores, best, sides, limit = (given(inputs, i) for i in range(4))
+    scores, best, sides, limit = (operand(inputs, i) for i in range(4))
     threshold = limit[(ZERO,) * limit.rank]
     batches, classes, _ = scores.shape
-    number = compute(
+    best_index = compute(
         "number", (batches, classes), lambda b, c: best[b, c, ZERO].astype(INDEX), keep=True
     )
-    kept = compute(
+    best_sides = compute(
         "kept",
-        (batches, classes, const(AREA + 1)),
-        lambda b, c, k: sides[b, k, number[b, c]],
+        (batches, classes, const(AREA_ROW + 1)),
+        lambda b, c, k: sides[b, k, best_index[b, c]],
         keep=True,
     )
 
     def element(b: Expr, c: Expr, n: Expr) -> Expr:
-        common: Expr = const(1.0, sides.dtype)
+        intersection: Expr = const(1.0, sides.dtype)
         for axis in (0, 1):
-            low, high = ((kept[b, c, const(k)], sides[b, const(k), n]) for k in (axis, axis + 2))
-            common = common * maximum(minimum(*high) - maximum(*low), 0.0)
-        union = kept[b, c, const(AREA)] + sides[b, const(AREA), n] - common
-        overlaps = call("gt", union, 0.0) & call("gt", common / union, threshold)
-        gone = call("eq", n, number[b, c]) | overlaps
-        return select(gone, Const(REMOVED, scores.dtype), scores[b, c, n])
+            lows, highs = (
+                (best_sides[b, c, const(k)], sides[b, const(k), n]) for k in (axis, axis + 2)
+            )
+            intersection = intersection * maximum(minimum(*highs) - maximum(*lows), 0.0)
+        union = best_sides[b, c, const(AREA_ROW)] + sides[b, const(AREA_ROW), n] - intersection
+        overlaps = call("gt", union, 0.0) & call("gt", intersection / union, threshold)
+        is_removed = call("eq", n, best_index[b, c]) | overlaps
+        return select(is_removed, Const(REMOVED_SCORE, scores.dtype), scores[b, c, n])
 
     return (compute("suppress", scores.shape, element),)
 
 
 def _iteration(builder: Builder, sides: str, limit: str, none: str, removed: str) -> Function:
-    """One iteration of the loop: the scores that remain, and the boxes that it took (or `none`)."""
+    """One iteration of the loop. It returns the new scores, and the boxes that it takes, or
+    `none`.
+    """
     build, expansion = builder.inner("iteration")
-    step, going, scores = (build.fresh(what) for what in ("step", "going", "scores"))
+    step, condition, scores = (build.fresh(name) for name in ("step", "going", "scores"))
     best = build("ArgMax", scores, axis=2)
     top = build("GatherElements", scores, best, axis=2)
     is_box = build("Greater", top, removed)
-    taken = build("Where", is_box, best, none)
-    left = build("Suppress", scores, best, sides, limit, domain="webmlc")
-    inputs, outputs = (step, going, scores), (going, left, taken)
+    best_boxes = build("Where", is_box, best, none)
+    new_scores = build("Suppress", scores, best, sides, limit, domain="webmlc")
+    inputs, outputs = (step, condition, scores), (condition, new_scores, best_boxes)
     return Function("iteration", inputs, outputs, tuple(expansion.nodes), {}, expansion.constants)
 
 
 def _never(context: Context) -> tuple[TensorType, ...]:
-    raise AssertionError("NonMaxSuppression expands")
+    raise AssertionError("this operator is expanded before its type is inferred")
 
 
 def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
     check_shapes(context, "batch boxes 4", "batch classes boxes")
     check_single(context, 2, 3, 4)
     boxes, scores = context.node.inputs[:2]
-    count, limit, least = (context.node.inputs[i] if context.has(i) else None for i in (2, 3, 4))
-    if count is None:
+    box_limit, overlap_limit, score_limit = (
+        context.node.inputs[i] if context.has(i) else None for i in (2, 3, 4)
+    )
+    if box_limit is None:  # the default is 0
         return (builder.constant(np.zeros((0, 3), np.int64)),)
-    removed = builder.constant(np.float32(REMOVED))
-    if least is not None:
-        scores = builder("Where", builder("Greater", scores, least), scores, removed)
-    sizes = builder("Shape", boxes, start=1, end=2)
-    fewest = builder("Min", flat(builder, count), sizes)
-    trips = builder("Sizes", builder("Squeeze", fewest), domain="webmlc")
+    removed = builder.constant(np.float32(REMOVED_SCORE))
+    if score_limit is not None:
+        scores = builder("Where", builder("Greater", scores, score_limit), scores, removed)
+    box_count = builder("Shape", boxes, start=1, end=2)
+    iterations = builder("Min", flat(builder, box_limit), box_count)
+    trips = builder("Sizes", builder("Squeeze", iterations), domain="webmlc")
     form = context.attribute("center_point_box", 0)
     sides = builder("BoxSides", boxes, domain="webmlc", center_point_box=form)
     none = builder.constant(np.int64(-1))
-    body = _iteration(builder, sides, limit or builder.constant(np.float32(0)), none, removed)
-    _, taken = builder.many("Loop", trips, "", scores, outputs=2, body=body)
-    return (builder("ListBoxes", taken, domain="webmlc"),)
+    body = _iteration(
+        builder, sides, overlap_limit or builder.constant(np.float32(0)), none, removed
+    )
+    _, best_boxes = builder.many("Loop", trips, "", scores, outputs=2, body=body)
+    return (builder("ListBoxes", best_boxes, domain="webmlc"),)
 
 
 def _list_boxes(context: Context, builder: Builder) -> tuple[str, ...]:
-    """(batch, class, box) of each box that was taken, of numbers [iteration, batch, class, 1]."""
+    """The rows (batch, class, box) of the boxes taken, from their indices [iteration, batch, class,
+    1], where -1 stands for no box.
+    """
     trips, batches, classes, _ = context.shape(0)
-    taken = flat(builder, builder("Transpose", context.node.inputs[0], perm=(1, 2, 0, 3)))
-    mask = builder("GreaterOrEqual", taken, builder.constant(np.int64(0)))
+    boxes = flat(builder, builder("Transpose", context.node.inputs[0], perm=(1, 2, 0, 3)))
+    mask = builder("GreaterOrEqual", boxes, builder.constant(np.int64(0)))
     places = places_of(builder, mask)
     sizes = (batches, classes, trips)
     index = builder("Unravel", places, domain="webmlc", sizes=sizes)
-    first, last = (builder.constant(np.array([n])) for n in (0, 2))
-    owners = builder("Slice", index, first, last, first)
-    numbers = builder("Unsqueeze", builder("Gather", taken, places, axis=0), first)
-    return (builder("Transpose", builder("Concat", owners, numbers, axis=0), perm=(1, 0)),)
+    zero, two = (builder.constant(np.array([n])) for n in (0, 2))
+    owners = builder("Slice", index, zero, two, zero)
+    indices = builder("Unsqueeze", builder("Gather", boxes, places, axis=0), zero)
+    return (builder("Transpose", builder("Concat", owners, indices, axis=0), perm=(1, 0)),)
 
 
 OPS: tuple[Operator, ...] = (

@@ -1,8 +1,9 @@
-"""One step of an optimiser, written out: Adagrad, Adam and Momentum of ai.onnx.preview.training;
-and Gradient, which `graph/derive_gradient` writes out.
+"""One step of an optimiser: Adagrad, Adam and Momentum of ai.onnx.preview.training. Also the row of
+Gradient, which `graph/gradient/derive_gradient.py` expands.
 
-In: rate R, step number T, then all tensors X, all gradients G, all states (H; V and H; V). Out: the
-new X and states in the same order. Each tensor is a few elementwise nodes, which fuse.
+In: the rate R, the step number T, then all tensors X, all gradients G, and all states (Adagrad: H;
+Adam: V and H; Momentum: V). Out: the new X and states in the same order. Each tensor takes a few
+elementwise nodes, which fuse.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Update = Callable[["_Step", str, str, tuple[str, ...]], tuple[str, ...]]
 
 @dataclass(slots=True)
 class _Step:
-    """Arithmetic on value names; a number is a constant of the tensors' dtype."""
+    """Arithmetic on value names. A number becomes a constant of the tensors' dtype."""
 
     context: Context
     build: Builder
@@ -56,18 +57,18 @@ class _Step:
         return {DType.float32: 1, DType.float64: 11}[self.dtype]
 
     def later(self, value: str, first: str) -> str:
-        """`value` after step 0, `first` in it."""
+        """Choose `first` in step 0, and `value` in later steps."""
         zero = self.build.constant(np.int64(0))
         return self.build("Where", self.build("Greater", self.context.node.inputs[1], zero),
                           value, first)  # fmt: skip
 
     def regularised(self, x: str, gradient: str) -> str:
-        """The gradient of the loss and of half the squared norm of `x`."""
+        """The gradient of the loss plus that of half the squared norm of `x`."""
         factor = self.context.attribute("norm_coefficient", 0.0)
         return self.add(self.mul(factor, x), gradient) if factor else gradient
 
     def blend(self, factor: float, old: str, new: str) -> str:
-        """factor · old + (1 - factor) · new."""
+        """Compute factor · old + (1 - factor) · new."""
         return self.add(self.mul(factor, old), self.mul(1.0 - factor, new))
 
 

@@ -1,13 +1,13 @@
-"""Unique: slices of a tensor (or elements) that differ, in order of value or of appearance.
+"""Unique: the distinct slices or elements of a tensor, in order of value or of appearance.
 
-Slices are rows of words (`ops.sorting`). Sorted by their last element, then by each before it,
-equal ones are neighbours; the first of each group is kept, and their number bound in a run
-(`ops.selection`).
+Slices are rows of words (`ops.sorting`). They are sorted by their last element, then by each
+element before it. So equal slices become neighbours. The first slice of each group is selected, and
+a run binds the number of groups (`ops.selection`).
 
-    %order = webmlc.Order(%rows, %before)            by column `column`; `%before` within it
-    %mask, %inverse = webmlc.Groups(%rows, %order)   the positions that are kept: in %order, or of
-                                                     slices as they appear; each slice's group
-    %counts = webmlc.Members(%inverse, %places)      how many slices each group has
+    %order = webmlc.Order(%rows, %before)            sort by a column; ties keep the order %before
+    %mask, %inverse = webmlc.Groups(%rows, %order)   mask the first slice of each group; number
+                                                     the groups
+    %counts = webmlc.Members(%inverse, %places)      count the slices of each group
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from webmlc.graph.ir import Function, TensorType
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.scans import scan
 from webmlc.graph.ops.selection import flat, places_of
-from webmlc.graph.ops.shapes import ONE, ZERO, given, product
+from webmlc.graph.ops.shapes import ONE, ZERO, operand, product
 from webmlc.graph.ops.sorting import comparable, inside, stable_order, word_bits, words
 
 Inputs = tuple[Tensor | None, ...]
 Index = tuple[Expr, ...]
-FEW = 8
-"""Columns that are sorted by, one after the other, without a loop."""
+MAX_UNROLLED_COLUMNS = 8
+"""The most columns that are sorted by without a loop. Each column adds one kernel. Chosen by
+hand.
+"""
 
 
 def _order_type(context: Context) -> tuple[TensorType, ...]:
@@ -36,11 +38,11 @@ def _order_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _order(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The slices in the order of one column, equal ones as in an order before, if there is one.
+    """Sort the slices by one column. Equal slices keep the order of input 1, if it is present.
 
-    Column `column` counts from the last.
+    Input 2 is the number of the column, counted from the last.
     """
-    rows = given(inputs, 0)
+    rows = operand(inputs, 0)
     before, number = (inputs[i] if len(inputs) > i else None for i in (1, 2))
     last = rows.shape[1] - 1
     column = last if number is None else inside(last - number[()].astype(INDEX), rows.shape[1])
@@ -58,16 +60,18 @@ def _groups_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _groups(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Which positions of the order are the first of equal slices, and the group of each slice;
-    unless it is `sorted`, which slices are, and groups in their order.
+    """A mask of the first slice of each group, and the group of each slice.
+
+    If `sorted`, the mask runs along the sorted order. Otherwise it runs over the slices as they
+    appear, and groups are numbered in that order.
     """
-    rows, order = given(inputs, 0), given(inputs, 1)
+    rows, order = operand(inputs, 0), operand(inputs, 1)
     shape = order.shape
 
     def differs(p: Expr, column: Expr) -> Expr:
         places = (inside(order[maximum(q, 0)], shape[0]) for q in (p, p - 1))
-        here, last = (comparable(rows[place, column]) for place in places)
-        return select(here.equals(last), ZERO, ONE)
+        current, previous = (comparable(rows[place, column]) for place in places)
+        return select(current.equals(previous), ZERO, ONE)
 
     changes = reduce("changes", shape, rows.shape[1:], "max", differs)
     starts = compute(
@@ -98,8 +102,8 @@ def _members_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _members(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """How many slices each group has."""
-    inverse, places = given(inputs, 0), given(inputs, 1)
+    """Count the slices of each group."""
+    inverse, places = operand(inputs, 0), operand(inputs, 1)
     counts = scatter(
         "counts", places.shape, (), inverse.shape, lambda _, i: ((inverse[i],), ONE), INDEX, ZERO,
         "add",
@@ -112,20 +116,20 @@ def _never(context: Context) -> tuple[TensorType, ...]:
 
 
 def _sorted_rows(builder: Builder, rows: str, columns: Expr) -> str:
-    """The order of the rows: by the last column first, so that the first decides."""
+    """Sort the rows, by the last column first. So the first column decides."""
     order = builder("Order", rows, domain="webmlc")
     count = as_int(columns)
-    if count is not None and count <= FEW:
+    if count is not None and count <= MAX_UNROLLED_COLUMNS:
         for number in range(1, count):
             order = builder(
                 "Order", rows, order, builder.constant(np.int64(number)), domain="webmlc"
             )
         return order
     trips = builder("Sizes", builder("Squeeze", builder("Shape", rows, start=1)), domain="webmlc")
-    inner, expansion = builder.inner("sort")
-    column, going, before = (inner.fresh(what) for what in ("column", "going", "order"))
-    outputs = (going, inner("Order", rows, before, column, domain="webmlc"))
-    inputs = (column, going, before)
+    body_builder, expansion = builder.inner("sort")
+    column, condition, before = (body_builder.fresh(name) for name in ("column", "going", "order"))
+    outputs = (condition, body_builder("Order", rows, before, column, domain="webmlc"))
+    inputs = (column, condition, before)
     body = Function("sort_by_column", inputs, outputs, tuple(expansion.nodes), {}, {})
     return builder("Loop", trips, "", order, body=body)
 
@@ -135,9 +139,9 @@ def _unique(context: Context, builder: Builder) -> tuple[str, ...]:
     columns: Expr = ONE
     if "axis" in context.node.attributes:
         axis = context.axis(0)
-        others = [d for d in range(context.rank(0)) if d != axis]
-        rows = builder("Flatten", builder("Transpose", x, perm=(axis, *others)), axis=1)
-        columns = product(context.shape(0)[d] for d in others)
+        other_axes = [d for d in range(context.rank(0)) if d != axis]
+        rows = builder("Flatten", builder("Transpose", x, perm=(axis, *other_axes)), axis=1)
+        columns = product(context.shape(0)[d] for d in other_axes)
     else:
         x = flat(builder, x)
         rows = builder("Unsqueeze", x, builder.constant(np.array([1])))
@@ -151,9 +155,9 @@ def _unique(context: Context, builder: Builder) -> tuple[str, ...]:
     if is_sorted:
         places = builder("Gather", order, places)
     values = builder("Gather", x, places, axis=axis)
-    wide = (builder("Cast", index, to=7) for index in (places, inverse))
-    named = zip((values, *wide, counts), context.node.outputs, strict=False)
-    return tuple(result for result, name in named if name)
+    index_outputs = (builder("Cast", index, to=7) for index in (places, inverse))
+    pairs = zip((values, *index_outputs, counts), context.node.outputs, strict=False)
+    return tuple(result for result, name in pairs if name)
 
 
 X = np.array([2, 1, 1, 3, 4, 3], np.float32)

@@ -1,6 +1,6 @@
-"""Views and copies: the same elements at other places, whole tensors at a time.
+"""Views and copies: operators that move elements without computing.
 
-A view keeps row-major order; a permutation, an expansion, a join or a split does not.
+A view keeps the row-major order. A permutation, an expansion, a join or a split does not.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from webmlc.core.expr import (
     Expr,
     as_expr,
     as_int,
+    call,
     const,
     maximum,
     minimum,
@@ -42,7 +43,7 @@ from webmlc.graph.ops.shapes import (
     canonical,
     check_shapes,
     dimensions,
-    given,
+    operand,
     product,
     reindex,
     require,
@@ -54,7 +55,7 @@ Inputs = tuple[Tensor | None, ...]
 
 
 def _view(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = given(inputs, 0), context.outputs[0].shape
+    x, shape = operand(inputs, 0), context.outputs[0].shape
     name = context.node.op.lower()
     return (compute(name, shape, lambda *i: x[reindex(x.shape, shape, i)]),)
 
@@ -62,31 +63,31 @@ def _view(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 def _reshape_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     if "shape" in context.node.attributes:
-        wanted = [as_expr(d) for d in context.attribute("shape")]
+        target = [as_expr(d) for d in context.attribute("shape")]
     else:
-        wanted = dimensions(context, 1, "the shape")
+        target = dimensions(context, 1, "the shape")
     if not context.attribute("allowzero", 0):
-        kept = axes_within((d for d, n in enumerate(wanted) if n == ZERO), x.rank)
-        wanted = [x.shape[d] if d in kept else n for d, n in enumerate(wanted)]
-    if (unknown := [d for d, n in enumerate(wanted) if as_int(n) == -1]) != []:
-        rest = product(n for d, n in enumerate(wanted) if d not in unknown)
-        wanted[unknown[0]] = _quotient(x.shape, wanted, rest)
+        copied_axes = axes_within((d for d, n in enumerate(target) if n == ZERO), x.rank)
+        target = [x.shape[d] if d in copied_axes else n for d, n in enumerate(target)]
+    if (unknown_axes := [d for d, n in enumerate(target) if as_int(n) == -1]) != []:
+        known_product = product(n for d, n in enumerate(target) if d not in unknown_axes)
+        target[unknown_axes[0]] = _quotient(x.shape, target, known_product)
     total = product(x.shape)
-    if not require(context, "equal", total, product(wanted)):
-        raise NotSupportedError(f"{total} elements cannot take the shape {list(map(str, wanted))}")
-    return (TensorType(x.dtype, tuple(canonical(n) for n in wanted)),)
+    if not require(context, "equal", total, product(target)):
+        raise NotSupportedError(f"{total} elements cannot take the shape {list(map(str, target))}")
+    return (TensorType(x.dtype, tuple(canonical(n) for n in target)),)
 
 
 def _reshape(context: Context, builder: Builder) -> tuple[str, ...] | None:
-    """A shape that is computed during a run: its zeros and its -1 are resolved there, too."""
+    """Expand a Reshape whose shape only a run knows: the run also resolves the zeros and the -1."""
     resolved = "shape" in context.node.attributes or context.attribute("resolved", 0)
     if resolved or context.value(1) is not None:
         return None
     x, shape = context.node.inputs
     sizes = builder("Shape", x)
-    given = context.attribute("allowzero", 0)
-    found = builder("ReshapeSizes", sizes, shape, domain="webmlc", allowzero=given)
-    return (builder("Reshape", x, found, allowzero=1, resolved=1),)
+    allow_zero = context.attribute("allowzero", 0)
+    target = builder("ReshapeSizes", sizes, shape, domain="webmlc", allowzero=allow_zero)
+    return (builder("Reshape", x, target, allowzero=1, resolved=1),)
 
 
 def _reshape_sizes_type(context: Context) -> tuple[TensorType, ...]:
@@ -96,26 +97,30 @@ def _reshape_sizes_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _reshape_sizes(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The sizes that a shape (input 1) asks of a tensor of given sizes (input 0); -1 everywhere
-    where these elements cannot take it.
+    """The sizes that a tensor with the sizes of input 0 takes when it is reshaped to input 1. They
+    are all -1 if the numbers of elements differ.
     """
-    own, shape = given(inputs, 0), given(inputs, 1)
+    sizes, shape = operand(inputs, 0), operand(inputs, 1)
     rank, dtype = as_int(shape.shape[0]) or 0, DType.int64
-    one, unknown = const(1, dtype), const(-1, dtype)
-    wanted: list[Expr] = [shape[d] for d in range(rank)]
+    one, minus_one = const(1, dtype), const(-1, dtype)
+    target: list[Expr] = [shape[d] for d in range(rank)]
     if not context.attribute("allowzero", 0):
-        before = as_int(own.shape[0]) or 0
-        wanted = [select(n.equals(0), own[d], n) if d < before else n for d, n in enumerate(wanted)]
-    total = reduce(mul, (own[d] for d in range(as_int(own.shape[0]) or 0)), one)
-    rest = reduce(mul, (select(n.equals(-1), one, n) for n in wanted), one)
-    found = [select(n.equals(-1), total // maximum(rest, 1), n) for n in wanted]
-    fits = total.equals(reduce(mul, found, one))
-    return (compute("sizes", shape.shape, lambda i: select(fits, select_among(found, i), unknown)),)
+        source_rank = as_int(sizes.shape[0]) or 0
+        target = [
+            select(n.equals(0), sizes[d], n) if d < source_rank else n for d, n in enumerate(target)
+        ]
+    total = reduce(mul, (sizes[d] for d in range(as_int(sizes.shape[0]) or 0)), one)
+    known_product = reduce(mul, (select(n.equals(-1), one, n) for n in target), one)
+    result = [select(n.equals(-1), total // maximum(known_product, 1), n) for n in target]
+    fits = total.equals(reduce(mul, result, one))
+    return (
+        compute("sizes", shape.shape, lambda i: select(fits, select_among(result, i), minus_one)),
+    )
 
 
-def _quotient(shape: Shape, wanted: Sequence[Expr], rest: Expr) -> Expr:
-    """The dimension that -1 stands for. Equal dimensions cancel first: they may be symbolic."""
-    left, right = list(shape), [n for n in wanted if as_int(n) != -1]
+def _quotient(shape: Shape, target: Sequence[Expr], known_product: Expr) -> Expr:
+    """The dimension that -1 stands for. Equal dimensions, which may be symbolic, cancel first."""
+    left, right = list(shape), [n for n in target if as_int(n) != -1]
     for n in list(right):
         match = next((d for d in left if same(d, n)), None)
         if match is not None and n != ZERO:
@@ -137,27 +142,31 @@ def _squeeze_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     axes = context.integers("axes", 1)
     if axes is None:
-        gone = {d for d, n in enumerate(x.shape) if n == ONE}
+        removed_axes = {d for d, n in enumerate(x.shape) if n == ONE}
+        for n in x.shape:  # a symbol that is 1 would change the rank
+            require(context, "at most", ONE, ONE if n == ONE else call("abs", n - 1))
     else:
-        gone = set(axes_within(axes, x.rank))
-    if not all(require(context, "equal", x.shape[d], ONE) for d in gone):
-        raise NotSupportedError(f"axes {sorted(gone)} of {x} are not all of size 1")
-    return (TensorType(x.dtype, tuple(n for d, n in enumerate(x.shape) if d not in gone)),)
+        removed_axes = set(axes_within(axes, x.rank))
+    if not all(require(context, "equal", x.shape[d], ONE) for d in removed_axes):
+        raise NotSupportedError(f"axes {sorted(removed_axes)} of {x} are not all of size 1")
+    return (TensorType(x.dtype, tuple(n for d, n in enumerate(x.shape) if d not in removed_axes)),)
 
 
 def _unsqueeze_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
     axes = context.integers("axes", 1) or ()
     rank = x.rank + len(axes)
-    new = axes_within(axes, rank)
-    if len(new) < len(axes):
+    new_axes = axes_within(axes, rank)
+    if len(new_axes) < len(axes):
         raise NotSupportedError(f"axes {list(axes)} name one twice")
-    rest = iter(x.shape)
-    return (TensorType(x.dtype, tuple(ONE if d in new else next(rest) for d in range(rank))),)
+    old_sizes = iter(x.shape)
+    return (
+        TensorType(x.dtype, tuple(ONE if d in new_axes else next(old_sizes) for d in range(rank))),
+    )
 
 
 def permutation(context: Context) -> tuple[int, ...]:
-    """The axes of a Transpose: output axis d is input axis `permutation[d]`."""
+    """The permutation of a Transpose: output axis d is input axis `permutation[d]`."""
     rank = context.rank(0)
     axes = tuple(context.attribute("perm", tuple(range(rank))[::-1]))
     if sorted(axes) != list(range(rank)):
@@ -171,7 +180,7 @@ def _transpose_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _transpose(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axes = given(inputs, 0), permutation(context)
+    x, axes = operand(inputs, 0), permutation(context)
     places = [axes.index(d) for d in range(x.rank)]
     shape = context.outputs[0].shape
     return (compute("transpose", shape, lambda *i: x[tuple(i[p] for p in places)]),)
@@ -182,24 +191,24 @@ def _channel_shuffle_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _channel_shuffle(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The first channel of every group, then the second of every group, ..."""
-    x, axis, groups = given(inputs, 0), context.axis(0), int(context.attribute("groups"))
-    each = canonical(x.shape[axis] // groups)
+    """Take the first channel of each group, then the second channel of each group, and so on."""
+    x, axis, groups = operand(inputs, 0), context.axis(0), int(context.attribute("groups"))
+    group_size = canonical(x.shape[axis] // groups)
 
     def element(*i: Expr) -> Expr:
-        channel = i[axis] % groups * each + i[axis] // groups
+        channel = i[axis] % groups * group_size + i[axis] // groups
         return x[(*i[:axis], channel, *i[axis + 1 :])]
 
     return (compute("channel_shuffle", x.shape, element),)
 
 
 def _expand_type(context: Context) -> tuple[TensorType, ...]:
-    wanted = tuple(dimensions(context, 1, "the shape"))
-    return (TensorType(context.dtype(0), broadcast(context, context.shape(0), wanted)),)
+    target = tuple(dimensions(context, 1, "the shape"))
+    return (TensorType(context.dtype(0), broadcast(context, context.shape(0), target)),)
 
 
 def _expand(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = given(inputs, 0), context.outputs[0].shape
+    x, shape = operand(inputs, 0), context.outputs[0].shape
     return (compute("expand", shape, lambda *i: x[aligned(i, x.shape, shape)]),)
 
 
@@ -211,7 +220,7 @@ def _tile_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _tile(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, shape = given(inputs, 0), context.outputs[0].shape
+    x, shape = operand(inputs, 0), context.outputs[0].shape
 
     def element(*i: Expr) -> Expr:
         pairs = zip(i, x.shape, shape, strict=True)
@@ -224,10 +233,10 @@ def _concat_type(context: Context) -> tuple[TensorType, ...]:
     axis, count = context.axis(0), len(context.node.inputs)
     shape = list(context.shape(0))
     for i in range(1, count):
-        other = context.shape(i)
-        if len(other) != len(shape):
+        part_shape = context.shape(i)
+        if len(part_shape) != len(shape):
             raise NotSupportedError("the ranks of the parts differ")
-        for d, size in enumerate(other):
+        for d, size in enumerate(part_shape):
             if d == axis:
                 shape[d] = canonical(shape[d] + size)
             elif not require(context, "equal", size, shape[d]):
@@ -240,7 +249,7 @@ def _concat_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    parts = [given(inputs, i) for i in range(len(inputs))]
+    parts = [operand(inputs, i) for i in range(len(inputs))]
     axis = context.axis(0)
 
     def element(*i: Expr) -> Expr:
@@ -260,11 +269,13 @@ def _concat(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 START = "start"
-"""Of a Split that is one of several over one value: where its first part starts."""
+"""An attribute of a Split that covers a part of its input: the position at which its first part
+starts.
+"""
 
 
 def split_sizes(context: Context) -> list[Expr]:
-    """The parts' sizes along the axis: given, or as equal as they can be."""
+    """The sizes of the parts along the axis. Without sizes, the parts are as equal as possible."""
     size, outputs = context.shape(0)[context.axis(0)], sum(1 for o in context.node.outputs if o)
     if "split" in context.node.attributes:
         parts: list[Expr] = [const(n) for n in context.attribute("split")]
@@ -282,7 +293,7 @@ def split_sizes(context: Context) -> list[Expr]:
 
 
 def _equal_parts(context: Context, size: Expr, outputs: int) -> list[Expr]:
-    """Parts of one size; since opset 18 the last may be shorter."""
+    """Equal sizes. From opset 18 on, the last may be smaller."""
     count = int(context.attribute("num_outputs", outputs))
     if "num_outputs" not in context.node.attributes or canonical(size % count) == ZERO:
         return [canonical(size // count)] * count
@@ -299,7 +310,7 @@ def _split_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _split(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, axis = given(inputs, 0), context.axis(0)
+    x, axis = operand(inputs, 0), context.axis(0)
     parts: list[Tensor] = []
     offset: Expr = context.attribute(START, ZERO)
     for number, size in enumerate(split_sizes(context)):
@@ -322,7 +333,7 @@ def _depth_to_space_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _depth_to_space(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, b = given(inputs, 0), context.count("blocksize")
+    x, b = operand(inputs, 0), context.count("blocksize")
     shape = context.outputs[0].shape
     columns_first = context.attribute("mode", "DCR") == "CRD"
 
@@ -343,7 +354,7 @@ def _space_to_depth_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    x, b = given(inputs, 0), context.count("blocksize")
+    x, b = operand(inputs, 0), context.count("blocksize")
     channels = x.shape[1]
     columns_first = context.attribute("mode", "DCR") == "CRD"
 
@@ -357,8 +368,8 @@ def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _crop(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """What lies at the origin of a larger tensor."""
-    x = given(inputs, 0)
+    """Read the part of a larger tensor at its origin."""
+    x = operand(inputs, 0)
     return (compute("crop", context.outputs[0].shape, lambda *i: x[i]),)
 
 

@@ -1,10 +1,9 @@
-"""Quantised graphs compute on their integers: what stands between DequantizeLinear and
-QuantizeLinear becomes one integer operator with a scaling after it.
+"""Compute a quantised graph on its integers: a node between DequantizeLinear and QuantizeLinear
+becomes an integer operator with a scaling after it.
 
-needs: a simplified function, scales and zero points constant where anything is to be gained.
-guarantees: no product of two dequantised operands is left; what has no integer form stays between
-its DequantizeLinear and QuantizeLinear, for fusion to take along; small constants are dequantised.
-before → after:
+needs: a simplified function. guarantees: no product of two operands that are dequantised by
+constants is left. A node without an integer form stays between its DequantizeLinear and
+QuantizeLinear, with which it is fused later. Small constants are dequantised. before → after:
 
     %a = DequantizeLinear(%x, 0.1, 128)          %p = ConvInteger(%x, %w, 128)
     %b = DequantizeLinear(%w, 0.02)              %f = Cast(%p)
@@ -13,8 +12,7 @@ before → after:
     %y = QuantizeLinear(%d, 0.5, 3)              %y = QuantizeLinear(%r, 1, 3)
 
 The scheme is that of Jacob et al., "Quantization and Training of Neural Networks for Efficient
-Integer-Arithmetic-Only Inference" (2018), with the multiplier in float32, as native runtimes have
-it.
+Integer-Arithmetic-Only Inference" (2018), with the multiplier in float32, as in native runtimes.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from webmlc.graph.simplify.fold_constants import fold_function
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
 QUANTISED_CONSTANTS = frozenset({"DequantizeLinear"})
-"""Operators on constants that this pass wants to see as they are."""
+"""Operators that must not be folded before this pass, even if their inputs are constants."""
 
 
 def compute_in_integers(module: Module) -> Module:
@@ -38,7 +36,7 @@ def compute_in_integers(module: Module) -> Module:
 
 
 def compute_function(function: Function) -> Function:
-    """Rewrite one function; one that holds no quantised value stays as it is."""
+    """Rewrite one function. A function without quantised values is returned unchanged."""
     if all(node.op not in QUANTISED_CONSTANTS for node in function.nodes):
         return function
     rewriting = Rewriting(function, counts_readers=True)

@@ -1,8 +1,8 @@
-"""Every reader of a dequantised value has a DequantizeLinear of its own.
+"""Give every consumer of a dequantised value a DequantizeLinear of its own.
 
-needs: inferred types; nothing after it merges equal nodes. guarantees: the value of a
-DequantizeLinear has one reader, or is returned. Kernels then read small integers, which are a
-quarter of the bytes, and scale them in registers.
+needs: inferred types; no later pass merges equal nodes. guarantees: the value of a DequantizeLinear
+has one consumer, or is returned. Kernels then read small integers, which are a quarter of the
+bytes, and scale them in registers.
 before → after:
 
     %a = DequantizeLinear(%q)            %a = DequantizeLinear(%q)

@@ -1,6 +1,6 @@
 """The rules of `compute_in_integers`, in the order in which they are tried.
 
-Each is `(rewriting, node, context) -> the value that the node repeats | a better node | None`.
+A rule is a function `(rewriting, node, context) -> an equal value | a better node | None`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,22 @@ MOVES = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather", "Expand",
      "Tile", "DepthToSpace", "SpaceToDepth", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"}
 )  # fmt: skip
-"""Operators of one output that commute with a scaling: they choose elements of their first input.
+"""Operators of one output that commute with a scaling: each output element is an element of their
+first input.
 """
 SCALED = frozenset({"Relu", "LeakyRelu", "Clip"})
-"""Functions f with f(a · x) = a · f(x) for positive a (Clip with limits scaled likewise)."""
+"""Functions f with f(a · x) = a · f(x) for positive a (a Clip if its limits are scaled, too)."""
 _FINE = np.float32(64)
-"""Sums of quantised operands are computed in parts of a step so fine."""
+"""Parts of a quantisation step in which sums of quantised operands are computed. A power of two, so
+that scaling by it is exact.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """A value `(source - zero) · scale`; scale and zero have one element, or one along `axis`."""
+    """A value `(source - zero) · scale`. Scale and zero point have one element, or one for each
+    position along `axis`.
+    """
 
     source: str
     type: TensorType
@@ -50,7 +55,7 @@ class Quantised:
         return self.scale.size == 1 and (self.zero is None or self.zero.size == 1)
 
     def is_along(self, axis: int) -> bool:
-        """True where scale and zero point run along `axis`, if along any."""
+        """True if scale and zero point are uniform, or lie along `axis`."""
         return self.is_uniform or self.axis % max(self.type.rank, 1) == axis
 
     def scales(self) -> Array:
@@ -59,7 +64,9 @@ class Quantised:
 
 
 def quantised(rewriting: Rewriting, value: str) -> Quantised | None:
-    """How a value is dequantised, where by a DequantizeLinear of constant parameters."""
+    """The parameters of the DequantizeLinear that computes a value; `None` for other values, and if
+    the parameters are not constant.
+    """
     maker = rewriting.producer(value)
     if maker is None or maker.op != "DequantizeLinear" or maker.domain:
         return None
@@ -74,7 +81,7 @@ def quantised(rewriting: Rewriting, value: str) -> Quantised | None:
 
 
 def cancel_pair(rewriting: Rewriting, node: Node, context: Context) -> str | None:
-    """Quantising what was dequantised by the same parameters gives what was there."""
+    """Replace a QuantizeLinear of a DequantizeLinear with the same parameters by its source."""
     if node.op != "QuantizeLinear" or node.domain:
         return None
     before = quantised(rewriting, node.inputs[0])
@@ -84,12 +91,12 @@ def cancel_pair(rewriting: Rewriting, node: Node, context: Context) -> str | Non
     if not before.is_uniform or scale.size != 1 or scale.item() != before.scale.item():
         return None
     shift = 0 if zero is None else int(zero.reshape(-1)[0])
-    own = 0 if before.zero is None else int(before.zero.reshape(-1)[0])
-    return before.source if shift == own else None
+    zero_before = 0 if before.zero is None else int(before.zero.reshape(-1)[0])
+    return before.source if shift == zero_before else None
 
 
 def move_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """What only chooses elements chooses them before they are dequantised."""
+    """Move an operator that only selects elements before the DequantizeLinear."""
     if node.domain or node.op not in MOVES or len([o for o in node.outputs if o]) != 1:
         return None
     before = quantised(rewriting, node.inputs[0])
@@ -104,21 +111,21 @@ def move_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | 
 
 
 def move_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """So does Concat, where all its parts are of one scale and zero point."""
+    """Move a Concat before the DequantizeLinears, if all parts have one scale and zero point."""
     if node.domain or node.op != "Concat":
         return None
     parts = [quantised(rewriting, i) for i in node.inputs]
-    known = [p for p in parts if p is not None and p.is_uniform]
-    if len(known) != len(parts):
+    uniform_parts = [p for p in parts if p is not None and p.is_uniform]
+    if len(uniform_parts) != len(parts):
         return None
-    first = _parameters(known[0])
-    if any(_parameters(p) != first for p in known):
+    first = _parameters(uniform_parts[0])
+    if any(_parameters(p) != first for p in uniform_parts):
         return None
-    return _moved(rewriting, node, context, tuple(p.source for p in known), 1)
+    return _moved(rewriting, node, context, tuple(p.source for p in uniform_parts), 1)
 
 
 def quantise_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """What joins dequantised parts and is quantised again joins integers: each part is scaled."""
+    """Move a QuantizeLinear before the Concat of dequantised parts, so that it joins integers."""
     joined = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
     if joined is None or joined.op != "Concat" or joined.domain or node.domain:
         return None
@@ -144,7 +151,7 @@ def _parameters(value: Quantised) -> tuple[float, int, DType]:
 def _moved(
     rewriting: Rewriting, node: Node, context: Context, inputs: tuple[str, ...], axis: int
 ) -> Node:
-    """`node` over the integers, and the DequantizeLinear after it."""
+    """Write `node` over the integers, and return the DequantizeLinear after it."""
     maker = rewriting.producer(node.inputs[0])
     assert maker is not None
     dtype = rewriting.scope.context(maker).dtype(0)
@@ -158,7 +165,9 @@ def _moved(
 
 
 def multiply_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """A convolution or matrix product of dequantised operands: of the integers, then scaled."""
+    """Write a convolution or matrix product of dequantised operands as one of their integers, then
+    scaled.
+    """
     if node.domain or node.op not in ("Conv", "MatMul", "Gemm"):
         return None
     left, right = (quantised(rewriting, i) for i in node.inputs[:2])
@@ -180,14 +189,14 @@ def multiply_integers(rewriting: Rewriting, node: Node, context: Context) -> Nod
 
 
 def _columns(node: Node, right: Quantised) -> int:
-    """The right operand's axis of output channels or columns."""
+    """The axis of output channels or columns in the right operand."""
     if node.op == "Conv" or node.attributes.get("transB", 0):
         return 0
     return right.type.rank - 1
 
 
 def _products(rewriting: Rewriting, build: Builder, left: Quantised, right: Quantised) -> str:
-    """The integer product of both, an int32."""
+    """Write the product of the integers of both operands, an int32."""
     node, weights = build.source, right.source
     if node.op == "Gemm" and node.attributes.get("transB", 0):
         array = rewriting.constants.get(weights)
@@ -208,7 +217,9 @@ def _products(rewriting: Rewriting, build: Builder, left: Quantised, right: Quan
 def _finished(
     rewriting: Rewriting, build: Builder, context: Context, sums: str, scale: Array
 ) -> Node:
-    """The scaled sums with the bias: added as integers where it is quantised so, else as floats."""
+    """The scaled sums with the bias. A bias that is quantised by the scale of the products is added
+    as integers, others as floats.
+    """
     node = build.source
     alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
     rank = context.outputs[0].rank
@@ -237,21 +248,21 @@ def _finished(
 
 
 def _integer_bias(rewriting: Rewriting, bias: str, scale: Array) -> Array | None:
-    """The integers of a bias that is quantised by the scale of the products."""
-    found = quantised(rewriting, bias)
-    if found is None or found.type.dtype is not DType.int32:
+    """The integers of a bias that is quantised by the scale of the products; else `None`."""
+    operand = quantised(rewriting, bias)
+    if operand is None or operand.type.dtype is not DType.int32:
         return None
-    if found.zero is not None and found.zero.any():
+    if operand.zero is not None and operand.zero.any():
         return None
-    if not np.allclose(found.scales(), scale, rtol=1e-5, atol=0):
+    if not np.allclose(operand.scales(), scale, rtol=1e-5, atol=0):
         return None
-    return rewriting.constants.get(found.source)
+    return rewriting.constants.get(operand.source)
 
 
 def _scale_weights(
     rewriting: Rewriting, node: Node, context: Context, right: Quantised
 ) -> Node | None:
-    """A float operand times quantised weights: times their integers, then scaled."""
+    """Write the product of floats and quantised weights as one with their integers, then scaled."""
     weights = rewriting.constants.get(right.source)
     columns = _columns(node, right)
     if weights is None or not right.is_along(columns) or node.op == "Gemm" or weights.ndim < 2:
@@ -280,7 +291,7 @@ def _scale_weights(
 
 
 def average_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """The mean of dequantised elements is the scaled mean of the integers."""
+    """Write the mean of dequantised elements as the scaled mean of their integers."""
     if node.domain or node.op != "AveragePool":
         return None
     before = quantised(rewriting, node.inputs[0])
@@ -297,7 +308,7 @@ def average_integers(rewriting: Rewriting, node: Node, context: Context) -> Node
 
 
 def sum_map(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """The mean of a whole dequantised map is the scaled sum of the integers."""
+    """Write the mean of a whole dequantised feature map as the scaled sum of its integers."""
     if node.domain or node.op != "GlobalAveragePool":
         return None
     before = quantised(rewriting, node.inputs[0])
@@ -315,34 +326,36 @@ def sum_map(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
 
 
 def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """A sum of dequantised operands that is quantised again: each is scaled by its quotient, and
-    all zero points are one constant, added first. (As onnxruntime's `QLinearAdd` sums, so that what
-    lies between two steps is rounded alike: once an operand.)
+    """Write a sum of dequantised operands that is quantised again as a sum in steps of the result.
+
+    Each operand is scaled by the quotient of the scales. All zero points are one constant, which is
+    added first. onnxruntime's `QLinearAdd` rounds in the same way, once for each operand, so that
+    results between two steps are equal.
     """
     summed = rewriting.producer(node.inputs[0]) if node.op == "QuantizeLinear" else None
     if summed is None or summed.op != "Add" or summed.domain or node.domain:
         return None
     scale, zero = context.constant(1), context.constant(2)
     operands = [quantised(rewriting, i) for i in summed.inputs]
-    known = [o for o in operands if o is not None and o.is_uniform and o.type.dtype in BYTES]
-    if scale is None or scale.size != 1 or len(known) != len(operands):
+    summands = [o for o in operands if o is not None and o.is_uniform and o.type.dtype in BYTES]
+    if scale is None or scale.size != 1 or len(summands) != len(operands):
         return None
     if context.has(2) and zero is None:
         return None
     if context.outputs[0].dtype not in BYTES or not rewriting.is_single_use(node.inputs[0]):
         return None
     build = Builder(node, rewriting)
-    # First what only this reads: the kernel that makes it goes on with the sum.
-    known.sort(key=lambda o: rewriting.uses[o.source])
-    factors = [(o.scale / scale).astype(np.float32).reshape(()) for o in known]
-    zeros = (np.float32(_parameters(o)[1]) * f for o, f in zip(known, factors, strict=True))
+    # An operand that only this node reads comes first: its kernel continues with the sum.
+    summands.sort(key=lambda o: rewriting.uses[o.source])
+    factors = [(o.scale / scale).astype(np.float32).reshape(()) for o in summands]
+    zeros = (np.float32(_parameters(o)[1]) * f for o, f in zip(summands, factors, strict=True))
     shift = np.float32(0 if zero is None else zero.item()) - sum(zeros, np.float32(0))
     reach = np.abs(shift) + 255 * sum(np.abs(factors))
     if not np.isfinite(reach):
         return None
     unit = np.ldexp(np.float32(1), np.frexp(reach)[1] - 24)  # sums of its multiples are exact
     value = build.constant(shift * _FINE, DType.float32)
-    for operand, factor in zip(known, factors, strict=True):
+    for operand, factor in zip(summands, factors, strict=True):
         value = _multiply_add(build, operand.source, factor * _FINE, value, unit * _FINE)
     value = build("Mul", value, build.constant(1 / _FINE, DType.float32))
     one = build.constant(1, DType.float32)
@@ -352,11 +365,11 @@ def add_integers(rewriting: Rewriting, node: Node, context: Context) -> Node | N
 
 
 def _multiply_add(build: Builder, source: str, factor: Array, value: str, unit: Array) -> str:
-    """source · factor + value for a `source` of bytes, rounded once, whether there is an fma or not
-    and in whatever order a driver adds.
+    """Write source · factor + value for a `source` of bytes. The result is rounded once, with or
+    without FMA, and in whatever order a driver adds.
 
-    The factor is a multiple of `unit` and a rest, the value a whole number and a rest: the products
-    are exact, and so are the sum of the large terms and that of the small ones.
+    The factor is split into a multiple of `unit` and a remainder, the value into a whole number and
+    a remainder. So the products are exact, and the sums of the large terms and of the small terms.
     """
     large = np.rint(factor / unit) * unit
     products = (
@@ -369,7 +382,7 @@ def _multiply_add(build: Builder, source: str, factor: Array, value: str, unit: 
 
 
 def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """An integer result that is scaled and then quantised is scaled once, by the quotient."""
+    """Scale an integer result that is scaled and then quantised once, by the quotient."""
     scale = context.constant(1) if node.op == "QuantizeLinear" and not node.domain else None
     if scale is None or scale.size != 1 or scale.item() == 1:
         return None
@@ -395,7 +408,7 @@ def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | Non
     for step, constants in zip(path, scaled, strict=True):
         assert constants is not None
         if step is path[-1] and step.op == "Relu" and _is_lowest(context):
-            continue  # saturation does it
+            continue  # QuantizeLinear saturates at zero
         value = build(step.op, value, *constants, **step.attributes)
     one = build.constant(1, DType.float32)
     origin = tuple(dict.fromkeys(o for step in (*path, node) for o in step.origin))
@@ -403,7 +416,7 @@ def scale_once(rewriting: Rewriting, node: Node, context: Context) -> Node | Non
 
 
 def _is_lowest(context: Context) -> bool:
-    """True where the zero point of a QuantizeLinear is the lowest number that it stores."""
+    """True if the zero point of a QuantizeLinear is the lowest number that it stores."""
     zero = context.constant(2)
     lowest = np.iinfo(context.outputs[0].dtype.numpy).min
     return not lowest if zero is None else zero.size == 1 and zero.item() == lowest
@@ -419,7 +432,7 @@ def _is_integer(rewriting: Rewriting, value: str) -> bool:
 
 
 def _divided(rewriting: Rewriting, build: Builder, step: Node, by: Array) -> Sequence[str] | None:
-    """The constant operands of one step, divided by a scale; `None` where one is not constant."""
+    """The constant operands of one step, divided by a scale; `None` if one is not constant."""
     if step.op in ("Relu", "LeakyRelu"):
         return ()
     names: list[str] = []

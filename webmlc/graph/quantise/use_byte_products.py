@@ -1,24 +1,25 @@
-"""Quantised products take four channels at once, as CPUs do.
+"""Multiply bytes four at a time, as dot products of words.
 
 In: a function after layouts. Out: the same meaning; a `webmlc.Conv` or `webmlc.MatMul` of bytes
 with constant weights reads both as int32 words of four channels, and sums their dot products.
-A map's words are a `View` of its bytes, padded to whole words. Those of the weights depend on
-constants only: they are put together once, at load, so that both devices share what is shipped.
+The words of a feature map are a `View` of its bytes, padded to whole words. The words of the
+weights depend on constants only and are packed once, at load, so that both devices share the
+package's weights.
 
     %y = webmlc.Conv(%p, %w)  ->  %v = View(%p)         uint8[n, y, x, 4·i] as int32[n, y, x, i]
                                   %q = PackBytes(%w)    int32[o/8, ky, kx, i, 8]
                                   %y = webmlc.Conv(%v, %q)
 
-A depthwise convolution has no channels to sum: it takes four taps of a column at once, whose words
-its kernel puts together.
+A depthwise convolution has no channels to sum. Its kernel multiplies four taps of a column at once,
+and packs their words itself.
 
     %y = webmlc.DepthwiseConv(%p, %w)  ->  %q = PackBytes(%w transposed)   int32[kx, ky/4, c]
                                            %y = webmlc.DepthwiseConv(%p, %q)
 
-A map of one or two channels gives a word the channels of its neighbours, too (`Neighbours`): four
-taps of a line are one, or two.
+A word of a feature map with one or two channels also holds the channels of its neighbours
+(`Neighbours`), so that four taps of a line become one or two.
 
-Maps of int8 are taken as unsigned, 128 more than they are: Σ x · w = Σ (x + 128) · w - 128 · Σ w.
+A feature map of int8 is read as unsigned, 128 larger: Σ x · w = Σ (x + 128) · w - 128 · Σ w.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from webmlc.graph.simplify.simplify_graph import remove_dead_code
 _BYTES = (DType.int8, DType.uint8)
 _PRODUCTS = ("Conv", "MatMul", "DepthwiseConv")
 _FEWEST_OUTPUTS = 8
-"""Output channels from which padding a map to whole words pays."""
+"""The fewest output channels for which padding the feature map to whole words is faster (an
+estimate: the padding is a copy of the feature map).
+"""
 
 
 def use_byte_products(module: Module) -> Module:
@@ -54,7 +57,7 @@ def use_byte_products(module: Module) -> Module:
 
 @dataclass(slots=True)
 class _Rewrite(FunctionRewriter):
-    """The function being written, and who makes what its pads may start from."""
+    """The function being written."""
 
     def run(self) -> Function:
         for node in self.source.nodes:
@@ -65,8 +68,8 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def is_chosen(self, node: Node) -> bool:
-        """True for a product of bytes with constant ones whose channels are, or are worth being,
-        whole words.
+        """True for a product of bytes with constant bytes, if its channels are whole words or worth
+        padding to whole words.
         """
         if node.domain != "webmlc" or node.op not in _PRODUCTS:
             return False
@@ -84,7 +87,7 @@ class _Rewrite(FunctionRewriter):
         return node.attributes.get("groups", 1) == 1 and outputs >= _FEWEST_OUTPUTS
 
     def product(self, node: Node) -> None:
-        """Write one product over words."""
+        """Write a product over words."""
         data, weights = node.inputs
         (result,) = node.outputs
         build = Builder(node, self)
@@ -115,7 +118,9 @@ class _Rewrite(FunctionRewriter):
         return build.constant(np.moveaxis(array, axis, -2), name=f"{weights}.columns")
 
     def excess(self, node: Node) -> Array:
-        """What the products of a signed map come to too high, by output channel."""
+        """128 times the sum of the weights of each output channel: reading a signed feature map as
+        unsigned adds that.
+        """
         weights = self.constants[node.inputs[1]]
         if node.op == "DepthwiseConv":
             of_channels: Array = weights.sum(tuple(range(weights.ndim - 1)), dtype=np.int32) << 7
@@ -128,7 +133,7 @@ class _Rewrite(FunctionRewriter):
         return excess
 
     def span(self, node: Node) -> int:
-        """Pixels whose channels make up a word, where neighbouring taps read them; else 1."""
+        """The number of neighbouring pixels whose channels fill a word; 1 where taps are apart."""
         channels: int = self.constants[node.inputs[1]].shape[-2]
         if node.op != "Conv" or node.attributes["groups"] != 1 or BYTES_PER_WORD % channels:
             return 1
@@ -138,7 +143,9 @@ class _Rewrite(FunctionRewriter):
         return BYTES_PER_WORD // channels
 
     def neighbours(self, build: Builder, span: int) -> tuple[str, str, Windows]:
-        """Map, weights and windows of a convolution whose taps along a line are `span` in one."""
+        """The feature map, weights and windows of the convolution in which `span` taps along a line
+        are one.
+        """
         data, weights = build.source.inputs
         windows: Windows = build.source.attributes["windows"]
         taps = -(-windows.kernel[-1] // span)
@@ -153,7 +160,7 @@ class _Rewrite(FunctionRewriter):
         *outer, _, channels, lanes = array.shape
         none = np.zeros((*outer, missing, channels, lanes), array.dtype)
         panels = np.concatenate((array, none), -3).reshape(*outer, taps, span * channels, lanes)
-        seen = replace(
+        word_windows = replace(
             windows,
             inputs=(*windows.inputs[:-1], columns),
             kernel=(*windows.kernel[:-1], taps),
@@ -161,36 +168,36 @@ class _Rewrite(FunctionRewriter):
             begins=(*windows.begins[:-1], 0),
             ends=(*windows.ends[:-1], 0),
         )
-        return name, build.constant(panels, name=f"{weights}.{span}"), seen
+        return name, build.constant(panels, name=f"{weights}.{span}"), word_windows
 
     def whole(self, build: Builder, data: str) -> str:
-        """The map with as many channels as whole words have."""
+        """The feature map, padded to whole words of channels."""
         missing = -(as_int(self.types[data].shape[-1]) or 0) % BYTES_PER_WORD
         return self.padded(build, data, -1, missing, f"{data}.whole")
 
     def padded(self, build: Builder, data: str, axis: int, missing: int, name: str) -> str:
-        """The map with `missing` elements more along an axis, whose weights are zeros: what already
-        pads it, pads more.
+        """The feature map with `missing` more elements along an axis, whose weights are zeros. If a
+        Pad computes it, that Pad pads more.
         """
         if not missing or name in self.types:
             return name if missing else data
-        known = self.types[data]
-        pads = np.zeros(2 * known.rank, np.int64)
+        type_ = self.types[data]
+        pads = np.zeros(2 * type_.rank, np.int64)
         pads[axis] = missing
         maker = self.makers.get(data)
         if maker is not None and maker.op == "Pad" and len(maker.inputs) == 3:
             source, amounts, value = maker.inputs
             pads = pads + self.constants[amounts]
         else:
-            source, value = data, build.constant(0, known.dtype, f"{name}.value")
+            source, value = data, build.constant(0, type_.dtype, f"{name}.value")
         amounts = build.constant(pads, name=f"{name}.amounts")
         return build("Pad", source, amounts, value, output=name, mode="constant")
 
     def words(self, build: Builder, data: str) -> str:
-        """A view of the map's bytes as words."""
-        known = self.types[data]
+        """A view of the bytes of the feature map as words."""
+        type_ = self.types[data]
         name = f"{data}.words"
         if name in self.types:
             return name
-        shape = (*known.shape[:-1], simplify(known.shape[-1] // BYTES_PER_WORD))
+        shape = (*type_.shape[:-1], simplify(type_.shape[-1] // BYTES_PER_WORD))
         return self.view(build, data, TensorType(DType.int32, shape), name)

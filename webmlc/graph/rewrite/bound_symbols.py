@@ -1,8 +1,8 @@
-"""Symbols that nodes bind during a run, and who has to wait for them.
+"""Find the nodes that depend on symbols which other nodes bind during a run.
 
 In: a function in which `Bind` nodes read sizes from memory. Out: for each node the binds whose
-symbols occur in the types of its values, in what is known of its inputs, or in its attributes:
-dependences that no value carries.
+symbols occur in the types of its values, in the symbolic values of its inputs, or in its
+attributes. No value carries these dependences.
 
     %k/bound = webmlc.Bind(%k) {k}                      %y depends on the Bind, though it does not
     %y: float32[k, 4] = Add(%a, %b)                     read its output
@@ -31,7 +31,7 @@ class BoundSymbols:
             for symbol in node.attributes["symbols"]
         }
         self.scope = Scope.of(function) if self.binders else None
-        # What a node of control flow runs may need any symbol that is bound before it.
+        # The functions that a control node runs may need any symbol that is bound before it.
         self._before: dict[Node, tuple[Node, ...]] = {}
         binds: list[Node] = []
         for node in function.nodes:
@@ -52,13 +52,13 @@ class BoundSymbols:
         return tuple(dict.fromkeys(binder for binder in binders if binder is not node))
 
     def _symbols(self, value: str) -> frozenset[str]:
-        """The symbols in the type of a value and in what is known of it."""
+        """The symbols in the type of a value, and in its elements if these are symbolic."""
         assert self.scope is not None
         if value not in self._of_value:
             type_ = self.scope.types.get(value)
-            known = self.scope.values.get(value)
+            value_elements = self.scope.values.get(value)
             parts: list[Any] = [] if type_ is None else list(type_.shape)
-            parts += [] if known is None else known.reshape(-1).tolist()
+            parts += [] if value_elements is None else value_elements.reshape(-1).tolist()
             self._of_value[value] = frozenset(_names(parts))
         return self._of_value[value]
 

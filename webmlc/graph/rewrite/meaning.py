@@ -1,7 +1,6 @@
-"""What a node means: its row of the operator table, applied to this node's types and constants.
+"""The meaning of a node: its row of the operator table, applied to its types and constants.
 
-The passes after inference, and the lowering to loops, ask here and never look into the table
-themselves.
+The passes after inference, and the lowering to loops, ask these functions instead of the table.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def kind_of(node: Node) -> FusionKind:
 
 
 def layout_of(node: Node) -> Layout | None:
-    """How the node is written over feature maps in NHWC; None of one that cannot be."""
+    """How the node is written over feature maps in NHWC; `None` if it reads and writes NCHW."""
     row = row_of(node)
     return row.layout or (BROADCAST if row.kind in MAPS else None)
 
@@ -48,7 +47,7 @@ def infer_node(
 
 
 def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ...]:
-    """The node's output tensors over its input tensors; `scope` is its function's."""
+    """The node's output tensors over its input tensors. `scope` is that of its function."""
     meaning = row_of(node).compute
     assert meaning is not None, f"{node.op} has no compute; it should have been expanded"
     with _reported(node):
@@ -57,7 +56,7 @@ def compute_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Tensor, ..
 
 @contextmanager
 def _reported(node: Node) -> Iterator[None]:
-    """What a row refuses is said of the node."""
+    """Report what a row refuses as an error of the node."""
     try:
         yield
     except NotSupportedError as error:
@@ -65,8 +64,8 @@ def _reported(node: Node) -> Iterator[None]:
 
 
 def pieces_of_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Piece, ...] | None:
-    """The node's one output as parts that are written one after the other, where it has that
-    form; `scope` is its function's.
+    """The node's only output as pieces that are written one after the other; `None` if it has no
+    such form. `scope` is that of its function.
     """
     rule = PIECES.get((node.domain, node.op))
     return None if rule is None else rule(scope.context(node), tensors)

@@ -1,7 +1,7 @@
-"""Operators that put parts together, as parts: each part is written by a block of its own, with no
-test inside its loops.
+"""Split the output of an operator that puts parts together into pieces.
 
-A `Piece` is a pointwise tensor and where it goes in the output; pieces do not overlap.
+Each piece is written by a block of its own, without a test inside its loops. A `Piece` is a
+pointwise tensor and its place in the output. Pieces do not overlap.
 
     Concat(a, b)  ->  a at 0, b at a.shape[axis]
     Pad(x)        ->  slabs of the fill value, or of x's own elements; x inside
@@ -27,7 +27,7 @@ Element = Callable[..., Expr]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of an output: `tensor`, whose first element goes to `offsets`."""
+    """A part of an output: the first element of `tensor` is written at `offsets`."""
 
     tensor: Tensor
     offsets: tuple[Expr, ...]
@@ -47,8 +47,8 @@ def _concat(context: Context, tensors: Tensors) -> tuple[Piece, ...]:
 
 def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
     data = tensors[0]
-    given = "pads" in context.node.attributes or context.value(1) is not None
-    if data is None or not given:
+    has_pads = "pads" in context.node.attributes or context.value(1) is not None
+    if data is None or not has_pads:
         return None
     pads = pads_of(context)
     before, after = zip(*pads, strict=True)
@@ -63,8 +63,10 @@ def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
 def _fill(
     context: Context, data: Tensor, pads: Sequence[tuple[Expr, Expr]]
 ) -> Callable[[Shape], Element] | None:
-    """What gives the elements of a slab by where it starts: the fill value, or the map's own
-    elements; `None` where a run gives the value, or one loop over all does as well.
+    """A function from the start of a slab to its elements: the fill value, or elements of `data`.
+
+    The result is `None` if the fill value is known at run time only, or if one loop over the whole
+    output is as fast.
     """
     mode = context.attribute("mode", "constant")
     if mode == "constant":
@@ -90,9 +92,10 @@ def _fill(
 def _border(
     whole: Shape, before: Shape, after: Shape, inside: Shape
 ) -> Iterator[tuple[Shape, Shape]]:
-    """Start and shape of the slabs around `inside`: disjoint, so that threads may share them.
+    """The start and the shape of each slab around `inside`. Slabs are disjoint, so that several
+    threads can write them.
 
-    The slabs of one dimension keep within the inside of the dimensions before it.
+    A slab of one dimension extends only over the inside of the dimensions before it.
     """
     for d in range(len(whole)):
         for start, width in (
@@ -109,7 +112,7 @@ def _copy(name: str, tensor: Tensor) -> Tensor:
 
 
 def _put(context: Context, tensors: Tensors) -> tuple[Piece, ...]:
-    """A part of the output, the rest of which keeps what it holds."""
+    """The part of the output that a `Put` writes; it leaves the other elements as they are."""
     (data,) = tensors
     assert data is not None
     return (Piece(_copy("put", data), context.attribute("offsets")),)

@@ -1,7 +1,7 @@
-"""One forward walk that rebuilds a function while rules replace its nodes.
+"""Rebuild a function in one forward walk, in which rules replace nodes.
 
-A rule sees a node over inputs that are already simplified and answers with the value that the node
-repeats (a name), with a node that says the same better (tried again), or with None.
+A rule gets a node whose inputs are already rewritten. It returns the name of an equal value, or an
+equal node that is better (to which the rules are applied again), or `None`. Equal nodes become one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from webmlc.graph.ops.operator import Context, Scope
 from webmlc.graph.table import OPS
 
 COMPARED = 1 << 20
-"""Bytes up to which constants are compared by content: equal weights larger than that are rare."""
+"""Constants of at most this many bytes are compared by content. Larger ones are rarely equal, and
+hashing them takes time (chosen by hand).
+"""
 
 _NUMBER = re.compile(r"/\d+$")
-"""What names of constants that were made here end in."""
+"""The end of the name of a constant that a rule added."""
 
 Rule = Callable[["Rewriting", Node, Context], "Node | str | None"]
 
 
 class Rewriting:
-    """The function so far, and what rules ask about it: the destination of their builders.
+    """The function so far. Rules ask it about values, and it is the destination of their builders.
 
     `counts_readers` says whether what a rule appends counts as a reader of its inputs. The integer
     rules need that: the DequantizeLinear that they bypass may have other readers. In `simplify` a
@@ -51,14 +53,14 @@ class Rewriting:
         self.uses = Counter(i for node in function.nodes for i in node.inputs)
         self.uses.update(function.outputs)
         self._producers: dict[str, Node] = {}
-        self._known: dict[object, tuple[str, ...]] = {}
+        self._outputs_by_key: dict[object, tuple[str, ...]] = {}
         self._arrays: dict[object, str] = {}
         self._count = 0
         for name, array in function.constants.items():
             self._intern(name, array)
 
     def producer(self, value: str) -> Node | None:
-        """The node that makes a value, in its present form; None of inputs and constants."""
+        """The node that computes a value, in its present form; `None` for inputs and constants."""
         return self._producers.get(value)
 
     def is_single_use(self, value: str) -> bool:
@@ -67,7 +69,7 @@ class Rewriting:
 
     def store(self, array: Array, source: Node, name: str) -> str:
         """Store a constant, named after `name` (the value that it derives from) or after the output
-        of `source`, with a number; or find the equal one that is there.
+        of `source`, with a number; or find an equal one.
         """
         like = name or source.outputs[0]
         stem = _NUMBER.sub("", like)
@@ -78,7 +80,7 @@ class Rewriting:
         return self._intern(name, array)
 
     def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
-        """Append a node before the present one, unless an equal one is there."""
+        """Append a node before the present one, unless there is an equal node already."""
         self.types.update(zip(filter(None, node.outputs), types, strict=bool(types)))
         if self._counts_readers:
             self.uses.update(node.inputs)
@@ -91,7 +93,7 @@ class Rewriting:
         return f"{source.outputs[0]}/{what}_{self._count}"
 
     def add(self, node: Node, rules: Sequence[Rule]) -> None:
-        """Simplify one node of the function and keep what remains."""
+        """Apply the rules to one node of the function and append the result."""
         node = replace(node, inputs=tuple(self.alias.get(i, i) for i in node.inputs))
         for _ in range(100):
             context = self.scope.context(node)
@@ -114,12 +116,12 @@ class Rewriting:
 
     def _keep(self, node: Node, context: Context) -> None:
         key = (node.domain, node.op, node.inputs, len(node.outputs), _key(dict(node.attributes)))
-        known = self._known.get(key)
-        if known is not None:
-            for output, same in zip(node.outputs, known, strict=True):
+        equal_outputs = self._outputs_by_key.get(key)
+        if equal_outputs is not None:
+            for output, same in zip(node.outputs, equal_outputs, strict=True):
                 self._repeat(output, same)
             return
-        self._known[key] = node.outputs
+        self._outputs_by_key[key] = node.outputs
         if any(o and o not in self.types for o in node.outputs):
             outputs = OPS[node.domain, node.op].infer(context)
             self.types.update(zip((o for o in node.outputs if o), outputs, strict=True))
@@ -127,13 +129,13 @@ class Rewriting:
         for output in node.outputs:
             self._producers[output] = node
 
-    def _repeat(self, value: str, known: str) -> None:
-        """`value` is `known`: whoever reads the one reads the other."""
-        self.alias[value] = known
-        self.uses[known] += self.uses[value] - 1
+    def _repeat(self, value: str, source: str) -> None:
+        """Let the consumers of `value` read `source`, which is equal."""
+        self.alias[value] = source
+        self.uses[source] += self.uses[value] - 1
 
     def _intern(self, name: str, array: Array) -> str:
-        """Add a constant, or find the equal one that is there."""
+        """Add a constant, or find an equal one."""
         key = _key(array)
         if key in self._arrays:
             self.alias[name] = self._arrays[key]
@@ -143,7 +145,7 @@ class Rewriting:
         return self.alias.get(name, name)
 
     def finish(self) -> Function:
-        """The function; each output is made by a node under its own name."""
+        """The function. A node computes each output, under the name of the output."""
         inputs, outputs = set(self.function.inputs), set(self.function.outputs)
         names: dict[str, str] = {}
         copies: list[Node] = []
@@ -171,9 +173,9 @@ class Rewriting:
         types = dict(self.types)
         for copy in copies:
             source = names.get(copy.inputs[0], copy.inputs[0])
-            known = self.scope.type_of(source) or self.scope.type_of(f"{source}/value")
-            if known is not None:
-                types.setdefault(copy.outputs[0], known)
+            type_ = self.scope.type_of(source) or self.scope.type_of(f"{source}/value")
+            if type_ is not None:
+                types.setdefault(copy.outputs[0], type_)
         return replace(self.function, nodes=tuple(nodes), types=types, constants=self.constants)
 
 
@@ -188,7 +190,7 @@ def _rename(node: Node, names: dict[str, str]) -> Node:
 
 
 def _key(value: Attribute | dict[str, Attribute]) -> object:
-    """Something hashable that is equal where attributes are."""
+    """A hashable value that is equal for equal attributes."""
     match value:
         case np.ndarray():
             if value.dtype == object or value.nbytes > COMPARED:

@@ -1,11 +1,11 @@
-"""Subnormal numbers in constants that are multiplied and added become zeros.
+"""Replace subnormal numbers by zeros in constants that are multiplied or added.
 
-needs: packed weights. guarantees: packed weights and what is added to values have no subnormal
-numbers of float32.
+needs: packed weights. guarantees: packed weights and constant summands have no subnormal numbers
+of float32.
 
-Channels that training switched off have some, and some processors take many times as long for a
-multiply-add that meets one; added to nothing, they pass on to the next layer. A product changes by
-less than 1.2e-38 of its other factor, a sum by less than 1.2e-38.
+Channels that training switched off have subnormal weights. Some processors take many times as long
+for a multiply-add that reads one. Their products are subnormal, too, and reach the next layer. A
+product changes by less than 1.2e-38 of its other factor, a sum by less than 1.2e-38.
 
     const %b = [1.5, 3e-41]; %y = Add(%x, %b)   ->   const %b = [1.5, 0.0]
 """
@@ -32,7 +32,7 @@ _SUMS = frozenset(
 
 
 def flush_subnormals(module: Module) -> Module:
-    """Flush the constants of every function of which nothing else reads them."""
+    """Flush the constants of every function that only such operators read."""
     functions = {name: _flushed(function) for name, function in module.functions.items()}
     return replace(module, functions=functions)
 

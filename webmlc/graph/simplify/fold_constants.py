@@ -1,7 +1,7 @@
-"""Nodes whose inputs are all constants, or whose result has no elements, become constants.
+"""Replace nodes by constants if their inputs are all constants, or their results have no elements.
 
-needs: types (`infer_shapes`). guarantees: no node has only constant inputs, but those whose result
-would be much larger than what it is made of (such a constant would only grow the package).
+needs: types (`infer_shapes`). guarantees: no node has only constant inputs, except a node whose
+result would be much larger than its inputs (such a constant would only enlarge the package).
 before → after:
 
     %w2 = Transpose(%w)      →      const %w2
@@ -21,12 +21,12 @@ from webmlc.graph.simplify.hand_down_constants import hand_down
 from webmlc.graph.table import OPS
 
 GROWTH = 1 << 16
-"""Bytes by which a folded result may always be larger than its inputs."""
+"""The most bytes by which a folded result may be larger than its inputs (chosen by hand)."""
 
 
 def fold_constants(module: Module, keep: frozenset[str] = frozenset()) -> Module:
-    """Fold `main`, then the functions that it runs, with the constants that it hands down; but not
-    operators that are to `keep`.
+    """Fold `main`, then the functions that it runs, with the constants that it hands down.
+    Operators in `keep` are not folded.
     """
     functions: dict[str, Function] = {}
     pending = [module.main]
@@ -54,13 +54,13 @@ def fold_function(function: Function, keep: frozenset[str] = frozenset()) -> Fun
         if node.op in keep or not _is_foldable(node, context):
             nodes.append(node)
             continue
-        arrays = [_known(context, i) for i in range(len(node.inputs))]
+        arrays = [_constant_input(context, i) for i in range(len(node.inputs))]
         results = evaluate_node(OPS[node.domain, node.op], context, arrays, {})
         constants.update(zip((o for o in node.outputs if o), results, strict=True))
     return replace(function, nodes=tuple(nodes), constants=constants)
 
 
-def _known(context: Context, index: int) -> Array | None:
+def _constant_input(context: Context, index: int) -> Array | None:
     """The input's array: a constant, or a tensor without elements, which cannot vary."""
     array = context.constant(index)
     type_ = context.types[index]
@@ -78,9 +78,9 @@ def _empty(type_: TensorType) -> Array:
 def _is_foldable(node: Node, context: Context) -> bool:
     if is_symbolic(node) or OPS[node.domain, node.op].compute is None:  # a symbol counts its trips
         return False
-    if any(_known(context, i) is None for i, name in enumerate(node.inputs) if name):
+    if any(_constant_input(context, i) is None for i, name in enumerate(node.inputs) if name):
         return False
-    size = 0
+    output_bytes = 0
     for type_ in context.outputs:
         elements = type_.dtype.bytes
         for dimension in type_.shape:
@@ -88,6 +88,6 @@ def _is_foldable(node: Node, context: Context) -> bool:
             if number is None:
                 return False
             elements *= number
-        size += elements
-    given = sum(array.nbytes for array in context.constants if array is not None)
-    return size <= given + GROWTH
+        output_bytes += elements
+    input_bytes = sum(array.nbytes for array in context.constants if array is not None)
+    return output_bytes <= input_bytes + GROWTH

@@ -1,7 +1,7 @@
-"""Constants that control flow captures become constants of the functions that read them.
+"""Turn constants that control flow captures into constants of the functions that read them.
 
 needs: outlined control flow. guarantees: no function captures a constant, so that its weights can
-be packed, and a GPU binds them as what they are. before → after:
+be packed, and a GPU binds them as constants. before → after:
 
     %y = webmlc.If(%c, %w)   →   %y = webmlc.If(%c)
     func y.then(%w1) {..}        func y.then() { const %w1 .. }
@@ -16,7 +16,7 @@ from webmlc.graph.ops.control import CONTROL
 
 
 def hand_down_constants(module: Module) -> Module:
-    """Hand down the constants of every function to those that it runs."""
+    """Hand down the constants of every function to the functions that it runs."""
     functions: dict[str, Function] = {}
     pending = [module.main]
     while pending:
@@ -27,7 +27,9 @@ def hand_down_constants(module: Module) -> Module:
 
 
 def hand_down(function: Function, module: Module) -> tuple[Function, list[Function]]:
-    """A function whose control flow captures no constants, and the functions that it runs."""
+    """Return the function with control flow that captures no constants, and the functions that it
+    runs.
+    """
     nodes: list[Node] = []
     inner: list[Function] = []
     for node in function.nodes:
@@ -39,21 +41,21 @@ def hand_down(function: Function, module: Module) -> tuple[Function, list[Functi
         position = first
         for name in node.attributes["functions"]:
             body = module.functions[name]
-            own = body.inputs[: first - 1]
-            captured = dict(zip(body.inputs[len(own) :], node.inputs[position:], strict=False))
+            states = body.inputs[: first - 1]
+            captured = dict(zip(body.inputs[len(states) :], node.inputs[position:], strict=False))
             position += len(captured)
             constants = {
                 local: function.constants[value]
                 for local, value in captured.items()
                 if value in function.constants
             }
-            kept = tuple(local for local in captured if local not in constants)
-            inputs += [captured[local] for local in kept]
+            still_captured = tuple(local for local in captured if local not in constants)
+            inputs += [captured[local] for local in still_captured]
             types = {v: t for v, t in body.types.items() if v not in constants}
             inner.append(
                 replace(
                     body,
-                    inputs=(*own, *kept),
+                    inputs=(*states, *still_captured),
                     types=types,
                     constants={**body.constants, **constants},
                 )

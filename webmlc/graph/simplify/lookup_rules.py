@@ -1,6 +1,6 @@
-"""Rules of `simplify_graph` about rows that are looked up in a constant table.
+"""The rules of `simplify_graph` about rows that are looked up in a constant table.
 
-Each is `(rewriting, node, context) -> a better node | None`.
+A rule is a function `(rewriting, node, context) -> a better node | None`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from webmlc.graph.rewrite.rewriting import Rewriting
 
 
 def look_up_one_hot(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """A product of rows that are one at an index and zero elsewhere takes rows of the other matrix,
-    or zeros where the index is of none: those before the first and after the last.
+    """Replace the product of one-hot rows and a table by the rows of the table.
+
+    An index without a row gives zeros: the table gets a row of zeros at each end.
 
         %h = Cast(Equal(%i, [0, 1, ..., n - 1]))
         %y = MatMul(%h, %w)               ->  %y = Gather([0; %w; 0], Clip(%i + 1, 0, n + 1))
@@ -33,11 +34,11 @@ def look_up_one_hot(rewriting: Rewriting, node: Node, context: Context) -> Node 
     index = None if hot is None else _hot_index(rewriting, hot, len(table))
     if index is None:
         return None
-    known = rewriting.scope.type_of(index)
-    assert known is not None and hot is not None
+    index_type = rewriting.scope.type_of(index)
+    assert index_type is not None and hot is not None
     build = Builder(node, rewriting)
     one, first, last = (
-        build.constant(number, known.dtype, index) for number in (1, 0, len(table) + 1)
+        build.constant(number, index_type.dtype, index) for number in (1, 0, len(table) + 1)
     )
     flat = build("Reshape", index, shape=context.outputs[0].shape[:-1])
     row = build("Clip", build("Add", flat, one), first, last)
@@ -47,38 +48,38 @@ def look_up_one_hot(rewriting: Rewriting, node: Node, context: Context) -> Node 
 
 
 def _hot_index(rewriting: Rewriting, hot: Node, depth: int) -> str | None:
-    """The integers that say where rows of `depth` elements are one, of a node that makes such rows;
-    those of none are beyond the last, or negative.
+    """The indices at which the rows of a one-hot node, of `depth` elements, are one; `None` for
+    other nodes. An index that is too large or negative has a row of zeros.
     """
-    made = rewriting.scope.context(hot)
+    context = rewriting.scope.context(hot)
     if (hot.domain, hot.op) == ("", "Equal"):
         for here, other in ((0, 1), (1, 0)):
-            steps, index = made.constant(other), made.type(here)
+            steps, index = context.constant(other), context.type(here)
             if steps is None or not _is_index(index, depth):
                 continue
             if steps.size == depth == steps.shape[-1] and (steps == np.arange(depth)).all():
-                one = index.rank == made.outputs[0].rank and index.shape[-1] == ONE
+                one = index.rank == context.outputs[0].rank and index.shape[-1] == ONE
                 return hot.inputs[here] if one else None
     if (hot.domain, hot.op) == ("", "OneHot"):
-        ends, index = made.constant(2), made.type(0)
+        ends, index = context.constant(2), context.type(0)
         if ends is None or ends.tolist() != [0, 1] or not _is_index(index, depth):
             return None
-        if made.axis(-1, index.rank + 1) == index.rank:
+        if context.axis(-1, index.rank + 1) == index.rank:
             return _from_front(rewriting, hot, depth)
     return None
 
 
 def _is_index(index: TensorType, depth: int) -> bool:
-    """True for integers that can say which of `depth` rows, and that it is none of them."""
+    """True for integers that can hold the indices of `depth` rows, and one that is too large."""
     return index.dtype.is_integer and depth < index.dtype.limits[1]
 
 
 def _from_front(rewriting: Rewriting, hot: Node, depth: int) -> str:
-    """The indices of a `OneHot` node, those that count from the end counted from the front."""
+    """The indices of a `OneHot` node, with those that count from the end counted from the front."""
     index = hot.inputs[0]
-    known = rewriting.scope.type_of(index)
-    assert known is not None
+    index_type = rewriting.scope.type_of(index)
+    assert index_type is not None
     build = Builder(hot, rewriting)
-    zero, rows = (build.constant(n, known.dtype, index) for n in (0, depth))
+    zero, rows = (build.constant(n, index_type.dtype, index) for n in (0, depth))
     below = build("Less", index, zero)
     return build("Where", below, build("Add", index, rows), index)

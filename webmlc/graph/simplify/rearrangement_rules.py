@@ -1,7 +1,7 @@
-"""Rules of `simplify_graph` about what moves elements and changes none: views, transposes, channel
+"""The rules of `simplify_graph` about nodes that only move elements: views, transposes, channel
 shuffles.
 
-Each is `(rewriting, node, context) -> the value that the node repeats | a better node | None`.
+A rule is a function `(rewriting, node, context) -> an equal value | a better node | None`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def same_type(a: TensorType | None, b: TensorType | None) -> bool:
 
 
 def canonical_view(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Every view is a Reshape that names its shape; a view of a view is one view."""
+    """Write every view as a Reshape with its shape as an attribute; merge a view of a view."""
     if node.domain or node.op not in VIEWS or not context.outputs:
         return None
     source = node.inputs[0]
@@ -47,7 +47,7 @@ def _is_view(node: Node) -> bool:
 
 
 def simplify_transpose(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """A transpose of a transpose is one; one that moves only axes of size 1 is a view."""
+    """Merge a transpose of a transpose; write one that moves only axes of size 1 as a view."""
     if node.domain or node.op != "Transpose":
         return None
     axes = permutation(context)
@@ -63,7 +63,9 @@ def simplify_transpose(rewriting: Rewriting, node: Node, context: Context) -> No
 
 
 def use_channel_shuffle(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """An axis split in two that change places is a shuffle, which knows its axis in any layout."""
+    """Write an axis that is split in two, which change places, as a ChannelShuffle: that names its
+    axis, and so it can follow any layout.
+    """
     if not _is_view(node):
         return None
     transpose = rewriting.producer(node.inputs[0])
@@ -98,8 +100,8 @@ def use_channel_shuffle(rewriting: Rewriting, node: Node, context: Context) -> N
 
 
 def hoist_elementwise(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """What maps the elements of a rearranged product comes before the rearrangement: there it joins
-    the product's kernel.
+    """Move an elementwise node before the views and transposes of a product: there it can join the
+    product's kernel.
     """
     if node.domain or kind_of(node) not in MAPS or len(context.outputs) != 1:
         return None

@@ -1,7 +1,7 @@
-"""The same function with less in it: identities, views, transposes, common sub-expressions, folded
-batch normalisation and padding, dead code.
+"""Simplify a graph: remove identities, common sub-expressions and dead code; merge views and
+transposes; fold batch normalisation and padding into convolutions.
 
-needs: types. guarantees: every output is made by a node; every constant is used; every view
+needs: types. guarantees: a node computes every output; every constant is used; every view
 (Reshape, Flatten, Squeeze, Unsqueeze) is a `Reshape` with its shape as an attribute.
 before → after:
 
@@ -9,7 +9,7 @@ before → after:
     %b = BatchNormalization(%a, ...)       →       %c = Conv(%x, %w2, %b2)
     %c = Identity(%b)
 
-One walk in order: a node sees its inputs already simplified, so no rule needs a second round.
+One walk in order is enough: the inputs of a node are simplified before the node.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def simplify_function(function: Function) -> Function:
 
 
 def remove_dead_code(function: Function) -> Function:
-    """Without the nodes and constants that no output needs."""
+    """Remove the nodes and constants that no output needs."""
     needed = set(function.outputs)
     bound = BoundSymbols(function)
-    kept: list[Node] = []
+    live: list[Node] = []
     for node in reversed(function.nodes):
         if needed.intersection(o for o in node.outputs if o):
-            kept.append(node)
+            live.append(node)
             needed.update(node.inputs)
             needed.update(binder.outputs[0] for binder in bound.needed_by(node))
-    made = {o for node in kept for o in node.outputs} | set(function.inputs)
+    values = {o for node in live for o in node.outputs} | set(function.inputs)
     return replace(
         function,
-        nodes=tuple(reversed(kept)),
-        types={name: t for name, t in function.types.items() if name in made},
+        nodes=tuple(reversed(live)),
+        types={name: t for name, t in function.types.items() if name in values},
         constants={name: a for name, a in function.constants.items() if name in needed},
     )

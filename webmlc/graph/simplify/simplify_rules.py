@@ -1,6 +1,6 @@
 """The rules of `simplify_graph`, in the order in which they are tried.
 
-Each is `(rewriting, node, context) -> the value that the node repeats | a better node | None`.
+A rule is a function `(rewriting, node, context) -> an equal value | a better node | None`.
 """
 
 from __future__ import annotations
@@ -33,39 +33,41 @@ COMMUTATIVE = frozenset({"Add", "Mul"})
 
 
 def drop_identity(rewriting: Rewriting, node: Node, context: Context) -> str | None:
-    """What returns its first input as it is."""
+    """Replace a node that returns its first input unchanged by that input."""
     if node.domain or len(node.outputs) != 1 or not node.inputs or not node.inputs[0]:
         return None
     unchanged = same_type(context.types[0], context.outputs[0] if context.outputs else None)
     match node.op:
         case "Identity":
-            found = True
+            is_identity = True
         case "Cast" | "CastLike" | "Expand" | "Tile" | "Reshape" | "Flatten" | "Unsqueeze":
-            found = unchanged
+            is_identity = unchanged
         case "Squeeze":
-            found = unchanged
+            is_identity = unchanged
         case "Resize" | "Upsample":
-            found = unchanged and context.attribute("coordinate_transformation_mode") not in (
+            is_identity = unchanged and context.attribute("coordinate_transformation_mode") not in (
                 "tf_crop_and_resize",
             )
         case "Slice":
-            found = unchanged and all(s == ZERO and step == 1 for s, _, step in slices(context))
+            is_identity = unchanged and all(
+                s == ZERO and step == 1 for s, _, step in slices(context)
+            )
         case "Pad":
-            found = unchanged and all(a == ZERO and b == ZERO for a, b in pads_of(context))
+            is_identity = unchanged and all(a == ZERO and b == ZERO for a, b in pads_of(context))
         case "Transpose":
             axes = permutation(context)
-            found = axes == tuple(range(len(axes)))
+            is_identity = axes == tuple(range(len(axes)))
         case "Clip":
-            found = not any(context.has(i) for i in (1, 2)) and not node.attributes
+            is_identity = not any(context.has(i) for i in (1, 2)) and not node.attributes
         case op if op in SINGLE:
-            found = len(node.inputs) == 1
+            is_identity = len(node.inputs) == 1
         case _:
-            found = False
-    return node.inputs[0] if found else None
+            is_identity = False
+    return node.inputs[0] if is_identity else None
 
 
 def drop_empty_parts(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """A Concat without the parts that have no elements along its axis."""
+    """Drop the parts of a Concat that have no elements along its axis."""
     if node.domain or node.op != "Concat":
         return None
     axis = context.axis(0)
@@ -76,7 +78,7 @@ def drop_empty_parts(rewriting: Rewriting, node: Node, context: Context) -> Node
 
 
 def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | None:
-    """x + 0, x - 0, x · 1, x / 1, x ^ 1, where the constant does not stretch x."""
+    """Replace x + 0, x - 0, x · 1, x / 1 and x ^ 1 by x, unless the constant stretches x."""
     if node.domain or node.op not in NEUTRAL:
         return None
     for here, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE else ((0, 1),):
@@ -89,7 +91,9 @@ def drop_neutral(rewriting: Rewriting, node: Node, context: Context) -> str | No
 
 
 def split_batch_normalisation(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Batch normalisation by constants is x · factor + shift; both then fold into what makes x."""
+    """Write batch normalisation by constants as x · factor + shift, which fold into the producer of
+    x.
+    """
     if node.domain or node.op != "BatchNormalization":
         return None
     arrays = [context.constant(i) for i in range(1, 5)]
@@ -114,7 +118,9 @@ def split_batch_normalisation(rewriting: Rewriting, node: Node, context: Context
 
 
 def fold_into_weights(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Multiply or add a constant per channel: into the weights or the bias of what makes x."""
+    """Fold x · constant or x + constant, one number a channel, into the weights or the bias of the
+    producer of x.
+    """
     if node.domain or node.op not in ("Mul", "Add"):
         return None
     for here, other in ((0, 1), (1, 0)):
@@ -126,20 +132,20 @@ def fold_into_weights(rewriting: Rewriting, node: Node, context: Context) -> Nod
             continue
         if not same_type(context.types[here], context.outputs[0]):
             continue
-        made = rewriting.scope.context(maker)
-        channels = _per_channel(array, made)
+        inner = rewriting.scope.context(maker)
+        channels = _per_channel(array, inner)
         if channels is not None:
-            folded = _folded(rewriting, maker, made, node.op, channels)
+            folded = _fold_into_producer(rewriting, maker, inner, node.op, channels)
             if folded is not None:
                 origin = (*maker.origin, *(o for o in node.origin if o not in maker.origin))
                 return replace(folded, outputs=node.outputs, origin=origin)
     return None
 
 
-def _per_channel(array: Array, made: Context) -> Array | None:
-    """The constant as one number a channel (axis 1), where it is that."""
-    count = as_int(made.outputs[0].shape[1])
-    rank = made.outputs[0].rank
+def _per_channel(array: Array, inner: Context) -> Array | None:
+    """The constant as one number for each channel (axis 1); `None` if it has another shape."""
+    count = as_int(inner.outputs[0].shape[1])
+    rank = inner.outputs[0].rank
     if count is None or array.ndim > rank:
         return None
     shape = (1,) * (rank - array.ndim) + array.shape
@@ -148,19 +154,19 @@ def _per_channel(array: Array, made: Context) -> Array | None:
     return np.broadcast_to(array.astype(np.float64).reshape(-1), (count,))
 
 
-def _folded(
-    rewriting: Rewriting, maker: Node, made: Context, op: str, channels: Array
+def _fold_into_producer(
+    rewriting: Rewriting, maker: Node, inner: Context, op: str, channels: Array
 ) -> Node | None:
-    weights = made.constant(1)
+    weights = inner.constant(1)
     if weights is None or weights.dtype not in (np.float32, np.float64):
         return None
-    bias = made.constant(2)
-    if made.has(2) and bias is None:
+    bias = inner.constant(2)
+    if inner.has(2) and bias is None:
         return None
     alpha, beta = maker.attributes.get("alpha", 1.0), maker.attributes.get("beta", 1.0)
     if maker.op == "Gemm" and (alpha != 1.0 or beta != 1.0):
         return None
-    axis = _channel_axis(maker, made)
+    axis = _channel_axis(maker, inner)
     if axis is None:
         return None
     flat = np.zeros(len(channels)) if bias is None else _flat_bias(bias, len(channels))
@@ -188,18 +194,18 @@ def _flat_bias(bias: Array, count: int) -> Array | None:
     return np.broadcast_to(bias.astype(np.float64).reshape(-1), (count,))
 
 
-def _channel_axis(maker: Node, made: Context) -> int | None:
-    """The weights' axis of output channels."""
+def _channel_axis(maker: Node, inner: Context) -> int | None:
+    """The axis of output channels in the weights; `None` if there is no such axis."""
     match maker.op:
         case "Conv":
             return 0
         case "ConvTranspose":
-            return 1 if made.attribute("group", 1) == 1 else None
-    return 0 if made.attribute("transB", 0) else 1
+            return 1 if inner.attribute("group", 1) == 1 else None
+    return 0 if inner.attribute("transB", 0) else 1
 
 
 def fold_padding(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """Zeros around the input of a convolution become its own padding."""
+    """Turn a Pad of zeros before a convolution into padding of the convolution."""
     if node.domain or node.op != "Conv":
         return None
     pad = rewriting.producer(node.inputs[0])
@@ -216,12 +222,12 @@ def fold_padding(rewriting: Rewriting, node: Node, context: Context) -> Node | N
         return None
     if any(amounts[d] != (0, 0) for d in (0, 1)):
         return None
-    own: Any = node.attributes.get("pads")
-    if own is None or node.attributes.get("auto_pad") == "VALID":
-        own = (0,) * (2 * (rank - 2))
+    pads: Any = node.attributes.get("pads")
+    if pads is None or node.attributes.get("auto_pad") == "VALID":
+        pads = (0,) * (2 * (rank - 2))
     extra = [a for a, _ in amounts[2:]] + [b for _, b in amounts[2:]]
     attributes = {k: v for k, v in node.attributes.items() if k != "auto_pad"}
-    attributes["pads"] = tuple(int(p) + int(q or 0) for p, q in zip(own, extra, strict=True))
+    attributes["pads"] = tuple(int(p) + int(q or 0) for p, q in zip(pads, extra, strict=True))
     return replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), attributes=attributes)
 
 
@@ -233,7 +239,9 @@ def _pads_zero(context: Context) -> bool:
 
 
 def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """(x + a) + b is x + (a + b); so are products; (x + a) · b is x · b + a · b."""
+    """Write (x + a) + b as x + (a + b), (x · a) · b as x · (a · b), and (x + a) · b as
+    x · b + a · b.
+    """
     if node.domain or node.op not in ("Add", "Mul") or not context.dtype(0).is_float:
         return None
     build = Builder(node, rewriting)
@@ -244,10 +252,10 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
             continue
         if not rewriting.is_single_use(node.inputs[here]):
             continue
-        made = rewriting.scope.context(inner)
+        inner_context = rewriting.scope.context(inner)
         for x, c in ((0, 1), (1, 0)):
-            constant = made.constant(c)
-            if constant is None or not same_type(made.types[x], context.outputs[0]):
+            constant = inner_context.constant(c)
+            if constant is None or not same_type(inner_context.types[x], context.outputs[0]):
                 continue
             wide = np.float64 if outer.dtype != np.float64 else np.longdouble
             a: Any = constant.astype(wide)
@@ -269,14 +277,14 @@ def merge_constants(rewriting: Rewriting, node: Node, context: Context) -> Node 
 def _multiply(
     rewriting: Rewriting, factors: tuple[str, str], output: str, origin: tuple[str, ...]
 ) -> str:
-    """Add a product by a constant, merged with the constants that make its other factor."""
+    """Add a product by a constant, merged with the constants in its other factor."""
     product = Node("Mul", factors, (output,), origin=origin)
     merged = merge_constants(rewriting, product, rewriting.scope.context(product))
     return rewriting.append(merged or product)[0]
 
 
 def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | None:
-    """a · tanh(x) + a is 2a · sigmoid(2x): half the work, and it keeps what the sum cancels."""
+    """Write a · tanh(x) + a as 2a · sigmoid(2x): half the work, and no digits cancel."""
     if node.domain or node.op != "Add":
         return None
     for here, other in ((0, 1), (1, 0)):
@@ -301,12 +309,12 @@ def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | No
 
 
 def _without_factor(rewriting: Rewriting, value: str) -> tuple[str, Array]:
-    """What is multiplied by a constant, and that constant: 1 of what is no such product."""
+    """The factors of a product of a value and a constant number; the value and 1 for others."""
     maker = rewriting.producer(value)
     if maker is not None and (maker.domain, maker.op) == ("", "Mul"):
-        made = rewriting.scope.context(maker)
+        product = rewriting.scope.context(maker)
         for here, other in ((0, 1), (1, 0)):
-            factor = made.constant(other)
+            factor = product.constant(other)
             if factor is not None and factor.size == 1:
                 return maker.inputs[here], factor
     return value, np.ones(())

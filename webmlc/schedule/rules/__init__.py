@@ -30,25 +30,25 @@ def choose_rule(function: LoopFunction, machine: Machine) -> tuple[str, Schedule
 
     Raises `InternalError` where no rule does, or where the rule cannot build its default.
     """
-    answer = _answer(function, machine)
-    if answer is None:
-        raise InternalError(f"no rule for {machine.device} schedules kernel {function.name!r}")
-    match, schedule = answer
-    return match.rule.name, schedule.copy()
-
-
-def match_kernel(function: LoopFunction, machine: Machine) -> Match | None:
-    """The rule that answers for a kernel, and what it knows of the kernel; `None` where one
-    dispatch cannot compute the kernel.
-    """
-    answer = _answer(function, machine)
-    return None if answer is None else answer[0]
+    name, schedule = _choice(function, machine)
+    return name, schedule.copy()
 
 
 @lru_cache(maxsize=1024)
-def _answer(function: LoopFunction, machine: Machine) -> tuple[Match, Schedule] | None:
-    """Cached: `split_kernels` has usually asked for a kernel before it is compiled."""
+def match_kernel(function: LoopFunction, machine: Machine) -> Match | None:
+    """The rule that answers for a kernel, and what it knows of the kernel; `None` where one
+    dispatch cannot compute the kernel. Cached: `split_kernels` asks before a kernel is compiled.
+    """
     return match_rules(rules_of(machine), function, machine)
+
+
+@lru_cache(maxsize=1024)
+def _choice(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
+    """Cached: a kernel of several programs is scheduled once."""
+    match = match_kernel(function, machine)
+    if match is None:
+        raise InternalError(f"no rule for {machine.device} schedules kernel {function.name!r}")
+    return match.rule.name, match.default_schedule()
 
 
 def rules_of(machine: Machine) -> tuple[AnyRule, ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from webmlc.core.errors import InternalError
@@ -57,12 +57,15 @@ class NoParameters:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A kernel's rule, and what the rule knows of the kernel."""
+    """A kernel's rule, and what the rule knows of the kernel. `proof`: its default schedule, if
+    that was built to prove that the kernel is of the rule's class.
+    """
 
     function: LoopFunction
     rule: AnyRule
     facts: Any
     machine: Machine
+    proof: Schedule | None = None
 
     def space(self) -> Space:
         """The parameters that the kernel's schedule may have.
@@ -86,20 +89,18 @@ class Match:
         try:
             return self.rule.build(self.facts, parameters)
         except ScheduleError as error:
-            raise self.bug(parameters, error) from error
+            chosen = json.dumps(values_of(parameters))
+            rule = f"rule {self.rule.name!r} ({self.machine.device})"
+            message = f"{rule} cannot build {self.function.name!r} with {chosen}: {error}"
+            raise InternalError(message) from error
 
-    def bug(self, parameters: Any, error: ScheduleError) -> InternalError:
-        """What a refused step of a member of the space is reported as."""
-        chosen = json.dumps(values_of(parameters))
-        rule = f"rule {self.rule.name!r} ({self.machine.device})"
-        return InternalError(f"{rule} cannot build {self.function.name!r} with {chosen}: {error}")
+    def default_schedule(self) -> Schedule:
+        """The schedule that nobody has searched for."""
+        return self.build(self.default()) if self.proof is None else self.proof.copy()
 
 
-def match_rules(
-    rules: Iterable[AnyRule], function: LoopFunction, machine: Machine
-) -> tuple[Match, Schedule] | None:
-    """The first of some rules that matches a kernel, and its default schedule; `None` where none
-    does.
+def match_rules(rules: Iterable[AnyRule], function: LoopFunction, machine: Machine) -> Match | None:
+    """The first of some rules that matches a kernel; `None` where none does.
 
     A kernel with symbols is of a rule's class only if the primitives can prove the steps of its
     default schedule. Of other kernels every step is decided by numbers: a refusal is a bug.
@@ -109,12 +110,12 @@ def match_rules(
         if facts is None:
             continue
         match = Match(function, rule, facts, machine)
-        parameters = match.default()
+        if not function.symbols:
+            return match
         try:
-            return match, rule.build(facts, parameters)
-        except ScheduleError as error:
-            if not function.symbols:
-                raise match.bug(parameters, error) from error
+            return replace(match, proof=rule.build(facts, match.default()))
+        except ScheduleError:
+            continue
     return None
 
 
@@ -138,23 +139,3 @@ def accepts(steps: Callable[[], object]) -> bool:
     except ScheduleError:
         return False
     return True
-
-
-def single_schedule(
-    name: str, schedule_of: Callable[[LoopFunction, Machine], Schedule | None]
-) -> Rule[Schedule, NoParameters]:
-    """A rule with one schedule for each kernel: nothing to choose."""
-    return Rule(
-        name,
-        lambda function, machine: _attempt(lambda: schedule_of(function, machine)),
-        lambda _facts, _machine: Space(),
-        lambda _facts, _machine: NoParameters(),
-        lambda facts, _parameters: facts.copy(),
-    )
-
-
-def _attempt(steps: Callable[[], Schedule | None]) -> Schedule | None:
-    try:
-        return steps()
-    except ScheduleError:
-        return None

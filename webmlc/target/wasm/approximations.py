@@ -1,15 +1,16 @@
 """Compute elementary functions by arithmetic, where WASM has no instruction for them.
 
 In: a float32 expression, scalar or vector (`float64.py` has the functions of float64). Out: an
-expression of additions, multiplications, divisions, bit operations and selects. It uses its
-argument several times, so `common_subexpressions` must run afterwards.
+expression of operations that WASM has. The output repeats its argument, so
+`common_subexpressions` must run afterwards. For example:
 
     exp(x)  =  2^n · exp(r),   n = round(x / ln 2),   r = x - n·ln 2       (Cody and Waite, 1980)
 
-The coefficients are minimax fits of the relative error (Lawson's reweighted least squares on 2,000
-Chebyshev nodes), rounded to float32. Those of tanh and erf were rounded one after another, and the
-remaining coefficients were fitted again each time. Exponentials, logarithms, sigmoids, tanh, erf,
-sine, cosine and powers are within 2 units in the last place, with and without FMA (a^0.75: 2.4).
+The coefficients are minimax fits of the relative error, except for `ERFC_ROOT` (Lawson's reweighted
+least squares on 2,000 Chebyshev nodes). The printer rounds them to float32. Those of tanh and erf
+were rounded one after another, and the remaining coefficients were fitted again each time.
+Exponentials, logarithms, sigmoids, tanh, erf, sine and cosine are within 2 units in the last place,
+with and without FMA, and so are powers (a^0.75: 2.4). Sine and cosine are so for |x| below 2^15.
 `tests/target/test_approximations.py` samples each function densely and states its error.
 """
 
@@ -94,28 +95,32 @@ ERFC_ROOT = (
     0.0006640100036749754,
 )
 """erfc(x)^(-1/8) on 1.15 <= x <= 4, fitted for the absolute error of erfc. Above 4 the polynomial
-grows, so erf stays 1.
+grows, so that 1/p^8 is less than half a unit in the last place of 1, and erf is 1.
 """
 
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
-"""ln 2 in two parts. The first has few bits, so that n·LN2_HIGH is exact."""
+"""ln 2 in two parts. The first has 9 bits, so that n·LN2_HIGH is exact."""
 _HALF_PI = (
     1.5703125,
     0.00048351287841796875,
     3.1385570764541626e-07,
     6.07710062827671e-11,
 )
-"""π/2 in four parts. All but the last have 9 bits, so that n·part is exact for n below 2^15."""
+"""π/2 in four parts. All but the last have at most 9 bits, so that n·part is exact for |n| below
+2^15.
+"""
 _ROUNDING = 1.5 * 2**23
-"""The number that rounds x to an integer when added, for |x| below 2^22. The integer is in the low
-bits of the sum.
+"""Adding this number to x rounds x to an integer, for |x| below 2^22. The low bits of the sum are
+the integer.
 """
 _SMALLEST_NORMAL = 1.1754943508222875e-38
 """The smallest normal float32."""
+_LARGEST = 3.4028234663852886e38
+"""The largest finite float32."""
 
 
 def fma(a: Expr, b: Expr, c: Expr) -> Expr:
-    """a·b + c, with a single rounding where the target has such an instruction."""
+    """a·b + c, with a single rounding if the target has a fused multiply-add, and two if not."""
     return Call("fma", (a, b, c), a.dtype)
 
 
@@ -145,7 +150,7 @@ def _shift_right(x: Expr, bits: int) -> Expr:
 
 
 def _with_sign(magnitude: Expr, sign: Expr) -> Expr:
-    """`magnitude` with the sign of `sign`. It must not be negative, unless it has that sign
+    """`magnitude` with the sign of `sign`. `magnitude` must be non-negative, or have that sign
     already.
     """
     mask = literal(-(2**31), sign, DType.int32)
@@ -153,8 +158,8 @@ def _with_sign(magnitude: Expr, sign: Expr) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
-    """e^x. The result is infinity above float32's largest value, and 0 below 2^-125.5: smaller
-    results would take a second factor of 2^n. For a negated argument, e^-x is computed without the
+    """e^x. The result is infinity above float32's largest value, and 0 below 2^-125.5, where
+    2^(n-1) would be subnormal. For a negated argument, e^-x is computed without the
     negation.
     """
     match x:
@@ -164,9 +169,10 @@ def exp(x: Expr) -> Expr:
 
 
 def _exp(x: Expr, scale: float) -> Expr:
-    """e^(scale·x), with scale·x between -87.5 and 89, and scale a power of two.
+    """e^(scale·x), with scale·x between -87.5 and 89, and scale plus or minus a power of two.
 
-    The last factor is half of 2^n. Its biased exponent n + 126 is between 0 and 254 within these
+    `half_power` is 2^(n-1), and the polynomial has the other factor of 2, because 2^128 would be
+    infinite. Its biased exponent n + 126 is between 0 and 254 within these
     limits, so results that are too small become 0 and results that are too large overflow.
     """
     rounding = literal(_ROUNDING + 126, x)
@@ -179,7 +185,7 @@ def _exp(x: Expr, scale: float) -> Expr:
 
 def plus_one(x: Expr) -> Expr | None:
     """1 + e^x for a result of `exp`, with one rounding less: e^r is not rounded before the
-    addition.
+    addition. None if x is not such a result.
     """
     match x:
         case Call(
@@ -195,15 +201,18 @@ def plus_one(x: Expr) -> Expr | None:
 
 def log(x: Expr) -> Expr:
     """The natural logarithm: -inf at 0, NaN below."""
-    is_subnormal = call("lt", x, literal(_SMALLEST_NORMAL, x))
-    normal = select(is_subnormal, x * literal(2.0**23, x), x)
-    shift = select(is_subnormal, literal(-23.0, x), literal(0.0, x))
-    # 1 + f is in [sqrt(1/2), sqrt(2)): subtract the bits of sqrt(1/2), keep those of the exponent.
+    is_below_normal = call("lt", x, literal(_SMALLEST_NORMAL, x))
+    normal = select(is_below_normal, x * literal(2.0**23, x), x)
+    shift = select(is_below_normal, literal(-23.0, x), literal(0.0, x))
+    # After the subtraction, the high bits are the exponent. The low 23 bits, with sqrt(1/2) added
+    # back, are those of 1 + f in [sqrt(1/2), sqrt(2)).
     bits = _bits(normal)
     offset = bits - literal(0x3F3504F3, x, DType.int32)
     exponent = Cast(_shift_right(offset, 23), DType.float32) + shift
-    mantissa = (offset & literal(0x007FFFFF, x, DType.int32)) + literal(0x3F3504F3, x, DType.int32)
-    f = Bitcast(mantissa, DType.float32) - literal(1.0, x)
+    bits_of_one_plus_f = (offset & literal(0x007FFFFF, x, DType.int32)) + literal(
+        0x3F3504F3, x, DType.int32
+    )
+    f = Bitcast(bits_of_one_plus_f, DType.float32) - literal(1.0, x)
     square = f * f
     tail = fma(square * f, polynomial(f, LOG), exponent * literal(LN2_LOW, x))
     tail = fma(square, literal(-0.5, x), tail)
@@ -214,13 +223,15 @@ def log(x: Expr) -> Expr:
 
 
 def _undivided(x: Expr) -> Expr:
-    """A quotient by a literal as a product. tanh and erf grow no faster than their argument, so the
-    extra rounding of the argument costs at most one rounding of the result.
+    """Replace a / c by a · (1 / c). A relative error of the argument of tanh or erf causes no
+    larger one of the result, so the extra rounding costs at most one rounding of the result.
+
+    A quotient stays if 1 / c is no normal float32.
     """
     match x:
         case Call(op="div", args=(a, Const(value=divisor) | Broadcast(value=Const(value=divisor)))):
-            inverse = 1 / float(divisor) if divisor else math.inf
-            return a * literal(inverse, x) if math.isfinite(inverse) and inverse else x
+            is_invertible = 1 / _LARGEST <= abs(float(divisor)) <= 1 / _SMALLEST_NORMAL
+            return a * literal(1 / float(divisor), x) if is_invertible else x
     return x
 
 
@@ -251,15 +262,17 @@ def erf(x: Expr) -> Expr:
 
 
 def _sin_cos(x: Expr, shift: int) -> Expr:
-    """sin(x + shift·π/2), with x = n·π/2 + high + low. Angles of 2^22 and more count as 0."""
+    """sin(x + shift·π/2), with x = n·π/2 + high + low. An angle of 2^22 or more is
+    replaced by 0; infinity and NaN become NaN.
+    """
     x = select(call("lt", call("abs", x), literal(2.0**22, x)), x, x * literal(0.0, x))
     rounding = literal(_ROUNDING, x)
     biased = fma(x, literal(2 / math.pi, x), rounding)
     n = biased - rounding
     first, second, third, fourth = (literal(-part, x) for part in _HALF_PI)
-    exact = fma(n, second, fma(n, first, x))
-    high = fma(n, third, exact)
-    low = fma(n, fourth, fma(n, third, exact - high))
+    partly_reduced = fma(n, second, fma(n, first, x))
+    high = fma(n, third, partly_reduced)
+    low = fma(n, fourth, fma(n, third, partly_reduced - high))
     r = high + low
     t = r * r
     sine = high + fma(r * t, polynomial(t, SIN), low)
@@ -276,12 +289,16 @@ def _sin_cos(x: Expr, shift: int) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
-    """The sine. For angles above 2^15, half a unit in the last place of the angle is lost."""
+    """The sine. Above 2^15, the reduced angle is off by up to half a unit in the last place of
+    x.
+    """
     return _sin_cos(x, 0)
 
 
 def cos(x: Expr) -> Expr:
-    """The cosine. For angles above 2^15, half a unit in the last place of the angle is lost."""
+    """The cosine. Above 2^15, the reduced angle is off by up to half a unit in the last place of
+    x.
+    """
     return _sin_cos(x, 1)
 
 
@@ -291,12 +308,12 @@ def tan(x: Expr) -> Expr:
 
 
 def atan(x: Expr) -> Expr:
-    """The arc tangent."""
+    """The arc tangent: π/4 + atan((a - 1) / (a + 1)) above tan(π/8), π/2 - atan(1 / a) above
+    tan(3π/8).
+    """
     a = call("abs", x)
-    large, middle = (
-        call("gt", a, literal(2.414213562373095, x)),
-        call("gt", a, literal(0.4142135623730950, x)),
-    )
+    large = call("gt", a, literal(2.414213562373095, x))
+    middle = call("gt", a, literal(0.4142135623730950, x))
     one = literal(1.0, x)
     reduced = select(middle, (a - one) / (a + one), a)
     reduced = select(large, literal(-1.0, x) / a, reduced)
@@ -313,7 +330,7 @@ def _asin_small(x: Expr) -> Expr:
 
 
 def asin(x: Expr) -> Expr:
-    """The arc sine; NaN outside [-1, 1]."""
+    """The arc sine: π/2 - 2·asin(sqrt((1 - a) / 2)) above 1/2; NaN outside [-1, 1]."""
     a = call("abs", x)
     root = call("sqrt", (literal(1.0, x) - a) * literal(0.5, x))
     outer = literal(math.pi / 2, x) - literal(2.0, x) * _asin_small(root)
@@ -331,13 +348,13 @@ def acos(x: Expr) -> Expr:
 
 
 def _half_exp(x: Expr) -> Expr:
-    """e^|x| / 2, which overflows only at a larger |x| than e^|x| does."""
+    """e^|x| / 2, as two factors, so that it overflows later than e^|x| does."""
     root = exp(call("abs", x) * literal(0.5, x))
     return root * literal(0.5, x) * root
 
 
 def sinh(x: Expr) -> Expr:
-    """The hyperbolic sine."""
+    """The hyperbolic sine: a polynomial near 0, else (e^|x| - e^-|x|) / 2."""
     t = x * x
     small = fma(x * t, polynomial(t, SINH), x)
     half = _half_exp(x)
@@ -346,13 +363,13 @@ def sinh(x: Expr) -> Expr:
 
 
 def cosh(x: Expr) -> Expr:
-    """The hyperbolic cosine."""
+    """The hyperbolic cosine: (e^|x| + e^-|x|) / 2."""
     half = _half_exp(x)
     return half + literal(0.25, x) / half
 
 
 def log1p(y: Expr) -> Expr:
-    """log(1 + y) for y >= 0, accurate near 0: the logarithm of u = 1 + y as rounded,
+    """log(1 + y) for y > -1, accurate near 0: the logarithm of u = 1 + y as rounded,
     corrected for the rounding.
     """
     one = literal(1.0, y)

@@ -34,10 +34,10 @@ WASM = Target(
     variants=WASM_MACHINES,
     limits=LIMITS,
     passes=(
-        ("use winograd", use_winograd),
+        ("use winograd", partial(use_winograd, machine=RELAXED)),
         ("use attention", use_attention),
         ("use byte products", use_byte_products),
-        ("use strassen", use_strassen),
+        ("use strassen", partial(use_strassen, machine=RELAXED)),
         ("split operands", partial(split_operands, limits=LIMITS)),
         ("fuse", partial(fuse, limits=LIMITS)),
         ("concat in place", concat_in_place),

@@ -154,7 +154,7 @@ class ExpressionPrinter:
 
     def rounded(self, printed: Printed, dtype: DType, lanes: int) -> Printed:
         """32-bit values, rounded to the small type that they stand for."""
-        return self.spelled(PARTS[dtype].rounded, printed, lanes=lanes)
+        return self.spelled(PARTS[dtype].narrowed, printed, lanes=lanes)
 
     def cast(self, source: DType, dtype: DType, lanes: int, value: Printed) -> Printed:
         """The conversion of a value."""
@@ -260,7 +260,7 @@ class ExpressionPrinter:
             word = f"{word}[({position} >> 1u) & 1]"
         if buffer.name in self.atomics:
             word = f"atomicLoad(&{word})"
-        text, level = self.spelled(PARTS[buffer.dtype].value, (word, ATOM), (position, ATOM))
+        text, level = self.spelled(PARTS[buffer.dtype].scalar, (word, ATOM), (position, ATOM))
         return text if level == ATOM else f"({text})"
 
     def unsayable(self, construct: str) -> InternalError:

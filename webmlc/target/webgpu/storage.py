@@ -1,14 +1,17 @@
-"""Load and store elements of GPU memory, whose bytes are the same as on the CPU.
+"""Load and store the elements of GPU buffers, which have the same (little-endian) bytes as on the
+CPU.
 
-Nothing is converted between the two. WGSL addresses words. Types of 32 bits are words, and 64-bit
-integers are pairs of words. Smaller types are parts of words. A load extracts an element from its
-word; four aligned elements form a vector from one or two words. A store of four elements writes
-their words. A store of a single element must not change the other elements of the word, which other
-invocations may write. It therefore clears its own bits, and then sets them, atomically. 16-bit
-floats are widened to float32 for every operation, and rounded where they are stored.
+Buffers are copied between CPU and GPU unchanged. WGSL reads and writes memory in words of 32 bits.
+A 64-bit integer takes two of them (`long_integers.py`); a smaller element shares one. A load
+extracts an element from its word; four aligned elements form a vector from one or two words. A
+store of four elements writes their words. A store of a single element must not change the other
+elements of the word, which other invocations may write. It therefore clears its own bits, and then
+sets them, each in one atomic step; no other invocation accesses the same element. 16-bit floats are
+widened to float32 for every operation, and rounded where they are stored.
 
-    x[i]  (uint8)                 ->   byte_at(x[i >> 2], i)
-    y[T.ramp(u * 4, 1, 4)] = v    ->   y[u] = pack_bytes(v)
+    lowered form                       WGSL
+    x[i]  (uint8)                      byte_at(x[i >> 2u], i)
+    y[T.ramp(k * 4, 1, 4)] = v         y[k] = pack_bytes(v)
 """
 
 from __future__ import annotations
@@ -23,16 +26,19 @@ from webmlc.target.webgpu.spelling import ATOM, LOOSE, Helper, Spelling, functio
 class Part:
     """A type that is smaller than a word.
 
-    `value` spells the element from the word and its index, and `vector` spells four elements from
-    their words. `bits` spells the unsigned bits of values, and `rounded` values of a wider range as
-    values of this type. `{U}` is the unsigned type with as many lanes.
+    - `scalar`: the text that reads one element from its word and index.
+    - `vector`: the text that reads four elements from their words.
+    - `bits`: the text of a value's bits, as u32.
+    - `narrowed`: the text that brings a wider value into the type's range.
+
+    `{U}` is u32, or the vector of u32 with as many lanes as the value.
     """
 
     bytes: int
-    value: Spelling
+    scalar: Spelling
     vector: Spelling
     bits: Spelling
-    rounded: Spelling
+    narrowed: Spelling
 
     @property
     def packed(self) -> Spelling:
@@ -40,20 +46,20 @@ class Part:
         return function("pack_bytes" if self.bytes == 1 else "pack_shorts", 1)
 
 
-def _cut(shift: int, signed: bool) -> Spelling:
-    """A 32-bit value reduced to its low bits, by the number of bits to drop."""
+def _cut(dropped: int, signed: bool) -> Spelling:
+    """Keep the low `32 - dropped` bits of a 32-bit integer, sign-extended if `signed`."""
     if signed:
-        return Spelling(f"({{0}} << {{U}}({shift}u)) >> {{U}}({shift}u)", LOOSE)
-    return Spelling(f"{{0}} & {{U}}({2 ** (32 - shift) - 1}u)", LOOSE)
+        return Spelling(f"({{0}} << {{U}}({dropped}u)) >> {{U}}({dropped}u)", LOOSE)
+    return Spelling(f"{{0}} & {{U}}({2 ** (32 - dropped) - 1}u)", LOOSE)
 
 
 def _low_bits(mask: int) -> Spelling:
-    """The low bits of a signed value."""
+    """The low bits of a signed value, as unsigned."""
     return Spelling(f"(bitcast<{{U}}>({{0}}) & {{U}}({mask}u))")
 
 
 _SAME = Spelling("({0})")
-"""A value that needs no conversion."""
+"""A value that is its own bits: unsigned, and in the type's range."""
 
 PARTS: dict[DType, Part] = {
     DType.bool: Part(
@@ -181,10 +187,10 @@ fn pack_shorts(v: vec4u) -> vec2u {
 }
 """),
 }
-"""The helpers that have one definition."""
+"""The helpers whose text is the same for every use."""
 
 TEMPLATES: dict[str, Helper] = {
-    # Subnormals are computed as products: a shader may flush float32 subnormals to zero.
+    # A subnormal half is computed as bits · 2^-24: a shader may flush float32 subnormals to zero.
     "float_of_half": Helper("""\
 fn float_of_half_{suffix}(bits: {U}) -> {F} {{
     let rest = bits & {U}(0x7fffu);
@@ -196,7 +202,9 @@ fn float_of_half_{suffix}(bits: {U}) -> {F} {{
     return bitcast<{F}>(magnitude | ((bits & {U}(0x8000u)) << {U}(16u)));
 }}
 """),
-    # Round to nearest, ties to even. Adding 0.5 aligns a subnormal's last bit with float32's.
+    # Round to nearest, ties to even. Adding 0.5 makes float32 round a small value to a multiple of
+    # 2^-24, the step of subnormal halves. Halves are normal from 0x38800000 (2^-14), and infinite
+    # from 0x477ff000 (65520), as float32 bits.
     "half_bits": Helper("""\
 fn half_bits_{suffix}(x: {F}) -> {U} {{
     let bits = bitcast<{U}>(x);
@@ -241,21 +249,23 @@ many lanes.
 
 
 def word_of(dtype: DType, index: str, in_vectors: bool) -> str:
-    """The index of the word that holds an element, or of the vector of words in a view of vectors.
-    `index` is text that needs no parentheses.
+    """The index of the word that holds an element. If `in_vectors`, the index of the one or two
+    words that hold its group of four. `index` must be safe as the left operand of `>>`.
     """
     return f"{index} >> {1 if PARTS[dtype].bytes == 2 and not in_vectors else 2}u"
 
 
 def store_lines(buffer: str, dtype: DType, index: str, bits: str) -> list[str]:
-    """The statements that store the bits of an element and keep the other elements of its word."""
+    """The statements that clear, then set, the bits of an element, and keep the other elements of
+    its word. They need a scope of their own, and a buffer of `atomic<u32>`.
+    """
     part = PARTS[dtype]
-    position_mask, mask = (3, 255) if part.bytes == 1 else (1, 65535)
+    position_mask, value_mask = (3, 255) if part.bytes == 1 else (1, 65535)
     word = f"{buffer}[element_at >> {1 if part.bytes == 2 else 2}u]"
     return [
         f"let element_at = {index};",
         f"let element_shift = u32(element_at & {position_mask}) * {8 * part.bytes}u;",
         f"let element_bits = {bits};",
-        f"atomicAnd(&{word}, ~({mask}u << element_shift));",
+        f"atomicAnd(&{word}, ~({value_mask}u << element_shift));",
         f"atomicOr(&{word}, element_bits << element_shift);",
     ]

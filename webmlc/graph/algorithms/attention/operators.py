@@ -1,9 +1,9 @@
-"""softmax(scale · Q Kᵀ + bias) V as one operator (domain `webmlc`).
+"""The operator softmax(scale · Q Kᵀ + bias) V (domain `webmlc`).
 
-`use_attention.py` puts it together from a product, a softmax and a product.
+`use_attention.py` writes it for a product, a softmax and a product.
 
-K and V are packed as right operands are in `layout.py`; sizes below: queries M, keys N, columns of
-V D. The sum of the exponentials divides the product, which is smaller than the scores:
+K and V are packed like right operands (`ops/layout.py`). The sizes are M queries, N keys and D
+columns of V. The sum of the exponentials divides the product, which is smaller than the scores:
 
     Attention(q [*, M, C], k [*, N/8, C, 8], v [*, D/8, N, 8], bias)  ->  [*, M, D]
 """
@@ -15,7 +15,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.layout import packed_product
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import aligned, given
+from webmlc.graph.ops.shapes import aligned, operand
 
 Tensors = tuple[Tensor | None, ...]
 
@@ -26,7 +26,7 @@ def _infer(context: Context) -> tuple[TensorType, ...]:
 
 
 def _attention(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    queries, keys, values = (given(tensors, slot) for slot in range(3))
+    queries, keys, values = (operand(tensors, slot) for slot in range(3))
     bias = tensors[3] if len(tensors) > 3 else None
     shape = context.outputs[0].shape
     return (attention(shape, queries, keys, values, bias, context.attribute("scale")),)
@@ -40,7 +40,7 @@ def attention(
     bias: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """Scores, their maximum, exponentials and their sum by row; the product, then the quotient."""
+    """The scores, the maximum, exponentials and sum of each row; the product; the quotient."""
     rows, count = shape[:-1], values.shape[-2]
     scores = packed_product("scores", (*rows, count), queries, keys)
 
@@ -50,7 +50,7 @@ def attention(
 
     plain = scale == 1 and bias is None
     logits = scores if plain else compute("logits", scores.shape, logit, keep=True)
-    # A NaN makes all of its row NaN anyway: as an exponential.
+    # A relaxed maximum may drop a NaN, but its exponential makes the row NaN anyway.
     top = reduce("max", rows, (count,), "relaxed_max", lambda *i: logits[i])
     exponential = compute(
         "exponential", scores.shape, lambda *i: call("exp", logits[i] - top[i[:-1]]), keep=True

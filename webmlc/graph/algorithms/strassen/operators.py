@@ -1,18 +1,18 @@
 """Strassen's algorithm, in Winograd's variant: seven products of half matrices instead of eight.
 
-The left matrix is cut into even and odd rows and into halves of columns; the right one, which is
-packed, into halves of rows and even and odd panels. Sums of these quarters are planes, multiplied
-one by one; every quarter of the result is a sum of the products (domain `webmlc`;
-`graph/algorithms/strassen/use_strassen.py` says where):
+The left matrix is cut into even and odd rows, and into halves of columns. The right one, which is
+packed, is cut into halves of rows, and into even and odd panels. Sums of these quarters are planes,
+which are multiplied one by one. Each quarter of the result is a sum of the products (domain
+`webmlc`; `use_strassen.py` chooses the layers):
 
     planes = StrassenInput(left)                # [N, M, K] -> [7, N, M/2, K/2]
     result = StrassenProduct(planes, matrix)    # [O/8, K, 8] -> [N, M, O]
 
-The right matrix's sums are a stage of the product, which makes those of a pair of panels when it
-needs them: at load, they would take seven quarters of the weights' memory.
+The sums of the right matrix are a stage of the product, which computes those of a pair of panels
+when it needs them. Computed at load, they would take seven quarters of the weights' memory.
 
-Two rows that are paired share sums: the error of both is relative to the larger one, and what is
-not finite in one makes results of the other so.
+Paired rows share sums. So the error of both is relative to the larger row, and an infinity or NaN
+in one of them reaches results of the other.
 
 Source: V. Strassen, "Gaussian elimination is not optimal" (1969), and S. Winograd, "On
 multiplication of 2x2 matrices" (1971); on how results err, N. Higham, "Exploiting fast matrix
@@ -29,7 +29,7 @@ from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Context, Operator
-from webmlc.graph.ops.shapes import Shape, given
+from webmlc.graph.ops.shapes import Shape, operand
 
 Tensors = tuple[Tensor | None, ...]
 
@@ -37,7 +37,7 @@ PRODUCTS = 7
 
 
 def _one_of(index: Expr, values: Sequence[Expr]) -> Expr:
-    """The value at `index`: the schedule unrolls it, which leaves one."""
+    """The value at `index`. The schedule unrolls the index, which leaves one of the values."""
     *others, result = values
     for place, value in reversed(list(enumerate(others))):
         result = select(index.equals(place), value, result)
@@ -51,12 +51,12 @@ def _infer_input(context: Context) -> tuple[TensorType, ...]:
 
 
 def _input(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    return (left_planes(given(tensors, 0), context.outputs[0].shape),)
+    return (left_planes(operand(tensors, 0), context.outputs[0].shape),)
 
 
 def left_planes(data: Tensor, shape: Shape) -> Tensor:
-    """The planes (of `shape`) of the left matrix. Of an odd number of rows the last is its own
-    partner: what comes of that is not read.
+    """The planes (of `shape`) of the left matrix. The last row of an odd number is paired with
+    itself, and the results of that pair are not read.
     """
     rows, half = data.shape[-2], shape[-1]
 
@@ -78,11 +78,11 @@ def _infer_product(context: Context) -> tuple[TensorType, ...]:
 
 
 def _product(context: Context, tensors: Tensors) -> tuple[Tensor, ...]:
-    return (strassen_product(given(tensors, 0), given(tensors, 1), context.outputs[0].shape),)
+    return (strassen_product(operand(tensors, 0), operand(tensors, 1), context.outputs[0].shape),)
 
 
 def strassen_product(planes: Tensor, matrix: Tensor, shape: Shape) -> Tensor:
-    """The matrix product (of `shape`) of what has these planes with a packed matrix."""
+    """The product (of `shape`) of the matrix with these planes and a packed matrix."""
     half = planes.shape[-1]
 
     def panel(p: Expr, j: Expr, k: Expr, lane: Expr) -> Expr:

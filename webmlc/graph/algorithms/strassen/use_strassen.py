@@ -1,7 +1,7 @@
-"""Matrix products by Strassen's algorithm, where it is faster.
+"""Compute matrix products by Strassen's algorithm, where that is faster.
 
 In: a function after layouts. Out: the same meaning; a chosen `webmlc.MatMul` by constant weights,
-or `webmlc.Conv` of one tap, is seven products of half matrices (`ops/strassen.py`).
+or `webmlc.Conv` of one tap, is seven products of half matrices (`operators.py`).
 
     %y = webmlc.MatMul(%x, %w)  ->  %p = StrassenInput(%x); %y = StrassenProduct(%p, %w)
 """
@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
+from webmlc.core.machine import Machine
+from webmlc.graph.algorithms.cost import ELEMENT_BYTES, Cost, gain, product_cost
 from webmlc.graph.algorithms.strassen.operators import PRODUCTS
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node
@@ -25,35 +27,37 @@ from webmlc.graph.ops.windows import Windows
 from webmlc.graph.rewrite.function_writer import FunctionRewriter
 from webmlc.graph.simplify.simplify_graph import remove_dead_code
 
-_START_COST = 4
-"""Steps of a product's inner loop that beginning and ending one take."""
-_PLANE_COST = 7
-"""Multiply-adds that making an element of the left matrix's planes takes as long as."""
-_PANEL_COST = 3
-"""The same of the right matrix's, which are read where they are made."""
-_CACHED = 2_000_000
-"""Elements of planes that the third-level cache keeps: every pair of panels reads all of them."""
-_LANES = 4
-"""Columns of the left matrix that the transform takes at once."""
+PLANE_COST = 7
+"""Multiply-adds that take as long as computing an element of the left matrix's planes and writing
+it (chosen by hand, as are the next two; checked in Chromium, one thread, on a product of 1024 x
+1024 x 1024, DeiT-tiny and Whisper-tiny's encoder).
+"""
+PANEL_COST = 3
+"""Multiply-adds that take as long as computing an element of the right matrix's panels, which stay
+in the cache.
+"""
 CODE = 8_000_000
-"""Multiply-adds that all products of one shape, which share their kernels, must save: it is some
-two thousand bytes of code.
+"""Multiply-adds that all products of one shape must save in a run, to be worth the two thousand
+bytes of code of the kernels that they share.
 """
 
 
-def use_strassen(module: Module) -> Module:
-    """Rewrite the products of every function.
+def use_strassen(module: Module, machine: Machine) -> Module:
+    """Rewrite the products of every function that are faster so on the machine.
 
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
-    functions = {n: remove_dead_code(_Rewrite(f).run()) for n, f in module.functions.items()}
+    functions = {
+        name: remove_dead_code(_Rewrite(f, machine=machine).run())
+        for name, f in module.functions.items()
+    }
     return replace(module, functions=functions)
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A product of a matrix of `rows` (pixels of an image) by `depth`, which `readers` products
-    read, with one of `columns`. Equal layers share their kernels.
+    """The product of a matrix of `rows` (for a convolution, pixels of an image) x `depth` with one
+    of `depth` x `columns`. `readers` products read the left matrix. Equal layers share kernels.
     """
 
     rows: int
@@ -62,32 +66,44 @@ class Layer:
     readers: int = 1
 
 
-def saved(layer: Layer) -> int:
-    """Multiply-adds that seven products of half matrices save, by a model of what is around them:
-    an element of a plane takes as long as some.
+def direct_cost(layer: Layer, machine: Machine) -> int:
+    """The cost of the product as one."""
+    return product_cost(machine, layer.rows, layer.depth, layer.columns)
+
+
+def strassen_cost(layer: Layer, machine: Machine) -> Cost | None:
+    """The cost of seven products of half matrices, and of their planes and panels; None if the
+    planes outgrow the caches.
     """
     pairs, depth, columns = -(-layer.rows // 2), layer.depth // 2, layer.columns // 2
-    planes = PRODUCTS * pairs * depth
-    if planes > _CACHED:
-        return 0
-    direct = layer.rows * layer.columns * (layer.depth + _START_COST)
-    products = PRODUCTS * pairs * columns * (depth + _START_COST)
-    panels = PRODUCTS * depth * columns * _PANEL_COST
-    return direct - products - panels - planes * _PLANE_COST // layer.readers
+    planes, panels = PRODUCTS * pairs * depth, PRODUCTS * depth * columns
+    if planes * ELEMENT_BYTES > machine.l3_resident_bytes:
+        return None
+    return Cost(
+        products=PRODUCTS * product_cost(machine, pairs, depth, columns),
+        transforms=panels * PANEL_COST + planes * PLANE_COST // layer.readers,
+    )
 
 
-def worthwhile(layers: Iterable[Layer]) -> set[Layer]:
+def worthwhile(layers: Iterable[Layer], machine: Machine) -> set[Layer]:
     """The layers that, as often as they occur, save more than their kernels' code is worth."""
-    return {layer for layer, count in Counter(layers).items() if count * saved(layer) > CODE}
+    chosen: set[Layer] = set()
+    for layer, count in Counter(layers).items():
+        cost = strassen_cost(layer, machine)
+        if cost is not None and gain(direct_cost(layer, machine), cost, count, CODE) > 0:
+            chosen.add(layer)
+    return chosen
 
 
 @dataclass(slots=True)
 class _Rewrite(FunctionRewriter):
-    """The function being written."""
+    """The function being written, and the machine that is to run it."""
+
+    machine: Machine = field(kw_only=True)
 
     def run(self) -> Function:
         layers = self.layers()
-        chosen = worthwhile(layers.values())
+        chosen = worthwhile(layers.values(), self.machine)
         for node in self.source.nodes:
             if layers.get(node) in chosen:
                 self.product(node)
@@ -96,14 +112,14 @@ class _Rewrite(FunctionRewriter):
         return self.written()
 
     def layers(self) -> dict[Node, Layer]:
-        """The sizes of every product that fits."""
+        """The sizes of every product that Strassen's algorithm can compute."""
         sizes = {node: size for node in self.source.nodes if (size := self.sizes(node))}
         readers = Counter(node.inputs[0] for node in sizes)
         return {node: Layer(*size, readers[node.inputs[0]]) for node, size in sizes.items()}
 
     def sizes(self, node: Node) -> tuple[int, int, int] | None:
-        """Rows, depth and columns of a product by constant weights, of static rows, whose quarters
-        are whole vectors and panels; `None` for others.
+        """Rows, depth and columns of a product by constant weights; `None` for other nodes. The
+        rows must be static, and the quarters whole vectors and panels.
         """
         if not _is_product(node):
             return None
@@ -113,7 +129,7 @@ class _Rewrite(FunctionRewriter):
         lines = [as_int(d) for d in (data.shape[1:-1] if node.op == "Conv" else data.shape[-2:-1])]
         rows = math.prod(n or 0 for n in lines)
         depth, columns = weights.shape[-2], as_int(self.types[node.outputs[0]].shape[-1])
-        if not rows or columns is None or depth % (2 * _LANES) or columns % (2 * PACK):
+        if not rows or columns is None or depth % (2 * self.machine.lanes) or columns % (2 * PACK):
             return None
         paired = len(lines) == 1 or (lines[-1] or 0) % 2 == 0  # no pair is of two lines
         return (rows, depth, columns) if paired else None
@@ -135,7 +151,7 @@ class _Rewrite(FunctionRewriter):
 
 
 def _is_product(node: Node) -> bool:
-    """True of a matrix product, and of a convolution that is one: of one tap at every pixel."""
+    """True for a matrix product, and for a convolution of one tap at every pixel, which is one."""
     if node.domain != "webmlc" or node.op not in ("MatMul", "Conv"):
         return False
     if node.op == "MatMul":

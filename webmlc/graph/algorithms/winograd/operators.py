@@ -1,27 +1,27 @@
-"""Winograd convolutions: outputs by tiles, from fewer products than one a tap.
+"""The operators of Winograd convolutions: tiles of outputs, with fewer products than taps.
 
-A map is cut into tiles of, say, 4x4 outputs, each seen through 6x6 inputs. The input and the
-weights are transformed into 36 planes, each plane is a matrix product over channels, and the result
-is transformed back (domain `webmlc`; `use_winograd.py` puts them together):
+A feature map is cut into tiles of, for example, 4x4 outputs, which depend on 6x6 inputs. The inputs
+and the weights are transformed into 36 planes, each plane is a matrix product over channels, and
+the result is transformed back (domain `webmlc`; `use_winograd.py` writes them):
 
     planes = WinogradInput(map)                # [N, 4·TH + 2, 4·TW + 2, C] -> [6, 6, N, TH, TW, C]
     matrices = WinogradWeights(weights)        # [O/8, 3, 3, C, 8] -> [6, 6, O/8, 1, 1, C, 8]
     sums = WinogradProduct(planes, matrices)   # -> [6, 6, N, TH, TW, O]
     result = WinogradOutput(sums)              # -> [N, H, W, O]
 
-Windows over one dimension only, or of one tap along the other, have one transform each. Where the
-planes of a map outgrow the cache, one operator, `WinogradConv`, is all but the weights'
-transform: its kernel goes from row of tiles to row of tiles, and each has its planes to itself.
-A map whose size is known at run time only has whole tiles there, in whole parts of a row, so that
-no loop tests where the map ends, and outputs come in whole vectors; `WinogradWanted` leaves out
-what is beyond.
+Windows over one dimension only, or of one tap along the other, have one transform each. If the
+planes of a feature map outgrow the cache, one operator, `WinogradConv`, does everything but the
+transform of the weights: its kernel processes one row of tiles after the other, each with planes of
+its own. If the size of the feature map is known at run time only, that kernel computes whole tiles,
+in whole parts of a row, and whole vectors of outputs, so that no loop tests where the feature map
+ends. `WinogradWanted` then leaves out the surplus.
 
-A `Form` says how one dimension is cut; each transform is two one-dimensional ones, along columns
-and along rows. Windows of stride s are s windows of stride 1, over every s-th input each: their
-planes stand side by side, and the output transform adds them. A long window is cut into blocks, one
-tile further each, which share the input's planes: there the product is itself a convolution, over
-tiles (the 1s in the shape above). So is one where tiles have one output along a dimension: along it
-there is a product for each tap, and there are no more weights than the window has.
+A `Form` says how one dimension is cut. Each transform is two one-dimensional ones, along columns
+and along rows. A window of stride s is s windows of stride 1, each over every s-th input: their
+planes are side by side, and the output transform adds them. A long window is cut into blocks, each
+one tile further, which share the planes of the inputs. There the product is itself a convolution
+over tiles (the 1s in the shape above). The same holds for tiles of one output along a dimension:
+along it there is a product for each tap, and there are no more weights than the window has.
 
 Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016); the
 matrices are those of Toom and Cook, see B. Barabasz et al., "Error Analysis and Improving the
@@ -46,15 +46,15 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 Shape = tuple[Expr, ...]
 
 POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
-"""Where polynomials are evaluated, but for infinity: few are needed, and small ones err least."""
+"""The points at which polynomials are evaluated, besides infinity. Small points err least."""
 _THIRD, _MIDDLE, _LARGE = Fraction(1, 3), Fraction(3, 4), Fraction(3, 2)
 MANY_POINTS = (0, 1, -1, 3, -3, _THIRD, -_THIRD, _MIDDLE, -_MIDDLE, _LARGE, -_LARGE)
-"""The same where more are needed: these err least together."""
+"""The same for more points than `POINTS` has: this set has the least error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """One-dimensional transforms: planes of inputs, planes of weights, outputs of planes."""
+    """The matrices of one-dimensional transforms: of inputs, of weights, and to outputs."""
 
     input: Matrix
     weights: Matrix
@@ -63,8 +63,8 @@ class Transforms:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """F(tile, taps) along one dimension: `tile` outputs at once of windows of `kernel` taps, at
-    `stride` inputs from each other; `taps` of them in a block. Tiles come in multiples of `part`.
+    """F(tile, taps) along one dimension: tiles of `tile` outputs, of windows of `kernel` taps at a
+    distance of `stride` inputs. A block has `taps` taps. Tiles come in multiples of `part`.
     """
 
     kernel: int
@@ -75,57 +75,57 @@ class Form:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a window; if several, each begins a tile after the last."""
+        """The number of blocks of a window. Each begins one tile after the block before."""
         return -(-self.kernel // self.taps)
 
     @property
     def step(self) -> int:
-        """Inputs from one tile to the next."""
+        """The distance of neighbouring tiles, in inputs."""
         return self.tile * self.stride
 
     @property
     def span(self) -> int:
-        """Inputs that a tile sees."""
+        """The number of inputs that a tile depends on."""
         return (self.tile - 1) * self.stride + self.taps
 
     @property
     def points(self) -> int:
-        """Places at which polynomials are evaluated, infinity not counted."""
+        """The number of points at which polynomials are evaluated, without infinity."""
         return self.tile + -(-self.taps // self.stride) - 2
 
     @property
     def planes(self) -> int:
-        """Products that a tile takes."""
+        """The number of products of a tile."""
         return len(self.transforms.input)
 
     @property
     def transforms(self) -> Transforms:
-        """The matrices: of every stride-th tap and input, side by side."""
+        """The matrices; those of every stride-th tap and input are side by side."""
         return _transforms(self.tile, self.taps, self.stride)
 
     def tiles(self, size: Expr) -> Expr:
-        """How many tiles cover `size` outputs."""
+        """The number of tiles that cover `size` outputs."""
         outputs = self.tile * self.part
         return simplify((size + (outputs - 1)) // outputs * self.part)
 
-    def made(self, size: Expr) -> Expr:
-        """How many outputs there are where `size` are wanted: of a size that is known at run time
-        only, those of whole tiles.
+    def computed(self, size: Expr) -> Expr:
+        """The number of outputs that are computed for `size` outputs. For a size that is known at
+        run time only, these are whole tiles.
         """
         return size if as_int(size) is not None else simplify(self.tiles(size) * self.tile)
 
     def inputs(self, size: Expr) -> Expr:
-        """How many inputs the tiles of `size` outputs see."""
+        """The number of inputs that the tiles of `size` outputs depend on."""
         return simplify((self.tiles(size) + (self.blocks - 2)) * self.step + self.span)
 
 
 Forms = tuple[Form, Form]
-"""Of rows and of columns."""
+"""The form of rows, and that of columns."""
 
 
 @lru_cache
 def _transforms(tile: int, taps: int, stride: int) -> Transforms:
-    """The phases of a stride: planes below each other, outputs beside each other."""
+    """The matrices of all phases of a stride. Planes are below each other, outputs side by side."""
     span = (tile - 1) * stride + taps
     inputs: list[tuple[Fraction, ...]] = []
     weights: list[tuple[Fraction, ...]] = []
@@ -179,8 +179,8 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 
 
 def _transformed(matrix: Matrix, row: Expr, values: Sequence[Expr]) -> Expr:
-    """Element `row` of the matrix times a vector: the schedule unrolls `row`, which leaves the
-    sum of one row.
+    """Element `row` of the product of a matrix and a vector. The schedule unrolls `row`, which
+    leaves the sum of one row.
     """
     *sums, result = _sums(*_folded(matrix, values))
     for index, total in reversed(list(enumerate(sums))):
@@ -189,19 +189,19 @@ def _transformed(matrix: Matrix, row: Expr, values: Sequence[Expr]) -> Expr:
 
 
 def _folded(matrix: Matrix, values: Sequence[Expr]) -> tuple[Matrix, list[Expr]]:
-    """A product in which columns that differ only by signs are the sum of their values and the
-    difference: every row has one of these.
+    """An equal product, in which two columns that differ only by signs become the sum and the
+    difference of their values. Every row then has one of the two.
     """
-    columns, given = list(zip(*matrix, strict=True)), list(values)
+    columns, remaining = list(zip(*matrix, strict=True)), list(values)
     folded: list[tuple[Fraction, ...]] = []
     terms: list[Expr] = []
     while columns:
-        column, value = columns.pop(0), given.pop(0)
+        column, value = columns.pop(0), remaining.pop(0)
         twin = _twin(column, columns)
         if twin is None:
             folded, terms = [*folded, column], [*terms, value]
             continue
-        other, twin_value = columns.pop(twin), given.pop(twin)
+        other, twin_value = columns.pop(twin), remaining.pop(twin)
         pairs = list(zip(column, other, strict=True))
         folded.append(tuple(a if a == b else Fraction(0) for a, b in pairs))
         folded.append(tuple(a if a != b else Fraction(0) for a, b in pairs))
@@ -210,8 +210,8 @@ def _folded(matrix: Matrix, values: Sequence[Expr]) -> tuple[Matrix, list[Expr]]
 
 
 def _sums(matrix: Matrix, values: Sequence[Expr]) -> list[Expr]:
-    """The product of each row; rows that differ only by signs share the sum of their equal terms
-    and that of the others.
+    """The product of each row. Rows that differ only by signs share the sum of their equal terms,
+    and the sum of the others.
     """
     sums: dict[int, Expr] = {}
     for index, row in enumerate(matrix):
@@ -260,13 +260,13 @@ def _tensor(tensors: Sequence[Tensor | None], index: int = 0) -> Tensor:
 
 
 def _forms(context: Context) -> Forms:
-    """How rows and columns are cut."""
+    """The forms of rows and columns."""
     forms: Forms = context.attribute("forms")
     return forms
 
 
 def _are_both_cut(forms: Forms) -> bool:
-    """True where the first of two transforms is a stage of its own: not of windows of one tap."""
+    """True if the first of two transforms is a stage of its own: neither has windows of one tap."""
     return all(form.kernel > 1 for form in forms)
 
 
@@ -279,9 +279,9 @@ def _infer_input(context: Context) -> tuple[TensorType, ...]:
 
 def _planes_shape(context: Context) -> Shape:
     batch, *_, channels = context.shape(0)
-    forms, given = _forms(context), context.attribute("sizes")
+    forms, outputs = _forms(context), context.attribute("sizes")
     planes = (const(form.planes) for form in forms)
-    sizes = zip(forms, [const(1)] * (2 - len(given)) + list(given), strict=True)
+    sizes = zip(forms, [const(1)] * (2 - len(outputs)) + list(outputs), strict=True)
     tiles = (simplify(form.tiles(size) + (form.blocks - 1)) for form, size in sizes)
     return (*planes, batch, *tiles, channels)
 
@@ -291,8 +291,8 @@ def _input(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor
 
 
 def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
-    """The planes (of `shape`) of a map `[N, H, W, C]` that is large enough for whole tiles; those
-    of `[N, W, C]` as of one row.
+    """The planes (of `shape`) of a feature map `[N, H, W, C]` that is large enough for whole tiles.
+    `[N, W, C]` is a feature map of one row.
     """
     rows, columns = forms
     planes, _, batch, down, across, channels = shape
@@ -306,10 +306,10 @@ def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
         return _transformed(rows.transforms.input, i, taps)
 
     each = (batch, down, across, const(columns.span), planes, channels)
-    made = compute("columns", each, column, keep=_are_both_cut(forms))
+    by_columns = compute("columns", each, column, keep=_are_both_cut(forms))
 
     def plane(i: Expr, j: Expr, n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
-        taps = [made[n, y, x, b, i, c] for b in range(columns.span)]
+        taps = [by_columns[n, y, x, b, i, c] for b in range(columns.span)]
         return _transformed(columns.transforms.input, j, taps)
 
     return compute("planes", shape, plane, keep=True)
@@ -327,7 +327,7 @@ def _infer_weights(context: Context) -> tuple[TensorType, ...]:
 
 
 def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
-    """Of whole blocks of taps."""
+    """The planes of weights that have whole blocks of taps."""
     data = _tensor(tensors)
     rows, columns = forms = _forms(context)
     planes, _, panels, down, across, channels, lanes = context.outputs[0].shape
@@ -338,10 +338,10 @@ def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
         return _transformed(rows.transforms.weights, i, taps)
 
     shape = (panels, down, across, channels, const(columns.taps), planes, lanes)
-    made = compute("columns", shape, column, keep=_are_both_cut(forms))
+    by_columns = compute("columns", shape, column, keep=_are_both_cut(forms))
 
     def plane(i: Expr, j: Expr, o: Expr, u: Expr, v: Expr, k: Expr, lane: Expr) -> Expr:
-        taps = [made[o, u, v, k, b, i, lane] for b in range(columns.taps)]
+        taps = [by_columns[o, u, v, k, b, i, lane] for b in range(columns.taps)]
         return _transformed(columns.transforms.weights, j, taps)
 
     return (compute("planes", context.outputs[0].shape, plane),)
@@ -405,13 +405,13 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
         return _transformed(rows.transforms.output, a, sums)
 
     each = (batch, down, across, planes, const(rows.tile), channels)
-    made = compute("lines", each, line, keep=_are_both_cut(forms))
+    by_lines = compute("lines", each, line, keep=_are_both_cut(forms))
 
     def element(n: Expr, *axes: Expr) -> Expr:
         *above, w, o = axes
         h = above[0] if above else const(0)
         y, x, a, b = h // rows.tile, w // columns.tile, h % rows.tile, w % columns.tile
-        sums = [made[n, y, x, j, a, o] for j in range(columns.planes)]
+        sums = [by_lines[n, y, x, j, a, o] for j in range(columns.planes)]
         return _transformed(columns.transforms.output, b, sums)
 
     return compute("tile", shape, element)
@@ -423,8 +423,8 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
 def _infer_whole(context: Context) -> tuple[TensorType, ...]:
     batch, sizes = context.shape(0)[0], context.attribute("sizes")
     forms = _forms(context)[-len(sizes) :]
-    made = (form.made(size) for form, size in zip(forms, sizes, strict=True))
-    shape = (batch, *made, const(context.attribute("channels")))
+    computed = (form.computed(size) for form, size in zip(forms, sizes, strict=True))
+    shape = (batch, *computed, const(context.attribute("channels")))
     return (TensorType(context.dtype(0), shape),)
 
 

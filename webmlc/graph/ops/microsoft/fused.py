@@ -1,5 +1,5 @@
-"""Operators that onnxruntime fused out of several: activations with a bias, FusedConv, FusedGemm,
-FusedMatMul; and twins of operators that ai.onnx has.
+"""Operators into which onnxruntime fuses others: activations with a bias, FusedConv, FusedGemm,
+FusedMatMul. Also operators that ai.onnx has, too.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import numpy as np
 
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute
+from webmlc.graph.ops.convolution import conv_type
 from webmlc.graph.ops.microsoft.rows import number, optional, row, twin
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shapes
+from webmlc.graph.ops.shapes import check_shape, check_shapes
 
 ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -26,7 +27,7 @@ ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
 }
-"""Activations that operators carry by name, and the attributes that their parameters are."""
+"""The activations that a fused operator may name, and the names of their parameters."""
 
 
 def activate(build: Builder, context: Context, x: str, parameters: Sequence[float]) -> str:
@@ -49,10 +50,11 @@ def _without(context: Context, *names: str) -> dict[str, Attribute]:
 
 
 def _fused_conv(context: Context, build: Builder) -> tuple[str, ...]:
-    """Conv, plus input Z where it is given, through the activation."""
+    """Expand FusedConv: a Conv, plus input Z if it is present, then the activation."""
     inputs = context.node.inputs[:3]
     y = build("Conv", *inputs, **_without(context, "activation", "activation_params"))
     if (z := optional(context, 3)) is not None:
+        check_shape(context, 3, conv_type(context)[0].shape)
         y = build("Add", y, z)
     return (activate(build, context, y, context.attribute("activation_params", ())),)
 
@@ -60,13 +62,13 @@ def _fused_conv(context: Context, build: Builder) -> tuple[str, ...]:
 def _fused_gemm(context: Context, build: Builder) -> tuple[str, ...]:
     parameters = ("activation_alpha", "activation_beta", "activation_gamma")
     y = build("Gemm", *context.node.inputs, **_without(context, "activation", *parameters))
-    given = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
-    return (activate(build, context, y, given),)
+    values = [context.attribute(p) for p in parameters if context.attribute(p) is not None]
+    return (activate(build, context, y, values),)
 
 
 def _fused_matmul(context: Context, build: Builder) -> tuple[str, ...]:
-    """alpha · A' B', where A and B may have their matrices transposed (`trans`) and their first
-    axis moved behind the batch (`transBatch`).
+    """Compute alpha · A' B'. A and B may be transposed (`trans`), and their first axis may move
+    behind the batch (`transBatch`).
     """
     operands = []
     for index, side in enumerate("AB"):
@@ -76,8 +78,8 @@ def _fused_matmul(context: Context, build: Builder) -> tuple[str, ...]:
             order = [*range(1, rank - 1), 0, rank - 1]
         if context.attribute(f"trans{side}", 0) and rank > 1:
             order[-2:] = order[:-3:-1]
-        moved = order != sorted(order)
-        operands.append(build("Transpose", x, perm=tuple(order)) if moved else x)
+        is_permuted = order != sorted(order)
+        operands.append(build("Transpose", x, perm=tuple(order)) if is_permuted else x)
     y = build("MatMul", *operands)
     alpha = context.attribute("alpha", 1.0)
     return (y if alpha == 1.0 else build("Mul", y, number(build, alpha, context.dtype(0))),)
@@ -102,7 +104,7 @@ def _swish(build: Builder, x: str, scaled: str) -> str:
 
 
 def _quick_gelu(context: Context, build: Builder) -> tuple[str, ...]:
-    """x · sigmoid(alpha · x)."""
+    """Compute x · sigmoid(alpha · x)."""
     x, alpha = context.node.inputs[0], context.attribute("alpha", 1.702)
     return (_swish(build, x, build("Mul", x, number(build, alpha, context.dtype(0)))),)
 
@@ -117,6 +119,7 @@ def _scaled_silu(context: Context, build: Builder) -> tuple[str, ...]:
 def _gated_add(context: Context, build: Builder) -> tuple[str, ...]:
     if context.has(3):
         raise NotSupportedError("a gate that weights project")
+    check_shape(context, 1, context.shape(0))
     x, y, gate = context.node.inputs[:3]
     return (build("Add", x, build("Mul", y, gate)),)
 
@@ -134,7 +137,7 @@ def _grid_sample(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _distances(context: Context, build: Builder) -> tuple[str, ...]:
-    """Distances between all rows of A and all rows of B."""
+    """Compute the distances between all rows of A and all rows of B."""
     check_shapes(context, "rows columns", "others columns")
     a, b = context.node.inputs
     left = build("Unsqueeze", a, axes=(1,))

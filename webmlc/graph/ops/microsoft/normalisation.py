@@ -1,4 +1,6 @@
-"""Normalisations of a sum: SkipLayerNormalization and its like, embeddings with layer norm."""
+"""Normalisations of a sum: SkipLayerNormalization and similar operators, embeddings with layer
+norm.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,15 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder
-from webmlc.graph.ops.microsoft.rows import number, optional, row, wanted
+from webmlc.graph.ops.microsoft.rows import number, optional, row, select_outputs
 from webmlc.graph.ops.operator import Context, Operator, case
 from webmlc.graph.ops.shapes import check_shape, check_shapes
 
 
 def _total(context: Context, build: Builder, bias: int) -> str:
-    """input + skip + bias; the skip may lack the batch. What follows them is of one row's size."""
+    """Compute input + skip + bias. The skip may lack the batch. The inputs after it have the size
+    of a row.
+    """
     check_shapes(context, "... hidden", "", *["hidden"] * (bias - 1))
     x, skip = context.node.inputs[:2]
     total = build("Add", x, skip)
@@ -21,33 +25,38 @@ def _total(context: Context, build: Builder, bias: int) -> str:
 
 
 def _skip_layer(context: Context, build: Builder) -> tuple[str, ...]:
-    """LayerNormalization of input + skip + bias; the sum is the fourth output."""
+    """Apply LayerNormalization to input + skip + bias. The sum is the fourth output."""
     total = _total(context, build, 4)
     gamma, beta = context.node.inputs[2], optional(context, 3)
     epsilon = context.attribute("epsilon", 1e-12)
     parts = (total, gamma) if beta is None else (total, gamma, beta)
     y, mean, inverse = build.many("LayerNormalization", *parts, outputs=3, axis=-1, epsilon=epsilon)
-    return wanted(context, y, mean, inverse, total)
+    return select_outputs(context, y, mean, inverse, total)
 
 
 def _skip_simplified(context: Context, build: Builder) -> tuple[str, ...]:
-    """RMSNormalization of input + skip + bias; the sum is the fourth output."""
+    """Apply RMSNormalization to input + skip + bias. The sum is the fourth output."""
     total, gamma = _total(context, build, 3), context.node.inputs[2]
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("RMSNormalization", total, gamma, axis=-1, epsilon=epsilon)
-    return wanted(context, y, None, None, total)
+    return select_outputs(context, y, None, None, total)
 
 
 def _simplified(context: Context, build: Builder) -> tuple[str, ...]:
-    """RMSNormalization under the name it had before ONNX took it; opset 1's axis is -1."""
+    """Write RMSNormalization, which had this name before ONNX adopted it. The axis is -1 by
+    default.
+    """
     attributes = {"epsilon": 1e-5, **context.node.attributes}
-    return wanted(context, build("RMSNormalization", *context.node.inputs, **attributes), None)
+    return select_outputs(
+        context, build("RMSNormalization", *context.node.inputs, **attributes), None
+    )
 
 
 def _embed_layer(context: Context, build: Builder) -> tuple[str, ...]:
-    """The sum of the word's, the position's and the segment's rows, normalised.
+    """Normalise the sum of the rows of word, position and segment.
 
-    Positions default to 0, 1, 2, ...; the second output counts each row's mask.
+    Positions are 0, 1, 2, ... by default. The second output counts the ones in each row of the
+    mask.
     """
     ids, segments, words, positions, segment_rows, gamma, beta = (
         optional(context, i) for i in range(7)
@@ -67,11 +76,11 @@ def _embed_layer(context: Context, build: Builder) -> tuple[str, ...]:
         total = build("Add", total, build("Gather", segment_rows, segments, axis=0))
     epsilon = context.attribute("epsilon", 1e-12)
     y = build("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
-    return wanted(context, y, _mask_count(context, build, ids), total)
+    return select_outputs(context, y, _mask_count(context, build, ids), total)
 
 
 def _mask_count(context: Context, build: Builder, ids: str) -> str:
-    """How many elements of each row the mask keeps; zeros without a mask."""
+    """Count the ones in each row of the mask. Without a mask, the counts are zero."""
     mask = optional(context, 7)
     zero = number(build, 0, DType.int32)
     if mask is None:
@@ -82,7 +91,9 @@ def _mask_count(context: Context, build: Builder, ids: str) -> str:
 
 
 def _gated_rms(context: Context, build: Builder) -> tuple[str, ...]:
-    """RMSNormalization over groups as long as `scale`, times an activation of the gate."""
+    """Apply RMSNormalization to groups of the length of `scale`, and multiply by an activation of
+    the gate.
+    """
     x, scale, gate = context.node.inputs
     check_shape(context, 2, context.shape(0))
     groups = build("Concat", build("Shape", x, end=-1), build.constant(np.array([-1])),

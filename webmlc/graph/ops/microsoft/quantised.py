@@ -1,8 +1,8 @@
-"""Quantised operators of ONNX Runtime's own domain, as its quantiser writes them into models.
+"""Quantised operators of onnxruntime's own domain, as its quantiser writes them into models.
 
-Those on single elements, windows and rows are what stands between a DequantizeLinear and a
-QuantizeLinear; products are integer products, scaled once; MatMulNBits multiplies by weights of a
-few bits, which stay packed.
+Operators on single elements, windows and rows become float operators between a DequantizeLinear and
+a QuantizeLinear. Products become integer products that are scaled once. MatMulNBits multiplies by
+weights of a few bits, which stay packed.
 """
 
 from __future__ import annotations
@@ -20,31 +20,33 @@ from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
-from webmlc.graph.ops.shapes import canonical, check_shapes, given
+from webmlc.graph.ops.shapes import canonical, check_shapes, operand
 
 MICROSOFT = "com.microsoft"
 Expansion = Callable[[Context, Builder], tuple[str, ...]]
 
 
 def _input(context: Context, index: int) -> str:
-    """The name of an input; "" where it is omitted."""
+    """The name of an input, or "" if it is omitted."""
     return context.node.inputs[index] if context.has(index) else ""
 
 
 def _real(context: Context, b: Builder, first: int) -> str:
-    """A tensor, its scale and its zero point from input `first` on, as floats."""
+    """Dequantise the tensor at input `first`. Its scale and zero point are the next two inputs."""
     x, scale, zero = (_input(context, first + i) for i in range(3))
     return b("DequantizeLinear", x, scale, *([zero] if zero else []))
 
 
 def _quantised(context: Context, b: Builder, value: str, scale: int, data: int = 0) -> str:
-    """`value` by the scale at input `scale` and the zero point after it, in the type of `data`."""
+    """Quantise `value`. Input `scale` holds the scale, and the next one the zero point. The type is
+    that of the zero point, or of input `data`.
+    """
     zero = _input(context, scale + 1) or b.constant(0, context.dtype(data))
     return b("QuantizeLinear", value, _input(context, scale), zero)
 
 
 def _of_floats(op: str, tensors: int) -> Expansion:
-    """An operator on `tensors` quantised tensors, computed on floats."""
+    """The expansion of an operator on `tensors` quantised tensors, which is computed in floats."""
 
     def expand(context: Context, b: Builder) -> tuple[str, ...]:
         values = [_real(context, b, 3 * t) for t in range(tensors)]
@@ -80,7 +82,7 @@ def _where(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _softmax(context: Context, b: Builder) -> tuple[str, ...]:
-    """Before opset 13, all axes from `axis` on are one."""
+    """Expand a quantised Softmax. Before opset 13, it runs over all axes from `axis` on."""
     x, axis = _real(context, b, 0), int(context.attribute("axis", -1))
     if int(context.attribute("opset", 13)) < 13:
         rows = b("Softmax", b("Flatten", x, axis=axis), axis=-1)
@@ -97,7 +99,7 @@ def _max_pool(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _twin(context: Context, b: Builder) -> tuple[str, ...]:
-    """The operator of the same name in ONNX's own domain."""
+    """Write the operator of the same name in ONNX's own domain."""
     return (b(context.node.op, *context.node.inputs, **context.node.attributes),)
 
 
@@ -105,7 +107,7 @@ def _twin(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _products(context: Context, b: Builder, places: Sequence[int]) -> str:
-    """MatMulInteger of the inputs at `places`: both operands, both zero points."""
+    """Write the MatMulInteger of the inputs at `places`: both operands, then both zero points."""
     left, right, left_zero, right_zero = (_input(context, i) for i in places)
     zeros = [
         zero or b.constant(0, context.dtype(place))
@@ -119,7 +121,7 @@ def _products(context: Context, b: Builder, places: Sequence[int]) -> str:
 
 
 def _scaled(context: Context, b: Builder, sums: str, scales: Sequence[str], bias: str) -> str:
-    """The float32 product, with a bias that may be omitted."""
+    """Scale the sums to the float32 product, and add a bias if there is one."""
     factor = b("Mul", *scales)
     result = b("Mul", b("Cast", sums, to=number_of(DType.float32)), factor)
     return b("Add", result, bias) if bias else result
@@ -146,7 +148,7 @@ def _to_float(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _dynamic(context: Context, b: Builder) -> tuple[str, ...]:
-    """The left operand is quantised by its own range."""
+    """Expand DynamicQuantizeMatMul: the left operand is quantised by its own range."""
     a, scale, zero = b.many("DynamicQuantizeLinear", _input(context, 0), outputs=3)
     right_zero = _input(context, 3) or b.constant(0, context.dtype(1))
     sums = b("MatMulInteger", a, _input(context, 1), zero, right_zero)
@@ -158,7 +160,9 @@ def _dynamic(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
-    """y = Σ over blocks of scale · (Σ a · w - zero · Σ a), where weights w have `bits` bits."""
+    """Expand MatMulNBits: y = Σ over blocks of scale · (Σ a · w - zero · Σ a). Weights w have
+    `bits` bits.
+    """
     bits, block = int(context.attribute("bits", 4)), context.count("block_size")
     depth, columns = context.count("K"), context.count("N")
     weights = context.constant(1)
@@ -192,7 +196,9 @@ def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _zero_points(context: Context, b: Builder, bits: int, columns: int, blocks: int) -> str:
-    """`[blocks, columns]` floats; the middle of the range where they are omitted."""
+    """The zero points as floats, [blocks, columns]. If they are omitted, the middle of the
+    range.
+    """
     if not context.has(3):
         return b.constant(float(1 << (bits - 1)), context.dtype(0))
     if context.dtype(3).is_float:
@@ -206,13 +212,13 @@ def _zero_points(context: Context, b: Builder, bits: int, columns: int, blocks: 
 
 
 def unpack_bits(packed: Array, bits: int) -> Array:
-    """The elements of rows of bytes, the first one in the lowest bits."""
+    """Unpack the elements of rows of bytes. The first element of a byte is in its lowest bits."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return (packed[..., None] >> shifts & ((1 << bits) - 1)).reshape(len(packed), -1)
 
 
 def pack_bits(rows: Array) -> Array:
-    """Bytes `[N, bytes]` as `[N/8, bytes, 8]`: panels of eight columns, zero-padded."""
+    """Pack bytes `[N, bytes]` to `[N/8, bytes, 8]`: panels of eight columns, padded with zeros."""
     panels = -(-len(rows) // PACK)
     padded = np.zeros((panels * PACK, rows.shape[1]), rows.dtype)
     padded[: len(rows)] = rows
@@ -227,8 +233,8 @@ def _block_type(context: Context) -> tuple[TensorType, ...]:
 
 
 def _block_matmul(context: Context, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The product of each block of a row with packed columns: bytes of several elements."""
-    left, right = given(inputs, 0), given(inputs, 1)
+    """The product of each block of a row with packed columns. A byte holds several elements."""
+    left, right = operand(inputs, 0), operand(inputs, 1)
     block, bits = int(context.attribute("block")), int(context.attribute("bits"))
     in_byte, mask = 8 // bits, (1 << bits) - 1
 

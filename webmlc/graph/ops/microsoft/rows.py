@@ -1,4 +1,4 @@
-"""What rows of the `com.microsoft` domain share: they expand, always.
+"""Helpers for rows of the `com.microsoft` domain, which always expand.
 
 row("QuickGelu", lambda c, build: (...,), case("float32[2, 3]"))
 """
@@ -25,13 +25,13 @@ def _never(context: Context) -> tuple[TensorType, ...]:
 
 
 def row(name: str, expand: Expansion, *cases: Case, domain: str = DOMAIN) -> Operator:
-    """An operator that other operators stand for."""
+    """Make the row of an operator that expands to other operators."""
     return Operator(name, _never, expand=expand, domain=domain, cases=cases)
 
 
 def twin(name: str, *cases: Case, of: str | None = None, **attributes: Any) -> Operator:
-    """An operator that is one of ai.onnx: `of`, by default of the same name, with these further
-    attributes.
+    """Make the row of an operator that equals the operator `of` of ai.onnx with these further
+    attributes. By default, `of` has the same name.
     """
 
     def expand(context: Context, build: Builder) -> tuple[str, ...]:
@@ -43,20 +43,20 @@ def twin(name: str, *cases: Case, of: str | None = None, **attributes: Any) -> O
     return row(name, expand, *cases)
 
 
-def wanted(context: Context, *results: str | None) -> tuple[str, ...]:
-    """Of the results, in the order of the schema, those whose output is asked for."""
-    found: list[str] = []
+def select_outputs(context: Context, *results: str | None) -> tuple[str, ...]:
+    """Select the results whose outputs the node has. `results` is in the order of the schema."""
+    values: list[str] = []
     for output, result in zip(context.node.outputs, results, strict=False):
         if not output:
             continue
         if result is None:
             raise NotSupportedError(f"the output {output!r} is not supported")
-        found.append(result)
-    return tuple(found)
+        values.append(result)
+    return tuple(values)
 
 
 def optional(context: Context, index: int) -> str | None:
-    """The name of an input, or None where it is omitted."""
+    """The name of an input, or None if it is omitted."""
     return context.node.inputs[index] if context.has(index) else None
 
 
@@ -65,21 +65,21 @@ def number(build: Builder, value: float, dtype: DType) -> str:
     return build.constant(value, dtype)
 
 
-def known_size(size: Expr, what: str) -> int:
+def known_size(size: Expr, description: str) -> int:
     """A dimension that must be a number."""
-    found = as_int(size)
-    if found is None:
-        raise NotSupportedError(f"{what} is symbolic")
-    return found
+    value = as_int(size)
+    if value is None:
+        raise NotSupportedError(f"{description} is symbolic")
+    return value
 
 
 def reshape(build: Builder, x: str, shape: Sequence[int]) -> str:
-    """`x` in another shape: 0 keeps a dimension, -1 is what is left."""
+    """Reshape `x`. A 0 keeps a dimension, and -1 stands for the remaining elements."""
     return build("Reshape", x, build.constant(np.array(shape, np.int64)))
 
 
 def piece(build: Builder, x: str, axis: int, start: int, stop: int) -> str:
-    """The elements `start` to `stop` along an axis."""
+    """Slice the elements from `start` to `stop` along an axis."""
     bounds = (build.constant(np.array([v], np.int64)) for v in (start, stop, axis))
     return build("Slice", x, *bounds)
 

@@ -1,8 +1,10 @@
-"""The nests of a kernel: which block finishes which reduction, and which loop runs along which
-axis.
+"""Nests of a schedule in progress: a reduction with its epilogue, and the loops along its axes.
 
-In: a schedule in progress. Out: facts that the rules of one kernel class share, and the step that
-every tiled reduction begins with (`accumulate_locally`).
+In: a schedule and a block. Out: the block that finishes the reduction, and the step that every
+tiled reduction begins with:
+
+    accumulate_locally(schedule, "C")      # Nest(update="C", result="relu"): C is local now
+    axis_loops(schedule, "relu")           # ["i", "j"]: the loop along each axis
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from webmlc.schedule.tree import outer_blocks
 class Nest:
     """A reduction and the block that writes its results on: its epilogue, or a plain copy.
 
-    Where that epilogue is dear, the block `copy` first takes the results out of registers, so that
-    the epilogue may run in a loop over them.
+    If that epilogue is expensive, the block `copy` first takes the results out of registers, so
+    that the epilogue may run in a loop over them.
     """
 
     update: str
@@ -57,21 +59,25 @@ def readers(function: LoopFunction, buffer: Buffer) -> list[Block]:
 
 
 def epilogue_of(function: LoopFunction, update: Block) -> Block | None:
-    """The block that alone reads what `update` makes, element by element in the same order."""
+    """The only block that reads the results of `update`, if it does so element by element in the
+    same order.
+    """
     buffer = written_buffer(update)
     if buffer is None or is_parameter(function, buffer):
         return None
-    found = readers(function, buffer)
-    if len(found) != 1 or not isinstance(found[0].body, Store) or fold_of(found[0]) is not None:
+    consumers = readers(function, buffer)
+    if len(consumers) != 1 or fold_of(consumers[0]) is not None:
         return None
-    (reader,) = found
+    (reader,) = consumers
+    if not isinstance(reader.body, Store):
+        return None
     axes = tuple(axis.var for axis in reader.axes)
     if any(axis.kind == "reduce" for axis in reader.axes) or len(axes) != len(buffer.shape):
         return None
     if any(axis.extent != size for axis, size in zip(reader.axes, buffer.shape, strict=True)):
         return None
-    own = [load for load in loads(reader.body) if load.buffer == buffer]
-    return reader if all(_is_own_element(load.indices, reader) for load in own) else None
+    read = [load.indices for load in loads(reader.body) if load.buffer == buffer]
+    return reader if all(_is_own_element(indices, reader) for indices in read) else None
 
 
 def only_fold(schedule: Schedule) -> str | None:
@@ -123,9 +129,9 @@ def axis_loops(schedule: Schedule, block: str, fixed: int = 0) -> list[str | Non
     shared = set(schedule.loops(block)[:fixed])
     result: list[str | None] = []
     for binding in schedule.block(block).bindings:
-        own = [v for v in variables(binding) if v.name not in shared]
-        along = len(own) == 1 and stride(binding, own[0], {}) == Const(1)
-        result.append(own[0].name if along and (binding == own[0] or fixed) else None)
+        inner = [v for v in variables(binding) if v.name not in shared]
+        along = len(inner) == 1 and stride(binding, inner[0], {}) == Const(1)
+        result.append(inner[0].name if along and (binding == inner[0] or fixed) else None)
     return result
 
 

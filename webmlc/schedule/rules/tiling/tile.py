@@ -34,7 +34,7 @@ def make_tile(
 ) -> None:
     """Turn the two innermost common loops, `rows` around `columns`, into one register tile.
 
-    `phases`: each of so many neighbouring steps of the innermost reduction loop has a tile of its
+    `phases`: each of `phases` neighbouring steps of the innermost reduction loop has a tile of its
     own, and the tiles are added at the end. `strips`: into how many strips, at most, the reduction
     is divided, which are read side by side.
     """

@@ -20,6 +20,7 @@ from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import contraction_of
 from webmlc.schedule.rules.rule import Rule, proven
 from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.nests import axis_loops, epilogue_of, extent_of
 from webmlc.schedule.rules.wasm.contraction import schedule_contraction
 from webmlc.schedule.rules.wasm.contraction_defaults import (
@@ -111,12 +112,14 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
 
 def space(facts: Facts, machine: Machine) -> Space:
     """Blocks of rows, and what the products and the stages between them may have."""
-    blocks = {_block_rows(facts.rows, facts.columns, machine)}
-    blocks |= {n for n in range(1, facts.rows + 1) if facts.rows % n == 0}
-    tile = machine.tile.rows
-    blocks = {n for n in blocks if n is not None and (n == tile or n % tile == 0 or n <= 2 * tile)}
+    tile, chosen = machine.tile.rows, _block_rows(facts.rows, facts.columns, machine)
+    blocks = [
+        height
+        for height in divisors(facts.rows, facts.rows)
+        if height == chosen or height % tile == 0 or height <= 2 * tile
+    ]
     parts = (
-        Space.of(block_rows=tuple(sorted(n for n in blocks if n is not None)))
+        Space.of(block_rows=tuple(blocks))
         + contraction_space(facts.scores, machine).under("scores")
         + contraction_space(facts.values, machine).under("values")
         + stages_space(facts.stages, machine).under("stages")
@@ -167,6 +170,6 @@ def _block_rows(rows: int, columns: int, machine: Machine) -> int | None:
     """The height of a block: the largest that divides the rows, of whole tiles if there is one,
     whose scores and exponentials take half of the second-level cache at most.
     """
-    tile, most = machine.tile.rows, machine.l2_bytes // 2 // (2 * 4 * columns)
-    heights = [height for height in range(tile, most + 1) if rows % height == 0]
+    tile, room = machine.tile.rows, machine.l2_bytes // 2 // (2 * 4 * columns)
+    heights = [height for height in range(tile, room + 1) if rows % height == 0]
     return max(heights, key=lambda height: (height % tile == 0, height), default=None)

@@ -97,14 +97,14 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     tiles = extent_of(schedule, across)
     multiple = tiles or math.gcd(*terms(schedule.extent(across)).values())
     sizes = [as_int(axis.extent) or 1 for axis in schedule.block(product).axes]
-    rows, width, *_, made, _, _, channels = sizes
+    rows, width, *_, results, _, _, channels = sizes
     trial = Schedule(function)
     fixed, _ = _place_stages(trial, lines, last, None)
     contraction = contraction_facts(trial, product, machine, fixed)
     if contraction is None:
         return None
     inputs = transform_facts(trial, columns, planes, fixed)
-    tile_bytes = 4 * rows * width * (made + channels)
+    tile_bytes = 4 * rows * width * (results + channels)
     return Facts(function, inputs, contraction, outputs, tiles, multiple, tile_bytes, machine.lanes)
 
 
@@ -177,8 +177,8 @@ def _default_part(facts: Facts, machine: Machine) -> int | None:
     """
     if facts.tiles is None:
         return facts.multiple
-    most = machine.l2_bytes // facts.tile_bytes
-    if facts.tiles <= most:
+    room = machine.l2_bytes // facts.tile_bytes
+    if facts.tiles <= room:
         return None
     parts = [n for n in range(2 * machine.tile.rows, facts.tiles) if facts.tiles % n == 0]
-    return max((n for n in parts if n <= most), default=min(parts, default=None))
+    return max((n for n in parts if n <= room), default=min(parts, default=None))

@@ -324,7 +324,7 @@ class _Tiling:
         make_tile(schedule, nest, inner, lane, self.facts.lanes, phases, self.parameters.strips)
 
     def tile_columns(self, rows: int) -> int:
-        """The columns of a tile of so many rows."""
+        """The columns of a tile of `rows` rows."""
         return self.facts.panel if self.phases(rows) > 1 else self.widest_columns(rows)
 
     def widest_columns(self, rows: int) -> int:
@@ -337,7 +337,7 @@ class _Tiling:
         return self.facts.panel
 
     def phases(self, rows: int, half: str | None = None) -> int:
-        """How many tiles of so many rows take turns along the reduction; half as many where each
+        """How many tiles of `rows` rows take turns along the reduction; half as many where each
         has a panel of both halves.
         """
         panels, depth = self.widest_columns(rows) // self.facts.panel, self.facts.depth
@@ -356,7 +356,7 @@ class _Tiling:
 
     def prefetch(self, loop: str, times: Expr) -> None:
         """Let what an iteration of `loop` reads of the right operand come from memory at once,
-        before it begins: so many times, none where it does not pay.
+        before it begins. `times` is 0 in a run where that does not pay.
         """
         schedule, count = self.schedule, self.parameters.fetched_lines
         lines = schedule.loops(schedule.prefetch(loop, self.facts.right, times))[-1]

@@ -14,6 +14,7 @@ from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import PAGE_BYTES, Machine
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import divisors
 from webmlc.schedule.rules.tiling.nests import product
 from webmlc.schedule.rules.wasm.contraction_facts import ContractionFacts, RowAxis
 from webmlc.schedule.rules.wasm.tile_costs import tile_columns, tile_height
@@ -74,26 +75,37 @@ def contraction_space(facts: ContractionFacts, machine: Machine) -> Space:
     blocks: tuple[int | None, ...] = (None,)
     if facts.owns_rows and facts.rows:
         blocks += tuple(machine.tile.rows * n for n in (1, 2, 4, 8, 16))
-        blocks += tuple({_default_block(facts, machine)} - set(blocks))
-    return Space.of(
-        joined=tuple(range(min(1, facts.joinable), facts.joinable + 1)),
-        walks_batch=both if facts.joinable > 1 else (False,),
-        walks_outside=both if len(facts.rows) > 1 else (False,),
-        has_groups_inside=both if facts.group is not None and facts.owns_rows else (False,),
-        block_rows=blocks,
-        rows=tuple(range(1, machine.tile.rows + 1)),
-        tail_rows=tuple(range(1, machine.tile.rows + 1)),
-        single_columns=(panel, 2 * panel, widest),
-        pair_columns=(panel, 2 * panel),
-        takes_turns=both if facts.depth else (False,),
-        has_halves=both,
-        strips=tuple(range(1, STRIPS + 1)) if is_packed else (1,),
-        prefetched_bytes=(None, machine.l2_bytes // 2) if is_packed else (None,),
-        burst_bytes=(0, machine.l1_bytes // 2, machine.l1_bytes),
-        fetched_lines=(4, FETCHED_LINES, 16),
-    ).where(
-        "blocks of rows are under all groups",
-        lambda has_groups_inside, block_rows: not has_groups_inside or block_rows is not None,
+        blocks += tuple({default_contraction(facts, machine).block_rows} - set(blocks))
+    return (
+        Space.of(
+            joined=tuple(range(min(1, facts.joinable), facts.joinable + 1)),
+            walks_batch=both if facts.joinable > 1 else (False,),
+            walks_outside=both if len(facts.rows) > 1 else (False,),
+            has_groups_inside=both if facts.group is not None and facts.owns_rows else (False,),
+            block_rows=blocks,
+            rows=tuple(range(1, machine.tile.rows + 1)),
+            tail_rows=tuple(range(1, machine.tile.rows + 1)),
+            single_columns=(panel, 2 * panel, widest),
+            pair_columns=(panel, 2 * panel),
+            takes_turns=both if facts.depth else (False,),
+            has_halves=both,
+            strips=tuple(range(1, STRIPS + 1)) if is_packed else (1,),
+            prefetched_bytes=(None, machine.l2_bytes // 2) if is_packed else (None,),
+            burst_bytes=(0, machine.l1_bytes // 2, machine.l1_bytes),
+            fetched_lines=(4, FETCHED_LINES, 16),
+        )
+        .where(
+            "blocks of rows are under all groups",
+            lambda has_groups_inside, block_rows: not has_groups_inside or block_rows is not None,
+        )
+        .where(
+            "strips have several steps of all turns",
+            lambda takes_turns, strips, single_columns: (
+                not takes_turns
+                or strips == 1
+                or facts.depth >= 2 * strips * (single_columns // facts.panel)
+            ),
+        )
     )
 
 
@@ -113,13 +125,13 @@ def default_contraction(facts: ContractionFacts, machine: Machine) -> Contractio
     block = block if group is None else group
     block = block if facts.owns_rows else None
     enough = machine.parallel_iterations
-    many = any((as_int(axis.extent) or enough) >= enough for axis in walk)
+    has_enough = any((as_int(axis.extent) or enough) >= enough for axis in walk)
     steps = _product([axis.steps for axis in rows])
     tail = steps if block is None else steps % block
     return ContractionParameters(
         joined=joined,
         walks_batch=walks_batch,
-        walks_outside=bool(walk) and is_small and many,
+        walks_outside=bool(walk) and is_small and has_enough,
         has_groups_inside=group is not None and facts.owns_rows,
         block_rows=block,
         rows=tile_height(steps if block is None else Const(block), machine),
@@ -154,10 +166,6 @@ def _has_small_right(facts: ContractionFacts, machine: Machine) -> bool:
     if columns is None or not facts.depth:
         return False
     return facts.depth * columns * 4 <= machine.l2_bytes // 2
-
-
-def _default_block(facts: ContractionFacts, machine: Machine) -> int | None:
-    return default_contraction(facts, machine).block_rows
 
 
 def _cache_block(
@@ -203,9 +211,9 @@ def _whole_tiles(size: int, row_bytes: int, available: int, machine: Machine) ->
         return None
     height = tile_height(Const(size), machine)
     tiles = size // height
-    most = max(1, available // (row_bytes * height))
-    fitting = [d for d in range(1, tiles + 1) if tiles % d == 0 and d <= most]
-    return fitting[-1] * height if fitting[-1] < tiles and fitting[-1] * 4 >= most else None
+    room = max(1, available // (row_bytes * height))
+    block = divisors(tiles, min(room, tiles))[-1]
+    return block * height if block < tiles and block * 4 >= room else None
 
 
 def _strips(facts: ContractionFacts) -> int:

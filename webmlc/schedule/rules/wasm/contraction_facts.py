@@ -70,7 +70,7 @@ class ContractionFacts:
     panel: int
 
     def panel_size(self, columns: int) -> int:
-        """Bytes of a panel of so many columns, 0 if symbolic."""
+        """Bytes of a panel of `columns` columns, 0 if symbolic."""
         return self.depth * columns * self.element_bytes
 
 

@@ -8,6 +8,7 @@ permutation is blocked so that both sides stay in the cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from webmlc.core.affine import split_linear
@@ -28,6 +29,7 @@ from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.cover import Part, cover_columns, partition_into, split_off
 from webmlc.schedule.rules.tiling.nests import blocks_under, extent_of
 from webmlc.schedule.rules.tiling.tile import vectorize_columns
+from webmlc.schedule.same import Same
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import path_to_block, ranges_along
 
@@ -56,7 +58,7 @@ class PointwiseParameters:
 
 
 def pointwise_space(lanes: int) -> Space:
-    """What may be chosen for any pointwise block on a machine of so many `lanes`."""
+    """What may be chosen for any pointwise block on a machine of `lanes` lanes."""
     return Space.of(
         vectors=(1, VECTORS, 4, 8),
         block=(1, 8, BLOCK, 32),
@@ -102,16 +104,16 @@ def _ends(schedule: Schedule, block: str, loop: str, lanes: int) -> list[int]:
     """Where along `loop` the parts of a Concat that a block reads end; empty for a block that is
     vectorized as it is.
     """
-    extent, found = extent_of(schedule, loop), schedule.block(block)
+    extent, reader = extent_of(schedule, loop), schedule.block(block)
     if (
         extent is None
-        or not isinstance(found.body, Store)
+        or not isinstance(reader.body, Store)
         or is_vectorizable(schedule.function, block, loop, lanes, True)
     ):
         return []
-    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    values = {axis.var: b for axis, b in zip(reader.axes, reader.bindings, strict=True)}
     ends = {extent}
-    for condition in conditions(found):
+    for condition in conditions(reader):
         match condition:
             case Call(op="lt", args=(left, right)):
                 split = split_linear(substitute(right - left, values), Var(loop))
@@ -157,7 +159,7 @@ def _schedule_lanes(
 def _vectorize_rows(schedule: Schedule, block: str, rows: str, lanes: int) -> bool:
     """Where what is permuted and has fewer columns than a vector lanes is computed, make vectors of
     its rows, along which loads are contiguous: their elements are stored apart. False where that
-    cannot be, nor pays: elements that are only moved are sooner moved one by one.
+    is not possible or does not pay: elements that are only moved are moved faster one by one.
     """
     if (
         extent_of(schedule, rows) is None
@@ -192,23 +194,30 @@ def fuse_even(schedule: Schedule, block: str, loops: list[str]) -> list[str]:
 
 def steps_evenly(schedule: Schedule, block: str, outer: str, inner: str) -> bool:
     """True where one step of `outer` moves every access as far as a whole run of `inner`."""
+    return _steps_evenly(Same(schedule.function), block, outer, inner)
+
+
+@lru_cache(maxsize=1024)
+def _steps_evenly(same: Same, block: str, outer: str, inner: str) -> bool:
+    """Cached: asked once to match a kernel and once to schedule it."""
+    schedule = Schedule(same.function)
     if not isinstance(schedule.loop(outer).body, For):
         return False
     if outer == inner or extent_of(schedule, outer) == 1:
         return True
-    path, found = path_to_block(schedule.function, "fuse_even", block)
+    path, stage = path_to_block(schedule.function, "fuse_even", block)
     ranges = ranges_along(schedule.function, path)
-    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
+    values = {axis.var: b for axis, b in zip(stage.axes, stage.bindings, strict=True)}
     extent = schedule.extent(inner)
-    for access in accesses(found):
+    for access in accesses(stage):
         index = substitute(access.index, values)
         big, small = stride(index, Var(outer), ranges), stride(index, Var(inner), ranges)
         if big is None or small is None or not prove_equal(big, small * extent, ranges):
             return False
-    direct = {str(value) for value in free_values(found)}
+    direct = {str(value) for value in free_values(stage)}
     return not any(
         axis.var.name in direct and str(binding) in (outer, inner)
-        for axis, binding in zip(found.axes, found.bindings, strict=True)
+        for axis, binding in zip(stage.axes, stage.bindings, strict=True)
     )
 
 
@@ -216,10 +225,10 @@ def _contiguous_elsewhere(schedule: Schedule, block: str, loops: list[str]) -> s
     """The loop along which some load is contiguous, where the stores are contiguous along the last
     one.
     """
-    path, found = path_to_block(schedule.function, "transpose", block)
+    path, stage = path_to_block(schedule.function, "transpose", block)
     ranges = ranges_along(schedule.function, path)
-    values = {axis.var: b for axis, b in zip(found.axes, found.bindings, strict=True)}
-    for access in accesses(found):
+    values = {axis.var: b for axis, b in zip(stage.axes, stage.bindings, strict=True)}
+    for access in accesses(stage):
         if access.is_store:
             continue
         index = substitute(access.index, values)

@@ -1,4 +1,4 @@
-"""Stages that meet in rows: softmax, layer norm, reductions over the contiguous axis.
+"""Stages that share rows: softmax, layer norm, reductions over the contiguous axis.
 
 In: a function of several stages. Out: one loop over rows with every stage of a row inside it, so
 that a row stays in the first-level cache and its statistics in registers:
@@ -216,8 +216,8 @@ def _has_room(schedule: Schedule, anchor: str, producers: list[str], depth: int)
     """
     for producer in producers:
         reduced = schedule.reduce_loops(producer)
-        own = [loop for loop in schedule.loops(producer)[depth:] if loop not in reduced]
-        if any(extent_of(schedule, loop) is None for loop in own):
+        inner = [loop for loop in schedule.loops(producer)[depth:] if loop not in reduced]
+        if any(extent_of(schedule, loop) is None for loop in inner):
             try:
                 schedule.reuse_buffer(producer, anchor)
             except ScheduleError:

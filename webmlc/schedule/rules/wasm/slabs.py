@@ -46,11 +46,10 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters]:
         others = [nest for nest in nests if not _fills(nest)]
         if not fills or not others:
             return None
-        halves = (
+        result, filled = (
             match_rules(rules, replace(function, body=seq(*half)), machine)
             for half in (others, fills)
         )
-        result, filled = (None if half is None else half[0] for half in halves)
         return None if result is None or filled is None else Facts(function, result, filled)
 
     return Rule("slabs", match, space, default, build)

@@ -95,10 +95,9 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
 
 def space(facts: Facts, machine: Machine) -> Space:
     """Register tiles, and groups that leave at least two for threads."""
-    most = 1 if not facts.pairs else max(1, facts.pairs // 2)
     return Space.of(
         rows=tuple(range(1, machine.tile.rows + 1)),
-        group=(1,) if not facts.pairs else divisors(facts.pairs, min(most, 16)),
+        group=divisors(facts.pairs, max(1, facts.pairs // 2)) if facts.pairs else (1,),
     ) + sharing_space(machine).under("sharing")
 
 
@@ -109,8 +108,8 @@ def default(facts: Facts, machine: Machine) -> Parameters:
     group, outgrows = 1, facts.planes_bytes is None or facts.planes_bytes > machine.l2_bytes
     if facts.pairs and facts.sums_bytes and outgrows:
         fitting = machine.l2_bytes // (2 * facts.sums_bytes // facts.pairs)
-        most = min(fitting, facts.pairs // machine.parallel_iterations)
-        group = divisors(facts.pairs, max(1, most))[-1]
+        largest = min(fitting, facts.pairs // machine.parallel_iterations)
+        group = divisors(facts.pairs, max(1, largest))[-1]
     rows = tile_height(facts.rows, machine, widens=False)
     return Parameters(rows, group, default_sharing(machine))
 

@@ -60,7 +60,7 @@ def default_sharing(machine: Machine, can_share: bool = True) -> Sharing:
 
 
 MOST = 16
-"""Of so many operations of a loop's body, all but one must be in nests that are shared by
+"""Of 16 operations of a loop's body, all but one must be in nests that are shared by
 themselves: one thread runs the others (an estimate)."""
 
 

@@ -11,8 +11,8 @@ from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine
 
 CYCLES = (0.0, 1.1, 2.2, 4.0, 4.75, 5.4, 6.1)
-"""Cycles that a reduction step takes for a tile of so many rows and 8 columns (an estimate: two
-multiply-adds start in a cycle, and at least 8 are in flight).
+"""Cycles that a reduction step takes for a tile of 0, 1, 2, ... rows and 8 columns (an estimate:
+two multiply-adds start in a cycle, and at least 8 are in flight).
 
 Tiles of one or two rows are 32 or 16 columns wide, which keeps 8 in flight, and count a fraction.
 """

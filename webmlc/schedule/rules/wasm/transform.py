@@ -158,8 +158,8 @@ def transform_tiles(
         schedule.set_scope(name, "local")
     for name in (*producers, last):
         under = schedule.loops(name)
-        own = under[under.index(across) + 1 :]
-        _finish(schedule, name, own, lanes, parameters.few_vectors)
+        inner = under[under.index(across) + 1 :]
+        _finish(schedule, name, inner, lanes, parameters.few_vectors)
 
 
 def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_vectors: int) -> None:
@@ -219,15 +219,15 @@ def _picked(block: Block) -> frozenset[Expr]:
     """What picks a formula: axes, or axes modulo a tile, that are compared with all their values
     but the last.
     """
-    found: dict[Expr, set[int]] = {}
+    compared: dict[Expr, set[int]] = {}
     for root in expressions(block.body):
         for node in walk(root):
             match node:
                 case Call(op="select", args=(Call(op="eq", args=(index, Const() as value)), _, _)):
-                    found.setdefault(index, set()).add(as_int(value) or 0)
-    sizes = {index: _values(index, block) for index in found}
+                    compared.setdefault(index, set()).add(as_int(value) or 0)
+    sizes = {index: _values(index, block) for index in compared}
     return frozenset(
-        index for index, size in sizes.items() if size and found[index] == set(range(size - 1))
+        index for index, size in sizes.items() if size and compared[index] == set(range(size - 1))
     )
 
 
@@ -256,11 +256,11 @@ def _read_where_picked(producer: Block, reader: Block) -> set[Expr]:
 
 def _picks(schedule: Schedule, block: str, loop: str) -> bool:
     """True where a loop runs along an axis that picks the block's formula."""
-    found = schedule.block(block)
-    picked = {v for index in _picked(found) for v in variables(index)}
+    stage = schedule.block(block)
+    picked = {v for index in _picked(stage) for v in variables(index)}
     return any(
         axis.var in picked and Var(loop) in variables(binding)
-        for axis, binding in zip(found.axes, found.bindings, strict=True)
+        for axis, binding in zip(stage.axes, stage.bindings, strict=True)
     )
 
 

@@ -11,12 +11,12 @@ rows. Rows and columns that do not fill a tile are sections of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine
-from webmlc.core.simplify import simplify
+from webmlc.core.simplify import prove_equal, simplify
 from webmlc.loops.ir import Block, LoopFunction, Store
 from webmlc.schedule.analysis import (
     Contraction,
@@ -25,20 +25,27 @@ from webmlc.schedule.analysis import (
     flat_index,
     has_vector_types,
     lane_stride,
+    stride,
 )
 from webmlc.schedule.errors import ScheduleError
-from webmlc.schedule.rules.rule import Rule
+from webmlc.schedule.rules.rule import Rule, accepts, proven
 from webmlc.schedule.rules.space import Space
-from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
-from webmlc.schedule.rules.webgpu.nests import (
+from webmlc.schedule.rules.tiling.axes import (
     axes_of_kind,
-    extent_of,
     fuse_all,
     loops_along,
+    size_of,
     unroll_factor,
 )
-from webmlc.schedule.rules.webgpu.workgroups import workgroup_sizes
+from webmlc.schedule.rules.tiling.cover import divisors
+from webmlc.schedule.rules.tiling.fold_tile import (
+    TileLoop,
+    attach_epilogue,
+    fold_with_followers,
+    run_tile,
+)
+from webmlc.schedule.rules.tiling.sections import Section, is_zero, split_columns, split_rows
+from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 STEPS = 4
@@ -57,13 +64,15 @@ other, share lines of both operands (an estimate, as old as the rule)."""
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A contraction with its epilogue. `rows`: how many there are, `None` if they are no loop;
-    `results`: elements of the result, `None` if symbolic; `depth`: steps of the innermost reduction
-    loop.
+    `are_rows_adjacent`: whether they are one axis in memory, so that primitives can tell tiles
+    apart; `results`: elements of the result, `None` if symbolic; `depth`: steps of the innermost
+    reduction loop.
     """
 
     function: LoopFunction
     fold: str
     rows: Expr | None
+    are_rows_adjacent: bool
     results: int | None
     depth: Expr
     lanes: int
@@ -87,20 +96,9 @@ class Parameters:
     """Tiles of a row that a workgroup computes, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nest:
-    """The loops of one section, before tiling: shared outer loops, rows, columns, reductions."""
-
-    fold: str
-    batch: tuple[str, ...]
-    rows: str | None
-    columns: str
-    reduced: tuple[str, ...]
-
-
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
     """Matches one contraction with a pointwise epilogue and columns adjacent in memory."""
-    fold = only_fold(function)
+    fold = fold_with_followers(function)
     if fold is None or not has_vector_types(fold):
         return None
     roles = contraction_of(fold)
@@ -113,14 +111,18 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         nest = _prepare(schedule, fold.name)
     except ScheduleError:  # the epilogue reads another element than the one that is ready
         return None
-    return Facts(
+    facts = Facts(
         function,
         fold.name,
         None if nest.rows is None else simplify(schedule.extent(nest.rows)),
-        extent_of([axis.extent for axis in axes_of_kind(fold, "spatial")]),
+        _are_rows_adjacent(fold, roles),
+        size_of([axis.extent for axis in axes_of_kind(fold, "spatial")]),
         simplify(schedule.extent(nest.reduced[-1])),
         machine.lanes,
     )
+    if not facts.are_rows_adjacent and not accepts(lambda: build(facts, default(facts, machine))):
+        return None
+    return facts
 
 
 def space(facts: Facts, machine: Machine) -> Space:
@@ -128,7 +130,7 @@ def space(facts: Facts, machine: Machine) -> Space:
     rows = 1 if facts.rows is None else as_int(facts.rows)
     tallest = machine.tile.rows if rows is None else min(rows, machine.tile.rows)
     depth = as_int(facts.depth)
-    return Space.of(
+    tiles = Space.of(
         workgroup=workgroup_sizes(machine),
         rows=tuple(range(1, tallest + 1)),
         columns=tuple(machine.tile.columns * n // 2 for n in (1, 2, 4)),
@@ -139,6 +141,9 @@ def space(facts: Facts, machine: Machine) -> Space:
         "half of the registers hold the tile",
         lambda rows, columns: 2 * rows * columns <= machine.vector_registers * machine.lanes,
     )
+    if facts.are_rows_adjacent:
+        return tiles
+    return proven(tiles, build, facts, default(facts, machine))
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
@@ -163,8 +168,8 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     nest = _prepare(schedule, facts.fold)
     sections = [
         (section, _tile(schedule, section, facts, parameters))
-        for part in _split_columns(schedule, nest, parameters.columns)
-        for section in _split_rows(schedule, part, parameters.rows)
+        for part in split_columns(schedule, nest, parameters.columns)
+        for section in split_rows(schedule, part, parameters.rows)
     ]
     # The sections share their workgroups: what fits beside the widest fits beside all.
     across = [_across(schedule, threads, parameters) for _, threads in sections]
@@ -174,7 +179,7 @@ def build(facts: Facts, parameters: Parameters) -> Schedule:
     return schedule
 
 
-def _prepare(schedule: Schedule, name: str) -> Nest:
+def _prepare(schedule: Schedule, name: str) -> Section:
     """Put the epilogue under the fold, columns outermost and all rows into one loop.
 
     Raises `ScheduleError` where the epilogue reads another element than the one that is ready.
@@ -192,7 +197,7 @@ def _prepare(schedule: Schedule, name: str) -> Nest:
         batch, rows = [*batch, *rows[:-1]], rows[-1:]  # quotients by a symbol hide what is disjoint
     schedule.reorder(column, *batch, *rows)
     reduced = loops_along(block, roles.reduced)
-    return Nest(name, tuple(batch), fuse_all(schedule, rows), column, tuple(reduced))
+    return Section(name, tuple(batch), fuse_all(schedule, rows), column, tuple(reduced))
 
 
 def _columns_adjacent(fold: Block, roles: Contraction) -> bool:
@@ -205,54 +210,17 @@ def _columns_adjacent(fold: Block, roles: Contraction) -> bool:
     return all(lane_stride(index, column, 4, ranges) == 1 for index in (right, result))
 
 
-def _is_zero(expr: Expr) -> bool:
-    return as_int(simplify(expr)) == 0
-
-
-def _partition(schedule: Schedule, nest: Nest, loop: str, at: Expr) -> tuple[Nest, Nest]:
-    """Cut an outermost loop of a nest: the nest of its first iterations, and that of the last."""
-    before = schedule.loops(nest.fold)
-    _, rest = schedule.partition(loop, at)
-    fold = next(
-        name
-        for name in schedule.blocks()
-        if rest in schedule.loops(name) and axes_of_kind(schedule.block(name), "reduce")
-    )
-    return (
-        _renamed(nest, nest.fold, dict(zip(before, schedule.loops(nest.fold), strict=True))),
-        _renamed(nest, fold, dict(zip(before, schedule.loops(fold), strict=True))),
-    )
-
-
-def _renamed(nest: Nest, fold: str, names: Mapping[str, str]) -> Nest:
-    return Nest(
-        fold,
-        tuple(names[loop] for loop in nest.batch),
-        None if nest.rows is None else names[nest.rows],
-        names[nest.columns],
-        tuple(names[loop] for loop in nest.reduced),
-    )
-
-
-def _split_columns(schedule: Schedule, nest: Nest, width: int) -> list[Nest]:
-    """Whole panels of columns, then what is left."""
-    extent = simplify(schedule.extent(nest.columns))
-    whole = simplify(extent // width * width)
-    if _is_zero(extent - whole) or as_int(whole) == 0:
-        return [nest]
-    return list(_partition(schedule, nest, nest.columns, whole))
-
-
-def _split_rows(schedule: Schedule, nest: Nest, height: int) -> list[Nest]:
-    """Whole tiles of rows, then those that are left over."""
-    if nest.rows is None:
-        return [nest]
-    schedule.reorder(nest.rows, *nest.batch, nest.columns)
-    extent = simplify(schedule.extent(nest.rows))
-    whole = simplify(extent // height * height)
-    if height == 1 or _is_zero(extent - whole):
-        return [nest]
-    return list(_partition(schedule, nest, nest.rows, whole))
+def _are_rows_adjacent(fold: Block, roles: Contraction) -> bool:
+    """True where all axes of rows are one axis of the result in memory."""
+    assert isinstance(fold.body, Store)
+    ranges = axis_ranges(fold)
+    index = flat_index(fold.body.buffer, fold.body.indices)
+    axes = [axis for axis in roles.rows if as_int(axis.extent) != 1]
+    for outer, inner in pairwise(axes):
+        far, near = (stride(index, axis.var, ranges) for axis in (outer, inner))
+        if far is None or near is None or not prove_equal(far, near * inner.extent, ranges):
+            return False
+    return True
 
 
 def row_tile(extent: Expr, largest: int) -> int:
@@ -284,14 +252,14 @@ class _Threads:
     reduced: tuple[str, ...]
 
 
-def _tile(schedule: Schedule, nest: Nest, facts: Facts, parameters: Parameters) -> _Threads:
+def _tile(schedule: Schedule, nest: Section, facts: Facts, parameters: Parameters) -> _Threads:
     """Split the rows and columns of one section into tiles."""
     tile: list[TileLoop] = []
     rows = nest.rows
     if rows is not None:
         extent = simplify(schedule.extent(rows))
         height = min(parameters.rows, as_int(extent) or parameters.rows)
-        if height > 1 and _is_zero(extent % height):
+        if height > 1 and is_zero(extent % height):
             rows, inner = schedule.split(rows, [None, height])
             tile.append(TileLoop(inner, "unrolled"))
     columns = nest.columns
@@ -336,7 +304,7 @@ def _across(schedule: Schedule, threads: _Threads, parameters: Parameters) -> in
     return unroll_factor(schedule.extent(threads.columns), parameters.across)
 
 
-def _bind(schedule: Schedule, nest: Nest, threads: _Threads, across: int, down: int) -> None:
+def _bind(schedule: Schedule, nest: Section, threads: _Threads, across: int, down: int) -> None:
     """Make workgroups of blocks of tiles, `across` of them beside and at most `down` below each
     other: their threads share lines of both operands.
     """

@@ -26,14 +26,8 @@ from webmlc.schedule.analysis import (
 )
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
-from webmlc.schedule.rules.webgpu.nests import (
-    axes_of_kind,
-    bind_threads,
-    loops_along,
-    reads,
-    written,
-)
-from webmlc.schedule.rules.webgpu.workgroups import workgroup_sizes
+from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along, reads, written
+from webmlc.schedule.rules.webgpu.threads import bind_threads, workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 

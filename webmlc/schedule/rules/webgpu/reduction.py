@@ -23,17 +23,17 @@ from webmlc.loops.ir import Block, LoopFunction, blocks, loads
 from webmlc.schedule.analysis import axis_ranges, flat_index, stride
 from webmlc.schedule.rules.rule import Rule, accepts
 from webmlc.schedule.rules.space import Space
-from webmlc.schedule.rules.webgpu.nests import (
+from webmlc.schedule.rules.tiling.axes import (
     axes_of_kind,
-    extent_of,
     fuse_all,
     loop_of,
     reads,
     result_axes,
+    size_of,
     written,
 )
 from webmlc.schedule.rules.webgpu.rows import clear_first, inline_stages, producers_of, row_axes
-from webmlc.schedule.rules.webgpu.workgroups import workgroup_sizes
+from webmlc.schedule.rules.webgpu.threads import workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 RADIX = 8
@@ -77,7 +77,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         return None
     rows = row_axes(schedule.function, final)
     axes = axes_of_kind(final, "spatial")
-    count = extent_of([axis.extent for axis in axes if axis.var in rows])
+    count = size_of([axis.extent for axis in axes if axis.var in rows])
     if count is not None and count >= machine.filling_threads:
         return None
     facts = Facts(function)
@@ -128,7 +128,7 @@ def _final(schedule: Schedule) -> str:
 
 def is_long(fold: Block, machine: Machine) -> bool:
     """True for a reduction of many elements, or of a symbolic number."""
-    extent = extent_of([axis.extent for axis in axes_of_kind(fold, "reduce")])
+    extent = size_of([axis.extent for axis in axes_of_kind(fold, "reduce")])
     return extent is None or extent >= machine.short_fold
 
 

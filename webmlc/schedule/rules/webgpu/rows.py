@@ -20,16 +20,20 @@ from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule, accepts
-from webmlc.schedule.rules.webgpu.nests import (
+from webmlc.schedule.rules.tiling.axes import (
     axes_of_kind,
-    bind_threads,
-    extent_of,
     loop_of,
     loops_along,
     reads,
+    size_of,
     written,
 )
-from webmlc.schedule.rules.webgpu.workgroups import Workgroup, default_workgroup, workgroup_space
+from webmlc.schedule.rules.webgpu.threads import (
+    Workgroup,
+    bind_threads,
+    default_workgroup,
+    workgroup_space,
+)
 from webmlc.schedule.schedule import Schedule
 
 
@@ -86,8 +90,8 @@ def inline_stages(schedule: Schedule) -> LoopFunction:
     """Compute pointwise temporaries where they are read: a thread has no room for a row of them."""
     parameters = {b.name for b in schedule.function.params}
     for block in list(blocks(schedule.function.body)):
-        own = {s.buffer.name for s in stores(block)}
-        if not own & parameters and not axes_of_kind(block, "reduce"):
+        results = {s.buffer.name for s in stores(block)}
+        if not results & parameters and not axes_of_kind(block, "reduce"):
             schedule.compute_inline(block.name)
     return schedule.function
 
@@ -105,12 +109,12 @@ def producers_of(function: LoopFunction, block: Block) -> list[Block]:
 
 
 def row_axes(function: LoopFunction, block: Block) -> frozenset[Var]:
-    """The axes of a block that index what other blocks made."""
-    made = set(written(function)) - {s.buffer.name for s in stores(block)}
+    """The axes of a block that index the results of other blocks."""
+    others = set(written(function)) - {s.buffer.name for s in stores(block)}
     return frozenset(
         var
         for load in loads(block)
-        if load.buffer.name in made
+        if load.buffer.name in others
         for index in load.indices
         for var in variables(index)
     )
@@ -172,7 +176,7 @@ def own_elements(schedule: Schedule, name: str, thread: str) -> int | None:
     along = {v.name for a, b in zip(block.axes, block.bindings, strict=True)
              if a.kind == "spatial" for v in variables(b)}  # fmt: skip
     below = [loop for loop in loops[loops.index(thread) + 1 :] if loop in along]
-    return extent_of([schedule.extent(loop) for loop in below])
+    return size_of([schedule.extent(loop) for loop in below])
 
 
 def clear_first(schedule: Schedule, fold: str) -> None:

@@ -13,8 +13,13 @@ from webmlc.core.machine import Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.analysis import is_update
 from webmlc.schedule.rules.rule import Rule
-from webmlc.schedule.rules.webgpu.nests import axes_of_kind, bind_threads, loops_along
-from webmlc.schedule.rules.webgpu.workgroups import Workgroup, default_workgroup, workgroup_space
+from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along
+from webmlc.schedule.rules.webgpu.threads import (
+    Workgroup,
+    bind_threads,
+    default_workgroup,
+    workgroup_space,
+)
 from webmlc.schedule.schedule import Schedule
 
 

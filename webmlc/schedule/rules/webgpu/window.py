@@ -19,16 +19,16 @@ from webmlc.schedule.analysis import has_vector_types
 from webmlc.schedule.errors import ScheduleError
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.axes import axes_of_kind, result_axes, size_of
 from webmlc.schedule.rules.tiling.cover import divisors
-from webmlc.schedule.rules.webgpu.folds import TileLoop, attach_epilogue, only_fold, run_tile
-from webmlc.schedule.rules.webgpu.nests import (
-    axes_of_kind,
-    bind_threads,
-    extent_of,
-    result_axes,
+from webmlc.schedule.rules.tiling.fold_tile import (
+    TileLoop,
+    attach_epilogue,
+    fold_with_followers,
+    run_tile,
 )
 from webmlc.schedule.rules.webgpu.pointwise import lane_steps
-from webmlc.schedule.rules.webgpu.workgroups import workgroup_sizes
+from webmlc.schedule.rules.webgpu.threads import bind_threads, workgroup_sizes
 from webmlc.schedule.schedule import Schedule
 
 SHORT_WINDOW = 12
@@ -73,7 +73,7 @@ class Parameters:
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
     """Matches one reduction with a pointwise epilogue."""
-    fold = only_fold(function)
+    fold = fold_with_followers(function)
     if fold is None or not axes_of_kind(fold, "spatial"):
         return None
     schedule = Schedule(function)
@@ -88,7 +88,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     last = as_int(simplify(schedule.extent(spatial[-1])))
     has_vectors = steps is not None and last is not None and last % machine.lanes == 0
     row = as_int(simplify(schedule.extent(spatial[-2]))) if len(spatial) > 2 else 1
-    window = extent_of([schedule.extent(loop) for loop in reduced])
+    window = size_of([schedule.extent(loop) for loop in reduced])
     return Facts(function, fold.name, window, 1 if row is None else row, has_vectors, machine.lanes)
 
 

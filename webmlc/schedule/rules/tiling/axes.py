@@ -1,7 +1,7 @@
-"""What the GPU rules have in common: which loops carry a block's axes, and how loops become
-threads.
+"""Axes and loops of a kernel that nothing has scheduled yet: which loop runs along which axis.
 
-bind_threads(schedule, ["n", "y", "x"], 64)     # n, y, x fused -> blockIdx.x, threadIdx.x
+loops_along(block, axes_of_kind(block, "spatial"))     # ["n", "y", "x"]
+fuse_all(schedule, ["n", "y", "x"])                    # one loop over n, y and x
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from webmlc.schedule.schedule import Schedule
 
 def loop_of(block: Block, axis: Axis) -> str | None:
     """The loop that runs along an axis of an unscheduled block; `None` where the axis is fixed."""
-    for own, binding in zip(block.axes, block.bindings, strict=True):
-        if own.var == axis.var:
+    for candidate, binding in zip(block.axes, block.bindings, strict=True):
+        if candidate.var == axis.var:
             return binding.name if isinstance(binding, Var) else None
     return None
 
@@ -43,10 +43,10 @@ def result_axes(block: Block) -> tuple[Axis, ...]:
     return tuple(order) if len(order) == len(axes) else tuple(axes.values())
 
 
-def extent_of(loops: Sequence[Expr]) -> int | None:
+def size_of(extents: Sequence[Expr]) -> int | None:
     """The product of extents, where all are literals."""
     total = 1
-    for extent in loops:
+    for extent in extents:
         value = as_int(simplify(extent))
         if value is None:
             return None
@@ -61,31 +61,13 @@ def fuse_all(schedule: Schedule, loops: Sequence[str]) -> str | None:
     """
     if not loops:
         return None
-    many = [loop for loop in loops if as_int(simplify(schedule.extent(loop))) != 1]
-    once = [loop for loop in loops if loop not in many]
-    if not many:
+    live = [loop for loop in loops if as_int(simplify(schedule.extent(loop))) != 1]
+    once = [loop for loop in loops if loop not in live]
+    if not live:
         return loops[-1]
     if once:
-        schedule.reorder(*once, *many)
-    return many[0] if len(many) == 1 else schedule.fuse(*many)
-
-
-def bind_threads(schedule: Schedule, loops: Sequence[str], size: int) -> str | None:
-    """Make the iterations of perfectly nested outer loops the threads of workgroups of `size`.
-
-    Returns the loop that stands for one thread; `None` where there are no loops (one thread does
-    it all).
-    """
-    fused = fuse_all(schedule, loops)
-    if fused is None:
-        return None
-    total = as_int(simplify(schedule.extent(fused)))
-    if total is not None and 0 < total < size:
-        size = total
-    group, thread = schedule.split(fused, [None, size])
-    schedule.bind(group, "blockIdx.x")
-    schedule.bind(thread, "threadIdx.x")
-    return thread
+        schedule.reorder(*once, *live)
+    return live[0] if len(live) == 1 else schedule.fuse(*live)
 
 
 def unroll_factor(extent: Expr, largest: int) -> int:
@@ -105,5 +87,5 @@ def written(function: LoopFunction) -> dict[str, list[Block]]:
 
 def reads(block: Block) -> set[str]:
     """The buffers that a block reads, but for those it folds into."""
-    own = {s.buffer.name for s in stores(block.body)}
-    return {load.buffer.name for load in loads(block.body)} - own
+    targets = {s.buffer.name for s in stores(block.body)}
+    return {load.buffer.name for load in loads(block.body)} - targets

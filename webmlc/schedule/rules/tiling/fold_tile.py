@@ -1,10 +1,10 @@
-"""Tiling of one fold (a contraction, a window) with the pointwise blocks that follow it.
+"""A fold (a contraction, a window) and the pointwise blocks that follow it, as one tile.
 
 In: a kernel of one reduction block and blocks that read its result at their own element. Out: nests
-in which one thread owns a tile of the result: it clears the tile's registers, runs the reduction
-loops around the whole tile, and hands the tile to the epilogue.
+around a tile of the result: they clear the tile's registers, run the reduction loops around the
+whole tile, and hand the tile to the epilogue.
 
-    for m, o: { for k: Y += ...; Z = relu(Y) }   ->   for m0, o0 (threads):
+    for m, o: { for k: Y += ...; Z = relu(Y) }   ->   for m0, o0:
                                                           for r, v: Y = 0
                                                           for k: for r, v: Y += ...
                                                           for r, v: Z = relu(Y)
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from webmlc.loops.ir import Block, LoopFunction, blocks, loads, stores
-from webmlc.schedule.rules.webgpu.nests import axes_of_kind, loops_along, result_axes
+from webmlc.schedule.rules.tiling.axes import axes_of_kind, loops_along, result_axes
 from webmlc.schedule.schedule import Schedule
 
 TileKind = Literal["unrolled", "vectorized"]
@@ -31,19 +31,19 @@ class TileLoop:
     kind: TileKind
 
 
-def only_fold(function: LoopFunction) -> Block | None:
-    """The one reduction block of a kernel whose other blocks each read what it, or one of them,
-    made.
+def fold_with_followers(function: LoopFunction) -> Block | None:
+    """The reduction block of a kernel if it is the only one, and each other block reads its results
+    or those of another follower.
     """
     every = list(blocks(function.body))
     folds = [b for b in every if axes_of_kind(b, "reduce")]
     if len(folds) != 1 or every[0] is not folds[0]:
         return None
-    made = {s.buffer.name for s in stores(folds[0])}
+    results = {s.buffer.name for s in stores(folds[0])}
     for block in every[1:]:
-        if not {load.buffer.name for load in loads(block)} & made:
+        if not {load.buffer.name for load in loads(block)} & results:
             return None
-        made |= {s.buffer.name for s in stores(block)}
+        results |= {s.buffer.name for s in stores(block)}
     return folds[0]
 
 
@@ -84,11 +84,11 @@ def run_tile(
     for name in blocks_under(schedule, fold, len(tile), len(reduced)):
         loops = schedule.loops(name)
         if name == fold:
-            own = loops[len(loops) - len(tile) - len(reduced) : len(loops) - len(reduced)]
-            schedule.reorder(*reduced, *own)
+            inner = loops[len(loops) - len(tile) - len(reduced) : len(loops) - len(reduced)]
+            schedule.reorder(*reduced, *inner)
         else:
-            own = loops[len(loops) - len(tile) :]
-        for loop, original in zip(own, base, strict=True):
+            inner = loops[len(loops) - len(tile) :]
+        for loop, original in zip(inner, base, strict=True):
             if kinds[original] == "vectorized":
                 schedule.vectorize(loop)
             else:

@@ -1,12 +1,21 @@
-"""The parameter that every GPU rule has: the invocations of a workgroup."""
+"""How loops become threads, and the parameter that every GPU rule has: the invocations of a
+workgroup.
+
+    bind_threads(schedule, ["n", "y", "x"], 64)     # n, y, x fused -> blockIdx.x, threadIdx.x
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from webmlc.core.expr import as_int
 from webmlc.core.machine import MAX_INVOCATIONS, Machine
+from webmlc.core.simplify import simplify
 from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.axes import fuse_all
+from webmlc.schedule.schedule import Schedule
 
 SIZES = (32, 64, 128, 256)
 """Invocations to choose from: multiples of what adapters run in lockstep (8 to 64)."""
@@ -34,3 +43,21 @@ def workgroup_sizes(machine: Machine) -> tuple[int, ...]:
     """The choices for a workgroup's size."""
     sizes = {size for size in SIZES if size <= MAX_INVOCATIONS}
     return tuple(sorted(sizes | {machine.workgroup_size}))
+
+
+def bind_threads(schedule: Schedule, loops: Sequence[str], size: int) -> str | None:
+    """Make the iterations of perfectly nested outer loops the threads of workgroups of `size`.
+
+    Returns the loop that stands for one thread; `None` where there are no loops (one thread does
+    it all).
+    """
+    fused = fuse_all(schedule, loops)
+    if fused is None:
+        return None
+    total = as_int(simplify(schedule.extent(fused)))
+    if total is not None and 0 < total < size:
+        size = total
+    group, thread = schedule.split(fused, [None, size])
+    schedule.bind(group, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    return thread

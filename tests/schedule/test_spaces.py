@@ -1,0 +1,195 @@
+"""The spaces of schedules: every member builds, is sound, and computes what the kernel computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from webmlc.graph.ops.winograd import Form
+
+from tests.graph.graphs import module
+from tests.schedule.rules import kernels as k
+from webmlc.core.errors import InternalError
+from webmlc.core.machine import RELAXED, SIMD128, WEBGPU, Machine
+from webmlc.graph.fuse import fuse
+from webmlc.loops.from_graph import Device
+from webmlc.loops.ir import LoopFunction
+from webmlc.loops.lower_module import lower_module
+from webmlc.loops.verify import verify
+from webmlc.schedule.errors import ScheduleError
+from webmlc.schedule.rules import match_kernel, rules_of
+from webmlc.schedule.rules.rule import Match, NoParameters, Rule, match_rules
+from webmlc.schedule.rules.space import Space, from_values, values_of
+from webmlc.schedule.schedule import Schedule
+
+S = k.S
+
+
+def running_sum(axis: int, device: Device) -> LoopFunction:
+    """The kernel of a `CumSum` over rows of eight."""
+    text = f"g (float[5,8] x) => (float[5,8] y) <int64 a = {{{axis}}}> {{ y = CumSum(x, a) }}"
+    (kernel,) = lower_module(fuse(module(text)), device).kernels.values()
+    return kernel
+
+
+CPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
+    "matmul": ("contraction", k.matmul(13, 20, 6), {}),
+    "matmul, symbolic rows": ("contraction", k.matmul(S, 24, 4), {"s": 7}),
+    "matmul, streamed": ("contraction", k.matmul(3, 72, 1026), {}),
+    "matvec, sigmoid": ("contraction", k.matmul_sigmoid(1, 45, 8), {}),
+    "conv 3x3": ("contraction", k.convolution(4, 5, 3, 10, 3), {}),
+    "conv in groups": ("contraction", k.grouped_convolution(4, 3, 4, 8), {}),
+    "depthwise": ("window", k.depthwise(4, 6, 12, 3), {}),
+    "max pool": ("window", k.pool(4, 12, 3, "relaxed_max"), {}),
+    "local response": ("window", k.local_response(2, 24, 5), {}),
+    "transform": ("transform", k.winograd_input(2, 16), {}),
+    "winograd": ("bands", k.winograd(Form(3, 1, 2, 3), 4, 4, 8), {}),
+    "strassen": ("strassen", k.strassen(7, 32, 8), {}),
+    "attention": ("attention", k.attention(1, 12, 20, 8), {}),
+    "softmax": ("rows", k.softmax(3, 72), {}),
+    "softmax, symbolic": ("rows", k.softmax(2, S), {"s": 37}),
+    "transposed matmul": ("rows", k.transposed_matmul(3, 4, 64), {}),
+    "conv 3x3, one output": ("rows", k.convolution(3, 4, 8, 1, 3), {}),
+    "layer norm": ("rows", k.layer_norm(1, 2, 70), {}),
+    "add bias": ("stages", k.add_bias(2, 3, 4, 10), {}),
+    "transpose": ("stages", k.transpose((1, 0), 32, 48), {}),
+    "interleave": ("stages", k.interleave(3, 3, 21), {}),
+    "sum": ("stages", k.total(8, 16), {}),
+    "running sums": ("updates", running_sum(1, "wasm"), {}),
+    "running sums of columns": ("updates", running_sum(0, "wasm"), {}),
+    "conv in a border": ("slabs", k.bordered(k.convolution(3, 3, 3, 8, 3), 3, 3, 8), {}),
+}
+GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
+    "matmul": ("contraction", k.matmul(13, 20, 6), {}),
+    "matmul, symbolic rows": ("contraction", k.matmul(S, 24, 4), {"s": 7}),
+    "conv 3x3": ("contraction", k.convolution(4, 5, 3, 10, 3), {}),
+    "depthwise": ("window", k.depthwise(4, 6, 12, 3), {}),
+    "transposed matmul": ("window", k.transposed_matmul(5, 3, 40), {}),
+    "softmax": ("rows", k.softmax(3, 40), {}),
+    "layer norm, symbolic": ("rows", k.layer_norm(S, 3, 9), {"s": 2}),
+    "long row sums": ("reduction", k.total(2, 300, keep=1), {}),
+    "long softmax": ("reduction", k.softmax(1, 300), {}),
+    "running sums": ("updates", running_sum(1, "webgpu"), {}),
+    "add bias": ("pointwise", k.add_bias(2, 3, 4, 10), {}),
+    "transpose": ("pointwise", k.transpose((1, 0), 8, 12), {}),
+}
+CASES = {
+    **{f"wasm: {name}": (RELAXED, *case) for name, case in CPU.items()},
+    "wasm: matmul, simd128": (SIMD128, *CPU["matmul"]),
+    **{f"webgpu: {name}": (WEBGPU, *case) for name, case in GPU.items()},
+}
+Case = tuple[Machine, str, LoopFunction, dict[str, int]]
+MEMBERS = 3
+"""Members that are drawn for each kernel."""
+
+
+def matched(function: LoopFunction, machine: Machine) -> Match:
+    """The kernel's rule and facts."""
+    match = match_kernel(function, machine)
+    assert match is not None
+    return match
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_every_member_builds_and_computes_the_same(case: Case) -> None:
+    machine, rule, function, symbols = case
+    match = matched(function, machine)
+    assert match.rule.name == rule
+    space, default, want = match.space(), match.default(), k.outputs_of(function, symbols)
+
+    @settings(max_examples=MEMBERS)
+    @given(st.randoms(use_true_random=False))
+    def check(generator: Random) -> None:
+        values = space.random(generator)
+        assert values in space
+        schedule = match.build(from_values(default, values))
+        verify(schedule.function)
+        for got, wanted in zip(k.outputs_of(schedule.function, symbols), want, strict=True):
+            largest = max(1.0, float(np.abs(wanted).max(initial=0)))
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * largest)
+
+    check()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_default_is_a_member_and_plain_data(case: Case) -> None:
+    machine, _, function, _ = case
+    match = matched(function, machine)
+    default = match.default()
+    values = json.loads(json.dumps(values_of(default)))
+    assert values in match.space()
+    assert from_values(default, values) == default
+    assert match.build(default).trace == match.build(from_values(default, values)).trace
+
+
+@pytest.mark.parametrize("machine", (RELAXED, WEBGPU), ids=lambda machine: machine.name)
+def test_every_rule_has_a_case(machine: Machine) -> None:
+    tested = {rule for other, rule, _, _ in CASES.values() if other.name == machine.name}
+    assert {rule.name for rule in rules_of(machine)} == tested
+
+
+def test_a_space_holds_what_meets_its_constraints() -> None:
+    space = Space.of(rows=(1, 2, 4), columns=(8, 16), block=(None, 12)).where(
+        "the tile fits", lambda rows, columns: rows * columns <= 32
+    )
+    members = list(space.members())
+    assert len(members) == 10
+    assert all(member in space for member in members)
+    assert {"rows": 4, "columns": 16, "block": None} not in space
+    assert {"rows": True, "columns": 8, "block": None} not in space  # 1 is not True
+    assert {"rows": 1, "columns": 8} not in space
+    drawn = [space.random(Random(seed)) for seed in range(100)]
+    assert all(values in space for values in drawn)
+    assert len({tuple(values.values()) for values in drawn}) == 10
+
+
+def test_spaces_of_parts_stand_under_their_names() -> None:
+    part = Space.of(rows=(1, 2), columns=(8, 16)).where(
+        "few", lambda rows, columns: rows * columns <= 16
+    )
+    whole = Space.of(block=(1, 2)) + part.under("scores") + part.under("values")
+    assert whole.names == (
+        "block", "scores.rows", "scores.columns", "values.rows", "values.columns",
+    )  # fmt: skip
+    assert len(list(whole.members())) == 2 * 3 * 3
+    assert [constraint.text for constraint in whole.constraints] == ["scores: few", "values: few"]
+
+
+def test_a_space_of_nothing_says_so() -> None:
+    with pytest.raises(ValueError, match="did not meet the constraints"):
+        Space.of(rows=(1, 2)).where("never", lambda rows: rows > 2).random(Random(0))
+
+
+def refusing(function: LoopFunction) -> Iterator[Rule[LoopFunction, NoParameters]]:
+    """A rule whose default is refused, then one that leaves a kernel as it is."""
+
+    def refuse(facts: LoopFunction, _: NoParameters) -> Schedule:
+        raise ScheduleError("split", "it is refused", facts)
+
+    for name, build in (("refused", refuse), ("plain", lambda facts, _: Schedule(facts))):
+        yield Rule(
+            name,
+            lambda kernel, _: kernel,
+            lambda _, __: Space(),
+            lambda _, __: NoParameters(),
+            build,
+        )
+
+
+def test_a_refused_default_is_reported_as_a_bug() -> None:
+    function = k.add(4)
+    match = match_rules(refusing(function), function, RELAXED)
+    assert match is not None
+    with pytest.raises(InternalError, match=r"rule 'refused' .* cannot build .*: split: it is"):
+        match.build(match.default())
+
+
+def test_what_proofs_decide_goes_to_the_next_rule() -> None:
+    function = k.add(S)
+    match = match_rules(refusing(function), function, RELAXED)
+    assert match is not None and match.rule.name == "plain"

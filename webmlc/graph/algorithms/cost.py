@@ -1,0 +1,44 @@
+"""What an algorithm for a product costs, in multiply-adds of an inner loop.
+
+The cost models of Winograd's and Strassen's algorithms count the work of the algorithm and of the
+direct product in this unit, with the numbers of a `Machine`. An algorithm is chosen where it gains
+more than its code is worth.
+
+    gain(direct, cost, layers=12, code=8_000_000)     12 layers share the code of their kernels
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.machine import Machine
+
+ELEMENT_BYTES = 4
+"""Bytes of an element: these algorithms compute in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Multiply-adds that the parts of an algorithm take as long as, in one run of one layer."""
+
+    products: int
+    """The products, with what it takes to enter their inner loops."""
+    transforms: int = 0
+    """The sums before and after the products, and the memory that they read and write."""
+    load: int = 0
+    """What a run must save to be worth the time of loading, and the memory, of the weights."""
+
+    @property
+    def total(self) -> int:
+        """The cost of all parts."""
+        return self.products + self.transforms + self.load
+
+
+def product_cost(machine: Machine, rows: int, depth: int, columns: int) -> int:
+    """The cost of a matrix product, with what it takes to enter its inner loops."""
+    return rows * columns * (depth + machine.loop_entry_iterations)
+
+
+def gain(direct: int, cost: Cost, layers: int, code: int) -> int:
+    """Multiply-adds that equal layers save in a run, less the worth of the code that they share."""
+    return layers * (direct - cost.total) - code

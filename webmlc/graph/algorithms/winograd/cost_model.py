@@ -1,0 +1,205 @@
+"""Which of Winograd's forms a convolution takes, by a model of what each costs on a machine.
+
+In: the sizes of convolutions (`Layer`). Out: for each the forms of its rows and columns that save
+most beside the code of their kernels, or none.
+
+    best_forms([Layer(64, 64, (56, 56))] * 4, RELAXED)  ->  F(4, 3) along rows and along columns
+
+The model counts multiply-adds of the inner loop of a product (`algorithms/cost.py`). A transform
+costs, for each element of its planes, as many as there are points; half as many in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+
+from webmlc.core.expr import as_int, const
+from webmlc.core.machine import Machine
+from webmlc.graph.algorithms.cost import ELEMENT_BYTES, Cost, gain, product_cost
+from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, POINTS, Form, Forms
+from webmlc.graph.ops.layout import PACK
+
+TILES = (1, 2, 3, 4, 5, 6, 7, 8)
+"""The outputs along a tile that are tried. With one output, a dimension has a product for each tap,
+as without tiles.
+"""
+MAX_SHORT_TILE = 6
+"""The most outputs along a tile of a window of few taps: larger tiles would save little and err
+more.
+"""
+MAX_BLOCK_TAPS = 5
+"""The longest window that is one block of taps. Longer windows have blocks as long as a tile."""
+LOAD_COST = 3
+"""Multiply-adds that each transformed weight must save in a run, to be worth its memory, and the
+time of loading: as long as eighty of these (chosen by hand).
+"""
+CODE = 350_000
+"""Multiply-adds that a plane must save in a run, in all layers of one shape together, to be worth
+the hundred bytes of code or more that it adds to their kernels (chosen by hand).
+"""
+FIXED_PLANES = 4
+"""Planes that take as much code as the parts of the kernels that every form has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution of one image: its channels; its outputs (of a feature map whose size is known
+    at run time only: of a typical one), the taps of its windows and their strides along each
+    dimension; groups of channels and outputs. Equal layers share their kernels.
+    """
+
+    channels: int
+    outputs: int
+    sizes: tuple[int, int]
+    kernel: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    def folded(self, machine: Machine) -> Layer:
+        """The same layer, with the inputs that its strides step over as channels: windows of stride
+        1 over a smaller feature map. The layer itself if its own channels fill vectors.
+        """
+        (kh, kw), (sh, sw) = self.kernel, self.strides
+        channels = self.channels * sh * sw
+        if self.channels % machine.lanes == 0 or channels % machine.lanes or self.groups > 1:
+            return self
+        return Layer(channels, self.outputs, self.sizes, (-(-kh // sh), -(-kw // sw)))
+
+    def computed_outputs(self, machine: Machine) -> int:
+        """Its outputs in whole vectors, of which the last few may be left out afterwards."""
+        return -(-self.outputs // machine.lanes) * machine.lanes
+
+    def forms(self, machine: Machine) -> list[Forms]:
+        """The forms that the folded layer can have: each along rows with each along columns.
+
+        Tiles of one output are tried only for weights that come from memory: there are fewer then.
+        """
+        folded = self.folded(machine)
+        fits_panels = self.groups == 1 or self.outputs % (PACK * self.groups) == 0
+        if folded.channels % machine.lanes or not fits_panels:
+            return []
+        # Errors along both dimensions multiply.
+        max_points = len(MANY_POINTS if 1 in folded.kernel else POINTS)
+        weights = math.prod(folded.kernel) * folded.channels // self.groups * self.outputs
+        min_tile = 2 if _stays_cached(weights, machine) else 1
+        windows = zip(folded.kernel, folded.strides, strict=True)
+        rows, columns = (_forms(*window, max_points, min_tile) for window in windows)
+        return [forms for forms in product(rows, columns) if max(f.tile for f in forms) > 1]
+
+
+def _forms(kernel: int, stride: int, max_points: int, min_tile: int) -> list[Form]:
+    """The forms of windows along one dimension, of at most `max_points` points and at least
+    `min_tile` outputs a tile. A window of one tap has one form: each output by itself.
+    """
+    if kernel == 1:
+        return [Form(1, stride, 1, 1)]
+    forms = (
+        Form(
+            kernel,
+            stride,
+            tile,
+            taps=kernel if tile > 1 and kernel <= MAX_BLOCK_TAPS else tile * stride,
+        )
+        for tile in TILES
+        if tile >= min_tile
+    )
+    taps = -(-kernel // stride)
+    max_tile = max(MAX_SHORT_TILE, taps + 3)
+    return [form for form in forms if form.points <= max_points and form.tile <= max_tile]
+
+
+def best_forms(layers: Iterable[Layer], machine: Machine) -> dict[Layer, Forms]:
+    """The forms of each layer that, as often as it occurs, gain most beside their kernels' code."""
+    best: dict[Layer, Forms] = {}
+    for layer, count in Counter(layers).items():
+        gains = {
+            forms: gain(
+                direct_cost(layer), winograd_cost(layer, forms, machine), count, _code(forms)
+            )
+            for forms in layer.forms(machine)
+        }
+        if gains and max(gains.values()) > 0:
+            best[layer] = max(gains, key=lambda forms: gains[forms])
+    return best
+
+
+def _code(forms: Forms) -> int:
+    """Multiply-adds that the code of the kernels of these forms must save."""
+    return CODE * (math.prod(form.planes for form in forms) + FIXED_PLANES)
+
+
+def direct_cost(layer: Layer) -> int:
+    """The cost of the convolution as it is: a multiply-add for each tap."""
+    taps = math.prod(layer.kernel) * layer.channels // layer.groups
+    return taps * math.prod(layer.sizes) * layer.outputs
+
+
+def winograd_cost(layer: Layer, forms: Forms, machine: Machine) -> Cost:
+    """The least cost of these forms, over the numbers of bands that tiles may be taken in."""
+    costs = (_cost(layer, forms, bands, machine) for bands in _bands(layer, forms))
+    return min(costs, key=lambda cost: cost.total)
+
+
+def goes_by_rows(layer: Layer, forms: Forms, machine: Machine) -> bool:
+    """True if it is faster to transform and multiply one row of tiles after the other, although
+    every row reads the weights again.
+    """
+    whole, *rows = (_cost(layer, forms, bands, machine) for bands in _bands(layer, forms))
+    return any(cost.total < whole.total for cost in rows)
+
+
+def _bands(layer: Layer, forms: Forms) -> list[int]:
+    """The numbers of bands that tiles may be taken in: one, or a row of tiles each if rows share no
+    planes of inputs and there are no groups.
+    """
+    (rows, columns), height = forms, layer.sizes[0]
+    if rows.blocks * columns.blocks * layer.groups > 1:
+        return [1]
+    return [1, as_int(rows.tiles(const(height))) or 1]
+
+
+def _cost(layer: Layer, forms: Forms, bands: int, machine: Machine) -> Cost:
+    """The cost of these forms, with the tiles in so many bands."""
+    channels, outputs = layer.folded(machine).channels, layer.computed_outputs(machine)
+    tiles = [as_int(f.tiles(const(n))) or 1 for f, n in zip(forms, layer.sizes, strict=True)]
+    down, across = tiles[0] // bands, tiles[1]
+    blocks = [form.blocks for form in forms]
+    input_tiles = (down + blocks[0] - 1) * (across + blocks[1] - 1)
+    planes = math.prod(form.planes for form in forms)
+    depth = math.prod(blocks) * channels // layer.groups
+    weights = planes * depth * outputs
+    rows = _product_rows(down * across, weights, machine)
+    points = sum(form.points for form in forms)
+    transforms = sum(
+        elements * points // (2 if _stays_cached(elements, machine) else 1)
+        for elements in (planes * input_tiles * channels, planes * down * across * outputs)
+    )
+    return Cost(
+        products=bands * planes * product_cost(machine, rows, depth, outputs),
+        transforms=bands * transforms,
+        load=weights * LOAD_COST,
+    )
+
+
+def _product_rows(count: int, weights: int, machine: Machine) -> int:
+    """Rows of full register tiles that take as long as `count` rows do, with so many weights.
+
+    A product has a row for each tile of outputs. A remainder of three rows or more takes as long as
+    one row more, and so does the start of a product.
+    """
+    full, remainder = divmod(count, machine.tile.rows)
+    rows = count + (remainder > 2)
+    if _stays_cached(weights, machine):
+        return rows + 1
+    if full > 1 or (full and remainder):
+        return rows + machine.weight_wait_rows
+    return max(rows, machine.weight_stream_rows)
+
+
+def _stays_cached(elements: int, machine: Machine) -> bool:
+    """True if the next kernel finds so many elements in the second-level cache."""
+    return elements * ELEMENT_BYTES <= machine.l2_resident_bytes
