@@ -63,18 +63,22 @@ Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Dimensions = Annotated[
     list[str],
-    typer.Option("--dim", help="Size of a symbolic dimension, as NAME=SIZE. Default: 1 each."),
+    typer.Option(
+        "--dim", help="Size of a symbolic dimension, as NAME=SIZE (repeatable). Default: 1 each."
+    ),
 ]
 ConstantInputs = Annotated[
     list[str],
     typer.Option(
         "--constant",
-        help="An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy.",
+        help="An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy "
+        "(repeatable).",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
 Inputs = Annotated[
-    Path | None, typer.Option(help="A .npz file of inputs; inputs it does not hold are random.")
+    Path | None,
+    typer.Option(help="A .npz file of inputs. Inputs that it does not contain are random."),
 ]
 
 
@@ -144,7 +148,9 @@ def build(
 def run(
     package: PackageOrModel,
     inputs: Inputs = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write outputs as .npz.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the outputs to this .npz file.")
+    ] = None,
     device: Device = DeviceChoice.wasm,
     threads: Threads = 1,
     dim: Dimensions = [],  # noqa: B006
@@ -179,13 +185,15 @@ def check(
     constant: ConstantInputs = [],  # noqa: B006
     seed: Seed = 0,
     tolerance: Annotated[
-        float, typer.Option(help="Largest error, relative to the output's scale.")
+        float,
+        typer.Option(help="Largest error to accept, relative to an output's largest magnitude."),
     ] = 1e-3,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a model with onnxruntime (or onnx.reference), by default on random inputs.
+    """Compare the results of a model with those of onnxruntime (or of onnx.reference).
 
-    The exit code is 1 on a mismatch, and 2 if the references disagree with each other.
+    Inputs are random, unless --inputs names a file. The exit code is 1 on a mismatch, and 2 if the
+    references disagree with each other.
     """
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
@@ -216,12 +224,12 @@ def bench(
     device: Device = DeviceChoice.wasm,
     threads: Threads = 1,
     runs: Annotated[int, typer.Option(min=1, help="Timed runs.")] = 10,
-    kernels: Annotated[bool, typer.Option(help="Time every kernel.")] = False,
+    kernels: Annotated[bool, typer.Option(help="Time every kernel instead of whole runs.")] = False,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Time a model in the Python hosts. They validate packages; a browser's times differ."""
+    """Time a model in Python, through wasmtime or wgpu-py. Times in a browser differ."""
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.try_model import load_any, time_kernels, time_runs
 
@@ -237,8 +245,8 @@ def bench(
 
 @app.command()
 def serve(
-    folder: Annotated[Path, typer.Argument(help="A package or any folder of a web page.")],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 picks a free one.")] = 8000,
+    folder: Annotated[Path, typer.Argument(help="A package, or any folder with a web page.")],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1. With 0, any free port.")] = 8000,
 ) -> None:
     """Serve a folder to this machine's browsers, with the headers that threads need."""
     from contextlib import suppress
@@ -254,9 +262,11 @@ def serve(
 def inspect(
     model: Model,
     stage: Annotated[
-        list[str], typer.Option(help="Only stages whose title contains this (repeatable).")
+        list[str], typer.Option(help="Print only stages whose title contains this (repeatable).")
     ] = [],  # noqa: B006
-    kernel: Annotated[str | None, typer.Option(help="Only this kernel's stages.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Print only the stages of this kernel.")
+    ] = None,
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     dim: Dimensions = [],  # noqa: B006
     constant: ConstantInputs = [],  # noqa: B006

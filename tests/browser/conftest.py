@@ -1,4 +1,4 @@
-"""Browser tests run on one worker: two Chromiums at once would slow each other down."""
+"""Run browser tests on one worker, because two Chromiums would slow each other down."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Open real pages in a real Chromium.
 
 In: folders to serve and, per page, a function to run inside it (or a Node module that drives it).
-Out: one `PageReport` per page, with the function's result as JSON.
+Out: a `PageReport` per page, with the result of the function as JSON.
 
     (tmp_path / "index.html").write_text("<!doctype html>")
     [report] = open_pages({"/": tmp_path}, Page("/", "() => crossOriginIsolated"))
@@ -25,9 +25,11 @@ CORS = {"Access-Control-Allow-Origin": "*"}
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page to open: `evaluate` runs in the page, `script` (a module file) in Node, on the page.
+    """A page to open.
 
-    `path` is one of the server's, or a whole URL ("file:///...").
+    `evaluate` runs in the page. `script`, a module file, runs in Node and drives the page.
+
+    `path` is a path on the server, or a whole URL ("file:///...").
     `context` holds playwright's options of a browser context: viewport, colorScheme and so on.
     `timeout` is in milliseconds.
     """
@@ -74,7 +76,7 @@ def open_pages(
         "otherHeaders": dict(other_headers),
         "pages": [asdict(page) for page in pages],
     }
-    done = subprocess.run(
+    process = subprocess.run(
         ["node", str(HERE / "run_pages.mjs")],
         input=json.dumps(job),
         capture_output=True,
@@ -82,9 +84,9 @@ def open_pages(
         timeout=START_SECONDS + sum(page.timeout for page in pages) / 1000,
         check=False,
     )
-    if done.returncode:
-        raise RuntimeError(f"the browser did not run:\n{done.stderr[-2000:]}")
-    reports = json.loads(done.stdout)
+    if process.returncode:
+        raise RuntimeError(f"the browser did not run:\n{process.stderr[-2000:]}")
+    reports = json.loads(process.stdout)
     for page, report in zip(pages, reports, strict=True):
         if "error" in report:
             heard = "\n".join([*report["errors"], *report["console"]])

@@ -1,4 +1,4 @@
-"""Production builds of a page that imports a package, made as docs/bundlers.md says."""
+"""Build a page that imports a package for production, as docs/bundlers.md says."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ webpack(config, (error, stats) => {
 
 
 def documented(heading: str, language: str) -> str:
-    """The first block of code in that language under that heading of the documentation."""
+    """The first block of code in a language under a heading of the documentation."""
     text = (ROOT / "docs" / "bundlers.md").read_text()
     section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)[0]
@@ -52,7 +52,7 @@ def documented(heading: str, language: str) -> str:
 def command(site: Path, *words: str) -> None:
     """Run a tool of node_modules in the site's folder."""
     path = f"{ROOT / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         words,
         cwd=site,
         env=os.environ | {"PATH": path},
@@ -60,7 +60,7 @@ def command(site: Path, *words: str) -> None:
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def shell(site: Path, lines: str) -> None:
@@ -73,7 +73,7 @@ def vite(site: Path) -> None:
 
 
 def vite_from_a_checkout(site: Path) -> None:
-    """The runtime's own modules, before they are joined into those of a package."""
+    """The modules of the runtime, before they are joined for a package."""
     (site / "runtime").symlink_to(ROOT / "runtime_js")
     (site / "page.js").write_text(PAGE.replace("./model/webmlc.js", "./runtime/webmlc.js"))
     vite(site)
@@ -137,7 +137,7 @@ def test_a_bundled_page_runs(
 
 
 def test_a_bundle_in_a_file_asks_for_a_server(tmp_path: Path) -> None:
-    """A classic script runs there; no file can be fetched."""
+    """A page from a file may run a classic script, but may not fetch files."""
     (tmp_path / "page.js").write_text(PAGE)
     scaled(tmp_path / "model")
     esbuild_for_a_classic_script(tmp_path)

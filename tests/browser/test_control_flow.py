@@ -1,4 +1,4 @@
-"""Control flow that a run decides, in a real Chromium: on the CPU with threads, and on the GPU."""
+"""Control flow in a real Chromium, on the CPU with threads and on the GPU."""
 
 from __future__ import annotations
 

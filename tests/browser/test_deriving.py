@@ -1,4 +1,4 @@
-"""Weights that are transformed while others arrive, in a real Chromium."""
+"""Weights are transformed while other weights are downloaded, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ RUN = """async ({ threads, x }) => {
 
 
 @pytest.mark.parametrize("isolated", [True, False])
-def test_weights_are_transformed_beside_the_download(tmp_path: Path, isolated: bool) -> None:
-    """Where memory is shared with the page, and where it is not."""
+def test_weights_are_transformed_during_the_download(tmp_path: Path, isolated: bool) -> None:
+    """With memory that is shared with the page, and without."""
     rng = np.random.default_rng(0)
     model = onnx.parser.parse_model(MODEL)
     for name in ("w", "v"):

@@ -1,8 +1,9 @@
-"""GPU paths that fail, in a real Chromium: `auto` runs on the CPU and says why, `webgpu` names the
-culprit in a typed error, and a lost device is restored.
+"""Failures of the GPU in a real Chromium.
 
-The pages see SwiftShader's adapter as hardware: `auto` would not take it otherwise. A fault is in
-the package, or in what the browser's WebGPU answers.
+With `auto` the model runs on the CPU and says why. With `webgpu` a typed error names the cause.
+
+The pages see SwiftShader's adapter as hardware, because `auto` would not use it otherwise. The
+fault is in the package, or in the answers of the browser's WebGPU.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ LOAD = """async ({ url, device, fault }) => {
 
 
 def shaders(change: Callable[[str], str]) -> Callable[[Path], None]:
-    """A package whose shaders are other ones, and whose hashes fit them."""
+    """Write a package with changed shaders, and with their hashes."""
 
     def write(folder: Path) -> None:
         assert change(WGSL) != WGSL
@@ -84,14 +85,16 @@ def shaders(change: Callable[[str], str]) -> Callable[[Path], None]:
     return write
 
 
-def altered(folder: Path) -> None:
-    """Shaders that are not those that the manifest has the hash of."""
+def alter_shaders(folder: Path) -> None:
+    """Write a package whose shaders do not match their hash in the manifest."""
     scaled(folder)
     file = folder / "kernels.wgsl"
     file.write_text(file.read_text().replace("relu", "ulre"))
 
 
 def without(file: str) -> Callable[[Path], None]:
+    """Write a package that lacks a file."""
+
     def write(folder: Path) -> None:
         scaled(folder)
         (folder / file).unlink()
@@ -100,7 +103,7 @@ def without(file: str) -> Callable[[Path], None]:
 
 
 def needs(**resources: Any) -> Callable[[Path], None]:
-    """A package whose webgpu program states these resources."""
+    """Write a package whose webgpu program states these resources."""
 
     def write(folder: Path) -> None:
         scaled(folder)
@@ -114,9 +117,7 @@ def needs(**resources: Any) -> Callable[[Path], None]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A package, the fault of the page that loads it, and the error: its name, and parts of its
-    message.
-    """
+    """A package, the fault of the page that loads it, and the error: its name and message parts."""
 
     write: Callable[[Path], Any]
     fault: str
@@ -143,7 +144,7 @@ CASES = {
         "InternalError",
         ("kernel scale", "scale_t[id.x] = scale_x[id.x] * scale_w;"),
     ),
-    "altered_shaders": Case(altered, "none", "PackageError", ("kernels.wgsl", "SHA-256")),
+    "altered_shaders": Case(alter_shaders, "none", "PackageError", ("kernels.wgsl", "SHA-256")),
     "no_shaders": Case(without("kernels.wgsl"), "none", "PackageError", ("kernels.wgsl", "404")),
     "no_runtime": Case(without("webgpu_device.js"), "none", "InternalError", ("webgpu_device.js",)),
     "a_feature": Case(
@@ -193,7 +194,7 @@ def load_page(name: str, device: str, fault: str) -> Page:
     return Page("/", LOAD, arg={"url": f"/{name}", "device": device, "fault": fault})
 
 
-def test_auto_takes_the_cpu_where_the_gpu_fails(site: Path) -> None:
+def test_auto_uses_the_cpu_if_the_gpu_fails(site: Path) -> None:
     pages = [load_page(name, "auto", case.fault) for name, case in CASES.items()]
     for (name, case), report in zip(CASES.items(), open_pages({"/": site}, *pages), strict=True):
         value = report.value
@@ -206,7 +207,7 @@ def test_auto_takes_the_cpu_where_the_gpu_fails(site: Path) -> None:
         assert report.errors == [], name
 
 
-def test_webgpu_names_what_failed(site: Path) -> None:
+def test_webgpu_throws_an_error_that_names_the_cause(site: Path) -> None:
     pages = [load_page(name, "webgpu", case.fault) for name, case in CASES.items()]
     for (name, case), report in zip(CASES.items(), open_pages({"/": site}, *pages), strict=True):
         value = report.value
@@ -249,8 +250,8 @@ SLOW = """async (slice) => {
 }"""
 
 
-def test_the_download_of_a_gpu_that_fails_is_stopped(tmp_path: Path) -> None:
-    """Its weights are slow; the second download is the CPU's."""
+def test_a_failure_of_the_gpu_stops_its_download(tmp_path: Path) -> None:
+    """The weights for the GPU arrive slowly. The second download is for the CPU."""
     (tmp_path / "index.html").write_text(BLANK)
     package = parts()
     large = Buffer("large", DType.float32, (const(6 << 20),), "constant", "large")
@@ -270,7 +271,7 @@ def test_the_download_of_a_gpu_that_fails_is_stopped(tmp_path: Path) -> None:
     assert not second["cancelled"] and second["sent"] >= second["total"]
 
 
-def test_auto_takes_a_gpu_that_works(site: Path) -> None:
+def test_auto_uses_a_gpu_that_works(site: Path) -> None:
     (report,) = open_pages({"/": site}, load_page("scaled", "auto", "none"))
     assert report.value["chosen"] == "webgpu"
     assert report.value["deviceReason"] == "the GPU adapter is hardware"

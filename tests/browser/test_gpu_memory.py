@@ -1,5 +1,6 @@
-"""What the runtime asks of the GPU, in a real Chromium: the limits that a program needs, and
-buffers that it destroys when it needs them no more.
+"""The limits that the runtime requests from the GPU, and the buffers that it destroys.
+
+In a real Chromium.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from tests.packages import expected, scaled
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
 MIB = 1 << 20
 CACHED = 16
-"""Bindings of symbols that a model keeps (`MAX_BINDINGS`)."""
+"""The number of bindings of symbols that a model caches (`MAX_BINDINGS`)."""
 
 LIMITS = """async (url) => {
   const { requestDevice } = GPUAdapter.prototype;
-  let asked, offered, device;
+  let requested, offered, device;
   GPUAdapter.prototype.requestDevice = async function (descriptor) {
-    [asked, offered] = [descriptor.requiredLimits, this.limits];
+    [requested, offered] = [descriptor.requiredLimits, this.limits];
     return (device = await requestDevice.call(this, descriptor));
   };
   const { load } = await import(`${url}/webmlc.js`);
   (await load(url, { device: "webgpu" })).dispose();
   const pick = ({ maxBufferSize, maxStorageBufferBindingSize }) =>
     ({ maxBufferSize, maxStorageBufferBindingSize });
-  return { asked, offered: pick(offered), granted: pick(device.limits) };
+  return { requested, offered: pick(offered), granted: pick(device.limits) };
 }"""
 
 
-def stating(folder: Path, largest_binding: int, arena: int) -> None:
-    """A package whose webgpu program states these bytes."""
+def write_stating(folder: Path, largest_binding: int, arena: int) -> None:
+    """Write a package whose webgpu program states these bytes."""
     scaled(folder)
     file = folder / "manifest.json"
     manifest = json.loads(file.read_text())
@@ -43,24 +44,24 @@ def stating(folder: Path, largest_binding: int, arena: int) -> None:
     file.write_text(json.dumps(manifest))
 
 
-def test_larger_limits_are_asked_for_where_the_program_needs_them(tmp_path: Path) -> None:
+def test_larger_limits_are_requested_if_the_program_needs_them(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(BLANK)
-    stating(tmp_path / "small", 128 * MIB, 256 * MIB)
-    stating(tmp_path / "binding", 128 * MIB + 4, 256 * MIB)
-    stating(tmp_path / "arena", 100, 300 * MIB)
-    stating(tmp_path / "both", 400 * MIB, 300 * MIB)
+    write_stating(tmp_path / "small", 128 * MIB, 256 * MIB)
+    write_stating(tmp_path / "binding", 128 * MIB + 4, 256 * MIB)
+    write_stating(tmp_path / "arena", 100, 300 * MIB)
+    write_stating(tmp_path / "both", 400 * MIB, 300 * MIB)
     scaled(tmp_path / "symbolic")
-    asked: dict[str, dict[str, Any]] = {
+    requested: dict[str, dict[str, Any]] = {
         "small": {},
         "binding": {"maxStorageBufferBindingSize": 128 * MIB + 16},
         "arena": {"maxBufferSize": 300 * MIB},
         "both": {"maxStorageBufferBindingSize": 400 * MIB, "maxBufferSize": 400 * MIB},
     }
-    pages = [Page("/", LIMITS, arg=f"/{name}") for name in (*asked, "symbolic")]
+    pages = [Page("/", LIMITS, arg=f"/{name}") for name in (*requested, "symbolic")]
     *reports, symbolic = open_pages({"/": tmp_path}, *pages)
     defaults = {"maxBufferSize": 256 * MIB, "maxStorageBufferBindingSize": 128 * MIB}
-    for report, limits in zip(reports, asked.values(), strict=True):
-        assert report.value["asked"] == limits
+    for report, limits in zip(reports, requested.values(), strict=True):
+        assert report.value["requested"] == limits
         assert report.value["granted"] == defaults | limits
     assert symbolic.value["granted"] == symbolic.value["offered"]
     assert symbolic.value["offered"]["maxBufferSize"] > 256 * MIB
@@ -97,7 +98,7 @@ UNIFORMS = """async ({ sizes }) => {
 def test_uniform_buffers_of_dropped_bindings_are_destroyed(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(BLANK)
     scaled(tmp_path / "scaled")
-    sizes = [*range(1, 41), 1, 40, 2]  # of bindings that were dropped, too, and of one that was not
+    sizes = [*range(1, 41), 1, 40, 2]  # two dropped bindings again, then a cached one
     (report,) = open_pages({"/": tmp_path}, Page("/", UNIFORMS, arg={"sizes": sizes}))
     for n, outputs in zip(sizes, report.value["outputs"], strict=True):
         x = np.sin(np.arange(4 * n) + n).astype(np.float32).reshape(n, 4)

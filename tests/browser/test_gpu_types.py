@@ -70,6 +70,10 @@ def test_every_type_is_computed_on_the_gpu_as_on_the_cpu(tmp_path: Path) -> None
     encoded = {name: base64.b64encode(a.tobytes()).decode() for name, a in INPUTS.items()}
     mounts = {"/": tmp_path, "/types": tmp_path / "types"}
     [report] = open_pages(mounts, Page("/", RUN, arg={"inputs": encoded}))
-    for name, want in on_cpu.items():
-        got = np.frombuffer(base64.b64decode(report.value[name]), want.dtype).reshape(want.shape)
-        np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64), err_msg=name)
+    for name, expected in on_cpu.items():
+        actual = np.frombuffer(base64.b64decode(report.value[name]), expected.dtype).reshape(
+            expected.shape
+        )
+        np.testing.assert_array_equal(
+            actual.astype(np.float64), expected.astype(np.float64), err_msg=name
+        )

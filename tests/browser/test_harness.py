@@ -1,4 +1,4 @@
-"""The harness itself: what the other browser tests rely on is really there."""
+"""The harness of the browser tests works."""
 
 from pathlib import Path
 

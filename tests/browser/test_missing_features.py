@@ -1,4 +1,4 @@
-"""Hosts that lack what the runtime uses: typed errors, or one thread and the reason."""
+"""If a host lacks a feature, the runtime throws a typed error, or uses one thread and says why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = """async ({ lack, device }) => {
     SharedArrayBuffer: () => delete globalThis.SharedArrayBuffer,
   };
   lacks[lack]();
-  GPUAdapter.prototype.__defineGetter__("info", () => ({})); // "auto" takes it for hardware
+  GPUAdapter.prototype.__defineGetter__("info", () => ({})); // "auto" counts it as hardware
   const { load, HostError } = await import("/model/webmlc.js");
   try {
     const model = await load("/model/", { device, threads: 2 });
@@ -50,7 +50,7 @@ def page(lack: str, device: str = "wasm") -> Page:
     return Page("/", RUN, arg={"lack": lack, "device": device})
 
 
-def test_what_the_cpu_needs_is_named(site: Path) -> None:
+def test_errors_name_the_feature_that_the_cpu_lacks(site: Path) -> None:
     lacks = {
         "WebAssembly": "has no WebAssembly (",
         "SIMD": "has no WebAssembly SIMD",
@@ -65,16 +65,16 @@ def test_what_the_cpu_needs_is_named(site: Path) -> None:
         assert report.errors == []
 
 
-def test_the_gpu_does_without(site: Path) -> None:
-    """Even where "auto" has tried to start a worker before it chooses the device."""
+def test_the_gpu_needs_no_feature_of_the_cpu(site: Path) -> None:
+    """Not even with "auto", which tries to start a worker before it chooses the device."""
     lacks = ("WebAssembly", "SIMD", "Worker")
     pages = [page(lack, device) for lack in lacks for device in ("webgpu", "auto")]
     for report in open_pages({"/": site}, *pages):
         assert report.value["runs"] == [ROW, ROW]
 
 
-def test_a_policy_that_forbids_webassembly_is_told(site: Path) -> None:
-    """Whatever the module uses: to know whether products of bytes are exact, one is compiled."""
+def test_an_error_names_the_policy_that_forbids_webassembly(site: Path) -> None:
+    """Also with a `dot` module, for which the runtime first compiles a probe."""
     manifest = json.loads((site / "model" / "manifest.json").read_text())
     modules = manifest["programs"]["wasm"]["modules"]
     dots = modules | {"dot": modules["relaxed"]}
@@ -91,7 +91,7 @@ def test_a_policy_that_forbids_webassembly_is_told(site: Path) -> None:
 
 
 def test_an_isolated_page_may_lack_shared_memory(site: Path, tmp_path: Path) -> None:
-    """In its workers, too."""
+    """Its workers lack it, too."""
     (tmp_path / "index.html").write_text(BLANK)
     scaled(tmp_path / "model")
     worker = tmp_path / "model" / "wasm_worker.js"

@@ -1,4 +1,4 @@
-"""A page on one origin, the runtime or the package on a second one."""
+"""The page is on one origin, and the runtime or the package is on another."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_policy_that_allows_blobs_runs(site: Path) -> None:
     check(report, 2)
 
 
-def test_a_policy_that_forbids_blobs_is_told_with_what_to_host(site: Path) -> None:
+def test_an_error_says_what_to_host_if_a_policy_forbids_blobs(site: Path) -> None:
     policy = POLICY.format(other=ANY_PORT) + "; worker-src 'self'"
     other, runtime_here = open_pages(
         {"/": site},
@@ -97,7 +97,7 @@ def test_a_policy_that_forbids_blobs_is_told_with_what_to_host(site: Path) -> No
     check(runtime_here, 1)  # its worker needs no blob
 
 
-def test_a_server_without_cors_is_told_what_to_send(site: Path) -> None:
+def test_an_error_says_what_a_server_without_cors_must_send(site: Path) -> None:
     [report] = open_pages(
         {"/": site}, page("/model/", "OTHER/model/"), other={"/": site}, other_headers={}
     )
@@ -107,7 +107,7 @@ def test_a_server_without_cors_is_told_what_to_send(site: Path) -> None:
     assert "must send Access-Control-Allow-Origin" in value["message"]
 
 
-def test_a_worker_that_is_missing_is_named(site: Path, tmp_path: Path) -> None:
+def test_an_error_names_a_missing_worker(site: Path, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(BLANK)
     scaled(tmp_path / "model")
     (tmp_path / "model" / "wasm_worker.js").unlink()

@@ -1,4 +1,4 @@
-"""The package's own page where it cannot load its model."""
+"""The page of a package if it cannot load its model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def see(tmp_path: Path) -> str:
 
 
 def test_a_file_says_that_it_needs_a_server(tmp_path: Path, see: str) -> None:
-    """No module script runs there, so the page says it without one."""
+    """Module scripts do not run in a page from a file, so the page says it without a script."""
     scaled(tmp_path / "model")
     url = (tmp_path / "model" / "index.html").as_uri()
     arg = {"heading": "This page needs a web server", "picture": str(tmp_path / "file.png")}
@@ -44,7 +44,7 @@ def test_a_served_page_shows_no_notice(tmp_path: Path, see: str) -> None:
     assert "server" not in report.value["visible"]
 
 
-def test_a_model_that_does_not_load_is_told(tmp_path: Path, see: str) -> None:
+def test_the_page_says_that_its_model_did_not_load(tmp_path: Path, see: str) -> None:
     scaled(tmp_path / "model")
     (tmp_path / "model" / "wasm_worker.js").unlink()
     arg = {"heading": "The model did not load", "picture": str(tmp_path / "error.png")}

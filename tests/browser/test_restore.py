@@ -1,6 +1,4 @@
-"""Models that are restored, in a real Chromium: after the loss of their GPU device, of a worker,
-and after a trap.
-"""
+"""Restore models in a real Chromium: after the loss of the GPU or of a worker, and after a trap."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ LOST = """async ({ url, device }) => {
   const errors = [await rejection(run(3)), await rejection(run(5))];
   await model.restore();
   const after = [await run(3), await run(2000), await run(1)];
-  await model.restore(); // nothing is wrong
+  await model.restore(); // the model is intact
   const opened = devices.length;
   const interrupted = start(4);
   devices[1].destroy();
@@ -105,7 +103,7 @@ def test_a_model_is_restored_on_another_device(site: Path) -> None:
         for outputs, n in zip(value["after"], (3, 2000, 1), strict=True):
             compare(outputs, n)
         assert value["opened"] == 2
-        if device == "auto":  # without its adapter the model is the CPU's
+        if device == "auto":  # without an adapter the model runs on the CPU
             assert value["refusal"] is None
             assert value["chosen"] == "wasm"
             assert "no GPU adapter" in value["reason"]
@@ -154,7 +152,7 @@ DEAD = """async ({ threads }) => {
   started.push(workers.length);
   const outputs = [await run(3)];
   const count = workers.length;
-  await model.restore(); // nothing is wrong
+  await model.restore(); // the model is intact
   const idle = workers.length - count;
   workers[started[0]].dispatchEvent(new ErrorEvent("error", { message: "out of memory" }));
   const dead = await rejection(run(3));

@@ -1,4 +1,4 @@
-"""The JavaScript runtime in a real Chromium, on packages written by hand."""
+"""Run packages that are written by hand in the JavaScript runtime, in a real Chromium."""
 
 import json
 import re
@@ -15,8 +15,8 @@ BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><ti
 
 RUN = """async ({ device, threads, variant, sizes }) => {
   const { load } = await import("/scaled/webmlc.js");
-  const seen = [];
-  const onProgress = (p) => seen.push(p);
+  const progress = [];
+  const onProgress = (p) => progress.push(p);
   const model = await load("/PACKAGE/", { device, threads, variant, onProgress });
   const outputs = [];
   for (const n of sizes) {
@@ -28,7 +28,7 @@ RUN = """async ({ device, threads, variant, sizes }) => {
   const steps = await model.profile({ x });
   const { device: chosen, threads: count, threadsReason, resources, variant: runs } = model;
   model.dispose();
-  return { outputs, chosen, count, threadsReason, resources, variant: runs, seen, steps };
+  return { outputs, chosen, count, threadsReason, resources, variant: runs, progress, steps };
 }"""
 SIZES = [3, 1, 8, 1000, 3, 0]
 
@@ -52,7 +52,7 @@ def run_page(
 
 
 def check(report: PageReport) -> dict[str, Any]:
-    """Outputs are right and nothing was said on the console; returns what the page returned."""
+    """Check outputs, steps and the console, and return the value that the page returned."""
     for n, output in zip(SIZES, report.value["outputs"], strict=True):
         x = np.sin(np.arange(4 * n) + n).astype(np.float32).reshape(n, 4)
         assert output["shape"] == [n, 4]
@@ -64,7 +64,7 @@ def check(report: PageReport) -> dict[str, Any]:
     ]
     assert report.errors == []
     assert [line for line in report.console if line.startswith("error")] == []
-    last = report.value["seen"][-1]
+    last = report.value["progress"][-1]
     assert last["loaded"] == last["total"] == report.value["resources"]["download"]
     return dict(report.value)
 
@@ -118,11 +118,11 @@ REPEATS = """async ({ threads, sizes }) => {
   const model = await load("/scaled/", { device: "wasm", threads });
   let messages = 0;
   const { postMessage } = Worker.prototype;
-  Worker.prototype.postMessage = function (...given) {
-    if (given[0].type === "execute") messages++;
-    postMessage.apply(this, given);
+  Worker.prototype.postMessage = function (...args) {
+    if (args[0].type === "execute") messages++;
+    postMessage.apply(this, args);
     const begin = performance.now();
-    while (performance.now() - begin < 10); // the worker is done before the page goes on
+    while (performance.now() - begin < 10); // the worker answers before the page continues
   };
   const sent = [];
   const outputs = [];
@@ -134,9 +134,9 @@ REPEATS = """async ({ threads, sizes }) => {
     sent.push(messages - before);
   }
   await new Promise((resolve) => setTimeout(resolve, 50));
-  Atomics.notify = () => 0; // the worker sleeps on
+  Atomics.notify = () => 0; // the worker does not wake up
   const last = model.run({ x: { dtype: "float32", shape: [1, 4], data: new Float32Array(4) } });
-  for (let i = 0; i < 5; i++) await null; // so that it has begun
+  for (let i = 0; i < 5; i++) await null; // until the run has begun
   model.dispose();
   const after = await last.then(() => "ran", (error) => error.name);
   return { outputs, sent, after };
@@ -145,14 +145,14 @@ REPEATS = """async ({ threads, sizes }) => {
 
 @pytest.mark.parametrize("isolated", [True, False])
 def test_requests_are_repeated_with_new_bytes(site: Path, isolated: bool) -> None:
-    """Whatever shape came between, and however memory grew; by message where none is shared."""
+    """Also after other shapes and larger memories. Without shared memory, messages are posted."""
     sizes = [1, 1, 1, 20_000, 1, 1, 20_000]
     pages = [Page("/", REPEATS, arg={"threads": t, "sizes": sizes}) for t in (1, 2)]
     for report in open_pages({"/": site}, *pages, isolated=isolated):
-        for run, (n, got) in enumerate(zip(sizes, report.value["outputs"], strict=True)):
+        for run, (n, output) in enumerate(zip(sizes, report.value["outputs"], strict=True)):
             x = np.arange(run, run + 4 * n, dtype=np.float32).reshape(n, 4)
-            np.testing.assert_allclose(np.reshape(got, (n, 4)), expected(x), rtol=1e-6)
-        # A larger input moves the model's memory; the requests before are told anew.
+            np.testing.assert_allclose(np.reshape(output, (n, 4)), expected(x), rtol=1e-6)
+        # A larger input replaces the memory, so earlier requests need messages again.
         assert report.value["sent"] == ([1, 0, 0, 1, 1, 0, 0] if isolated else [1] * 7)
         assert report.value["after"] == "InternalError"
 
@@ -162,9 +162,9 @@ SHORT_RUNS = """async ({ threads }) => {
   const model = await load("/scaled/", { device: "wasm", threads });
   let rings = 0;
   const { notify } = Atomics;
-  Atomics.notify = (...given) => {
+  Atomics.notify = (...args) => {
     rings++;
-    return notify(...given);
+    return notify(...args);
   };
   let count = 0;
   const outputs = [];
@@ -175,17 +175,17 @@ SHORT_RUNS = """async ({ threads }) => {
     outputs.push([count++, n, Array.from(y.data)]);
     return rings - before;
   }
-  async function until(rang, n) {
+  async function until(expected, n) {
     let last = 0;
-    for (let i = 0; i < 200 && (!i || last !== rang); i++) last = await run(n);
+    for (let i = 0; i < 200 && (!i || last !== expected); i++) last = await run(n);
     return last;
   }
-  const story = [await until(0, 1)]; // short: the page comes to run it
-  story.push(await run(3), await run(1)); // the memory is bound for another shape each time
+  const story = [await until(0, 1)]; // short: the page executes it after some runs
+  story.push(await run(3), await run(1)); // each time memory is bound for another shape
   story.push(await until(0, 1));
   const { now } = performance;
   let time = 0;
-  performance.now = () => (time += 10); // so long that the worker gets it back
+  performance.now = () => (time += 10); // so long that the worker executes it again
   story.push(await until(1, 1));
   performance.now = now;
   model.dispose();
@@ -193,14 +193,14 @@ SHORT_RUNS = """async ({ threads }) => {
 }"""
 
 
-def test_short_runs_are_made_in_the_page(site: Path) -> None:
-    """As long as they are short, and the memory is bound for their shapes."""
+def test_the_page_executes_short_runs(site: Path) -> None:
+    """If they stay short, and if memory is bound for their shapes."""
     pages = [Page("/", SHORT_RUNS, arg={"threads": t}) for t in (1, 2)]
     for report in open_pages({"/": site}, *pages):
         assert report.value["story"] == [0, 1, 1, 0, 1]
-        for run, n, got in report.value["outputs"]:
+        for run, n, output in report.value["outputs"]:
             x = np.arange(run, run + 4 * n, dtype=np.float32).reshape(n, 4)
-            np.testing.assert_allclose(np.reshape(got, (n, 4)), expected(x), rtol=1e-6)
+            np.testing.assert_allclose(np.reshape(output, (n, 4)), expected(x), rtol=1e-6)
 
 
 SHARED_RUNS = """async ({ runs, n }) => {
@@ -208,12 +208,12 @@ SHARED_RUNS = """async ({ runs, n }) => {
   const model = await load("/scaled/", { device: "wasm", threads: 2 });
   const { now } = performance;
   let time = 0;
-  performance.now = () => (time += 1.5); // not too long here, nor too short for helpers
+  performance.now = () => (time += 1.5); // short enough for the page, and long enough for helpers
   const { notify } = Atomics;
   let woken = { worker: 0, helper: 0 };
-  Atomics.notify = (words, ...given) => {
+  Atomics.notify = (words, ...args) => {
     woken[words.length === 4 ? "worker" : "helper"]++; // see repeats.js and threads.js
-    return notify(words, ...given);
+    return notify(words, ...args);
   };
   const outputs = [];
   let last = woken;
@@ -223,7 +223,7 @@ SHARED_RUNS = """async ({ runs, n }) => {
     const { y } = await model.run({ x: { dtype: "float32", shape: [n, 4], data } });
     outputs.push(y.data[4 * n - 1]);
     last = woken;
-    await new Promise((resolve) => setTimeout(resolve, 20)); // the helper falls asleep
+    await new Promise((resolve) => setTimeout(resolve, 100)); // the helper falls asleep
   }
   performance.now = now;
   model.dispose();
@@ -232,7 +232,7 @@ SHARED_RUNS = """async ({ runs, n }) => {
 
 
 def test_the_page_leads_short_runs_of_helpers(site: Path) -> None:
-    """Without its worker, which sleeps on."""
+    """The worker is not woken."""
     runs, n = 11, 20_000
     (report,) = open_pages({"/": site}, Page("/", SHARED_RUNS, arg={"runs": runs, "n": n}))
     x = np.arange(runs, dtype=np.float32)[:, None] + np.arange(4 * n - 4, 4 * n, dtype=np.float32)
@@ -243,10 +243,10 @@ def test_the_page_leads_short_runs_of_helpers(site: Path) -> None:
 PAUSES = """async ({ sizes, pause }) => {
   const { load } = await import("/scaled/webmlc.js");
   let started = 0;
-  const Before = Worker;
-  globalThis.Worker = class extends Before {
-    constructor(...given) {
-      super(...given);
+  const OriginalWorker = Worker;
+  globalThis.Worker = class extends OriginalWorker {
+    constructor(...args) {
+      super(...args);
       started++;
     }
   };
@@ -263,14 +263,14 @@ PAUSES = """async ({ sizes, pause }) => {
 }"""
 
 
-def test_sleeping_helpers_are_called(site: Path) -> None:
-    """By the caller, once a pause let it come up: to run, and to take another memory."""
+def test_the_caller_wakes_sleeping_helpers(site: Path) -> None:
+    """The caller starts in a pause. It wakes helpers for runs, and for another memory."""
     sizes = [20_000, 20_000, 20_000, 60_000, 60_000, 1, 60_000]
     (report,) = open_pages({"/": site}, Page("/", PAUSES, arg={"sizes": sizes, "pause": 250}))
     assert report.value["started"] == 3  # the leader, its helper and the caller
-    for run, (n, got) in enumerate(zip(sizes, report.value["outputs"], strict=True)):
+    for run, (n, output) in enumerate(zip(sizes, report.value["outputs"], strict=True)):
         x = np.arange(run, run + 4 * n, dtype=np.float32).reshape(n, 4)
-        np.testing.assert_allclose(np.reshape(got, (n, 4)), expected(x), rtol=1e-6)
+        np.testing.assert_allclose(np.reshape(output, (n, 4)), expected(x), rtol=1e-6)
 
 
 ERRORS = """async ({ calls }) => {
@@ -299,7 +299,7 @@ ERRORS = """async ({ calls }) => {
 }"""
 
 
-def test_bad_inputs_are_named(site: Path) -> None:
+def test_errors_name_bad_inputs(site: Path) -> None:
     calls = {
         "is missing": {},
         'no input is named "z"': {"x": "good", "z": "good"},
@@ -335,7 +335,7 @@ def broken(site: Path, name: str) -> Path:
     return folder
 
 
-def test_broken_packages_are_named(site: Path) -> None:
+def test_errors_name_the_fault_of_a_package(site: Path) -> None:
     (broken(site, "missing") / "weights.safetensors").unlink()
     altered = broken(site, "altered") / "weights.safetensors"
     data = bytearray(altered.read_bytes())
@@ -347,6 +347,8 @@ def test_broken_packages_are_named(site: Path) -> None:
     code.write_bytes(code.read_bytes()[:-1] + b"\0")
     other = broken(site, "other") / "manifest.json"
     other.write_text('{"format": "other"}')
+    page = broken(site, "page") / "manifest.json"
+    page.write_text("<!doctype html>")
     newer = broken(site, "newer") / "manifest.json"
     newer.write_text(json.dumps(json.loads(newer.read_text()) | {"version": 99}))
     expected_parts = {
@@ -355,6 +357,7 @@ def test_broken_packages_are_named(site: Path) -> None:
         "short": "weights.safetensors: has 268 bytes, expected 272",
         "code": "model.relaxed.wasm: its SHA-256 differs",
         "other": "not a webmlc package",
+        "page": "manifest.json: is not JSON (",
         "newer": "package version 99",
         "absent": "HTTP status 404; is the package's URL right?",
     }
