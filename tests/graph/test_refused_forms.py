@@ -1,4 +1,4 @@
-"""Forms of operators that no kernel computes: refused with a reason, not computed as another."""
+"""Forms of operators that no kernel computes are refused with a reason."""
 
 from __future__ import annotations
 
