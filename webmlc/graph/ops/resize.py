@@ -128,7 +128,7 @@ def _sizes(
             (axis, _scaled(shape[axis], float(scale)), float(scale))
             for axis, scale in zip(axes, scales, strict=True)
         ]
-    sizes = [as_expr(n) for n in context.known(SIZES, "the size").reshape(-1).tolist()]
+    sizes = [as_expr(n) for n in context.known_value(SIZES, "the size").reshape(-1).tolist()]
     _check_count(axes, sizes, "sizes")
     for axis, size in zip(axes, sizes, strict=True):
         if not require(context, "at most", canonical(minimum(size, 1)), shape[axis]):

@@ -1,7 +1,7 @@
 """NonMaxSuppression: among boxes that overlap, keep the one with the highest score.
 
 A loop has as many iterations as boxes may be kept. Each iteration takes the best box of each class
-and batch, and removes the boxes that overlap with it. The boxes taken are then counted and listed
+and batch, and removes the boxes that overlap with it. These boxes are then counted and listed
 (`ops.selection`): by batch, class, and score.
 """
 
@@ -133,8 +133,8 @@ def _non_max_suppression(context: Context, builder: Builder) -> tuple[str, ...]:
 
 
 def _list_boxes(context: Context, builder: Builder) -> tuple[str, ...]:
-    """List (batch, class, box) for each box taken. The input holds box numbers [iteration, batch,
-    class, 1].
+    """List (batch, class, box) for each selected box. The input holds box numbers [iteration,
+    batch, class, 1].
     """
     trips, batches, classes, _ = context.shape(0)
     boxes = flat(builder, builder("Transpose", context.node.inputs[0], perm=(1, 2, 0, 3)))
