@@ -52,6 +52,7 @@ from webmlc.graph.ops.shapes import (
 
 Inputs = tuple[Tensor | None, ...]
 ROI, SCALES, SIZES = 1, 2, 3
+"""The numbers of the inputs of a Resize."""
 _POLICY = "keep_aspect_ratio_policy"
 MODES = {
     "mode": ("nearest", "linear", "cubic"),

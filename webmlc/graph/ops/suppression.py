@@ -20,6 +20,7 @@ from webmlc.graph.ops.shapes import ZERO, check_shapes, check_single, operand
 
 Inputs = tuple[Tensor | None, ...]
 REMOVED_SCORE = -float("inf")
+"""The score of a box that has been removed."""
 AREA_ROW = 4
 """The row of `BoxSides` that holds the areas, behind the four sides."""
 
