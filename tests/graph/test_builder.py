@@ -1,4 +1,6 @@
-"""The builder writes the same nodes to each destination, under the names that it gives."""
+"""The builder writes the same nodes to each destination, under names that the destination
+chooses.
+"""
 
 import numpy as np
 import pytest

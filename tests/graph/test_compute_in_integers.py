@@ -1,4 +1,4 @@
-"""Quantised graphs: which operators they become, and the same results as onnxruntime's."""
+"""Quantised graphs: the operators that they become, and results equal to onnxruntime's."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def test_quantised_network_equals_onnxruntime(
 
 
 def test_sums_and_means_of_integers_round_like_onnxruntime(tmp_path: Path) -> None:
-    """All pairs of bytes; and the mean of a map. A sum between two steps is the only difference."""
+    """Add all pairs of bytes, and take the mean of a feature map. Only a sum between two steps
+    differs.
+    """
     model = parsed("""
 g (uint8[1,256,1,1] a, uint8[1,1,16,16] b) => (uint8[1,256,16,16] y, uint8[1,256,1,1] m)
 <float r = {0.0234}, float s = {0.0171}, float t = {0.0301}, float u = {0.0117},
@@ -211,7 +213,7 @@ g (uint8[2,3] a, uint8[2,3] b, uint8 k) => (uint8[2,3] y)
 
 
 def test_an_integer_residual_is_added_in_the_kernel_of_its_convolution(tmp_path: Path) -> None:
-    """The kernel reads and writes bytes: no dequantised map is stored."""
+    """The kernel reads and writes bytes: no dequantised feature map is stored."""
     graph = in_integers(quantised_cnn(tmp_path))
     fused = fuse(duplicate_dequantisation(simplify_graph(choose_layouts(graph))))
     stored = [fused.main.types[v].dtype for node in fused.main.nodes for v in node.outputs]
@@ -222,7 +224,7 @@ def test_an_integer_residual_is_added_in_the_kernel_of_its_convolution(tmp_path:
 
 
 def test_quantised_feature_maps_are_padded_with_the_zero_point(tmp_path: Path) -> None:
-    """Also where a run computes it."""
+    """Also test a zero point that a run computes."""
     model = parsed("""
 g (float[1,2,5,5] x, int8[3,2,3,3] w) => (int32[1,3,5,5] y) {
   q, s, zero = DynamicQuantizeLinear(x)

@@ -1,4 +1,6 @@
-"""Concat in place: which parts are written where they go, and that results are onnxruntime's."""
+"""Concat in place: parts that are written directly to the result, and results equal to
+onnxruntime's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from webmlc.core.stages import Stage
 
 
 def _model(nodes: str) -> onnx.ModelProto:
-    """Nodes that make `j` out of `x` of 8 channels, and of `a` and `b`, convolutions of 4 and 5."""
+    """A model of nodes that compute `j` from `x` with 8 channels, and from the convolutions `a` and
+    `b` with 4 and 5.
+    """
     rng = np.random.default_rng(0)
     sizes = {"u": (4, 8, 1, 1), "v": (5, 8, 1, 1), "k": (6, 9, 1, 1)}
     weights = (
@@ -94,7 +98,7 @@ def test_parts_are_written_in_place(case: str, tmp_path: Path) -> None:
 
 
 def test_derived_constants_are_copied_in_every_run(tmp_path: Path) -> None:
-    """The rest of the whole's bytes hold other values between two runs."""
+    """The memory of the joined tensor holds other values between two runs."""
     values = ", ".join(str(k % 13) for k in range(72))
     model = parse(
         "g (float[1,2,6,6] x) => (float[1,c,h,w] y) <float[3,2,1,1] u = {1, 2, 3, 4, 5, 6}, "

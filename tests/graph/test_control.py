@@ -28,7 +28,7 @@ def optimise(model: onnx.ModelProto) -> Module:
 
 
 def check(text: str, **feeds: Array) -> Module:
-    """The graph computes what onnxruntime does."""
+    """Check that the graph computes the same as onnxruntime, and return it."""
     model = parse(text)
     module = optimise(model)
     main = module.main
@@ -123,7 +123,7 @@ def test_a_short_loop_is_unrolled() -> None:
 @pytest.mark.parametrize("condition", ["d = Identity(c)", "d = Less(i, limit)"])
 @pytest.mark.parametrize("count", ["count", ""])
 def test_a_loop_that_never_starts_scans_nothing(condition: str, count: str) -> None:
-    """Also where nothing but the condition would end it."""
+    """Also test a loop that only its condition ends."""
     check(
         """g (float[2] x) => (float[2] y, float[a, 2] z) {
             count = Constant<value_int = 300>()
@@ -203,7 +203,7 @@ def test_text_operators_are_refused_with_a_reason() -> None:
 
 @pytest.mark.parametrize("name", ["step", "going", "scores", "best", "taken", "i", "z/ArgMax"])
 def test_a_loop_of_an_expansion_reads_values_of_the_model(name: str) -> None:
-    """Whatever the model calls them."""
+    """The names in the model do not matter."""
     centres = np.arange(6, dtype=np.float32)[:, None] * 0.6
     check(
         """g (float[1, 6, 4] BOXES, float[1, 1, 6] x) => (int64[a, 3] z) {

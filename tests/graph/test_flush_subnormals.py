@@ -1,4 +1,4 @@
-"""Constants that sums read have no subnormal numbers; those that anything else reads keep them."""
+"""Constants that only sums read have no subnormal numbers. Other constants keep them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_weights_and_the_addends_of_their_products_are_flushed() -> None:
 
 
 def test_factors_and_outputs_keep_subnormals() -> None:
-    """A product with a large number is no small one."""
+    """The product of a subnormal and a large number may be large."""
     values = constants(f"""g (float[2] x) => (float[2] y, float[2] z, float[2] c)
         <float[2] a = {{{BELOW}, 1}}, float[2] b = {{{BELOW}, 2}}, float[2] c = {{{BELOW}, 3}}> {{
             y = Mul(x, a)
@@ -55,7 +55,7 @@ def test_weights_of_matrices_and_of_single_channels_are_flushed() -> None:
 
 
 def test_halves_keep_their_subnormals() -> None:
-    """In float32 they are normal numbers. The text has bits: of 2^-20 and of 1."""
+    """Subnormal halves are normal numbers in float32. The text holds the bits of 2^-20 and of 1."""
     values = constants("""g (float16[3,2] x) => (float16[3,2] y) {
             b = Constant <value = float16[2] {16, 15360}> ()
             y = Add(x, b)

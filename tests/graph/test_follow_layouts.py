@@ -1,4 +1,4 @@
-"""Rows say how they are written in NHWC; a node follows its input, or goes back to NCHW."""
+"""Rows describe how they are written in NHWC. A node follows its input, or reads NCHW."""
 
 from typing import get_args
 
@@ -36,7 +36,7 @@ def test_channels_first_is_the_inverse_of_channels_last(rank: int) -> None:
 
 
 def last_node(operation: str, constants: str = "", shape: str = "1, 4, 6, 6") -> Node:
-    """The node that makes %y of a convolution's %c, after layouts are chosen."""
+    """The node that computes %y from the result %c of a convolution, after layouts are chosen."""
     text = f"""g (float[1, 2, 6, 6] x) => (float[{shape}] y)
     <{zeros("w", 4, 2, 1, 1)}{"," + constants if constants else ""}> {{
         c = Conv(x, w)

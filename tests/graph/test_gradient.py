@@ -1,4 +1,4 @@
-"""Gradient: derivatives against differences of the function itself, in float64."""
+"""Gradient: compare derivatives with differences of the function in float64."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def differences(model: onnx.ModelProto, feeds: dict[str, Array], x: str, y: str)
 
 
 def check(text: str, **shapes: Array) -> None:
-    """The Gradient `g` of `z` by `a` (and `h` by `b`) of a model in which they are outputs."""
+    """Check the outputs `g` and `h` of a model: the gradients of `z` by `a` and by `b`."""
     model = onnx.parser.parse_model(HEADER + text)
     for x, dx in (("a", "g"), ("b", "h")):
         if x in shapes:
@@ -65,7 +65,7 @@ ELEMENTWISE = [
 
 @pytest.mark.parametrize(("op", "case"), ELEMENTWISE)
 def test_gradients_of_elementwise_operators(op: str, case: Case) -> None:
-    """Every row of the table, by the derivative of its own expression."""
+    """Test each elementwise row: its derivative comes from its expression."""
     rng = np.random.default_rng(zlib.crc32(op.encode()))
     feeds: dict[str, Array] = {}
     constants: dict[str, Array] = {}
@@ -147,7 +147,7 @@ def test_gemm(left: int, right: int) -> None:
 
 
 def test_gemm_bias() -> None:
-    """The bias is summed over the rows that it was stretched along."""
+    """The gradient of a bias is a sum over the rows to which the bias was broadcast."""
     check(
         "m (double[3,4] x, double[2] a) => (double z, double g)"
         " <double[4,2] w = {1,2,3,4,-1,-2,-3,1}>"
@@ -209,7 +209,7 @@ def test_gradients_of_second_order() -> None:
 
 
 def test_a_gradient_at_another_value_and_by_an_intermediate() -> None:
-    """Inputs other than those of xs: the function is computed anew for them."""
+    """The function is computed again for inputs other than those of xs."""
     text = f"""m (double[3] a, double[3] b) => (double[3] g, double[3] h, double[3] i) {{
         t = Exp (a) s = Sin (t) z = Mul (s, b)
         g = {GRADIENT} <xs: strings = ["a"], zs: strings = ["b"], y: string = "z"> (b, a)
@@ -234,7 +234,9 @@ def test_gradients_far_from_zero_are_not_nan() -> None:
 
 
 def test_a_gradient_before_its_target_and_of_constants() -> None:
-    """The order in the file is no matter; what does not depend on an x has the derivative 0."""
+    """The order in the file does not matter. A value that does not depend on x has the derivative
+    0.
+    """
     text = f"""m (float[2] a) => (float[2] g, float[2] h) <float[2] c = {{1, 2}}> {{
         g = {GRADIENT} <xs: strings = ["a"], y: string = "z"> (a)
         z = Mul (a, a)
@@ -254,7 +256,7 @@ def test_a_gradient_by_a_constant() -> None:
 
 @pytest.mark.parametrize("device", ["wasm", "webgpu"])
 def test_a_training_step(device: str, tmp_path: str) -> None:
-    """A dense layer's gradients, in float32, on each device."""
+    """Test the gradients of a dense layer in float32 on each device."""
     text = f"""m (float[n,4] x, float[4,2] a, float[2] b, float[n,2] t) =>
         (float[1,1] z, float[4,2] g, float[2] h) {{
         p = Gemm (x, a, b) q = Gelu (p) e = Sub (q, t) s = Mul (e, e) z = ReduceMean (s)

@@ -1,9 +1,9 @@
-"""No input and no attribute is ignored: changed alone, it changes our results as it changes the
-reference's, or the node is refused.
+"""No input and no attribute is ignored. A change of one changes our results like the reference's,
+or the node is refused.
 
-Every case of every row is run again with each of its inputs changed, and with each attribute that
-the operator's schema lists set to another value. Where no reference takes the new value, or its
-results stay as they were, nothing is asked of ours.
+Each case of each row runs again with each input changed. It also runs with each attribute of the
+operator's schema set to another value. If no reference accepts the new value, or if its results do
+not change, there is no check.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ WORDS: tuple[tuple[str, ...], ...] = (
     ("none", "add", "mul", "min", "max"),
     ("none", "mean", "sum"),
 )  # fmt: skip
-"""Groups of words: an attribute that is one of them may be another."""
+"""Groups of words. An attribute whose value is in a group may take the other values of the
+group.
+"""
 
 UNDECIDED: dict[tuple[str, str], str] = {
     (op, f"attribute {name}"): "dilated windows are padded as if they were not dilated"
@@ -70,17 +72,17 @@ UNDECIDED |= {
     ): "onnx.reference lists slices that are not sorted in another order",
     ("Unique", "attribute sorted"): "as above",
 }
-"""Where no reference says what is right."""
+"""Changes for which no reference is authoritative."""
 
 RUNTIME_OPSET = 25
-"""The newest version that onnxruntime has."""
+"""The newest opset that onnxruntime supports."""
 
 LARGEST = 260
-"""Elements of the inputs of a case that is run with every change."""
+"""The most elements of the inputs of a case that runs with each change. Chosen by hand."""
 
 
 def changed_arrays(array: Array) -> Iterator[Array]:
-    """The array with all, and with one, of its elements changed."""
+    """The array with all elements changed, and with one element changed."""
     if array.dtype == bool:
         yield ~array
     elif array.dtype.kind in "iu":
@@ -91,7 +93,7 @@ def changed_arrays(array: Array) -> Iterator[Array]:
 
 
 def changed_values(name: str, kind: int, value: Any) -> Iterator[Any]:
-    """Other values of an attribute whose value is `value`; None: it has none."""
+    """Other values of an attribute whose value is `value`. If that is None, it has no value."""
     match kind:
         case AttributeProto.INT:
             number = int(value or 0)
@@ -127,7 +129,7 @@ def attributes_of(row: Operator) -> dict[str, tuple[int, Any]]:
 
 
 def schemas() -> dict[tuple[str, str], Any]:
-    """The schemas of onnx; of onnxruntime for operators of its own."""
+    """The schemas of onnx, and those of onnxruntime for its own operators."""
     result = {(s.domain, s.name): s for s in get_all_operator_schema() if s.domain == MICROSOFT}
     for (domain, name), row in OPS.items():
         if row.cases and defs.has(name, domain):
@@ -161,7 +163,7 @@ OPTIONS.intra_op_num_threads = 1
 
 
 def results(oracle: Callable[..., Results], model: onnx.ModelProto, feeds: Feeds) -> Results | None:
-    """What a reference computes; None where it refuses."""
+    """The results of a reference, or None if it refuses the model."""
     try:
         with np.errstate(all="ignore"):
             return oracle(model, feeds)
@@ -170,7 +172,7 @@ def results(oracle: Callable[..., Results], model: onnx.ModelProto, feeds: Feeds
 
 
 def alike(left: Results, right: Results, steps: int = 0) -> bool:
-    """True where results are equal but for rounding; of small integers, by so many `steps`."""
+    """True if results are equal except for rounding. Small integers may differ by `steps`."""
     return all(
         (a.dtype, a.shape) == (b.dtype, b.shape)
         and np.allclose(
@@ -196,7 +198,7 @@ def ours(model: onnx.ModelProto, feeds: Feeds, like: Results) -> Results | None:
 
 
 def variants(row: Operator, case: Case) -> Iterator[tuple[str, onnx.ModelProto, Feeds]]:
-    """What was changed; the model and its inputs with that."""
+    """Yield the description of a change, and the model and inputs after it."""
     model, feeds = make_model(row.domain, row.name, case)
     for name, array in feeds.items():
         for changed in changed_arrays(array):
@@ -221,7 +223,7 @@ def variants(row: Operator, case: Case) -> Iterator[tuple[str, onnx.ModelProto, 
 
 
 def ignored(row: Operator, case: Case) -> Iterator[str]:
-    """What our results do not follow, though a reference's change with it."""
+    """Yield the changes that affect the results of a reference, but not ours."""
     model, feeds = make_model(row.domain, row.name, case)
     first, second = by_reference, by_runtime
     if by_onnxruntime(row.domain, row.name):
@@ -243,7 +245,7 @@ def ignored(row: Operator, case: Case) -> Iterator[str]:
 
 
 def small_cases(row: Operator) -> list[Case]:
-    """The cases that are quick to run many times; at least one."""
+    """The cases that are fast enough to run many times: at least one."""
     sizes = [
         sum(a.size for a in make_model(row.domain, row.name, c)[1].values()) for c in row.cases
     ]
@@ -271,8 +273,8 @@ REFUSED_INPUTS: dict[tuple[str, str], str] = {
     ("GroupQueryAttention", "k_norm_weight"): "norms",
     ("GroupQueryAttention", "query_seqlens"): "packed queries",
 }
-"""Optional inputs that no case can have, for nodes that have them are refused, or compute the same
-without them.
+"""Optional inputs that no case can have. Nodes with them are refused, or compute the same without
+them.
 """
 
 

@@ -1,4 +1,4 @@
-"""Layouts and fusion: which operators, in which layout, end up in which kernel."""
+"""Layouts and fusion: the layout of each operator, and the operators of each kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def operators(graph: Module) -> list[str]:
 
 
 def groups(graph: Module, limits: FusionLimits | None = None) -> list[str]:
-    """The name of each kernel: its operators."""
+    """The names of the kernels, which list their operators."""
     fused = fuse(simplify_graph(choose_layouts(graph)), limits)
     return [
         node.attributes["body"].name if node.op == "fused" else node.op for node in fused.main.nodes
@@ -77,7 +77,7 @@ def test_one_dimensional_feature_maps_have_channels_last() -> None:
 
 
 def test_views_that_keep_the_channels_keep_them_last() -> None:
-    """Heads of detectors join the pixels of maps of several sizes, then put channels last."""
+    """Detector heads join the pixels of feature maps of several sizes, then put channels last."""
     text = f"""
     g (float[1,8,6,4] x) => (float[1,30,8] y)
     <{zeros("w", 8, 8, 1, 1)}, {zeros("v", 8, 8, 2, 2)}, int64[3] joined = {{1, 8, -1}}> {{
@@ -334,7 +334,9 @@ def test_a_concat_fuses_the_parts_that_only_it_reads() -> None:
 
 
 def test_a_pointwise_group_fuses_the_values_that_only_it_reads() -> None:
-    """Whatever comes first; of symbolic sizes, too, that are equal unless one is broadcast."""
+    """The order of operands does not matter. Symbolic sizes count as equal unless one is
+    broadcast.
+    """
     text = """
     g (float[n,m,8] x, float[p,q,8] z) => (float[n,m,8] y) {
       a = Tanh(x)

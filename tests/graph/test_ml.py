@@ -23,7 +23,7 @@ ROWS, FEATURES = 40, 5
 
 
 def model(op: str, x: Array, outputs: dict[str, int], **attributes: Any) -> onnx.ModelProto:
-    """One node; the number of rows stays symbolic."""
+    """A model of one node. The number of rows is symbolic."""
     element = helper.np_dtype_to_tensor_dtype(x.dtype)
     dimensions = ["n", *x.shape[1:]]
     ranks = {"y": 1 if len(outputs) == 2 else x.ndim, "z": 2}
@@ -60,7 +60,7 @@ def forest(
     modes: tuple[str, ...] = ("BRANCH_LEQ",),
     low: float = -1.0,
 ) -> dict[str, Any]:
-    """Random trees, some branches shorter; each leaf votes for all `targets`."""
+    """Random trees with branches of different lengths. Each leaf votes for all `targets`."""
     a: dict[str, list[Any]] = {k: [] for k in (
         "nodes_treeids", "nodes_nodeids", "nodes_featureids", "nodes_values", "nodes_modes",
         "nodes_truenodeids", "nodes_falsenodeids", "nodes_missing_value_tracks_true",

@@ -1,4 +1,4 @@
-"""The graph passes: what each guarantees, on small graphs written as ONNX text."""
+"""The guarantees of the graph passes, tested on small graphs in ONNX text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def operators(function: Function) -> list[str]:
 
 
 def check(model: onnx.ModelProto, module: Module, **feeds: Array) -> None:
-    """The function computes what onnxruntime does."""
+    """Check that the function computes the same as onnxruntime."""
     session = onnxruntime.InferenceSession(model.SerializeToString())
     expected = session.run(None, feeds)
     actual = evaluate_module(module, feeds)
@@ -114,7 +114,9 @@ def test_unknown_shapes_name_the_value() -> None:
 
 
 def test_unknown_axes_in_a_branch_name_the_value() -> None:
-    """The branch's shapes are those of every run; the value is the model's, not an expansion's."""
+    """Shapes in a branch must hold for all runs. The error names a value of the model, not one of
+    an expansion.
+    """
     model = parse(
         """g (float[4, 4] x, int64[1] axes, bool c) => (float[a, b] y) {
             y = If(c) <then_branch = t () => (float[a, b] w) { w = ReduceSum(x, axes) },
@@ -127,7 +129,7 @@ def test_unknown_axes_in_a_branch_name_the_value() -> None:
 
 
 def test_a_size_may_be_one_of_two_numbers() -> None:
-    """Which one, symbols decide; both are integers, though the condition is not."""
+    """Symbols decide which number it is. Both numbers are integers, but the condition is not."""
     model = parse(
         """g (float[n] x) => (int64[a] y) <int64[1] one = {1}, int64[1] two = {2}> {
             s = Shape(x)
@@ -314,7 +316,7 @@ def test_other_products_are_not_replaced(rows: str) -> None:
 
 
 def test_rows_that_are_not_finite_are_multiplied() -> None:
-    """0 · infinity is in every row of the product."""
+    """Each row of the product contains 0 · infinity."""
     table = normal(5, 6)
     table[2, 3] = np.inf
     assert "MatMul" in operators(optimise(hot_product(HOT["spelled"], table)).main)
@@ -375,7 +377,7 @@ def test_constants_that_would_grow_are_not_folded() -> None:
 
 
 def test_a_long_chain_stays_linear() -> None:
-    """2,000 nodes: each pass walks once, so this takes about a second, not minutes."""
+    """Test 2,000 nodes: each pass walks once, so this takes about a second, not minutes."""
     lines = "\n".join(f"v{i + 1} = {'Relu' if i % 2 else 'Neg'}(v{i})" for i in range(2000))
     model = parse(f"g (float[n, 4] v0) => (float[n, 4] v2000) {{ {lines} }}")
     module = optimise(model)

@@ -1,4 +1,4 @@
-"""Forms of operators that no kernel computes: refused with a reason, not computed as another."""
+"""Forms of operators that no kernel computes are refused with a reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BITS = (
           "keep_aspect_ratio_policy": "not_larger"},
          "keep_aspect_ratio_policy of a region (tf_crop_and_resize): give its sizes"),
         ("TfIdfVectorizer", ("int64[9] in 2..8",), {**GRAMS, "max_gram_length": 3},
-         "n-grams of 1 to 3 items from a pool of n-grams of 1 to 2"),
+         "n-grams of 1 to 3 items; the pool has those of 1 to 2"),
         ("TfIdfVectorizer", ("int64[9] in 2..8",), {**GRAMS, "ngram_counts": (2, 0)},
          "ngram_counts [2, 0] for a pool of 4 items"),
         ("TfIdfVectorizer", ("int64[9] in 2..8",), {**GRAMS, "max_skip_count": -1},

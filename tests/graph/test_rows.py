@@ -1,4 +1,4 @@
-"""Every row of the operator table against `onnx.reference`, by the numpy meaning of computes."""
+"""Compare each row of the operator table, interpreted in numpy, with `onnx.reference`."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ REFERENCE_DIFFERS = {
     "Softmax": "has no form before opset 13",
     "TfIdfVectorizer": "weighs outputs, not n-grams",
 }
-"""Where `onnx.reference` is wrong or incomplete, onnxruntime is the oracle."""
+"""The operators for which `onnx.reference` is wrong or incomplete. onnxruntime is their oracle."""
 
 
 NEWEST = {"com.microsoft": 1, "ai.onnx.ml": 3, "ai.onnx.preview.training": 1}
-"""The versions of other domains that cases are in unless they say otherwise."""
+"""The default opset of cases, for each of the other domains."""
 
 
 def by_onnxruntime(domain: str, name: str) -> bool:
-    """True where `onnx.reference` cannot tell what is right."""
+    """True if `onnx.reference` cannot be the oracle of an operator."""
     return domain == "com.microsoft" or name in REFERENCE_DIFFERS
 
 
@@ -158,8 +158,8 @@ def test_every_row_has_cases() -> None:
 
 
 def test_rows_have_one_meaning() -> None:
-    """Control flow runs functions of the module, a slice is put by a piece, and a gradient is
-    derived from the graph.
+    """Each row has `compute` or `expand`, with four exceptions: control flow runs functions of the
+    module, a kernel writes the part of a join, and a gradient is derived from the graph.
     """
     exceptions = {("webmlc", "If"), ("webmlc", "Loop"), ("webmlc", "Put")}
     exceptions.add(("ai.onnx.preview.training", "Gradient"))

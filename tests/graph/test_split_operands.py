@@ -1,4 +1,6 @@
-"""Nodes of many operands: as many kernels as bindings ask for, and the same result."""
+"""Nodes with many operands are split into kernels that bind few buffers. The result stays the
+same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention as one operator: where it is recognised, and where it is left as it is."""
+"""Attention as one operator: the forms that are recognised, and those that are not replaced."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def test_attention_in_branches_is_replaced_too() -> None:
       >
     }
     """
-    module_ = use_attention(choose_layouts(module(text)))
-    nodes = [node.op for function in module_.functions.values() for node in function.nodes]
+    graph = use_attention(choose_layouts(module(text)))
+    nodes = [node.op for function in graph.functions.values() for node in function.nodes]
     assert nodes.count("Attention") == 1 and "Softmax" not in nodes

@@ -1,4 +1,4 @@
-"""Products of bytes as dot products of words: where, of what, and that they mean the same."""
+"""Products of bytes as dot products of words: when they are used, and that results are the same."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ def test_existing_padding_fills_the_words_of_a_feature_map() -> None:
 
 
 def test_taps_of_a_line_become_channels() -> None:
-    """A window of 8 x 3 of one channel is one of 2 x 3, four pixels apart, of a word."""
+    """A window of 8 x 3 taps over one channel becomes one of 2 x 3 over a word. Its taps are four
+    pixels apart.
+    """
     graph = use_byte_products(
         product("ConvInteger", "uint8", (1, 1, 7, 12), (8, 1, 3, 8), pads=[1, 3, 1, 4])
     )
@@ -141,7 +143,9 @@ def test_an_exact_dot_product_takes_one_instruction_per_accumulator() -> None:
 def test_an_inexact_dot_product_takes_two_instructions_on_halves(
     machine, features, rows, vectors
 ) -> None:
-    """Every word is taken apart once: the map's for all vectors, the weights' for all rows."""
+    """Each word is unpacked once: those of the feature map for all vectors, those of the weights
+    for all rows.
+    """
     loop = inner_loop(machine, features)
     assert loop.count("i32x4.dot_i16x8_s") == rows * vectors * 2
     assert loop.count("v128.load32_splat") == rows

@@ -1,4 +1,4 @@
-"""Strassen's algorithm: where it is chosen, and what it is made of."""
+"""Strassen's algorithm: when it is chosen, and the operators that it becomes."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_no_more_than_an_eighth_is_saved() -> None:
 
 
 def test_an_odd_row_is_paired_with_itself() -> None:
-    """A whole pair more costs, by what a row of products takes."""
+    """An odd row needs a whole further pair, which costs the products of a row."""
     assert saved(Layer(512, 256, 256)) > saved(Layer(511, 256, 256))
     assert as_int(product(rows=1).main.types["x.halves"].shape[2]) == 1
 

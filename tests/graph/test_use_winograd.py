@@ -1,4 +1,4 @@
-"""Winograd's form: where it is chosen, and what it is made of."""
+"""Winograd's form: when it is chosen, and the operators that it becomes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_windows_of_a_symbolic_feature_map_have_padding_for_their_tiles(monkeypa
                 assert evaluate(extent, at) >= evaluate(form.inputs(size), at)
 
 
-def test_a_branch_has_its_convolutions_too() -> None:
+def test_convolutions_in_branches_are_replaced_too() -> None:
     text = f"""
     g (bool c, float[1,64,60,60] x) => (float[1,64,60,60] y) <{zeros("w", 64, 64, 3, 3)}> {{
       y = If (c) <
@@ -180,7 +180,9 @@ def test_layers_with_equal_shapes_share_their_code() -> None:
 
 
 def test_long_windows_have_no_large_tiles() -> None:
-    """More than seven points but infinity, or eleven of windows over one dimension."""
+    """Their tiles would need more than seven finite points, or eleven for windows over one
+    dimension.
+    """
     rows = {forms[0].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms(RELAXED)}
     columns = {forms[1].tile for forms in Layer(8, 8, (24, 24), kernel=(5, 3)).forms(RELAXED)}
     assert (rows, columns) == ({2, 3, 4}, {2, 3, 4, 5, 6})
@@ -210,7 +212,9 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_transforms_are_exact(form: Form) -> None:
-    """The windows of unit vectors, in rational numbers: output(input(x) * weights(w)) is conv."""
+    """Test unit vectors in rational numbers: output(input(x) * weights(w)) equals the
+    convolution.
+    """
     matrices = form.transforms
     assert {len(row) for row in matrices.input} == {form.span}
     for n, tap, output in itertools.product(range(form.span), range(form.taps), range(form.tile)):

@@ -1,5 +1,5 @@
-"""`widen_halves`: what calculates does so in float32, what only moves stays small; models of halves
-give what float32 gives, rounded once.
+"""`widen_halves`: operators that calculate do so in float32, and operators that only move values
+stay small. Models of halves compute in float32 and round once.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_results_are_rounded_once(device: Device, dtype: Any, tmp_path: Path) ->
 
 
 def _convolved(x: Any, w: Any) -> Any:
-    """A 3x3 convolution with one row of zeros around the map, in float64."""
+    """A 3x3 convolution in float64, with one row of zeros around the feature map."""
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
     return np.einsum("nchwab,ocab->nohw", windows, w.astype(np.float64))

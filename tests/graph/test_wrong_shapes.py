@@ -1,5 +1,5 @@
-"""Inputs whose shapes do not fit the operator: refused in one message, which says what was found
-and what is expected.
+"""Inputs with shapes that do not fit the operator are refused. The message names the actual shape
+and the expected one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LSTM = (STEPS, "float32[1, 20, 4]", "float32[1, 20, 5]")
 
 
 def reason(operator: str, *inputs: Any, domain: str = "", **attributes: Any) -> str:
-    """Why the node cannot be compiled."""
+    """The reason for which the node cannot be compiled."""
     model, _ = make_model(domain, operator, case(*inputs, **attributes))
     for info in model.graph.output:
         info.CopyFrom(helper.make_tensor_value_info(info.name, 1, []))

@@ -370,7 +370,7 @@ class _Inference:
         return []
 
     def infer_inner(self, function: Function, outer: Scope) -> Function:
-        """Infer a function that stands inside this one."""
+        """Infer a function inside this one."""
         return _Inference(function, outer, self.outlines, binds_symbols=False).run()
 
     def expansion_nodes(

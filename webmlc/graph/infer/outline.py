@@ -162,7 +162,7 @@ class Outline:
         """The greatest number of iterations, or None if there is no limit."""
         if not self.context.has(0):
             return None
-        (trips,) = self.context.known(0, "the number of iterations").reshape(-1).tolist()
+        (trips,) = self.context.known_value(0, "the number of iterations").reshape(-1).tolist()
         return canonical(maximum(as_expr(trips), 0))
 
     def body(

@@ -42,7 +42,7 @@ INVALID = -2
 """The size that marks wrong axes. It is negative, but not the -1 that a Reshape resolves."""
 
 
-# -- what operators become ---------------------------------------------------------------
+# -- expansions -------------------------------------------------------------------------
 
 
 def axis_mask(context: Context, build: Builder, index: int, rank: int | None = None) -> str:

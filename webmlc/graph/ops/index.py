@@ -248,7 +248,7 @@ def _one_hot_expanded(context: Context, builder: Builder) -> tuple[str, ...] | N
 def _one_hot_type(context: Context) -> tuple[TensorType, ...]:
     check_single(context, 1)
     check_shapes(context, "", "", "2")
-    depth = context.known(1, "the depth").reshape(-1)[0]
+    depth = context.known_value(1, "the depth").reshape(-1)[0]
     shape = list(context.shape(0))
     axis = context.axis(-1, rank=len(shape) + 1)
     shape.insert(axis, depth if isinstance(depth, Expr) else const(int(depth)))
@@ -313,7 +313,7 @@ def _lengths(context: Context) -> tuple[IndexInput, ...]:
 
 
 def within(build: Builder, value: str, size: Expr) -> str:
-    """The same integers, which a run checks to be from 0 to size - 1."""
+    """Return the same integers. A run checks that they are between 0 and size - 1."""
     return build("Within", value, domain="webmlc", size=size)
 
 

@@ -38,6 +38,7 @@ PACK = 8
 the package, and the columns of every machine's register tile (`Machine.tile.columns`).
 """
 BYTES_PER_WORD = 4
+"""The bytes of an int32 word, which the dot-product instructions multiply at once."""
 _SIGN_BITS = 0x80808080 - (1 << 32)
 """The sign bits of the four bytes of a word. An exclusive or with them subtracts the lowest number
 from each signed byte, which makes it unsigned.

@@ -16,8 +16,11 @@ from webmlc.graph.ops.shapes import operand
 
 DOMAIN = "ai.onnx.ml"
 FLOAT, DOUBLE, INT32, INT64 = 1, 11, 6, 7
+"""ONNX's numbers of element types, as in the attribute `Cast.to`."""
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+"""The values of `post_transform`. Their positions are the numbers of opset 5."""
 STRINGS = "tensors hold numbers: strings are not supported (export the model with integer labels)"
+"""The error message for strings."""
 
 
 def number_labels(context: Context, name: str = "classlabels_ints") -> list[int]:

@@ -31,10 +31,15 @@ from webmlc.graph.ops.shapes import operand
 
 Inputs = tuple[Tensor | None, ...]
 MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ")
+"""The comparisons of a node. Their positions are the numbers of opset 5."""
 COMPARE = ("le", "lt", "ge", "gt", "eq", "ne")
+"""The scalar operators of these comparisons."""
 MEMBER = 6
+"""The number of the membership test in opset 5."""
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+"""The functions that fold votes. Their positions are the numbers of opset 5."""
 COMBINE = {"AVERAGE": "add", "SUM": "add", "MIN": "min", "MAX": "max"}
+"""The scalar operators of these functions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class Context:
         """True if the input is present and its value is known only at run time."""
         return self.has(index) and self.value(index) is None
 
-    def known(self, index: int, description: str) -> Value:
+    def known_value(self, index: int, description: str) -> Value:
         """The input's value. Raises `UnknownValueError`, with the description, if it is unknown."""
         value = self.value(index)
         if value is None:
@@ -208,7 +208,7 @@ class Context:
             )
         if index is None or not self.has(index):
             return None
-        elements = self.known(index, name).reshape(-1).tolist()
+        elements = self.known_value(index, name).reshape(-1).tolist()
         if any(isinstance(e, Expr) for e in elements):
             raise UnknownValueError(self.node.inputs[index], name)
         return tuple(int(e) for e in elements)
@@ -217,7 +217,7 @@ class Context:
         """A number that is the attribute `name` in older opsets and input `index` in newer ones."""
         if name in self.node.attributes:
             return self.node.attributes[name]
-        return self.known(index, name).reshape(-1)[0] if self.has(index) else default
+        return self.known_value(index, name).reshape(-1)[0] if self.has(index) else default
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,11 @@ from webmlc.graph.ops.shapes import ZERO, Shape
 Inputs = tuple[Tensor | None, ...]
 Key = tuple[int, int]
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+"""The rotations of Threefry-2x32 in bits, which alternate every four rounds."""
 ROUNDS = 20
+"""The rounds of Threefry-2x32, as its authors recommend."""
 PARITY = 0x1BD11BDA
+"""The constant of Threefry from which its last key word is derived."""
 RANDOM_BITS = {DType.float16: 11, DType.bfloat16: 8, DType.float32: 24, DType.float64: 32}
 """The random bits of a uniform number, by type: as many as the type's significand holds without
 rounding. A float64 takes the 32 bits of one word.

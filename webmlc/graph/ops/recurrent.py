@@ -22,11 +22,13 @@ from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import canonical, check_shapes
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+"""The number of gates of each layer."""
 DEFAULTS = {
     "RNN": ("Tanh",),
     "GRU": ("Sigmoid", "Tanh"),
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
 }
+"""The default activations of a direction."""
 GATE_FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 2}
 """The number of activations of a direction whose inputs `clip` limits. onnxruntime does not clip
 the input of an LSTM's last activation, which is the cell.

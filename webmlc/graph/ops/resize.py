@@ -52,6 +52,7 @@ from webmlc.graph.ops.shapes import (
 
 Inputs = tuple[Tensor | None, ...]
 ROI, SCALES, SIZES = 1, 2, 3
+"""The numbers of the inputs of a Resize."""
 _POLICY = "keep_aspect_ratio_policy"
 MODES = {
     "mode": ("nearest", "linear", "cubic"),
@@ -128,7 +129,7 @@ def _sizes(
             (axis, _scaled(shape[axis], float(scale)), float(scale))
             for axis, scale in zip(axes, scales, strict=True)
         ]
-    sizes = [as_expr(n) for n in context.known(SIZES, "the size").reshape(-1).tolist()]
+    sizes = [as_expr(n) for n in context.known_value(SIZES, "the size").reshape(-1).tolist()]
     _check_count(axes, sizes, "sizes")
     for axis, size in zip(axes, sizes, strict=True):
         if not require(context, "at most", canonical(minimum(size, 1)), shape[axis]):

@@ -85,7 +85,7 @@ def _constant_of_shape(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _sizes_type(context: Context) -> tuple[TensorType, ...]:
-    context.known(0, "a size")
+    context.known_value(0, "a size")
     return (context.type(0),)
 
 
@@ -122,7 +122,7 @@ def _range_type(context: Context) -> tuple[TensorType, ...]:
     if context.has(3):
         return (TensorType(context.dtype(0), (dimensions(context, 3, "how many there are")[0],)),)
     start, limit, delta = (
-        context.known(i, description).reshape(-1)[0]
+        context.known_value(i, description).reshape(-1)[0]
         for i, description in enumerate(("the start", "the limit", "the step"))
     )
     dtype = context.dtype(0)

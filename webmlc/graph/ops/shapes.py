@@ -280,7 +280,7 @@ def _fits(context: Context, size_of_name: dict[str, Expr], word: str, size: Expr
 def dimensions(context: Context, index: int, description: str) -> list[Expr]:
     """The elements of an input that holds sizes: numbers, or expressions of symbols."""
     return [as_expr(e if isinstance(e, Expr) else int(e))
-            for e in context.known(index, description).reshape(-1).tolist()]  # fmt: skip
+            for e in context.known_value(index, description).reshape(-1).tolist()]  # fmt: skip
 
 
 def reindex(source: Shape, target: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:

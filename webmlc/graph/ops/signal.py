@@ -43,7 +43,7 @@ def _number(context: Context, index: int, description: str) -> int:
     """The number in an input that must be known at build time. Raises `UnknownValueError` if it is
     not.
     """
-    element = context.known(index, description).reshape(-1)[0]
+    element = context.known_value(index, description).reshape(-1)[0]
     if isinstance(element, Expr):
         raise UnknownValueError(context.node.inputs[index], description)
     return int(element)

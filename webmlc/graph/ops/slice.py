@@ -375,7 +375,7 @@ def continued(
 
 
 def _continued(mode: str, position: Expr, size: Expr) -> Expr:
-    """The element that stands at `at` of a dimension continued at both ends."""
+    """The index of the element at `position` of a dimension that is continued at both ends."""
     match mode:
         case "edge":
             return minimum(maximum(position, 0), size - 1)

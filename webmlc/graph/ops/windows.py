@@ -209,8 +209,8 @@ class Windows:
 def _same_padding(
     size: Expr, kernel: int, stride: int, dilation: int, lower: bool
 ) -> tuple[Expr, Expr]:
-    """The padding (begin, end) that gives `ceil(size / stride)` positions. An odd element goes to
-    the begin if `lower`, else to the end.
+    """The padding (begin, end) that gives `ceil(size / stride)` positions. An odd element is added
+    at the begin if `lower`, else at the end.
     """
     positions = (size + (stride - 1)) // stride
     total = maximum((positions - 1) * stride + (kernel - 1) * dilation + 1 - size, ZERO)

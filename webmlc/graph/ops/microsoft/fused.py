@@ -125,7 +125,7 @@ def _gated_add(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _expand_dims(context: Context, build: Builder) -> tuple[str, ...]:
-    axis = int(context.known(1, "axis").reshape(-1)[0])
+    axis = int(context.known_value(1, "axis").reshape(-1)[0])
     return (build("Unsqueeze", context.node.inputs[0], axes=(axis,)),)
 
 

@@ -48,7 +48,7 @@ class _Rows:
 
         A past that is longer than that is a buffer, which the present replaces.
         """
-        context.known(6, "the total sequence length")
+        context.known_value(6, "the total sequence length")
         last, longest = (
             build("Reshape", build("Cast", context.node.inputs[i], to=7), build.constant([n]))
             for i, n in ((5, -1), (6, 1))
