@@ -333,6 +333,15 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("refused", {"x": ones(2, 3), "z": ones(1, 3), "g": ones(1, 1)}),
         ],
     ),
+    "a skip of other rows": (
+        """g (float[n,m,2] x, float[k,l,2] s, float[2] w) => (float[n,m,2] y) {
+            y = com.microsoft.SkipLayerNormalization(x, s, w) }""",
+        [
+            ("equal", {"x": ones(2, 3, 2), "s": ones(2, 3, 2), "w": floats(1, 2)}),
+            ("equal", {"x": ones(2, 3, 2), "s": ones(1, 3, 2), "w": floats(1, 2)}),
+            ("refused", {"x": ones(1, 1, 2), "s": ones(1, 3, 2), "w": floats(1, 2)}),
+        ],
+    ),
     "keys of other batches": (
         """g (float[n,1,2] q, float[m,1,2] k) => (float[n,1,2] y) {
             y = com.microsoft.MultiHeadAttention<num_heads=1>(q, k, k) }""",
