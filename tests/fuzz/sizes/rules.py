@@ -31,9 +31,6 @@ LOOSER = {
     "QLinearGlobalAveragePool": "a scale far from 1, which onnxruntime refuses and we divide by",
     "Div": "the quotient of an integer and zero is undefined",
     "Mod": "the remainder of an integer and zero is undefined",
-    "If": "sizes that do not fit inside a branch: whether it runs is not known before",
-    "Loop": "sizes that do not fit inside a body: whether it runs is not known before",
-    "Scan": "sizes that do not fit inside a body: whether it runs is not known before",
 }
 """What we compute, and onnxruntime refuses. Results without elements are allowed of every operator:
 there is nothing that could be wrong.

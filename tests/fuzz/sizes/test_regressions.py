@@ -261,6 +261,24 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("refused", {"a": ones(3), "x": ones(3, 2)}),
         ],
     ),
+    "indices out of range in some iteration": (
+        """g (int64[t] i, float[v,2] e) => (float[2] y) <float[2] zero = {0,0}> {
+            y = Scan<num_scan_inputs=1, body = b (float[2] s, int64 k) => (float[2] r) {
+                g = Gather(e, k) r = Add(s, g) }>(zero, i) }""",
+        [
+            ("equal", {"i": integers(1, -2, 0), "e": floats(1, 2, 3, 4).reshape(2, 2)}),
+            ("refused", {"i": integers(1, 2, 0), "e": ones(2, 2)}),
+            ("refused", {"i": integers(1, -3, 0), "e": ones(2, 2)}),
+        ],
+    ),
+    "suppression of no boxes": (
+        """g (float[1,n,4] b, float[1,2,n] s, int64 k) => (int64[m,3] y) {
+            y = NonMaxSuppression(b, s, k) }""",
+        [
+            ("equal", {"b": ones(1, n, 4), "s": ones(1, 2, n), "k": np.array(k)})
+            for n, k in ((3, 2), (0, 2), (1, 0), (0, 0))
+        ],
+    ),
     "sizes that do not fit while a condition holds": (
         """g (bool c, float x, float[n] p, float[m] q) => (float y) <float four = {4}> {
             y = Loop <body = b (int64 i, bool more, float s) => (bool go, float t) {
@@ -313,6 +331,15 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
         [
             ("equal", {"x": ones(2, 3), "z": ones(2, 3), "g": ones(2, 1)}),
             ("refused", {"x": ones(2, 3), "z": ones(1, 3), "g": ones(1, 1)}),
+        ],
+    ),
+    "a skip of other rows": (
+        """g (float[n,m,2] x, float[k,l,2] s, float[2] w) => (float[n,m,2] y) {
+            y = com.microsoft.SkipLayerNormalization(x, s, w) }""",
+        [
+            ("equal", {"x": ones(2, 3, 2), "s": ones(2, 3, 2), "w": floats(1, 2)}),
+            ("equal", {"x": ones(2, 3, 2), "s": ones(1, 3, 2), "w": floats(1, 2)}),
+            ("refused", {"x": ones(1, 1, 2), "s": ones(1, 3, 2), "w": floats(1, 2)}),
         ],
     ),
     "keys of other batches": (

@@ -1,4 +1,4 @@
-"""Sizes that do not fit inside control flow are counted where a run reaches them.
+"""Sizes and indices that do not fit inside control flow are counted where a run reaches them.
 
 In: a module in which functions that control flow runs have `requirements`. Out: the same module,
 in which each such node of `main` has a further output: how many requirements of each node inside
@@ -25,6 +25,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Expr, Var, as_int, call, const, select
 from webmlc.core.rewrite import substitute, variables, walk
 from webmlc.core.simplify import simplify
+from webmlc.graph.checks.check_indices import count_outside, counts_type
 from webmlc.graph.checks.requirements import MAX_ELEMENTS
 from webmlc.graph.ir import Check, Function, Module, Node, Requirement, TensorType
 from webmlc.graph.ops.control import CONTROL
@@ -84,7 +85,7 @@ class _Body:
     def append(self, node: Node, size: int) -> str:
         """Append a node that counts; returns its output."""
         self.nodes.append(node)
-        self.types[node.outputs[0]] = _counts_type(size)
+        self.types[node.outputs[0]] = counts_type(size)
         return node.outputs[0]
 
     def zeros(self, size: int) -> str:
@@ -146,6 +147,10 @@ class _Counting:
             if _is_countable(requirement)
         ]
         self.fill(body)
+        nodes, checks = count_outside(body.function)
+        for node, check in zip(nodes, checks, strict=True):
+            value = body.append(node, len(check.nodes))
+            body.inner.append(_Count(value, check.nodes))
         return body
 
     def fill(self, body: _Body) -> None:
@@ -197,7 +202,7 @@ class _Counting:
             return
         counter = body.fresh("counter")
         size = len(total.nodes)
-        body.types[counter] = _counts_type(size)
+        body.types[counter] = counts_type(size)
         add = Node("Add", (counter, total.value), (body.fresh("unfit"),), origin=total.nodes)
         value = body.append(add, size)
         function = body.finished((value,), asks + carried)
@@ -212,7 +217,7 @@ class _Counting:
     def extend(self, around: _Body, node: Node, nodes: tuple[str, ...], at: int) -> None:
         """Append the node with an output of counts at a position."""
         name, types = around.fresh("unfit"), node.attributes["types"]
-        around.types[name] = _counts_type(len(nodes))
+        around.types[name] = counts_type(len(nodes))
         types = (*types[:at], around.types[name], *types[at:])
         outputs = (*node.outputs[:at], name, *node.outputs[at:])
         attributes = {**node.attributes, "types": types}
@@ -224,10 +229,6 @@ def _size(body: _Body) -> int:
     """The number of counts of a body."""
     own = len({failure.node for failure in body.failures})
     return own + sum(len(count.nodes) for count in body.inner)
-
-
-def _counts_type(size: int) -> TensorType:
-    return TensorType(DType.int32, (const(size),))
 
 
 def _fails(requirement: Requirement) -> Expr:

@@ -8,8 +8,8 @@ kernel reads or writes outside a tensor.)
     %y = Gather(%table, %ids)  ->  %y = Gather(%table, %ids)
                                    %outside: int32[1] = webmlc.CountOutside(%ids) {512}
 
-Nodes inside control flow are not counted, because they may not run. Nor are indices that are always
-in range, such as the results of a Clip.
+Nodes inside control flow are counted by `check_bodies`. Indices that are always in range, such as
+the results of a Clip, are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int, const
+from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.ir import Attribute, Check, Function, Module, Node, TensorType, producers
 from webmlc.graph.ops.operator import IndexInput, Scope, is_symbolic
 from webmlc.graph.rewrite.meaning import row_of
@@ -46,15 +46,29 @@ def check_indices(module: Module) -> Module:
     same sizes are counted once.
     """
     main = module.main
+    nodes, checks = count_outside(main)
+    if not checks:
+        return module
+    types = {check.value: counts_type(len(check.nodes)) for check in checks}
+    counted = replace(
+        main,
+        outputs=(*main.outputs, *types),
+        nodes=(*main.nodes, *nodes),
+        types={**main.types, **types},
+    )
+    return replace(module, functions={**module.functions, "main": counted}, checks=checks)
+
+
+def count_outside(function: Function) -> tuple[tuple[Node, ...], tuple[Check, ...]]:
+    """The nodes that count the indices of a function which a run computes, and their outputs."""
     unique: dict[tuple[object, ...], tuple[IndexInput, list[str]]] = {}
-    for index, origin in _unknown_indices(module):
+    for index, origin in _unknown_indices(function):
         key = (index.value, index.sizes, index.from_end)
         unique.setdefault(key, (index, []))[1].append(origin)
-    if not unique:
-        return module
-    nodes, types, checks = list(main.nodes), dict(main.types), list[Check]()
+    nodes, checks = list[Node](), list[Check]()
+    prefix = "webmlc" if function.name == "main" else f"webmlc.{function.name}"
     for number, group in enumerate(_batched(list(unique.values()))):
-        name = f"webmlc.outside.{number}"
+        name = f"{prefix}.outside.{number}"
         attributes: dict[str, Attribute] = {
             "sizes": tuple(index.sizes for index, _ in group),
             "from_end": tuple(int(index.from_end) for index, _ in group),
@@ -62,11 +76,13 @@ def check_indices(module: Module) -> Module:
         inputs = tuple(index.value for index, _ in group)
         origins = tuple(dict.fromkeys(o for _, names in group for o in names))
         nodes.append(Node("CountOutside", inputs, (name,), attributes, "webmlc", origins))
-        types[name] = TensorType(DType.int32, (const(len(group)),))
         checks.append(Check(name, tuple(names[0] for _, names in group)))
-    outputs = (*main.outputs, *(check.value for check in checks))
-    changed = replace(main, outputs=outputs, nodes=tuple(nodes), types=types)
-    return replace(module, functions={**module.functions, "main": changed}, checks=tuple(checks))
+    return tuple(nodes), tuple(checks)
+
+
+def counts_type(size: int) -> TensorType:
+    """The type of so many counts."""
+    return TensorType(DType.int32, (const(size),))
 
 
 def _batched(
@@ -76,26 +92,34 @@ def _batched(
         yield indices[start : start + MAX_TENSORS_PER_COUNT]
 
 
-def _unknown_indices(module: Module) -> Iterator[tuple[IndexInput, str]]:
-    """The index inputs of `main` that a run computes and that may be out of range, with the names
-    of their nodes.
+def _unknown_indices(function: Function) -> Iterator[tuple[IndexInput, str]]:
+    """The index inputs of a function that a run computes and that may be out of range, with the
+    names of their nodes.
     """
-    main = module.main
-    scope, producer_of = Scope.of(main), producers(main)
-    symbolic = {o for node in main.nodes if is_symbolic(node) for o in node.outputs}
-    for node in main.nodes:
+    scope, producer_of = Scope.of(function), producers(function)
+    symbolic = {o for node in function.nodes if is_symbolic(node) for o in node.outputs}
+    for node in function.nodes:
         indices = row_of(node).indices
         if indices is None:
             continue
         for index in indices(scope.context(node)):
-            if index.value in main.constants or index.value in symbolic:
+            if index.value in function.constants or index.value in symbolic:
                 continue
-            low, high = _range(index.value, main, producer_of, MAX_CHAIN)
+            low, high = _range(index.value, function, producer_of, MAX_CHAIN)
             sizes = [as_int(size) for size in index.sizes]
             lowest = [0 if size is None or not index.from_end else -size for size in sizes]
             fits = all(size is not None and high < size for size in sizes) and low >= max(lowest)
+            fits = fits or _is_place(producer_of.get(index.value), function, index.sizes)
             if not fits:
                 yield index, node.name
+
+
+def _is_place(node: Node | None, function: Function, sizes: tuple[Expr, ...]) -> bool:
+    """True if a node computes positions along an axis of this size."""
+    if node is None or node.domain or node.op not in ("ArgMax", "ArgMin"):
+        return False
+    axis = int(node.attributes.get("axis", 0))
+    return function.type(node.inputs[0]).shape[axis] == sizes[0] and len(sizes) == 1
 
 
 def _range(

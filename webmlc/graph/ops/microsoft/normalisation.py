@@ -4,13 +4,15 @@ norm.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.graph.builder import Builder
 from webmlc.graph.ops.microsoft.rows import number, optional, row, select_outputs
-from webmlc.graph.ops.operator import Context, Operator, case
-from webmlc.graph.ops.shapes import check_shape, check_shapes
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
+from webmlc.graph.ops.shapes import check_shape, check_shapes, require
 
 
 def _total(context: Context, build: Builder, bias: int) -> str:
@@ -18,6 +20,10 @@ def _total(context: Context, build: Builder, bias: int) -> str:
     of a row.
     """
     check_shapes(context, "... hidden", "", *["hidden"] * (bias - 1))
+    shape, other = context.shape(0), context.shape(1)
+    equal = all(map(partial(require, context, "equal"), other[-2:], shape[-2:]))
+    if not equal or (len(other) == 3 and not require(context, "stretch", other[0], shape[0])):
+        raise NotSupportedError("a skip of other rows than the input")
     x, skip = context.node.inputs[:2]
     total = build("Add", x, skip)
     value = optional(context, bias)
