@@ -110,8 +110,7 @@ def contraction_space(facts: ContractionFacts, machine: Machine) -> Space:
 
 
 def default_contraction(facts: ContractionFacts, machine: Machine) -> ContractionParameters:
-    """Blocks for the caches, tiles for the registers; panels that come from memory in one
-    stream."""
+    """Blocks for the caches, tiles for the registers; what comes from memory is read in order."""
     joined = _default_joined(facts, machine)
     rows, others = facts.rows[len(facts.rows) - joined :], facts.rows[: len(facts.rows) - joined]
     has_batch = 0 < joined < facts.joinable
