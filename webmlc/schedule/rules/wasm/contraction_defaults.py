@@ -21,7 +21,7 @@ from webmlc.schedule.rules.wasm.tile_costs import tile_columns, tile_height
 
 STRIPS = 6
 """Strips of a panel that are read side by side, at most: more gain nothing (measured on ResNet-18
-and ZFNet, which took 7 % and 3 % less than with four)."""
+and ZFNet, which took 7 % and 3 % less)."""
 FETCHED_LINES = 8
 """Cache lines that one iteration of a prefetch asks for, by default (an estimate)."""
 
