@@ -185,7 +185,7 @@ def test_forms_of_recurrent_layers(attributes: Any, message: str) -> None:
          "input 0 is of shape [2, 4, 6, 5], not [batch, channels, block*height, block*width], "
          "where batch = 2, channels = 4, block = 2, height = 3"),
         ("Slice", (X, [0], [1], [4]), {}, "[4] are no axes of a tensor of rank 4"),
-        ("Slice", (X, [0, 1], [1]), {}, "2 starts and 1 ends"),
+        ("Slice", (X, [0, 1], [1]), {}, "input 2 is of shape [1], not [2]"),
         ("Slice", (X, [0], [1], [0], [0]), {},
          "1 starts, axes [0] and steps [0] do not fit together"),
         ("Pad", (X, [0, 1, 1]), {}, "3 pads for 4 axes: 2 for each are expected"),
