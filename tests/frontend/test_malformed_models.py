@@ -94,11 +94,12 @@ def test_damage_is_a_clear_error(name: str, tmp_path: Path) -> None:
     [
         ("a = QuantizeLinear (v, blocks)", "axis 1 is outside a tensor of rank 1"),
         ("a = QuantizeLinear (t, blocks)", "parameters of rank 2 for a tensor of 3"),
-        ("a = QuantizeLinear (m, two)", "an operand of shape [2] does not broadcast to [6]"),
+        ("a = QuantizeLinear (m, two)", "scales of float32[2] for axis 1 of float32[2, 6]"),
         ("a = QuantizeLinear <axis: int = 0> (m, blocks)",
          "an operand of shape [2, 2] does not broadcast to [2, 6]"),
-        ("a = QuantizeLinear <block_size: int = 2> (m, blocks)", "2 blocks of 2 elements for 6"),
-        ("a = DequantizeLinear (q, two)", "an operand of shape [2] does not broadcast to [6]"),
+        ("a = QuantizeLinear <block_size: int = 2> (m, blocks)",
+         "scales of float32[2, 2] for axis 1 of float32[2, 6]"),
+        ("a = DequantizeLinear (q, two)", "scales of float32[2] for axis 1 of int8[2, 6]"),
         ("a = Clip (v, m)", "an operand of shape [2, 6] does not broadcast to [6]"),
     ],
 )  # fmt: skip

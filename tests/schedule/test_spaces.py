@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from webmlc.graph.ops.winograd import Form
 
 from tests.graph.graphs import module
 from tests.schedule.rules import kernels as k
 from webmlc.core.errors import InternalError
 from webmlc.core.machine import RELAXED, SIMD128, WEBGPU, Machine
-from webmlc.graph.fuse import fuse
-from webmlc.loops.from_graph import Device
+from webmlc.graph.algorithms.winograd.operators import Form
+from webmlc.graph.fuse.fuse import fuse
 from webmlc.loops.ir import LoopFunction
+from webmlc.loops.kernel_form import CPU_FORM, GPU_FORM, KernelForm
 from webmlc.loops.lower_module import lower_module
 from webmlc.loops.verify import verify
 from webmlc.schedule.errors import ScheduleError
@@ -30,10 +30,10 @@ from webmlc.schedule.schedule import Schedule
 S = k.S
 
 
-def running_sum(axis: int, device: Device) -> LoopFunction:
+def running_sum(axis: int, form: KernelForm) -> LoopFunction:
     """The kernel of a `CumSum` over rows of eight."""
     text = f"g (float[5,8] x) => (float[5,8] y) <int64 a = {{{axis}}}> {{ y = CumSum(x, a) }}"
-    (kernel,) = lower_module(fuse(module(text)), device).kernels.values()
+    (kernel,) = lower_module(fuse(module(text)), form).kernels.values()
     return kernel
 
 
@@ -60,8 +60,8 @@ CPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "transpose": ("stages", k.transpose((1, 0), 32, 48), {}),
     "interleave": ("stages", k.interleave(3, 3, 21), {}),
     "sum": ("stages", k.total(8, 16), {}),
-    "running sums": ("updates", running_sum(1, "wasm"), {}),
-    "running sums of columns": ("updates", running_sum(0, "wasm"), {}),
+    "running sums": ("updates", running_sum(1, CPU_FORM), {}),
+    "running sums of columns": ("updates", running_sum(0, CPU_FORM), {}),
     "conv in a border": ("slabs", k.bordered(k.convolution(3, 3, 3, 8, 3), 3, 3, 8), {}),
 }
 GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
@@ -74,7 +74,7 @@ GPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "layer norm, symbolic": ("rows", k.layer_norm(S, 3, 9), {"s": 2}),
     "long row sums": ("reduction", k.total(2, 300, keep=1), {}),
     "long softmax": ("reduction", k.softmax(1, 300), {}),
-    "running sums": ("updates", running_sum(1, "webgpu"), {}),
+    "running sums": ("updates", running_sum(1, GPU_FORM), {}),
     "add bias": ("pointwise", k.add_bias(2, 3, 4, 10), {}),
     "transpose": ("pointwise", k.transpose((1, 0), 8, 12), {}),
 }
@@ -127,9 +127,9 @@ def test_the_default_is_a_member_and_plain_data(case: Case) -> None:
     assert match.build(default).trace == match.build(from_values(default, values)).trace
 
 
-@pytest.mark.parametrize("machine", (RELAXED, WEBGPU), ids=lambda machine: machine.name)
+@pytest.mark.parametrize("machine", (RELAXED, WEBGPU), ids=lambda machine: machine.device)
 def test_every_rule_has_a_case(machine: Machine) -> None:
-    tested = {rule for other, rule, _, _ in CASES.values() if other.name == machine.name}
+    tested = {rule for other, rule, _, _ in CASES.values() if other.device == machine.device}
     assert {rule.name for rule in rules_of(machine)} == tested
 
 

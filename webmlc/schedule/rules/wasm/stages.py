@@ -76,15 +76,14 @@ def stage_facts(
     schedule: Schedule, machine: Machine, fixed: int, blocks: tuple[str, ...] | None = None
 ) -> tuple[StageFacts, ...]:
     """What the stages of a schedule are (or some `blocks` of them), under `fixed` loops that they
-    share. The default steps are tried, where the primitives' proofs decide.
+    share. The default steps are tried: the steps of earlier stages may unroll loops that a later
+    stage shares, so that only the primitives can tell whether it may fuse them.
     """
     trial = schedule.copy()
-    needs_proof = fixed > 0 or bool(schedule.function.symbols)
     stages: list[StageFacts] = []
     for block in blocks or tuple(schedule.blocks()):
         stage = StageFacts(block, _kind(trial, block, machine.lanes, fixed), "fused")
-        if needs_proof:
-            stage, trial = _provable(trial, stage, machine, fixed)
+        stage, trial = _provable(trial, stage, machine, fixed)
         stages.append(stage)
     return tuple(stages)
 
