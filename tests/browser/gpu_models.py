@@ -37,10 +37,17 @@ RUN = """async (inputs) => {
 }"""
 
 
-def check(model: onnx.ModelProto, inputs: Inputs, folder: Path) -> None:
-    """The model's package computes on the GPU, in a page, what onnxruntime does."""
+def check(model: onnx.ModelProto, inputs: Inputs, folder: Path, step: float = 0) -> None:
+    """The model's package computes on the GPU, in a page, what onnxruntime does.
+
+    `step` is the step of a quantised output, relative to its largest element. Such a model is
+    compared with the unoptimised one, which computes in floats: onnxruntime's products of bytes
+    saturate on processors without VNNI. Roundings may then differ by a step.
+    """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = ERRORS_ONLY
+    if step:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     results = session.run(None, dict(inputs))
     (folder / "index.html").write_text(BLANK)
@@ -58,6 +65,6 @@ def check(model: onnx.ModelProto, inputs: Inputs, folder: Path) -> None:
         assert output["shape"] == list(expected.shape)
         assert expected.std() > TOLERANCE * largest  # a constant would prove nothing
         error = np.abs(actual.reshape(expected.shape) - expected).max() / largest
-        assert error <= TOLERANCE, f"{info.name}: relative error {error:.1e}"
+        assert error <= max(TOLERANCE, 1.01 * step), f"{info.name}: relative error {error:.1e}"
     assert report.errors == []
     assert report.console == []
