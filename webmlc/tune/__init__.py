@@ -1,0 +1,1 @@
+"""Find faster schedules by measuring the members of a rule's space."""

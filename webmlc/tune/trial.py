@@ -1,0 +1,195 @@
+"""A trial: candidates of one kernel, ready to be measured by any engine, and what was measured.
+
+A trial is plain data, so that it travels to another process, another machine or a browser's page.
+Candidate 0 is the control: the default schedule, to which the others are compared. An engine
+
+1. allocates `buffers` and fills them (`fill`);
+2. checks every candidate: poisons the output buffers with bytes of `POISON`, runs the candidate
+   once, and compares the outputs with those of candidate 0;
+3. warms up: runs every candidate for `warmup_ms`;
+4. chooses how often a candidate repeats in one sample, so that a sample takes `sample_ms`;
+5. takes samples in rounds: in each round, every candidate runs once, one after the other, so that
+   a disturbance affects all alike; after `grace` rounds, a candidate whose fastest sample is
+   slower than `hopeless` times the fastest of all drops out. Candidate 0 never does.
+
+The engines are `wasmtime_engine.py`, `wgpu_engine.py`, and `page/measure.js` for every JavaScript
+engine. All of them implement these steps, and nothing more.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.dtypes import DType
+from webmlc.core.machine import Device
+
+POISON = 0x4D
+"""The byte that fills outputs before a candidate is checked: an element that it does not write
+shows. 77 as an integer, 2.15e8 as a float32."""
+
+HASH = 2654435761
+"""Knuth's multiplicative hash: 2³² divided by the golden ratio."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialBuffer:
+    """A buffer at `offset` bytes: in linear memory, or in the one storage buffer of a GPU.
+
+    `pattern` holds a few elements, as they lie in memory, that fill an input (see `fill`). An
+    output has none, and is poisoned instead.
+    """
+
+    offset: int
+    bytes: int
+    dtype: DType
+    pattern: bytes = b""
+
+    @property
+    def is_output(self) -> bool:
+        """True where a candidate writes the buffer."""
+        return not self.pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How an engine measures. Times are in milliseconds of one sample, counts are of rounds."""
+
+    rounds: int = 12
+    grace: int = 3
+    sample_ms: float = 2.0
+    warmup_ms: float = 20.0
+    hopeless: float = 1.5
+    max_repeats: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Candidates of one kernel, and the memory they run in.
+
+    On `wasm`, `module` is one module (see `target.wasm.emit_module`) with `steps` steps for each
+    candidate, the whole of which is a loop of calls: candidate i runs its calls `repeats` times
+    with
+
+        memory[repeats_address] = repeats; run(steps * i, steps * (i + 1), 0, threads)
+
+    after the engine has written `words`, pairs of an address and the int32s to store there.
+
+    On `webgpu`, candidate i is the entry point `entries[i]` of the WGSL module `shaders[i]`, with
+    the bindings of group 0: binding b is buffer `calls[c][b]`, for one call c after the other. The
+    uniform buffer with the int32s `uniform`, if it is not empty, is the last binding.
+
+    A candidate makes `len(calls)` calls per repetition: each reads another copy of the constants,
+    so that caches hold no more of them than they do in a run of the model.
+
+    Outputs are equal if they have the same bytes. If `tolerance` is above 0, they may also differ:
+    floats of 32 or 64 bits by that share of the largest finite magnitude of the output, others by 1
+    where their bits are read as integers.
+    """
+
+    device: Device
+    threads: int
+    candidates: int
+    buffers: tuple[TrialBuffer, ...]
+    calls: tuple[tuple[int, ...], ...]
+    total_bytes: int
+    tolerance: float
+    protocol: Protocol = field(default_factory=Protocol)
+    module: bytes = b""
+    pages: int = 0
+    steps: int = 0
+    repeats_address: int = 0
+    words: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    shaders: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+    read_only: tuple[bool, ...] = ()
+    workgroups: tuple[tuple[int, int, int], ...] = ()
+    uniform: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What an engine measured: for each candidate the milliseconds of one call, one for each round
+    that it took part in, and why it is disqualified, or "".
+
+    A disqualified candidate has no times. A reason starts with "wrong: " where the results differ
+    from those of candidate 0, and with "failed: " where the engine refused it.
+    """
+
+    milliseconds: tuple[tuple[float, ...], ...]
+    reasons: tuple[str, ...]
+
+
+def to_data(trial: Trial) -> dict[str, Any]:
+    """The trial as JSON data. Bytes are in base64."""
+    data = asdict(trial)
+    data["module"] = base64.b64encode(trial.module).decode()
+    for buffer in data["buffers"]:
+        buffer["pattern"] = base64.b64encode(buffer["pattern"]).decode()
+    return data
+
+
+def measurement_of(data: Mapping[str, Any], candidates: int) -> Measurement:
+    """The measurement in JSON data that a page sent. Raises `ValueError` where it is none."""
+    try:
+        milliseconds = tuple(tuple(map(float, row)) for row in data["milliseconds"])
+        reasons = tuple(map(str, data["reasons"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a measurement: {error!r}") from error
+    if len(milliseconds) != candidates or len(reasons) != candidates:
+        raise ValueError(f"a measurement of {len(milliseconds)} candidates, not {candidates}")
+    if not all(0 < ms < float("inf") for row in milliseconds for ms in row):
+        raise ValueError("a measurement with times that are not positive")
+    return Measurement(milliseconds, reasons)
+
+
+def pattern_of(dtype: DType) -> bytes:
+    """Elements that fill an input of a type: the small integers that it holds, at most from -2 to
+    2, which floats multiply and add exactly.
+    """
+    low, high = (0, 1) if dtype is DType.bool else dtype.limits
+    return np.arange(max(-2, int(low)), min(2, int(high)) + 1).astype(dtype.numpy).tobytes()
+
+
+def fill(buffer: TrialBuffer, seed: int) -> NDArray[np.uint8]:
+    """The bytes of an input: element i is number hash(i + 1000·seed) of the pattern, where
+
+        hash(x) = (x · 2654435761 mod 2³²) // 2¹⁶ mod (number of elements in the pattern)
+
+    `seed` is the buffer's number in the trial.
+    """
+    pattern = np.frombuffer(buffer.pattern, np.uint8).reshape(-1, buffer.dtype.bytes)
+    index = np.arange(buffer.bytes // buffer.dtype.bytes, dtype=np.uint64) + np.uint64(1000 * seed)
+    hashed = ((index * np.uint64(HASH)) & np.uint64(0xFFFFFFFF)) >> np.uint64(16)
+    filled: NDArray[np.uint8] = pattern[hashed % np.uint64(len(pattern))].reshape(-1)
+    return filled
+
+
+def difference(actual: bytes, expected: bytes, dtype: DType, tolerance: float) -> str:
+    """How two outputs differ, or "" where they are equal (see `Trial`)."""
+    if actual == expected:
+        return ""
+    if tolerance == 0:
+        return "the bytes of the results differ"
+    if dtype not in (DType.float32, DType.float64):
+        bits = np.dtype(f"i{dtype.bytes}")
+        units = np.abs(
+            np.frombuffer(actual, bits).astype(np.int64)
+            - np.frombuffer(expected, bits).astype(np.int64)
+        )
+        return "" if units.max() <= 1 else f"the results differ by {units.max()} units"
+    values = np.frombuffer(actual, dtype.numpy).astype(np.float64)
+    reference = np.frombuffer(expected, dtype.numpy).astype(np.float64)
+    is_same = (values == reference) | (np.isnan(values) & np.isnan(reference))
+    magnitude = float(np.abs(reference[np.isfinite(reference)]).max(initial=0.0))
+    with np.errstate(invalid="ignore"):
+        errors = np.where(is_same, 0.0, np.abs(values - reference))
+    worst = float(errors.max())  # NaN where only one of two is
+    if worst <= tolerance * magnitude:
+        return ""
+    return f"the results differ by {worst:.3g}, where the largest is {magnitude:.3g}"
