@@ -39,14 +39,14 @@ HASH = 2654435761
 
 @dataclass(frozen=True, slots=True)
 class TrialBuffer:
-    """A buffer at `offset` bytes: in linear memory, or in the one storage buffer of a GPU.
+    """A buffer of `size` bytes at `offset`: in linear memory, or in the one storage buffer of a GPU.
 
     `pattern` holds a few elements, as they lie in memory, that fill an input (see `fill`). An
     output has none, and is poisoned instead.
     """
 
     offset: int
-    bytes: int
+    size: int
     dtype: DType
     pattern: bytes = b""
 
@@ -164,7 +164,7 @@ def fill(buffer: TrialBuffer, seed: int) -> NDArray[np.uint8]:
     `seed` is the buffer's number in the trial.
     """
     pattern = np.frombuffer(buffer.pattern, np.uint8).reshape(-1, buffer.dtype.bytes)
-    index = np.arange(buffer.bytes // buffer.dtype.bytes, dtype=np.uint64) + np.uint64(1000 * seed)
+    index = np.arange(buffer.size // buffer.dtype.bytes, dtype=np.uint64) + np.uint64(1000 * seed)
     hashed = ((index * np.uint64(HASH)) & np.uint64(0xFFFFFFFF)) >> np.uint64(16)
     filled: NDArray[np.uint8] = pattern[hashed % np.uint64(len(pattern))].reshape(-1)
     return filled
