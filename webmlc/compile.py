@@ -9,7 +9,7 @@ In: a model. Out: a package on disk (`build`), or its parts in memory (`compile_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from webmlc.package.manifest import Manifest
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
 from webmlc.schedule.analysis import multiplies_bytes
-from webmlc.schedule.rules import schedule_kernel
+from webmlc.schedule.rules import Chooser, default_schedule, find_match
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.kernel_work import Kernel
 from webmlc.target.target import Target
@@ -66,13 +66,15 @@ def build(
     constants: Constants | None = None,
     emit_text: bool = False,
     force: bool = False,
+    choose: Chooser = default_schedule,
     on_stage: Watcher | None = None,
 ) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest.
 
     `constants` are inputs that become constants, and that leave the signature. Integers and
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
-    the WAT text. The same model and arguments give the same bytes.
+    the WAT text. `choose` chooses the schedule of each kernel. The same model and arguments give the
+    same bytes.
 
     Raises:
     - `ModelError` if the model cannot be read;
@@ -82,7 +84,7 @@ def build(
     - `UserError` for any other mistake of the caller.
     """
     parts = compile_model(
-        model, target, constants=constants, emit_text=emit_text, on_stage=on_stage
+        model, target, constants=constants, emit_text=emit_text, choose=choose, on_stage=on_stage
     )
     return write_package(Path(out), parts, force=force)
 
@@ -93,35 +95,20 @@ def compile_model(
     *,
     constants: Constants | None = None,
     emit_text: bool = False,
+    choose: Chooser = default_schedule,
     on_stage: Watcher | None = None,
 ) -> Parts:
-    """Run the whole pipeline in memory."""
+    """Run the whole pipeline in memory. `choose` chooses the schedule of each kernel."""
     if target not in ("wasm", "webgpu", "both"):
         raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
     watch = watcher(on_stage)
-    module = _show(watch, "frontend", read_model(model, constants))
-    module = _show(watch, "normalise", normalise(module))
-    warn_of_training(module)
-    module = _show(watch, "infer shapes", infer_shapes(module))
-    module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
-    module = _show(watch, "simplify", simplify_graph(module))
-    module = _show(watch, "check indices", check_indices(module))
-    module = _show(watch, "check bodies", check_bodies(module))
-    module = _show(watch, "compute in integers", compute_in_integers(module))
-    module = _show(watch, "choose layouts", choose_layouts(module))
-    module = _show(watch, "widen halves", widen_halves(module))
-    module = _show(watch, "simplify layouts", simplify_graph(module))
-    module = _show(watch, "hand down constants", hand_down_constants(module))
-    module = _show(watch, "flush subnormals", flush_subnormals(module))
-    module = _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
-
     devices = tuple(TARGETS) if target == "both" else (target,)
-    lowered_modules = {d: _kernels_of(module, TARGETS[d], watch) for d in devices}
+    module, lowered_modules = kernel_modules(model, devices, constants, watch)
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
 
-    modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, watch)
-    shaders, gpu_kernels = _shaders(lowered_modules, watch)
+    modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, choose, watch)
+    shaders, gpu_kernels = _shaders(lowered_modules, choose, watch)
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
@@ -145,6 +132,31 @@ def compile_model(
     )
 
 
+def kernel_modules(
+    model: Source, devices: Sequence[Device], constants: Constants | None, watch: Watcher
+) -> tuple[Module, dict[Device, Module]]:
+    """Read and optimise a model. Returns the graph that all devices share, and for each device the
+    module whose kernels are scheduled next.
+    """
+    module = _show(watch, "frontend", read_model(model, constants))
+    module = _show(watch, "normalise", normalise(module))
+    warn_of_training(module)
+    module = _show(watch, "infer shapes", infer_shapes(module))
+    module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
+    module = _show(watch, "simplify", simplify_graph(module))
+    module = _show(watch, "check indices", check_indices(module))
+    module = _show(watch, "check bodies", check_bodies(module))
+    module = _show(watch, "compute in integers", compute_in_integers(module))
+    module = _show(watch, "choose layouts", choose_layouts(module))
+    module = _show(watch, "widen halves", widen_halves(module))
+    module = _show(watch, "simplify layouts", simplify_graph(module))
+    module = _show(watch, "hand down constants", hand_down_constants(module))
+    module = _show(watch, "flush subnormals", flush_subnormals(module))
+    module = _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
+
+    return module, {d: _kernels_of(module, TARGETS[d], watch) for d in devices}
+
+
 def _kernels_of(module: Module, target: Target, watch: Watcher) -> Module:
     """Run the passes of a target: from the graph that all targets share to loop functions."""
     for title, transform in target.passes:
@@ -156,6 +168,7 @@ def _wasm_modules(
     lowered_modules: Mapping[Device, Module],
     programs: Mapping[Device, ProgramParts],
     model_signature: Signature,
+    choose: Chooser,
     watch: Watcher,
 ) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
     """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
@@ -181,8 +194,8 @@ def _wasm_modules(
         if variant == "dot" and not dots:
             continue
         plain = RELAXED if variant == "dot" else machine
-        compiled = _compile_kernels(without_dots, plain, variant, watch)
-        compiled |= _compile_kernels(dots, machine, variant, watch)
+        compiled = _compile_kernels(without_dots, plain, variant, choose, watch)
+        compiled |= _compile_kernels(dots, machine, variant, choose, watch)
         modules[variant] = emit_module(compiled, steps, variant)
         watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
         if machine is RELAXED:
@@ -194,7 +207,7 @@ def _wasm_modules(
 
 
 def _shaders(
-    lowered_modules: Mapping[Device, Module], watch: Watcher
+    lowered_modules: Mapping[Device, Module], choose: Chooser, watch: Watcher
 ) -> tuple[Shaders, dict[str, Kernel]]:
     """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
     kernels: dict[str, LoopFunction] = {}
@@ -210,7 +223,7 @@ def _shaders(
             name = node.attributes["kernel"]
             kernels[name] = lowered_modules[WEBGPU.device].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
-    compiled = _compile_kernels(kernels, machine, WEBGPU.device, watch)
+    compiled = _compile_kernels(kernels, machine, WEBGPU.device, choose, watch)
     shaders = emit_shaders(compiled, constants)
     watch(Stage("webgpu: wgsl", partial(str, shaders.text)))
     by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled[n]) for n in kernels}
@@ -218,7 +231,11 @@ def _shaders(
 
 
 def _compile_kernels(
-    kernels: Mapping[str, LoopFunction], machine: Machine, title: str, watch: Watcher
+    kernels: Mapping[str, LoopFunction],
+    machine: Machine,
+    title: str,
+    choose: Chooser,
+    watch: Watcher,
 ) -> dict[str, LoopFunction]:
     """Schedule and lower every kernel for a machine."""
     compiled = {}
@@ -233,7 +250,7 @@ def _compile_kernels(
         )
         if verify_level():
             verify(named_dimensions.function)
-        schedule = schedule_kernel(named_dimensions.function, machine)
+        schedule = choose(find_match(named_dimensions.function, machine))
         watch(
             Stage(f"{title}: schedule", partial(loop_text.print_function, schedule.function), name)
         )

@@ -7,6 +7,7 @@ kernel answers for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from webmlc.core.errors import InternalError
@@ -18,6 +19,23 @@ from webmlc.schedule.schedule import Schedule
 
 RULES: dict[Device, tuple[AnyRule, ...]] = {"wasm": wasm.RULES, "webgpu": webgpu.RULES}
 """The rules of each target, in order of preference."""
+
+
+Chooser = Callable[[Match], Schedule]
+"""Chooses the schedule of a kernel: a member of the space of its rule."""
+
+
+def default_schedule(match: Match) -> Schedule:
+    """The schedule that a kernel has where nobody searched for a better one."""
+    return schedule_kernel(match.function, match.machine)
+
+
+def find_match(function: LoopFunction, machine: Machine) -> Match:
+    """The rule that answers for a kernel. Raises `InternalError` where none does."""
+    match = match_kernel(function, machine)
+    if match is None:
+        raise InternalError(f"no rule for {machine.device} schedules kernel {function.name!r}")
+    return match
 
 
 def schedule_kernel(function: LoopFunction, machine: Machine) -> Schedule:
@@ -45,9 +63,7 @@ def match_kernel(function: LoopFunction, machine: Machine) -> Match | None:
 @lru_cache(maxsize=1024)
 def _choice(function: LoopFunction, machine: Machine) -> tuple[str, Schedule]:
     """Cached: a kernel of several programs is scheduled once."""
-    match = match_kernel(function, machine)
-    if match is None:
-        raise InternalError(f"no rule for {machine.device} schedules kernel {function.name!r}")
+    match = find_match(function, machine)
     return match.rule.name, match.default_schedule()
 
 
