@@ -73,8 +73,8 @@ def build(
 
     `constants` are inputs that become constants, and that leave the signature. Integers and
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
-    the WAT text. `choose` chooses the schedule of each kernel. The same model and arguments give the
-    same bytes.
+    the WAT text. `choose` chooses the schedule of each kernel. The same model and arguments give
+    the same bytes.
 
     Raises:
     - `ModelError` if the model cannot be read;

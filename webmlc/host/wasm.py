@@ -64,9 +64,9 @@ class WasmExecutor:
             raise UserError(f"threads is {threads}: at least one is needed")
         self.loaded = loaded
         self.threads = threads
-        self.engine = wasmtime.Engine(_config())
+        self.engine = wasmtime.Engine(engine_config())
         self.module = self._compile(loaded.module)
-        self.workers = [_Worker(tid) for tid in range(threads)] if threads > 1 else []
+        self.workers = [Worker(tid) for tid in range(threads)] if threads > 1 else []
         self.bindings: Cache[Binding] = Cache()
         self.bound: Binding | None = None
         self.bytes: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -151,14 +151,14 @@ class WasmExecutor:
         program = self.loaded.program
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True)
         try:
-            self.memory = _Memory(self.engine, kind)
+            self.memory = SharedMemory(self.engine, kind)
         except wasmtime.WasmtimeError as error:
             raise UserError(f"cannot allocate {pages * PAGE} bytes for the model") from error
         pointer = ctypes.cast(self.memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8))
         self.bytes = np.ctypeslib.as_array(pointer, (self.memory.data_len(),))
         if self.module is not None:
             self.runs = [
-                _instance(self.engine, self.module, self.memory) for _ in range(self.threads)
+                instantiate(self.engine, self.module, self.memory) for _ in range(self.threads)
             ]
         if grows:
             self.bytes[: len(old)] = old
@@ -217,7 +217,7 @@ class WasmExecutor:
         self.bytes[address : address + len(words)] = words
 
 
-class _Memory(wasmtime.SharedMemory):
+class SharedMemory(wasmtime.SharedMemory):
     """A shared memory that can be imported. (wasmtime-py 50 passes a pointer to the pointer.)"""
 
     def _as_extern(self) -> ffi.wasmtime_extern_t:
@@ -225,7 +225,7 @@ class _Memory(wasmtime.SharedMemory):
         return ffi.wasmtime_extern_t(ffi.WASMTIME_EXTERN_SHAREDMEMORY, union)
 
 
-class _Worker:
+class Worker:
     """A daemon thread that runs submitted jobs.
 
     It is a daemon because the other threads of a kernel that trapped may wait forever.
@@ -257,10 +257,13 @@ class _Worker:
                 future.set_exception(error)
 
 
-def _instance(
+def instantiate(
     engine: wasmtime.Engine, module: wasmtime.Module, memory: wasmtime.SharedMemory
 ) -> Function:
-    """Create an instance in a separate store, as each thread needs, and return its `run`."""
+    """Create an instance in a separate store, as each thread needs, and return its `run`.
+
+    Raises `PackageError` if the module exports none.
+    """
     store = wasmtime.Store(engine)
     imports: list[Any] = [memory for _ in module.imports]
     run = wasmtime.Instance(store, module, imports).exports(store)["run"]
@@ -269,7 +272,8 @@ def _instance(
     return lambda *arguments: run(store, *arguments)
 
 
-def _config() -> wasmtime.Config:
+def engine_config() -> wasmtime.Config:
+    """The features of WebAssembly that emitted modules use."""
     config = wasmtime.Config()
     config.wasm_simd = True
     config.wasm_relaxed_simd = True

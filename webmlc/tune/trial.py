@@ -12,15 +12,15 @@ Candidate 0 is the control: the default schedule, to which the others are compar
    a disturbance affects all alike; after `grace` rounds, a candidate whose fastest sample is
    slower than `hopeless` times the fastest of all drops out. Candidate 0 never does.
 
-The engines are `wasmtime_engine.py`, `wgpu_engine.py`, and `page/measure.js` for every JavaScript
-engine. All of them implement these steps, and nothing more.
+The engines are `engines/wasm.py` (wasmtime), `engines/webgpu.py` (wgpu-py), and `page/measure.js`
+for every JavaScript engine. All of them implement these steps, and nothing more.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ HASH = 2654435761
 
 @dataclass(frozen=True, slots=True)
 class TrialBuffer:
-    """A buffer of `size` bytes at `offset`: in linear memory, or in the one storage buffer of a GPU.
+    """A buffer of `size` bytes at `offset`: in linear memory, or in a GPU's one storage buffer.
 
     `pattern` holds a few elements, as they lie in memory, that fill an input (see `fill`). An
     output has none, and is poisoned instead.
@@ -66,6 +66,10 @@ class Protocol:
     warmup_ms: float = 20.0
     hopeless: float = 1.5
     max_repeats: int = 10_000
+
+
+PROTOCOL = Protocol()
+"""How candidates are measured while a search goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class Trial:
     calls: tuple[tuple[int, ...], ...]
     total_bytes: int
     tolerance: float
-    protocol: Protocol = field(default_factory=Protocol)
+    protocol: Protocol = PROTOCOL
     module: bytes = b""
     pages: int = 0
     steps: int = 0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tests.schedule.rules import kernels as k
 from webmlc.core.machine import RELAXED
-from webmlc.host.wasm import _Memory
+from webmlc.host.wasm import SharedMemory
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import schedule_kernel
 from webmlc.target.targets import lower
@@ -76,7 +76,7 @@ def _run(
         end += -(-arrays[buffer.name].nbytes // 64) * 64 + 64
     stride = -(-scratch // 64) * 64
     pages = (end + stride * threads) // _HEAD + 1
-    memory = _Memory(engine, wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True))
+    memory = SharedMemory(engine, wasmtime.MemoryType(wasmtime.Limits(pages, pages), shared=True))
     start = ctypes.addressof(memory.data_ptr().contents)
     data = np.frombuffer((ctypes.c_uint8 * (pages * _HEAD)).from_address(start), np.uint8)
     words = data.view(np.int32)

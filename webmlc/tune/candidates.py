@@ -1,0 +1,220 @@
+"""Candidates: schedules of a task as code, and the trial that measures several of them.
+
+    control = candidate(task, values_of(task.match.default()))
+    other = candidate(task, task.match.space().random(Random(0)))
+    trial = make_trial(task, [control, other], threads=1)
+
+Two candidates with the same `text` are the same code, so only one is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from webmlc.core.expr import Call, Const
+from webmlc.core.machine import PAGE_BYTES
+from webmlc.core.rewrite import evaluate, walk
+from webmlc.core.sizes import evaluate_size
+from webmlc.loops.ir import LoopFunction, expressions, walk_statements
+from webmlc.package.memory_plan import (
+    ALIGNMENT,
+    LARGE,
+    PAGE,
+    SCRATCH_BASE,
+    SLOT_TABLE,
+    align,
+    scratch_stride,
+)
+from webmlc.schedule.rules.space import Value, Values, from_values
+from webmlc.target.wasm.assemble import assemble
+from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module, print_function
+from webmlc.target.webgpu.emit_shaders import emit_shaders
+from webmlc.tune.tasks import Task
+from webmlc.tune.trial import PROTOCOL, Protocol, Trial, TrialBuffer, pattern_of
+
+CONSTANT_BYTES = 32 << 20
+"""Copies of a kernel's constants take at most this many bytes: more than most caches hold."""
+MAX_COPIES = 8
+"""Calls that read different copies of the constants, at most. Each call is code of the trial."""
+INEXACT_TOLERANCE = 1e-4
+"""The share of an output's magnitude that orders of rounding may change: ten times what sums of a
+few thousand float32 change by."""
+_EXACT = {"add", "sub", "mul", "fma", "min", "max", "relaxed_max", "neg", "abs", "sign", "floor",
+          "ceil", "trunc", "round", "select"}  # fmt: skip
+"""Operators that give small multiples of a power of two for small multiples of a power of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A member of a task's space, the lowered kernel it gives, and that kernel's text."""
+
+    values: Mapping[str, Value]
+    kernel: LoopFunction
+    text: str
+
+
+def candidate(task: Task, values: Values) -> Candidate:
+    """Build a member of the task's space. Raises `InternalError` where a primitive refuses it."""
+    kernel = task.lower(from_values(task.match.default(), values))
+    if task.device == "webgpu":
+        text = emit_shaders({"kernel": kernel}, {"kernel": task.constants}).text
+    else:
+        text = print_function(kernel, "kernel", task.variant).text
+    return Candidate(values, kernel, text)
+
+
+def make_trial(
+    task: Task, candidates: Sequence[Candidate], threads: int, protocol: Protocol = PROTOCOL
+) -> Trial:
+    """The trial of some candidates; the first is the control."""
+    memory = _memory(task)
+    tolerance = 0.0 if is_exact(task.match.function) else INEXACT_TOLERANCE
+    if task.device == "webgpu":
+        return _gpu_trial(task, candidates, memory, tolerance, protocol)
+    return _wasm_trial(task, candidates, memory, threads, tolerance, protocol)
+
+
+def is_exact(function: LoopFunction) -> bool:
+    """True where small integers make every float of a kernel exact, in any order of operations."""
+    for stmt in walk_statements(function.body):
+        for root in expressions(stmt):
+            for node in walk(root):
+                if not node.dtype.is_float:
+                    continue
+                match node:
+                    case Call(op=op) if op not in _EXACT:
+                        return False
+                    case Const(value=value) if math.isfinite(value) and value % 2**-10:
+                        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The buffers of a trial, placed from byte 0 on, and those of each call (see `Trial`)."""
+
+    buffers: tuple[TrialBuffer, ...]
+    calls: tuple[tuple[int, ...], ...]
+    end: int
+
+    def shifted(self, start: int) -> _Memory:
+        """The same buffers, placed from byte `start` on."""
+        buffers = tuple(replace(b, offset=b.offset + start) for b in self.buffers)
+        return replace(self, buffers=buffers, end=self.end + start)
+
+
+def _memory(task: Task) -> _Memory:
+    """Place a buffer for each parameter of the task's kernel, and several for each constant."""
+    function, sizes = task.match.function, task.all_sizes
+    bytes_of = {
+        b: math.prod(int(evaluate(d, dict(sizes))) for d in b.shape) * b.dtype.bytes
+        for b in function.params
+    }
+    inputs = function.params[: len(function.params) - function.outputs]
+    constant_bytes = sum(size for b, size in bytes_of.items() if b.name in task.constants)
+    room = min(task.constant_bytes, CONSTANT_BYTES)
+    copies = max(1, min(MAX_COPIES, room // constant_bytes)) if constant_bytes else 1
+    buffers: list[TrialBuffer] = []
+    calls: list[list[int]] = [[] for _ in range(copies)]
+    end = 0
+    for parameter in function.params:
+        is_constant = parameter.name in task.constants
+        for number, call in enumerate(calls):
+            if number == 0 or is_constant:
+                size = bytes_of[parameter]
+                is_large = task.device == "wasm" and size >= LARGE
+                offset = align(end, PAGE_BYTES if is_large else ALIGNMENT[task.device])
+                pattern = pattern_of(parameter.dtype) if parameter in inputs else b""
+                buffers.append(TrialBuffer(offset, size, parameter.dtype, pattern))
+                end = offset + align(max(size, 4), 64)
+            call.append(len(buffers) - 1)
+    return _Memory(tuple(buffers), tuple(map(tuple, calls)), end)
+
+
+def _wasm_trial(
+    task: Task,
+    candidates: Sequence[Candidate],
+    memory: _Memory,
+    threads: int,
+    tolerance: float,
+    protocol: Protocol,
+) -> Trial:
+    """A module of all candidates, each a loop of calls."""
+    function = candidates[0].kernel
+    symbols = [task.sizes[s.name] for s in function.symbols]
+    buffers = len(memory.buffers)
+    slots = [*range(buffers + len(symbols))]
+    counter = len(slots)
+    names = [f"c{number}" for number in range(len(candidates))]
+    steps: list[Step] = []
+    length = 2 + len(memory.calls)
+    for number, name in enumerate(names):
+        first = number * length
+        steps.append(Step("", (), control=ModuleControl("loop", first + length, counter)))
+        steps += [Step(name, (*call, *slots[buffers:])) for call in memory.calls]
+        steps.append(Step("", (), control=ModuleControl("next", first + 1, counter)))
+    kernels = {n: c.kernel for n, c in zip(names, candidates, strict=True)}
+    module = emit_module(kernels, steps, task.variant)
+
+    scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
+    stride = scratch_stride(module.scratch_bytes)
+    memory = memory.shifted(align(scratch + stride * threads, PAGE_BYTES))
+    table = [*(b.offset for b in memory.buffers), *symbols, 0, 1]
+    return Trial(
+        device="wasm",
+        threads=threads,
+        candidates=len(candidates),
+        buffers=memory.buffers,
+        calls=memory.calls,
+        total_bytes=memory.end,
+        tolerance=tolerance,
+        protocol=protocol,
+        module=assemble(module.text),
+        pages=-(-memory.end // PAGE),
+        steps=length,
+        repeats_address=SLOT_TABLE + 4 * (counter + 1),
+        words=((SLOT_TABLE, tuple(map(_signed, table))), (SCRATCH_BASE, (scratch, stride))),
+    )
+
+
+def _gpu_trial(
+    task: Task,
+    candidates: Sequence[Candidate],
+    memory: _Memory,
+    tolerance: float,
+    protocol: Protocol,
+) -> Trial:
+    """A shader for each candidate."""
+    shaders, entries, workgroups = [], [], []
+    symbols: tuple[str, ...] = ()
+    for item in candidates:
+        emitted = emit_shaders({"kernel": item.kernel}, {"kernel": task.constants})
+        entry = emitted.entries["kernel"]
+        shaders.append(emitted.text)
+        entries.append(entry.name)
+        x, y, z = (evaluate_size(w, task.sizes) for w in entry.workgroups)
+        workgroups.append((x, y, z))
+        symbols = entry.symbols
+    words = [task.sizes[name] for name in symbols]
+    return Trial(
+        device="webgpu",
+        threads=1,
+        candidates=len(candidates),
+        buffers=memory.buffers,
+        calls=memory.calls,
+        total_bytes=memory.end,
+        tolerance=tolerance,
+        protocol=protocol,
+        shaders=tuple(shaders),
+        entries=tuple(entries),
+        read_only=tuple(b.name in task.constants for b in task.match.function.params),
+        workgroups=tuple(workgroups),
+        uniform=tuple(words + [0] * (-len(words) % 4)),
+    )
+
+
+def _signed(word: int) -> int:
+    """An unsigned 32-bit word as the int32 of the same bits."""
+    return word - (1 << 32) if word >= 1 << 31 else word

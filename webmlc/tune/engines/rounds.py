@@ -1,0 +1,82 @@
+"""Check, warm up and time the candidates of a trial in rounds: steps 2 to 5 of every engine.
+
+In: a trial, and a `Runner` that holds its candidates ready to run. Out: a `Measurement`. The twin
+for JavaScript engines is `page/measure.js`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from webmlc.tune.trial import Measurement, Trial, difference
+
+SHORTEST_MS = 1e-6
+"""Milliseconds that stand for a time too short for the timer."""
+
+
+class EngineError(Exception):
+    """A candidate that the engine refuses to load or to run."""
+
+
+class Runner(Protocol):
+    """The candidates of a trial, ready to run."""
+
+    def outputs(self, candidate: int) -> list[bytes]:
+        """Poison the output buffers, run the candidate once, and return them, in order.
+
+        Raises `EngineError`.
+        """
+
+    def sample(self, candidate: int, repeats: int) -> float:
+        """The milliseconds that `repeats` repetitions of the candidate take.
+
+        Raises `EngineError`.
+        """
+
+
+def measure(trial: Trial, runner: Runner) -> Measurement:
+    """Measure the candidates of a trial. Raises `EngineError` if candidate 0 does not run."""
+    reasons = ["" for _ in range(trial.candidates)]
+    control = runner.outputs(0)
+    for candidate in range(1, trial.candidates):
+        try:
+            reasons[candidate] = _mismatch(trial, runner.outputs(candidate), control)
+        except EngineError as error:
+            reasons[candidate] = f"failed: {error}"
+    candidates = [c for c in range(trial.candidates) if not reasons[c]]
+    repeats = {c: _repeats(trial, runner, c) for c in candidates}
+    samples: list[list[float]] = [[] for _ in range(trial.candidates)]
+    for number in range(trial.protocol.rounds):
+        for candidate in candidates:
+            milliseconds = runner.sample(candidate, repeats[candidate])
+            calls = repeats[candidate] * len(trial.calls)
+            samples[candidate].append(max(milliseconds, SHORTEST_MS) / calls)
+        if number + 1 >= trial.protocol.grace:
+            fastest = min(min(samples[c]) for c in candidates)
+            limit = trial.protocol.hopeless * fastest
+            candidates = [c for c in candidates if c == 0 or min(samples[c]) <= limit]
+    return Measurement(tuple(map(tuple, samples)), tuple(reasons))
+
+
+def _mismatch(trial: Trial, actual: list[bytes], expected: list[bytes]) -> str:
+    """Why a candidate's outputs are wrong, or ""."""
+    types = [buffer.dtype for buffer in trial.buffers if buffer.is_output]
+    for a, e, dtype in zip(actual, expected, types, strict=True):
+        if text := difference(a, e, dtype, trial.tolerance):
+            return f"wrong: {text}"
+    return ""
+
+
+def _repeats(trial: Trial, runner: Runner, candidate: int) -> int:
+    """Warm a candidate up. Returns the repetitions that take as long as a sample should."""
+    protocol = trial.protocol
+    repeats, spent = 1, 0.0
+    while True:
+        milliseconds = max(runner.sample(candidate, repeats), SHORTEST_MS)
+        spent += milliseconds
+        fitting = math.ceil(repeats * protocol.sample_ms / milliseconds)
+        fitting = min(max(1, fitting), protocol.max_repeats)
+        if spent >= protocol.warmup_ms:
+            return fitting
+        repeats = min(fitting, 8 * repeats)

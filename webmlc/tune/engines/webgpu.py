@@ -1,0 +1,125 @@
+"""Measure a trial through wgpu-py, in this process."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import wgpu  # type: ignore[import-untyped]
+
+from webmlc.host.webgpu import BINDING_MULTIPLE, DEFAULT_LIMITS, find_adapter
+from webmlc.package.memory_plan import align
+from webmlc.tune.engines.rounds import EngineError, Runner, measure
+from webmlc.tune.trial import POISON, Measurement, Trial, fill
+
+
+def measure_webgpu(trial: Trial) -> Measurement:
+    """Measure a trial of `webgpu`. Raises `EngineError` if the default does not run, and
+    `AdapterError` if there is no GPU.
+    """
+    runner = _GpuRunner(trial)
+    try:
+        return measure(trial, runner)
+    finally:
+        runner.device.destroy()
+
+
+class _GpuRunner(Runner):
+    """One buffer for what kernels write, one for the constants, and a pipeline per candidate."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        adapter = find_adapter()
+        limits = {name: max(adapter.limits[name], low) for name, low in DEFAULT_LIMITS.items()}
+        try:
+            self.device = adapter.request_device_sync(required_limits=limits)
+        except Exception as error:
+            raise EngineError(str(error)) from error
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        size = align(trial.total_bytes, 256)
+        self.memories = [self.device.create_buffer(size=size, usage=usage) for _ in range(2)]
+        for seed, buffer in enumerate(trial.buffers):
+            if not buffer.is_output:
+                data = fill(buffer, seed).tobytes()
+                for memory in self.memories:
+                    self._write(memory, buffer.offset, data)
+        words = np.array(trial.uniform, np.int32).tobytes()
+        self.uniform = words and self.device.create_buffer_with_data(
+            data=words, usage=wgpu.BufferUsage.UNIFORM
+        )
+        self.layout = self._layout()
+        self.groups = [self._group(call) for call in trial.calls]
+        self.pipelines: dict[int, Any] = {}
+
+    def outputs(self, candidate: int) -> list[bytes]:
+        written, _ = self.memories
+        outputs = [b for b in self.trial.buffers if b.is_output]
+        for buffer in outputs:
+            self._write(written, buffer.offset, bytes([POISON]) * buffer.size)
+        self._submit(candidate, 1)
+        results = []
+        for buffer in outputs:
+            size = align(max(buffer.size, 4), 4)
+            data = bytes(self.device.queue.read_buffer(written, buffer.offset, size))
+            results.append(data[: buffer.size])
+        return results
+
+    def sample(self, candidate: int, repeats: int) -> float:
+        start = perf_counter()
+        self._submit(candidate, repeats)
+        self.device.queue.read_buffer(self.memories[0], 0, 4)  # waits until the work is done
+        return (perf_counter() - start) * 1e3
+
+    def _layout(self) -> Any:
+        types = ["read-only-storage" if r else "storage" for r in self.trial.read_only]
+        types += ["uniform"] if self.uniform else []
+        return self.device.create_bind_group_layout(
+            entries=[
+                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": t}}
+                for i, t in enumerate(types)
+            ]
+        )
+
+    def _group(self, call: tuple[int, ...]) -> Any:
+        """The bindings of one call."""
+        entries = []
+        for binding, number in enumerate(call):
+            buffer = self.trial.buffers[number]
+            memory = self.memories[self.trial.read_only[binding]]
+            size = align(max(buffer.size, 4), BINDING_MULTIPLE)
+            resource = {"buffer": memory, "offset": buffer.offset, "size": size}
+            entries.append({"binding": binding, "resource": resource})
+        if self.uniform:
+            resource = {"buffer": self.uniform, "offset": 0, "size": self.uniform.size}
+            entries.append({"binding": len(call), "resource": resource})
+        return self.device.create_bind_group(layout=self.layout, entries=entries)
+
+    def _pipeline(self, candidate: int) -> Any:
+        if candidate not in self.pipelines:
+            layout = self.device.create_pipeline_layout(bind_group_layouts=[self.layout])
+            module = self.device.create_shader_module(code=self.trial.shaders[candidate])
+            self.pipelines[candidate] = self.device.create_compute_pipeline(
+                layout=layout,
+                compute={"module": module, "entry_point": self.trial.entries[candidate]},
+            )
+        return self.pipelines[candidate]
+
+    def _submit(self, candidate: int, repeats: int) -> None:
+        try:
+            pipeline = self._pipeline(candidate)
+            encoder = self.device.create_command_encoder()
+            compute = encoder.begin_compute_pass()
+            compute.set_pipeline(pipeline)
+            for _ in range(repeats):
+                for group in self.groups:
+                    compute.set_bind_group(0, group)
+                    compute.dispatch_workgroups(*self.trial.workgroups[candidate])
+            compute.end()
+            self.device.queue.submit([encoder.finish()])
+        except wgpu.GPUError as error:
+            raise EngineError(str(error).splitlines()[0]) from error
+
+    def _write(self, memory: Any, offset: int, data: bytes) -> None:
+        if data:
+            self.device.queue.write_buffer(memory, offset, data + bytes(-len(data) % 4))

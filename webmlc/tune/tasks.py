@@ -1,0 +1,213 @@
+"""A task: one kernel whose schedule is searched, and how often the model calls it.
+
+In: a model, a device, and the sizes of symbolic dimensions. Out: its tasks, without duplicates.
+
+    for task in tasks_of("model.onnx", "wasm", {"batch": 1}):
+        print(task.name, task.calls, len(task.match.space().names))
+
+Kernels of several models are the same task if they differ only in the names of things: `key` is a
+hash of the kernel's text with all names replaced. Sizes known only at run time are not part of it.
+A task is measured with the sizes of `--dim`, rounded up to powers of two (`bucket`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from webmlc.compile import kernel_modules
+from webmlc.core.errors import UserError
+from webmlc.core.expr import Expr, Var
+from webmlc.core.machine import Device, Features, Machine
+from webmlc.core.rewrite import variables
+from webmlc.core.sizes import evaluate_size
+from webmlc.core.stages import watcher
+from webmlc.frontend.bind_constants import Constants
+from webmlc.frontend.read_model import Source
+from webmlc.graph.ir import Module, Node
+from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
+from webmlc.loops.name_dimensions import name_dimensions
+from webmlc.loops.text import print_function
+from webmlc.schedule.analysis import multiplies_bytes
+from webmlc.schedule.rules import match_kernel
+from webmlc.schedule.rules.rule import Match
+from webmlc.target.bind_dimensions import bind_dimensions
+from webmlc.target.targets import TARGETS, lower
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A kernel to search a schedule for.
+
+    - `match`: the kernel with named dimensions, its rule and its machine.
+    - `dimensions`: the values of the named dimensions (see `name_dimensions`).
+    - `constants`: the parameters that hold constants.
+    - `sizes`: the value of each symbol of the kernel that the caller passes.
+    - `calls`: the number of steps of the model that call the kernel.
+    - `constant_bytes`: bytes of all constants of the model, which compete for the caches.
+    - `origin`: ONNX nodes that the kernel computes.
+    """
+
+    key: str
+    name: str
+    match: Match
+    dimensions: tuple[tuple[Var, Expr], ...]
+    constants: frozenset[str]
+    sizes: Mapping[str, int]
+    calls: int
+    constant_bytes: int
+    origin: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> Device:
+        """The device that runs the kernel."""
+        return self.match.machine.device
+
+    @property
+    def variant(self) -> str:
+        """The name of the module's or shader's feature set that the kernel is for."""
+        variants = TARGETS[self.device].variants
+        return next(name for name, machine in variants.items() if machine == self.match.machine)
+
+    @property
+    def all_sizes(self) -> dict[str, int]:
+        """The values of all symbols of the kernel, named dimensions included."""
+        values = dict(self.sizes)
+        for var, value in self.dimensions:
+            values[var.name] = evaluate_size(value, values)
+        return values
+
+    @property
+    def size_bucket(self) -> str:
+        """The sizes that a record of this task holds for, in the order of the kernel's symbols."""
+        return ",".join(str(bucket(self.sizes[s.name])) for s in self.symbols)
+
+    @property
+    def symbols(self) -> tuple[Var, ...]:
+        """The symbols that the caller passes."""
+        named = {var for var, _ in self.dimensions}
+        return tuple(s for s in self.match.function.symbols if s not in named)
+
+    def lower(self, parameters: Any) -> LoopFunction:
+        """The lowered kernel with these parameters of its rule."""
+        schedule = self.match.build(parameters)
+        return bind_dimensions(lower(schedule.function, self.match.machine), self.dimensions)
+
+
+def bucket(size: int) -> int:
+    """The power of two at or above a size: sizes of one bucket share their records."""
+    return 1 << max(0, (size - 1).bit_length())
+
+
+def kernel_key(function: LoopFunction, machine: Machine) -> str:
+    """The hash of a kernel with named dimensions, on the machine that it is scheduled for. It does
+    not depend on the names of buffers, loops, symbols and of the function.
+    """
+    names = {b.name for b in (*function.params, *function.allocations)}
+    names |= {s.name for s in function.symbols}
+    for stmt in walk_statements(function.body):
+        match stmt:
+            case For(var=var) | Let(var=var):
+                names.add(var.name)
+            case Block(name=name, axes=axes):
+                names |= {name, *(axis.var.name for axis in axes)}
+    numbers: dict[str, str] = {}
+
+    def replaced(identifier: re.Match[str]) -> str:
+        name = identifier.group()
+        stem, dot, field = name.partition(".")
+        if name in names:
+            return numbers.setdefault(name, f"n{len(numbers)}")
+        if stem in names:
+            return numbers.setdefault(stem, f"n{len(numbers)}") + dot + field
+        return name
+
+    text = print_function(replace(function, name="kernel", origin=()))
+    text = _IDENTIFIER.sub(replaced, text)
+    features = ",".join(sorted(machine.features))
+    return hashlib.sha256(f"{machine.device} {features}\n{text}".encode()).hexdigest()[:32]
+
+
+def tasks_of(
+    model: Source,
+    device: Device,
+    sizes: Mapping[str, int],
+    *,
+    constants: Constants | None = None,
+    features: Features = "relaxed",
+) -> list[Task]:
+    """The tasks of a model on a device, in the order of its kernels. Symbolic dimensions that
+    `sizes` does not name are 1. `features` is the WebAssembly variant whose kernels are searched.
+
+    Kernels whose sizes depend on data, and kernels with nothing to choose, are left out. Raises
+    `UserError` if `sizes` names no dimension of the model.
+    """
+    _, modules = kernel_modules(model, (device,), constants, watcher(None))
+    module = modules[device]
+    shapes = [module.main.type(name).shape for name in module.main.inputs]
+    inputs = {v.name for shape in shapes for d in shape for v in variables(d)}
+    if unknown := sorted(sizes.keys() - inputs):
+        names = ", ".join(sorted(inputs)) or "none"
+        raise UserError(
+            f"--dim {unknown[0]}: the inputs have no such dimension (they have {names})"
+        )
+    values = {name: sizes.get(name, 1) for name in inputs}
+    return list(_merged(_tasks(module, device, features, values)))
+
+
+def _tasks(
+    module: Module, device: Device, features: Features, values: Mapping[str, int]
+) -> Iterator[Task]:
+    """A task for each call of a kernel on the device."""
+    variants = TARGETS[device].variants
+    constants = {n: a for f in module.functions.values() for n, a in f.constants.items()}
+    constant_bytes = sum(a.nbytes for a in constants.values())
+    resident = set(constants)  # values that no input changes: they are computed once, at load
+    for node in _calls(module, device):
+        if resident.issuperset(filter(None, node.inputs)):
+            resident.update(node.outputs)
+            continue
+        kernel = module.kernels[str(node.attributes["kernel"])]
+        machine = variants[device] if device in variants else variants[features]
+        if features == "dot" and device == "wasm" and not multiplies_bytes(kernel):
+            machine = variants["relaxed"]
+        if not {s.name for s in kernel.symbols} <= values.keys():
+            continue
+        named = name_dimensions(kernel)
+        match = match_kernel(named.function, machine)
+        if match is None or not match.rule.space(match.facts, machine).choices:
+            continue
+        yield Task(
+            kernel_key(named.function, machine),
+            kernel.name,
+            match,
+            named.values,
+            frozenset(node.attributes["constants"]),
+            {s.name: values[s.name] for s in kernel.symbols},
+            1,
+            constant_bytes,
+            node.origin,
+        )
+
+
+def _calls(module: Module, device: Device) -> Iterator[Node]:
+    """The calls of kernels on the device, those in branches and loop bodies included."""
+    for function in module.functions.values():
+        for node in function.nodes:
+            if node.op == "call_kernel" and node.attributes["device"] == device:
+                yield node
+
+
+def _merged(tasks: Iterator[Task]) -> Iterator[Task]:
+    """One task for all calls of a kernel with the same sizes."""
+    merged: dict[tuple[str, str], Task] = {}
+    for task in tasks:
+        identity = (task.key, task.size_bucket)
+        earlier = merged.get(identity)
+        merged[identity] = task if earlier is None else replace(earlier, calls=earlier.calls + 1)
+    yield from merged.values()
