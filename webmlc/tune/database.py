@@ -1,0 +1,194 @@
+"""The database of measurements: one SQLite file.
+
+    with Database(Path("tuned.db")) as database:
+        database.add(record)
+        database.best(task_key, platform)
+
+A record is one candidate of one task, measured on one platform beside the default schedule. It is
+kept from the moment it was measured, so that an interrupted search loses nothing and the cost model
+learns from all of them. A search ends with records whose state is "confirmed": the winner, measured
+once more with more rounds. Only these change a build.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from webmlc.core.errors import UserError
+from webmlc.core.machine import Device
+from webmlc.schedule.rules.space import Value
+from webmlc.tune.platforms import Platform, platform_of, to_data
+
+APPLICATION_ID = 0x776D6C63
+"""The number in the header of the file that marks it as ours: "wmlc" in ASCII."""
+SCHEMA_VERSION = 1
+"""The version of the tables. A file of another version is refused."""
+
+State = Literal["measured", "confirmed", "wrong", "failed"]
+
+_SCHEMA = """
+CREATE TABLE platform (key TEXT PRIMARY KEY, description TEXT NOT NULL) STRICT;
+CREATE TABLE task (
+  key TEXT PRIMARY KEY, name TEXT NOT NULL, device TEXT NOT NULL, rule TEXT NOT NULL
+) STRICT;
+CREATE TABLE record (
+  task TEXT NOT NULL REFERENCES task, platform TEXT NOT NULL REFERENCES platform,
+  sizes TEXT NOT NULL, parameters TEXT NOT NULL, state TEXT NOT NULL,
+  milliseconds REAL, ratio REAL, rounds INTEGER NOT NULL, reason TEXT NOT NULL,
+  features TEXT NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL, date TEXT NOT NULL,
+  PRIMARY KEY (task, platform, sizes, parameters, state)
+) STRICT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One candidate of one task on one platform.
+
+    - `task`, `name`, `device`, `rule`: of the kernel (see `tasks.Task`).
+    - `sizes`: the bucket of its symbolic sizes.
+    - `milliseconds`: the median of the rounds; `ratio`: the median of its time over that of the
+      default in the same round, below 1 where it is faster. `None` where it was disqualified.
+    - `features`: of the lowered kernel, for the cost model; empty where they were not computed.
+    - `model`: the model that it was found for.
+    - `date`: in ISO 8601, UTC.
+    """
+
+    task: str
+    name: str
+    device: Device
+    rule: str
+    sizes: str
+    platform: Platform
+    parameters: Mapping[str, Value]
+    state: State
+    milliseconds: float | None
+    ratio: float | None
+    rounds: int
+    reason: str
+    features: tuple[float, ...]
+    model: str
+    compiler: str
+    date: str
+
+
+class Database:
+    """An open file of records. Every `add` is committed at once."""
+
+    def __init__(self, path: Path, *, must_exist: bool = False) -> None:
+        """Open the file at `path`, or create it.
+
+        Raises `UserError` where it is not a database of this version of webmlc, cannot be read, or
+        does not exist although it must.
+        """
+        self.path = path
+        if must_exist and not path.is_file():
+            raise UserError(f"{path}: no such file; `webmlc tune MODEL --database {path}` makes it")
+        with self._typed_errors():
+            self.connection = sqlite3.connect(path, timeout=30)
+            self.connection.row_factory = sqlite3.Row
+            self._check()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add records; one of the same candidate and state is replaced."""
+        with self._typed_errors(), self.connection as connection:
+            for r in records:
+                platform = json.dumps(to_data(r.platform), sort_keys=True)
+                connection.execute(
+                    "INSERT OR REPLACE INTO platform VALUES (?, ?)", (r.platform.key, platform)
+                )
+                connection.execute(
+                    "INSERT OR REPLACE INTO task VALUES (?, ?, ?, ?)",
+                    (r.task, r.name, r.device, r.rule),
+                )
+                connection.execute(
+                    f"INSERT OR REPLACE INTO record VALUES ({', '.join('?' * 13)})",
+                    (
+                        r.task,
+                        r.platform.key,
+                        r.sizes,
+                        json.dumps(dict(r.parameters), sort_keys=True),
+                        r.state,
+                        r.milliseconds,
+                        r.ratio,
+                        r.rounds,
+                        r.reason,
+                        json.dumps([round(number, 4) for number in r.features]),
+                        r.model,
+                        r.compiler,
+                        r.date,
+                    ),
+                )
+
+    def records(self, **conditions: str) -> Iterator[Record]:
+        """The records whose columns have these values, the oldest first."""
+        where = " AND ".join(f"{name} = ?" for name in conditions) or "TRUE"
+        query = (
+            "SELECT record.*, name, device, rule, description FROM record"
+            " JOIN task ON task.key = record.task JOIN platform ON platform.key = record.platform"
+            f" WHERE {where} ORDER BY date, parameters"
+        )
+        with self._typed_errors():
+            for row in self.connection.execute(query, tuple(conditions.values())):
+                yield _record(row)
+
+    def platforms(self) -> list[Platform]:
+        """The platforms that records are of."""
+        with self._typed_errors():
+            rows = self.connection.execute("SELECT description FROM platform ORDER BY key")
+            return [platform_of(json.loads(row["description"])) for row in rows]
+
+    def merge(self, other: Database) -> int:
+        """Add all records of another file; returns how many it has."""
+        records = list(other.records())
+        self.add(records)
+        return len(records)
+
+    def _check(self) -> None:
+        """Create the tables of an empty file; refuse a file that is not ours."""
+        (application,) = self.connection.execute("PRAGMA application_id").fetchone()
+        (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application == 0 and tables == 0:
+            with self.connection as connection:
+                connection.executescript(_SCHEMA)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif application != APPLICATION_ID:
+            raise UserError(f"{self.path}: a SQLite file, but not a database of `webmlc tune`")
+        elif version != SCHEMA_VERSION:
+            raise UserError(
+                f"{self.path}: a database of version {version}, and this webmlc reads version "
+                f"{SCHEMA_VERSION}; tune again into another file"
+            )
+
+    @contextmanager
+    def _typed_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{self.path}: not a usable database ({error})") from error
+
+
+def _record(row: sqlite3.Row) -> Record:
+    fields: dict[str, Any] = {key: row[key] for key in row.keys()}  # noqa: SIM118
+    fields["platform"] = platform_of(json.loads(fields.pop("description")))
+    fields["parameters"] = json.loads(fields["parameters"])
+    fields["features"] = tuple(json.loads(fields["features"]))
+    return Record(**fields)

@@ -1,0 +1,112 @@
+"""Platforms: what a worker measures on, and how alike two of them are.
+
+A platform is an engine on a piece of hardware. Times of one platform are not comparable to those of
+another, so every record of the database names its platform.
+"""
+
+from __future__ import annotations
+
+import os
+import platform as system
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from webmlc.core.errors import UserError
+
+_CPU_FEATURES = ("avx512_vnni", "avx_vnni", "avx512f", "avx2", "fma", "asimddp", "i8mm", "asimd")
+"""Features of Linux' /proc/cpuinfo that change which schedules are fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What a worker says of itself.
+
+    - `engine` and `version`: "wasmtime" and "40.0.0", "chromium" and "131".
+    - `hardware`: the model of the CPU, or of the GPU adapter; "" where the engine hides it.
+    - `family`: what similar hardware has in common: the CPU's architecture and vector features, or
+      the adapter's vendor and architecture.
+    - `cache_bytes`: the size of the CPU's last cache of one core, or 0 where that is not known.
+    - `threads`: CPU threads that run a kernel; 1 on a GPU.
+    """
+
+    engine: str
+    version: str
+    hardware: str
+    family: str
+    cache_bytes: int = 0
+    threads: int = 1
+
+    @property
+    def key(self) -> str:
+        """What records are filed under: the version of an engine is not part of it."""
+        return " / ".join((self.engine, self.hardware or self.family, f"{self.threads} thread(s)"))
+
+    def similarity(self, other: Platform) -> int:
+        """How well records of `other` serve this platform: 3 the same, 2 similar hardware with the
+        same engine, 1 similar hardware, 0 not at all.
+        """
+        if self.key == other.key:
+            return 3
+        is_close = (
+            self.family == other.family
+            and self.cache_bytes == other.cache_bytes
+            and (self.threads > 1) == (other.threads > 1)
+        )
+        return (2 if self.engine == other.engine else 1) if is_close else 0
+
+
+def to_data(platform: Platform) -> dict[str, Any]:
+    """The platform as JSON data."""
+    return asdict(platform)
+
+
+def platform_of(data: Mapping[str, Any]) -> Platform:
+    """The platform in JSON data. Raises `UserError` where it is none."""
+    try:
+        return Platform(
+            str(data["engine"]),
+            str(data["version"]),
+            str(data.get("hardware", "")),
+            str(data["family"]),
+            int(data.get("cache_bytes", 0)),
+            int(data.get("threads", 1)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"not the description of a platform: {error!r}") from error
+
+
+def cpu_platform(engine: str, version: str, threads: int) -> Platform:
+    """This machine's CPU as a platform of an engine."""
+    name, flags = _linux_cpu()
+    features = [feature for feature in _CPU_FEATURES if feature in flags]
+    family = " ".join((system.machine(), *features))
+    return Platform(
+        engine, version, name or system.processor() or system.machine(), family, _cache(), threads
+    )
+
+
+def gpu_platform(engine: str, version: str, info: Mapping[str, Any]) -> Platform:
+    """An adapter as a platform of an engine; `info` is the adapter's, as WebGPU names it."""
+    vendor, architecture = str(info.get("vendor", "")), str(info.get("architecture", ""))
+    hardware = str(info.get("device") or info.get("description") or "")
+    return Platform(engine, version, hardware, " ".join(filter(None, (vendor, architecture))))
+
+
+def _linux_cpu() -> tuple[str, frozenset[str]]:
+    """The name and the features of the first CPU, where the system is Linux."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        return "", frozenset()
+    lines = (line.partition(":") for line in text.splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    flags = fields.get("flags") or fields.get("Features") or ""
+    return fields.get("model name", ""), frozenset(flags.split())
+
+
+def _cache() -> int:
+    """Bytes of the second-level cache of one core, or 0."""
+    name = "SC_LEVEL2_CACHE_SIZE"
+    return max(0, os.sysconf(name)) if name in os.sysconf_names else 0

@@ -1,0 +1,428 @@
+"""Search the schedules of a model's tasks: which trial to measure next, and what it showed.
+
+    search = Search(tasks, options, database)
+    job = search.next_job(platform)             # a trial for a worker; None: nothing left to do
+    search.finish(job, measurement)             # or search.give_back(job, "lost"), search.fail(...)
+
+A worker asks for jobs until there are none (see `workers`). Many workers may ask at once, from any
+thread. Workers of one platform share a search of each task; another platform starts its own. Tasks
+take turns: the one whose share of the model's time, divided by the square of the trials it had, is
+largest comes next. When the budget is spent, a trial with more rounds confirms each task's winner.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.errors import InternalError
+from webmlc.schedule.rules.space import Value, Values, values_of
+from webmlc.tune.candidates import Candidate, candidate, make_trial
+from webmlc.tune.database import Database, Record, State
+from webmlc.tune.features import features
+from webmlc.tune.model_search import ModelSearch
+from webmlc.tune.platforms import Platform
+from webmlc.tune.strategies import STRATEGIES, Strategy, identity, is_small
+from webmlc.tune.tasks import Task
+from webmlc.tune.trial import PROTOCOL, Measurement, Protocol, Trial
+from webmlc.version import VERSION
+
+BATCH = 8
+"""Candidates of a trial besides the control (chosen by hand: enough to share the trial's start)."""
+CONFIRMED = 3
+"""The fastest candidates of a search that take part in its last trial."""
+CONFIRMATION = replace(PROTOCOL, rounds=30, hopeless=math.inf)
+"""How the last trial of a search is measured."""
+WORTHWHILE = 0.98
+"""The relative time from which on a candidate replaces the default: less is noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to search.
+
+    - `strategy`: "auto" races small spaces, and uses the cost model for others.
+    - `seconds`: the budget of the whole search; winners are confirmed after it.
+    - `measurements`: the most candidates of a task that are measured.
+    - `cold`: start from the first point of each space instead of the default (to judge strategies).
+    """
+
+    strategy: str = "auto"
+    seconds: float = 600.0
+    measurements: int = 200
+    seed: int = 0
+    model: str = ""
+    cold: bool = False
+    protocol: Protocol = PROTOCOL
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A trial of one task for a worker of one platform. Candidate 0 is the control."""
+
+    number: int
+    search: TaskSearch
+    candidates: tuple[Candidate, ...]
+    trial: Trial
+    confirms: bool
+
+    @property
+    def title(self) -> str:
+        """What a person who watches the worker reads."""
+        return self.search.task.name
+
+
+@dataclass(slots=True)
+class TaskSearch:
+    """The search of one task on one platform: what was tried, and how fast it was.
+
+    `ratios` holds the relative time of each text of code (`None`: disqualified). `curve` holds the
+    best ratio after each measurement.
+    """
+
+    task: Task
+    platform: Platform
+    strategy: Strategy
+    control: Candidate
+    options: Options
+    built: dict[str, Candidate | None] = field(default_factory=dict)
+    ratios: dict[str, float | None] = field(default_factory=dict)
+    members: dict[str, Values] = field(default_factory=dict)
+    retries: list[list[Candidate]] = field(default_factory=list)
+    curve: list[float] = field(default_factory=list)
+    trials: int = 0
+    in_flight: int = 0
+    control_ms: float = math.nan
+    is_exhausted: bool = False
+    confirmed: tuple[Values, float] | None = None
+
+    @property
+    def best(self) -> float:
+        """The lowest relative time so far; 1 if nothing beats the default."""
+        return min((r for r in self.ratios.values() if r is not None), default=1.0)
+
+    @property
+    def measured(self) -> int:
+        """The candidates measured so far."""
+        return len(self.curve)
+
+    @property
+    def share(self) -> float:
+        """The milliseconds that a run of the model spends in this kernel, as far as known."""
+        known = not math.isnan(self.control_ms)
+        return self.task.calls * self.control_ms * self.best if known else math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """True if nothing remains to be proposed."""
+        return not self.retries and (
+            self.is_exhausted or self.measured >= self.options.measurements
+        )
+
+    def propose(self) -> list[Candidate]:
+        """The candidates of the next trial: code that was not measured yet."""
+        if self.retries:
+            return self.retries.pop()
+        count = min(BATCH, self.options.measurements - self.measured)
+        fresh: dict[str, Candidate] = {}
+        for _ in range(4):
+            members = self.strategy.ask(count - len(fresh))
+            self.is_exhausted = not members
+            for values in members:
+                built = self.build(values)
+                if built is None:
+                    self.strategy.tell(values, None)
+                elif built.text in self.ratios:
+                    self.strategy.tell(values, self.ratios[built.text])
+                elif built.text in fresh:
+                    self.strategy.tell(values, 1.0)
+                else:
+                    fresh[built.text] = built
+            if len(fresh) >= count or not members:
+                break
+        if not fresh:
+            self.is_exhausted = True
+        return list(fresh.values())
+
+    def build(self, values: Values) -> Candidate | None:
+        """The candidate of a member, or `None` where a primitive refuses a step."""
+        key = identity(values)
+        if key not in self.built:
+            try:
+                self.built[key] = candidate(self.task, values)
+            except InternalError:
+                self.built[key] = None
+        return self.built[key]
+
+    def features_of(self, values: Values) -> NDArray[np.float32] | None:
+        """The features of a member's code, unless it was measured before."""
+        built = self.build(values)
+        if built is None or built.text in self.ratios:
+            return None
+        return features(built.kernel, self.task.all_sizes)
+
+    def learn(self, built: Candidate, ratio: float | None, milliseconds: float | None) -> None:
+        """Note the time of a candidate, relative to the control's."""
+        self.ratios[built.text] = ratio
+        self.members[built.text] = built.values
+        self.strategy.tell(built.values, ratio)
+        if milliseconds is not None and isinstance(self.strategy, ModelSearch):
+            self.strategy.learn(features(built.kernel, self.task.all_sizes), milliseconds)
+        self.curve.append(self.best)
+
+    def finalists(self) -> list[Candidate]:
+        """The fastest candidates, the fastest first."""
+        ranked = sorted((r, text) for text, r in self.ratios.items() if r is not None)
+        members = [self.members[text] for r, text in ranked if r < 1.0]
+        built = [self.build(values) for values in members[:CONFIRMED]]
+        return [b for b in built if b is not None and b.text != self.control.text]
+
+
+class Search:
+    """The searches of all tasks on all platforms. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        options: Options,
+        database: Database | None = None,
+        threads: int = 1,
+        on_change: Callable[[Search], None] | None = None,
+    ) -> None:
+        """`on_change` is called after each trial, with the lock held."""
+        self.tasks, self.options, self.database = list(tasks), options, database
+        self.threads = threads
+        self.searches: dict[str, list[TaskSearch]] = {}
+        self.jobs: dict[int, Job] = {}
+        self.bugs: list[Record] = []
+        self.started = time.monotonic()
+        self.count = 0
+        self.is_cancelled = False
+        self._on_change = on_change
+        self._lock = threading.RLock()
+
+    @property
+    def seconds_left(self) -> float:
+        """The rest of the budget."""
+        return max(0.0, self.started + self.options.seconds - time.monotonic())
+
+    def all_searches(self) -> list[TaskSearch]:
+        """The searches of every platform."""
+        return [search for searches in self.searches.values() for search in searches]
+
+    def next_job(self, platform: Platform) -> Job | float | None:
+        """A job for a worker of this platform; the seconds to wait for one; `None`: there will be
+        none.
+        """
+        with self._lock:
+            if self.is_cancelled:
+                return None
+            searches = self._of_platform(platform)
+            while self.seconds_left > 0:
+                waiting = [s for s in searches if not s.is_over and s.in_flight == 0]
+                if not waiting:
+                    break
+                search = max(waiting, key=lambda s: s.share / (1 + s.trials) ** 2)
+                candidates = search.propose()
+                if candidates:
+                    return self._job(search, candidates, confirms=False)
+            unsettled = [s for s in searches if s.confirmed is None]
+            for search in unsettled:
+                if search.in_flight == 0 and (search.is_over or self.seconds_left == 0):
+                    finalists = search.finalists()
+                    if finalists:
+                        return self._job(search, finalists, confirms=True)
+                    search.confirmed = (search.control.values, 1.0)
+            return 0.05 if any(s.confirmed is None for s in unsettled) else None
+
+    def finish(self, job: Job, measurement: Measurement) -> None:
+        """Take in what a worker measured."""
+        with self._lock:
+            if self.jobs.pop(job.number, None) is None:
+                return  # it was given back, and another worker has it
+            search = job.search
+            search.in_flight -= 1
+            search.trials += 1
+            control = measurement.milliseconds[0]
+            search.control_ms = median(control)
+            records = [self._record(job, 0, "confirmed" if job.confirms else "measured", control,
+                                    1.0, "")]  # fmt: skip
+            best = (search.control.values, 1.0)
+            for number, built in enumerate(job.candidates[1:], 1):
+                times, reason = measurement.milliseconds[number], measurement.reasons[number]
+                ratio = relative_time(times, control) if times else None
+                if not job.confirms:
+                    search.learn(built, ratio, median(times) if times else None)
+                elif ratio is not None and ratio < min(best[1], WORTHWHILE):
+                    best = (built.values, ratio)
+                state: State = "confirmed" if job.confirms else "measured"
+                if ratio is None:
+                    state = "wrong" if reason.startswith("wrong") else "failed"
+                record = self._record(job, number, state, times, ratio, reason)
+                records.append(record)
+                if state == "wrong":
+                    self.bugs.append(record)
+            if job.confirms:
+                search.confirmed = best
+                records = [r for r in records if r.parameters == best[0]]
+            if self.database is not None:
+                self.database.add(records)
+            self._changed()
+
+    def give_back(self, job: Job) -> None:
+        """Return a job whose worker was lost: another worker measures it."""
+        with self._lock:
+            if self.jobs.pop(job.number, None) is None:
+                return
+            job.search.in_flight -= 1
+            if not job.confirms:
+                job.search.retries.append(list(job.candidates[1:]))
+
+    def fail(self, job: Job, reason: str) -> None:
+        """Note that a trial crashed its engine, or never ended. Its candidates are tried one by
+        one: the one that fails alone is disqualified.
+        """
+        with self._lock:
+            if self.jobs.pop(job.number, None) is None:
+                return
+            search = job.search
+            search.in_flight -= 1
+            suspects = job.candidates[1:]
+            if job.confirms:
+                search.confirmed = (search.control.values, 1.0)
+            elif len(suspects) > 1:
+                search.retries += [[suspect] for suspect in suspects]
+            else:
+                for number, suspect in enumerate(suspects, 1):
+                    search.learn(suspect, None, None)
+                    record = self._record(job, number, "failed", (), None, f"failed: {reason}")
+                    if self.database is not None:
+                        self.database.add([record])
+            self._changed()
+
+    def cancel(self) -> None:
+        """Hand out no more jobs. What was measured is in the database."""
+        self.is_cancelled = True
+
+    def _of_platform(self, platform: Platform) -> list[TaskSearch]:
+        if platform.key not in self.searches:
+            self.searches[platform.key] = [self._start(task, platform) for task in self.tasks]
+        return self.searches[platform.key]
+
+    def _start(self, task: Task, platform: Platform) -> TaskSearch:
+        """Begin the search of a task: with what the database has of it, or with its default."""
+        space = task.match.space()
+        control = candidate(task, values_of(task.match.default()))
+        search = TaskSearch(task, platform, STRATEGIES["random"](space, 0), control, self.options)
+        name = self.options.strategy
+        if name == "auto":
+            name = "race" if is_small(space) else "model"
+        if name == "model":
+            search.strategy = ModelSearch(
+                space, self.options.seed, search.features_of, self._known(task, platform)
+            )
+        else:
+            search.strategy = STRATEGIES[name](space, self.options.seed)
+        if self.options.cold:
+            first = candidate(task, next(space.members()))
+            search.retries.append([first])
+        else:
+            search.strategy.tell(control.values, 1.0)
+        search.ratios[control.text] = 1.0
+        search.members[control.text] = control.values
+        for record in self._earlier(task, platform):
+            built = search.build(record.parameters) if record.parameters in space else None
+            if built is not None and built.text not in search.ratios:
+                search.learn(built, record.ratio, record.milliseconds)
+        return search
+
+    def _earlier(self, task: Task, platform: Platform) -> Iterable[Record]:
+        """What earlier runs measured of a task."""
+        if self.database is None:
+            return ()
+        records = self.database.records(task=task.key, platform=platform.key)
+        return [r for r in records if r.sizes == task.size_bucket and r.state != "confirmed"]
+
+    def _known(self, task: Task, platform: Platform) -> list[tuple[NDArray[np.float32], float]]:
+        """What was measured of other tasks on this platform, for the cost model."""
+        if self.database is None:
+            return []
+        return [
+            (np.array(r.features, np.float32), r.milliseconds)
+            for r in self.database.records(platform=platform.key)
+            if r.task != task.key and r.milliseconds is not None and r.features
+        ]
+
+    def _job(self, search: TaskSearch, candidates: list[Candidate], confirms: bool) -> Job:
+        everything = (search.control, *candidates)
+        protocol = CONFIRMATION if confirms else self.options.protocol
+        trial = make_trial(search.task, everything, self.threads, protocol)
+        self.count += 1
+        job = Job(self.count, search, everything, trial, confirms)
+        self.jobs[job.number] = job
+        search.in_flight += 1
+        return job
+
+    def _record(
+        self,
+        job: Job,
+        number: int,
+        state: State,
+        times: Sequence[float],
+        ratio: float | None,
+        reason: str,
+    ) -> Record:
+        task, built = job.search.task, job.candidates[number]
+        row: Any = features(built.kernel, task.all_sizes) if times else ()
+        return Record(
+            task=task.key,
+            name=task.name,
+            device=task.device,
+            rule=task.match.rule.name,
+            sizes=task.size_bucket,
+            platform=job.search.platform,
+            parameters=dict(built.values),
+            state=state,
+            milliseconds=median(times) if times else None,
+            ratio=ratio,
+            rounds=len(times),
+            reason=reason,
+            features=tuple(map(float, row)),
+            model=self.options.model,
+            compiler=VERSION,
+            date=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+
+    def _changed(self) -> None:
+        if self._on_change is not None:
+            self._on_change(self)
+
+
+def relative_time(times: Sequence[float], control: Sequence[float]) -> float:
+    """The median of a candidate's time over the control's in the same round."""
+    return median(t / c for t, c in zip(times, control, strict=False))
+
+
+def gain(searches: Iterable[TaskSearch]) -> float:
+    """The time of the searched kernels with their defaults, over that with their winners."""
+    default = tuned = 0.0
+    for search in searches:
+        if not math.isnan(search.control_ms):
+            milliseconds = search.task.calls * search.control_ms
+            default += milliseconds
+            tuned += milliseconds * (search.confirmed[1] if search.confirmed else search.best)
+    return default / tuned if tuned else 1.0
+
+
+def parameters_of(search: TaskSearch) -> dict[str, Value]:
+    """The parameters that the search chose: the confirmed winner, or the default."""
+    return dict(search.confirmed[0] if search.confirmed else search.control.values)

@@ -1,0 +1,175 @@
+"""Workers: they take jobs from a search, measure them, and hand in what they measured.
+
+    worker = ProcessWorker("wasmtime", threads=1)
+    work(search, worker)                          # until the search has no more jobs
+
+A worker's engine runs in another process: one that crashes or hangs is restarted, and costs one
+trial.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from importlib.metadata import version
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, Protocol
+
+from webmlc.core.errors import UserError, WebmlcError
+from webmlc.tune.engines.rounds import EngineError
+from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
+from webmlc.tune.search import Job, Search
+from webmlc.tune.trial import Measurement, Trial
+
+START_SECONDS = 60.0
+"""Seconds that an engine's process may take to start."""
+SLOWNESS = 20.0
+"""How many times as long as the control suggests a trial may take before it counts as hung."""
+LEAST_SECONDS = 30.0
+"""Seconds that every trial may take: compiling shaders on software adapters takes long."""
+
+
+class WorkerFailed(Exception):
+    """A trial crashed its engine, or did not end in time."""
+
+
+class Worker(Protocol):
+    """Something that measures trials on one platform."""
+
+    @property
+    def platform(self) -> Platform:
+        """What the worker measures on."""
+
+    def measure(self, trial: Trial, seconds: float) -> Measurement:
+        """Measure a trial within some seconds. Raises `WorkerFailed`."""
+
+    def stop(self) -> None:
+        """Free its process."""
+
+
+class ProcessWorker:
+    """An engine of this Python (`wasmtime` or `wgpu`) in a process of its own."""
+
+    def __init__(self, engine: str, threads: int = 1) -> None:
+        """Start the process. Raises `UserError` where the engine cannot be used here."""
+        self.engine, self.threads = engine, threads
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+        self._platform = self._start()
+
+    @property
+    def platform(self) -> Platform:
+        """See `Worker`."""
+        return self._platform
+
+    def measure(self, trial: Trial, seconds: float) -> Measurement:
+        """See `Worker`."""
+        if self._process is None:
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send(trial)
+            if not self._pipe.poll(seconds):
+                raise WorkerFailed(f"no result in {seconds:.0f} s")
+            answer = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self.stop()
+            raise WorkerFailed("the engine's process ended") from error
+        except WorkerFailed:
+            self.stop()
+            raise
+        if isinstance(answer, Measurement):
+            return answer
+        raise WorkerFailed(str(answer))
+
+    def stop(self) -> None:
+        """See `Worker`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None
+
+    def _start(self) -> Platform:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other_end = context.Pipe()
+        self._process = context.Process(
+            target=_serve_engine, args=(other_end, self.engine, self.threads), daemon=True
+        )
+        self._process.start()
+        other_end.close()
+        try:
+            answer = self._pipe.recv() if self._pipe.poll(START_SECONDS) else "it does not answer"
+        except EOFError:
+            answer = "its process ended"
+        if not isinstance(answer, Platform):
+            self.stop()
+            raise UserError(f"--engine {self.engine}: {answer}")
+        return answer
+
+
+def _serve_engine(pipe: Connection, engine: str, threads: int) -> None:
+    """The process of an engine: says what it measures on, then answers trial after trial."""
+    try:
+        pipe.send(local_platform(engine, threads))
+    except WebmlcError as error:
+        pipe.send(str(error))
+        return
+    from webmlc.tune.engines.wasm import measure_wasm
+
+    while True:
+        try:
+            trial: Trial = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if trial.device == "wasm":
+                pipe.send(measure_wasm(trial))
+            else:
+                from webmlc.tune.engines.webgpu import measure_webgpu
+
+                pipe.send(measure_webgpu(trial))
+        except (EngineError, WebmlcError) as error:
+            pipe.send(str(error))
+
+
+def local_platform(engine: str, threads: int) -> Platform:
+    """This machine as a platform of `wasmtime` or `wgpu`. Raises `UserError` without a GPU."""
+    if engine == "wasmtime":
+        return cpu_platform(engine, version("wasmtime"), threads)
+    from webmlc.host.webgpu import find_adapter
+
+    info: dict[str, Any] = dict(find_adapter().info)
+    return gpu_platform(engine, version("wgpu"), info)
+
+
+def work(search: Search, worker: Worker) -> None:
+    """Measure jobs of a search until it has none for this worker."""
+    while True:
+        job = search.next_job(worker.platform)
+        if job is None:
+            return
+        if not isinstance(job, Job):
+            time.sleep(job)
+            continue
+        try:
+            measurement = worker.measure(job.trial, seconds_for(job))
+        except WorkerFailed as error:
+            search.fail(job, str(error))
+        except BaseException:
+            search.give_back(job)
+            raise
+        else:
+            search.finish(job, measurement)
+
+
+def seconds_for(job: Job) -> float:
+    """The seconds that a trial may take: many times what the control's time suggests."""
+    protocol, control = job.trial.protocol, job.search.control_ms
+    if control != control:  # not measured yet
+        return 10 * LEAST_SECONDS
+    sample = max(protocol.sample_ms, control * len(job.trial.calls))
+    per_candidate = protocol.warmup_ms + 8 * sample + protocol.rounds * sample
+    return LEAST_SECONDS + SLOWNESS * job.trial.candidates * per_candidate / 1e3
