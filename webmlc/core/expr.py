@@ -69,6 +69,10 @@ class Expr:
         """Compute the hash once, from the hashes of the children."""
         object.__setattr__(self, "_hash", hash((type(self).__name__, *self._key())))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle without the hash: another process hashes strings in another way."""
+        return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)  # type: ignore[arg-type]
+
     def __hash__(self) -> int:
         return self._hash
 

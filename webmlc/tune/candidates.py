@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Const
 from webmlc.core.machine import PAGE_BYTES
 from webmlc.core.rewrite import evaluate, walk
@@ -63,6 +64,14 @@ def candidate(task: Task, values: Values) -> Candidate:
     else:
         text = print_function(kernel, "kernel", task.variant).text
     return Candidate(values, kernel, text)
+
+
+def try_candidate(task: Task, values: Values) -> Candidate | None:
+    """Build a member of the task's space, or return `None` where that is not possible."""
+    try:
+        return candidate(task, values)
+    except InternalError:
+        return None
 
 
 def make_trial(

@@ -32,8 +32,9 @@ RANDOM_SHARE = 0.2
 RETRAIN = 8
 """New measurements after which the model of features learns again."""
 
-Features = Callable[[Values], NDArray[np.float32] | None]
-"""The features of a member's code, or `None` where it cannot be built or is code seen before."""
+Features = Callable[[Sequence[Values]], list[NDArray[np.float32] | None]]
+"""The features of the code of some members: `None` where a member cannot be built, or is code that
+was measured before."""
 
 
 class ModelSearch:
@@ -104,7 +105,7 @@ class ModelSearch:
         self._train()
         if self.model is None:
             return members[:count]
-        rows = [(member, self.features(member)) for member in members]
+        rows = zip(members, self.features(members), strict=True)
         built = [(member, row) for member, row in rows if row is not None]
         if not built:
             return []

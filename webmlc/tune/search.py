@@ -16,17 +16,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import repeat
 from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.core.errors import InternalError
 from webmlc.schedule.rules.space import Value, Values, values_of
-from webmlc.tune.candidates import Candidate, candidate, make_trial
+from webmlc.tune.candidates import Candidate, candidate, make_trial, try_candidate
 from webmlc.tune.database import Database, Record, State
 from webmlc.tune.features import features
 from webmlc.tune.model_search import ModelSearch
@@ -86,7 +87,7 @@ class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
     `ratios` holds the relative time of each text of code (`None`: disqualified). `curve` holds the
-    best ratio after each measurement.
+    best ratio after each measurement. `builders` build candidates side by side.
     """
 
     task: Task
@@ -94,6 +95,7 @@ class TaskSearch:
     strategy: Strategy
     control: Candidate
     options: Options
+    builders: Executor | None = None
     built: dict[str, Candidate | None] = field(default_factory=dict)
     ratios: dict[str, float | None] = field(default_factory=dict)
     members: dict[str, Values] = field(default_factory=dict)
@@ -137,8 +139,9 @@ class TaskSearch:
         for _ in range(4):
             members = self.strategy.ask(count - len(fresh))
             self.is_exhausted = not members
+            self.build(members)
             for values in members:
-                built = self.build(values)
+                built = self.built[identity(values)]
                 if built is None:
                     self.strategy.tell(values, None)
                 elif built.text in self.ratios:
@@ -153,22 +156,25 @@ class TaskSearch:
             self.is_exhausted = True
         return list(fresh.values())
 
-    def build(self, values: Values) -> Candidate | None:
-        """The candidate of a member, or `None` where a primitive refuses a step."""
-        key = identity(values)
-        if key not in self.built:
-            try:
-                self.built[key] = candidate(self.task, values)
-            except InternalError:
-                self.built[key] = None
-        return self.built[key]
+    def build(self, members: Iterable[Values]) -> list[Candidate | None]:
+        """The candidates of some members, `None` for one that cannot be built."""
+        keys = {identity(values): values for values in members}
+        missing = [(key, values) for key, values in keys.items() if key not in self.built]
+        tasks = repeat(self.task, len(missing))
+        build = map if self.builders is None else self.builders.map
+        candidates = build(try_candidate, tasks, [values for _, values in missing])
+        for (key, _), built in zip(missing, candidates, strict=True):
+            self.built[key] = built
+        return [self.built[key] for key in keys]
 
-    def features_of(self, values: Values) -> NDArray[np.float32] | None:
-        """The features of a member's code, unless it was measured before."""
-        built = self.build(values)
-        if built is None or built.text in self.ratios:
-            return None
-        return features(built.kernel, self.task.all_sizes)
+    def features_of(self, members: Sequence[Values]) -> list[NDArray[np.float32] | None]:
+        """The features of some members' code, `None` for code that was measured before."""
+        return [
+            None
+            if built is None or built.text in self.ratios
+            else features(built.kernel, self.task.all_sizes)
+            for built in self.build(members)
+        ]
 
     def learn(self, built: Candidate, ratio: float | None, milliseconds: float | None) -> None:
         """Note the time of a candidate, relative to the control's."""
@@ -183,7 +189,7 @@ class TaskSearch:
         """The fastest candidates, the fastest first."""
         ranked = sorted((r, text) for text, r in self.ratios.items() if r is not None)
         members = [self.members[text] for r, text in ranked if r < 1.0]
-        built = [self.build(values) for values in members[:CONFIRMED]]
+        built = self.build(members[:CONFIRMED])
         return [b for b in built if b is not None and b.text != self.control.text]
 
 
@@ -196,11 +202,14 @@ class Search:
         options: Options,
         database: Database | None = None,
         threads: int = 1,
+        builders: Executor | None = None,
         on_change: Callable[[Search], None] | None = None,
     ) -> None:
-        """`on_change` is called after each trial, with the lock held."""
+        """`builders` are processes that build candidates side by side. `on_change` is called after
+        each trial, with the lock held.
+        """
         self.tasks, self.options, self.database = list(tasks), options, database
-        self.threads = threads
+        self.threads, self.builders = threads, builders
         self.searches: dict[str, list[TaskSearch]] = {}
         self.jobs: dict[int, Job] = {}
         self.bugs: list[Record] = []
@@ -232,6 +241,8 @@ class Search:
                 if not waiting:
                     break
                 search = max(waiting, key=lambda s: s.share / (1 + s.trials) ** 2)
+                if math.isnan(search.control_ms):
+                    return self._job(search, [], confirms=False)  # how long does the default take?
                 candidates = search.propose()
                 if candidates:
                     return self._job(search, candidates, confirms=False)
@@ -251,7 +262,7 @@ class Search:
                 return  # it was given back, and another worker has it
             search = job.search
             search.in_flight -= 1
-            search.trials += 1
+            search.trials += len(job.candidates) > 1
             control = measurement.milliseconds[0]
             search.control_ms = median(control)
             records = [self._record(job, 0, "confirmed" if job.confirms else "measured", control,
@@ -315,14 +326,20 @@ class Search:
 
     def _of_platform(self, platform: Platform) -> list[TaskSearch]:
         if platform.key not in self.searches:
-            self.searches[platform.key] = [self._start(task, platform) for task in self.tasks]
+            build = map if self.builders is None else self.builders.map
+            defaults = [values_of(task.match.default()) for task in self.tasks]
+            controls = build(candidate, self.tasks, defaults)
+            self.searches[platform.key] = [
+                self._start(task, platform, control)
+                for task, control in zip(self.tasks, controls, strict=True)
+            ]
         return self.searches[platform.key]
 
-    def _start(self, task: Task, platform: Platform) -> TaskSearch:
+    def _start(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
         """Begin the search of a task: with what the database has of it, or with its default."""
         space = task.match.space()
-        control = candidate(task, values_of(task.match.default()))
-        search = TaskSearch(task, platform, STRATEGIES["random"](space, 0), control, self.options)
+        strategy = STRATEGIES["random"](space, 0)
+        search = TaskSearch(task, platform, strategy, control, self.options, self.builders)
         name = self.options.strategy
         if name == "auto":
             name = "race" if is_small(space) else "model"
@@ -340,7 +357,9 @@ class Search:
         search.ratios[control.text] = 1.0
         search.members[control.text] = control.values
         for record in self._earlier(task, platform):
-            built = search.build(record.parameters) if record.parameters in space else None
+            if record.parameters not in space:
+                continue  # an older webmlc had other choices
+            (built,) = search.build([record.parameters])
             if built is not None and built.text not in search.ratios:
                 search.learn(built, record.ratio, record.milliseconds)
         return search

@@ -32,7 +32,7 @@ from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.text import print_function
 from webmlc.schedule.analysis import multiplies_bytes
-from webmlc.schedule.rules import match_kernel
+from webmlc.schedule.rules import find_match, match_kernel
 from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.targets import TARGETS, lower
@@ -93,10 +93,22 @@ class Task:
         named = {var for var, _ in self.dimensions}
         return tuple(s for s in self.match.function.symbols if s not in named)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process without the rule, whose functions cannot: it is found again."""
+        fields = (self.key, self.name, self.match.function, self.match.machine, self.dimensions)
+        rest = (self.constants, dict(self.sizes), self.calls, self.constant_bytes, self.origin)
+        return _task_again, (*fields, *rest)
+
     def lower(self, parameters: Any) -> LoopFunction:
         """The lowered kernel with these parameters of its rule."""
         schedule = self.match.build(parameters)
         return bind_dimensions(lower(schedule.function, self.match.machine), self.dimensions)
+
+
+def _task_again(
+    key: str, name: str, function: LoopFunction, machine: Machine, *fields: Any
+) -> Task:
+    return Task(key, name, find_match(function, machine), *fields)
 
 
 def bucket(size: int) -> int:
