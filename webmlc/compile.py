@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from webmlc.core.errors import UserError
 from webmlc.core.flags import verify_level
@@ -39,11 +39,12 @@ from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.verify import verify
-from webmlc.package.manifest import Manifest
+from webmlc.package.manifest import Manifest, TunedKernel
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
 from webmlc.schedule.analysis import multiplies_bytes
 from webmlc.schedule.rules import Chooser, default_schedule, find_match
+from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.kernel_work import Kernel
 from webmlc.target.target import Target
@@ -56,6 +57,12 @@ from webmlc.target.webgpu.target import WEBGPU
 from webmlc.version import VERSION
 
 TargetName = Literal["wasm", "webgpu", "both"]
+
+
+class Scheduler(Protocol):
+    """Schedules a kernel for the variant that it is a part of."""
+
+    def __call__(self, match: Match, *, variant: str) -> LoopFunction: ...
 
 
 def build(
@@ -107,8 +114,12 @@ def compile_model(
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
 
-    modules, cpu_kernels = _wasm_modules(lowered_modules, programs, model_signature, choose, watch)
-    shaders, gpu_kernels = _shaders(lowered_modules, choose, watch)
+    tuned: list[TunedKernel] = []
+    schedule = partial(_schedule, choose=choose, tuned=tuned)
+    modules, cpu_kernels = _wasm_modules(
+        lowered_modules, programs, model_signature, schedule, watch
+    )
+    shaders, gpu_kernels = _shaders(lowered_modules, schedule, watch)
     return Parts(
         name=module.name,
         compiler=f"webmlc {VERSION}",
@@ -128,6 +139,7 @@ def compile_model(
         modules={variant: assemble(m.text) for variant, m in modules.items()},
         shaders=shaders.text if shaders.entries else None,
         texts={f"model.{v}.wat": m.text for v, m in modules.items()} if emit_text else {},
+        tuned=tuned,
         kernels={d: cpu_kernels[d] | (gpu_kernels if d == WEBGPU.device else {}) for d in devices},
     )
 
@@ -168,7 +180,7 @@ def _wasm_modules(
     lowered_modules: Mapping[Device, Module],
     programs: Mapping[Device, ProgramParts],
     model_signature: Signature,
-    choose: Chooser,
+    schedule: Scheduler,
     watch: Watcher,
 ) -> tuple[dict[str, WasmModule], dict[Device, dict[str, Kernel]]]:
     """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
@@ -194,8 +206,8 @@ def _wasm_modules(
         if variant == "dot" and not dots:
             continue
         plain = RELAXED if variant == "dot" else machine
-        compiled = _compile_kernels(without_dots, plain, variant, choose, watch)
-        compiled |= _compile_kernels(dots, machine, variant, choose, watch)
+        compiled = _compile_kernels(without_dots, plain, variant, schedule, watch)
+        compiled |= _compile_kernels(dots, machine, variant, schedule, watch)
         modules[variant] = emit_module(compiled, steps, variant)
         watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
         if machine is RELAXED:
@@ -207,7 +219,7 @@ def _wasm_modules(
 
 
 def _shaders(
-    lowered_modules: Mapping[Device, Module], choose: Chooser, watch: Watcher
+    lowered_modules: Mapping[Device, Module], schedule: Scheduler, watch: Watcher
 ) -> tuple[Shaders, dict[str, Kernel]]:
     """Emit every shader of the WebGPU program in one text, and map entry points to kernels."""
     kernels: dict[str, LoopFunction] = {}
@@ -223,7 +235,7 @@ def _shaders(
             name = node.attributes["kernel"]
             kernels[name] = lowered_modules[WEBGPU.device].kernels[name]
             constants[name] = frozenset(node.attributes["constants"])
-    compiled = _compile_kernels(kernels, machine, WEBGPU.device, choose, watch)
+    compiled = _compile_kernels(kernels, machine, WEBGPU.device, schedule, watch)
     shaders = emit_shaders(compiled, constants)
     watch(Stage("webgpu: wgsl", partial(str, shaders.text)))
     by_entry = {shaders.entries[n].name: Kernel(kernels[n], compiled[n]) for n in kernels}
@@ -234,7 +246,7 @@ def _compile_kernels(
     kernels: Mapping[str, LoopFunction],
     machine: Machine,
     title: str,
-    choose: Chooser,
+    schedule: Scheduler,
     watch: Watcher,
 ) -> dict[str, LoopFunction]:
     """Schedule and lower every kernel for a machine."""
@@ -250,14 +262,22 @@ def _compile_kernels(
         )
         if verify_level():
             verify(named_dimensions.function)
-        schedule = choose(find_match(named_dimensions.function, machine))
-        watch(
-            Stage(f"{title}: schedule", partial(loop_text.print_function, schedule.function), name)
-        )
-        lowered = bind_dimensions(lower(schedule.function, machine), named_dimensions.values)
+        scheduled = schedule(find_match(named_dimensions.function, machine), variant=title)
+        watch(Stage(f"{title}: schedule", partial(loop_text.print_function, scheduled), name))
+        lowered = bind_dimensions(lower(scheduled, machine), named_dimensions.values)
         compiled[name] = replace(lowered, origin=kernel.origin)
         watch(Stage(f"{title}: lowered", partial(loop_text.print_function, compiled[name]), name))
     return compiled
+
+
+def _schedule(
+    match: Match, variant: str, choose: Chooser, tuned: list[TunedKernel]
+) -> LoopFunction:
+    """Schedule a kernel as `choose` says, and note in `tuned` if that is not the default."""
+    schedule, tuning = choose(match)
+    if tuning is not None:
+        tuned.append(TunedKernel(match.function.name, variant, tuning))
+    return schedule.function
 
 
 def _show(watch: Watcher, title: str, module: Module) -> Module:

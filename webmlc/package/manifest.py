@@ -23,6 +23,7 @@ from webmlc.core.rewrite import variables
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.sizes import SIZE_OPERATORS, is_size_operator
 from webmlc.graph.ir import Check, Requirement
+from webmlc.schedule.rules import Tuning
 
 FORMAT = "webmlc"
 """The value of the manifest's key `format`, which marks a folder as a package of webmlc."""
@@ -248,12 +249,25 @@ class WeightFile:
 
 
 @dataclass(frozen=True, slots=True)
+class TunedKernel:
+    """A kernel whose schedule was found by measuring. It serves people: no host reads it.
+
+    `variant` is the module that it is a part of (`relaxed`), or `webgpu`.
+    """
+
+    kernel: str
+    variant: str
+    tuning: Tuning
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """All information about a package that a host needs.
 
     `sequences` maps each output of the model that is a sequence to the outputs that are its
     elements. `None` stands for an empty optional. `requirements` are conditions on the symbols of a
-    run. `checks` are buffers that count indices out of range.
+    run. `checks` are buffers that count indices out of range. `tuned` are the kernels whose
+    schedules are not the default ones.
     """
 
     name: str
@@ -267,6 +281,7 @@ class Manifest:
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
+    tuned: tuple[TunedKernel, ...] = ()
 
     @property
     def results(self) -> tuple[str, ...]:

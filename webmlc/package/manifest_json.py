@@ -23,6 +23,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import asdict
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from webmlc.core.dtypes import DType
@@ -46,12 +47,14 @@ from webmlc.package.manifest import (
     Segment,
     Step,
     Symbol,
+    TunedKernel,
     WeightFile,
     from_size,
     to_size,
 )
 from webmlc.package.memory_plan import align
 from webmlc.package.weights import ALIGNMENT
+from webmlc.schedule.rules import Tuning
 
 T = TypeVar("T")
 LINE = 160
@@ -73,6 +76,7 @@ def to_json(manifest: Manifest) -> str:
             [r.rule, to_size(r.left), to_size(r.right), r.node] for r in manifest.requirements
         ],
         "checks": [[check.value, list(check.nodes)] for check in manifest.checks],
+        **({"tuned": list(map(_tuned, manifest.tuned))} if manifest.tuned else {}),
         "weights": {
             "bytes": sum(w.bytes for w in manifest.weights),
             "files": [_weight_file(w) for w in manifest.weights],
@@ -115,6 +119,10 @@ def _port(port: Port) -> dict[str, Any]:
         "shape": _shape(port.shape),
         "buffer": port.buffer,
     }
+
+
+def _tuned(kernel: TunedKernel) -> dict[str, Any]:
+    return {"kernel": kernel.kernel, "variant": kernel.variant, **asdict(kernel.tuning)}
 
 
 def _weight_file(file: WeightFile) -> dict[str, Any]:
@@ -308,6 +316,7 @@ def from_json(text: str) -> Manifest:
         sequences=_read_sequences(root),
         requirements=_read_requirements(root),
         checks=_read_checks(root),
+        tuned=root.objects("tuned", _read_tuned) if "tuned" in root.data else (),
     )
     _check(manifest)
     return manifest
@@ -315,6 +324,11 @@ def from_json(text: str) -> Manifest:
 
 def _read_symbol(o: _Object) -> Symbol:
     return Symbol(o.get("name", str), o.get("input", str), o.get("axis", int))
+
+
+def _read_tuned(o: _Object) -> TunedKernel:
+    tuning = Tuning(o.get("changes", dict), o.get("platform", str), o.get("ratio", float))
+    return TunedKernel(o.get("kernel", str), o.get("variant", str), tuning)
 
 
 def _read_sequences(root: _Object) -> dict[str, tuple[str, ...] | None]:

@@ -37,6 +37,7 @@ from webmlc.package.manifest import (
     Resources,
     Step,
     Symbol,
+    TunedKernel,
     is_static,
 )
 from webmlc.package.manifest_json import from_json, to_json
@@ -110,6 +111,7 @@ class Parts:
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers in which kernels count the indices that are out of range.
     - `sequences`: the outputs that each sequence consists of; None for an empty optional.
+    - `tuned`: the kernels whose schedules were found by measuring.
     - `kernels`: by device and name. They are not written; they define the work of each step.
     """
 
@@ -126,6 +128,7 @@ class Parts:
     texts: Mapping[str, str] = field(default_factory=dict)
     requirements: Sequence[Requirement] = ()
     checks: Sequence[Check] = ()
+    tuned: Sequence[TunedKernel] = ()
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
 
 
@@ -170,6 +173,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         sequences=parts.sequences,
         requirements=_checkable(parts),
         checks=tuple(parts.checks),
+        tuned=tuple(parts.tuned),
     )
     programs = {
         device: replace(p, resources=resources(draft, device))

@@ -7,7 +7,8 @@ kernel answers for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from webmlc.core.errors import InternalError
@@ -15,19 +16,34 @@ from webmlc.core.machine import Device, Machine
 from webmlc.loops.ir import LoopFunction
 from webmlc.schedule.rules import wasm, webgpu
 from webmlc.schedule.rules.rule import AnyRule, Match, match_rules
+from webmlc.schedule.rules.space import Value
 from webmlc.schedule.schedule import Schedule
 
 RULES: dict[Device, tuple[AnyRule, ...]] = {"wasm": wasm.RULES, "webgpu": webgpu.RULES}
 """The rules of each target, in order of preference."""
 
 
-Chooser = Callable[[Match], Schedule]
-"""Chooses the schedule of a kernel: a member of the space of its rule."""
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Why a kernel has another schedule than the default one.
+
+    - `changes`: the parameters that differ from the default ones.
+    - `platform`: what they were measured on.
+    - `ratio`: the measured time, relative to that of the default schedule.
+    """
+
+    changes: Mapping[str, Value]
+    platform: str
+    ratio: float
 
 
-def default_schedule(match: Match) -> Schedule:
+Chooser = Callable[[Match], tuple[Schedule, Tuning | None]]
+"""Chooses the schedule of a kernel, and says why if it is not the default one."""
+
+
+def default_schedule(match: Match) -> tuple[Schedule, None]:
     """The schedule that a kernel has where nobody searched for a better one."""
-    return schedule_kernel(match.function, match.machine)
+    return schedule_kernel(match.function, match.machine), None
 
 
 def find_match(function: LoopFunction, machine: Machine) -> Match:
