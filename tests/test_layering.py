@@ -1,6 +1,7 @@
 """Imports only point left: the folders are the pipeline, and this keeps them so.
 
-    core < graph/ir < frontend < graph < loops < schedule < target < package < host < compile < cli
+    core < graph/ir < frontend < graph < loops < schedule < target < package < host < compile
+    < tune < cli
 
 The rooms of the graph are ordered, too (ROOMS): a pass imports from the rooms before its own. The
 operators of an algorithm are listed before the operator table, which holds them; the pass that
@@ -48,7 +49,8 @@ STAGES = (
     "webmlc.package",
     "webmlc.host",
     "webmlc.compile",
-    "webmlc",  # the package's own __init__: the public names, taken from compile and host
+    "webmlc.tune",
+    "webmlc",  # the package's own __init__: the public names, taken from compile, host and tune
     "webmlc.cli",
     "webmlc.__main__",
 )

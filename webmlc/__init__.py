@@ -3,19 +3,21 @@
 import webmlc
 webmlc.build("model.onnx", "build/model", target="both")
 outputs = webmlc.load("build/model", device="wasm").run({"x": array})
+webmlc.tune("model.onnx", seconds=600)
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from webmlc.tune import tune
 from webmlc.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from webmlc.compile import build
     from webmlc.host.load import load
 
-__all__ = ["__version__", "build", "load"]
+__all__ = ["__version__", "build", "load", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -53,6 +53,7 @@ class Options:
 
     - `strategy`: "auto" races small spaces, and uses the cost model for others.
     - `seconds`: the budget of the whole search; winners are confirmed after it.
+    - `resume`: go on with what the database has of the tasks.
     - `measurements`: the most candidates of a task that are measured.
     - `cold`: start from the first point of each space instead of the default (to judge strategies).
     """
@@ -62,6 +63,7 @@ class Options:
     measurements: int = 200
     seed: int = 0
     model: str = ""
+    resume: bool = False
     cold: bool = False
     protocol: Protocol = PROTOCOL
 
@@ -366,7 +368,7 @@ class Search:
 
     def _earlier(self, task: Task, platform: Platform) -> Iterable[Record]:
         """What earlier runs measured of a task."""
-        if self.database is None:
+        if self.database is None or not self.options.resume:
             return ()
         records = self.database.records(task=task.key, platform=platform.key)
         return [r for r in records if r.sizes == task.size_bucket and r.state != "confirmed"]
