@@ -23,7 +23,8 @@ from webmlc.tune.report import write_report
 from webmlc.tune.search import Options, Search, TaskSearch, gain
 from webmlc.tune.strategies import STRATEGIES
 from webmlc.tune.tasks import tasks_of
-from webmlc.tune.workers import Worker, open_worker, work
+from webmlc.tune.pages import PageServer
+from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, work
 
 ENGINES: Mapping[Device, tuple[str, ...]] = {
     "wasm": ("chromium", "node", "wasmtime", "firefox"),
@@ -71,23 +72,30 @@ def run(
         chosen = engine or next(e for e in ENGINES[device] if is_installed(e))
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(os.cpu_count(), context) as builders:
-            worker = open_worker(chosen, device, threads)
             search = Search(tasks, options, records, threads, builders, on_change)
-            was_interrupted = _work(search, worker)
+            was_interrupted = _work(search, chosen, device, listen_at)
         searches = tuple(search.all_searches())
         report = write_report(database.with_suffix(".html"), searches, options)
         return Result(searches, gain(searches), database, report, was_interrupted)
 
 
-def _work(search: Search, worker: Worker) -> bool:
-    """Let the worker measure all jobs. Returns True if the user interrupted it."""
+def _work(search: Search, engine: str, device: Device, listen_at: tuple[str, int] | None) -> bool:
+    """Let workers measure all jobs. Returns True if the user interrupted them."""
     try:
-        work(search, worker)
+        if engine in LOCAL_ENGINES and listen_at is None:
+            worker = ProcessWorker(engine, search.threads)
+            try:
+                work(search, worker)
+            finally:
+                worker.stop()
+        else:
+            address, port = listen_at or ("127.0.0.1", 0)
+            with PageServer(search, device, address, port) as pages:
+                pages.launch(engine)
+                pages.wait()
     except KeyboardInterrupt:
         search.cancel()
         return True
-    finally:
-        worker.stop()
     return False
 
 

@@ -226,6 +226,13 @@ class Search:
         """The rest of the budget."""
         return max(0.0, self.started + self.options.seconds - time.monotonic())
 
+    @property
+    def is_done(self) -> bool:
+        """True if no platform that joined has jobs left."""
+        searches = self.all_searches()
+        settled = bool(searches) and all(s.confirmed is not None for s in searches)
+        return self.is_cancelled or settled
+
     def all_searches(self) -> list[TaskSearch]:
         """The searches of every platform."""
         return [search for searches in self.searches.values() for search in searches]
