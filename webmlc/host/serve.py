@@ -51,14 +51,13 @@ class Server(ThreadingHTTPServer):
         """The URL of the folder, with a final slash."""
         return f"http://{HOST}:{self.server_port}/"
 
-    @property
-    def hosts(self) -> frozenset[str]:
-        """The Host headers of valid requests to this server."""
+    def answers_as(self, host: str) -> bool:
+        """True if a request with this Host header, in lower case, is for this server."""
         without_port = NAMES if self.server_port == HTTP_PORT else ()
-        return frozenset((*(f"{name}:{self.server_port}" for name in NAMES), *without_port))
+        return host in (*(f"{name}:{self.server_port}" for name in NAMES), *without_port)
 
 
-class _Handler(SimpleHTTPRequestHandler):
+class Handler(SimpleHTTPRequestHandler):
     """A handler that serves the files of one folder.
 
     It lists no folders, and follows no links that leave the folder.
@@ -91,7 +90,7 @@ class _Handler(SimpleHTTPRequestHandler):
         if not super().parse_request():
             return False
         host = self.headers.get("Host", "")
-        if host.lower() in self.server.hosts:
+        if self.server.answers_as(host.lower()):
             return True
         reason = f"This server answers as {self.server.url} only, not as {host or 'no host'}."
         self.send_error(HTTPStatus.MISDIRECTED_REQUEST, explain=reason)
@@ -138,7 +137,7 @@ def serve(folder: Path, port: int = 0, quiet: bool = False) -> Server:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder to serve")
-    handler = partial(_Handler, directory=str(folder), quiet=quiet)
+    handler = partial(Handler, directory=str(folder), quiet=quiet)
     try:
         return Server((HOST, port), handler)
     except (OSError, OverflowError) as error:

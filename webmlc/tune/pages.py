@@ -179,6 +179,12 @@ class PageServer:
                 if not adapter:
                     raise UserError("this browser has no GPU adapter (navigator.gpu)")
                 return gpu_platform(engine, version, adapter)
+            needed = {f for task in self.search.tasks for f in task.match.machine.features}
+            if lacking := sorted(needed - {"dot"} - set(cpu["features"])):
+                raise UserError(
+                    f"{data['engine']} has no {lacking[0]} SIMD; search for it with "
+                    "--variant simd128"
+                )
             threads = self.search.threads
             if threads > 1 and not data.get("threads"):
                 raise UserError("this page may not share memory, which threads need")

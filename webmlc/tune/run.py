@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webmlc.core.errors import UserError
-from webmlc.core.machine import Device
+from webmlc.core.machine import Device, Features
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.tune.browsers import is_installed
 from webmlc.tune.database import Database
+from webmlc.tune.pages import PageServer
 from webmlc.tune.report import write_report
 from webmlc.tune.search import Options, Search, TaskSearch, gain
 from webmlc.tune.strategies import STRATEGIES
 from webmlc.tune.tasks import tasks_of
-from webmlc.tune.pages import PageServer
 from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, work
 
 ENGINES: Mapping[Device, tuple[str, ...]] = {
@@ -51,6 +51,7 @@ def run(
     *,
     device: Device,
     engine: str | None,
+    variant: Features,
     threads: int,
     sizes: Mapping[str, int],
     constants: Constants | None,
@@ -59,6 +60,7 @@ def run(
     database: Path,
     resume: bool,
     seed: int,
+    listen_at: tuple[str, int] | None,
     on_change: Callable[[Search], None] | None,
 ) -> Result:
     """See `webmlc.tune.tune`."""
@@ -66,7 +68,7 @@ def run(
     name = Path(model).stem if isinstance(model, str | Path) else "model"
     options = Options(strategy, seconds, seed=seed, model=name, resume=resume)
     with Database(database) as records:
-        tasks = tasks_of(model, device, sizes, constants=constants)
+        tasks = tasks_of(model, device, sizes, constants=constants, features=variant)
         if not tasks:
             raise UserError(f"{name}: no kernel of this model has a schedule to search")
         chosen = engine or next(e for e in ENGINES[device] if is_installed(e))
@@ -99,15 +101,14 @@ def _work(search: Search, engine: str, device: Device, listen_at: tuple[str, int
     return False
 
 
-def _check(
-    device: Device, engine: str | None, threads: int, seconds: float, strategy: str
-) -> None:
+def _check(device: Device, engine: str | None, threads: int, seconds: float, strategy: str) -> None:
     """Refuse what cannot be searched, before anything takes time."""
     if not seconds > 0:
         raise UserError("--budget: a search needs more than no time; try --budget 5m")
-    if threads < 1 or (device == "webgpu" and threads > 1):
-        raise UserError(f"--threads {threads}: kernels on {device} run with 1 thread or more"
-                        if device == "wasm" else "--threads is for --device wasm")  # fmt: skip
+    if threads < 1:
+        raise UserError(f"--threads {threads}: kernels run with 1 thread or more")
+    if device == "webgpu" and threads > 1:
+        raise UserError("--threads: a GPU has its own; leave the option out with --device webgpu")
     if engine is not None and engine not in ENGINES[device]:
         raise UserError(
             f"--engine {engine}: kernels on {device} are measured by {', '.join(ENGINES[device])}"
