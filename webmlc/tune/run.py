@@ -91,7 +91,9 @@ def _work(search: Search, worker: Worker) -> bool:
     return False
 
 
-def _check(device: Device, engine: str | None, threads: int, seconds: float, strategy: str) -> None:
+def _check(
+    device: Device, engine: str | None, threads: int, seconds: float, strategy: str
+) -> None:
     """Refuse what cannot be searched, before anything takes time."""
     if not seconds > 0:
         raise UserError("--budget: a search needs more than no time; try --budget 5m")
