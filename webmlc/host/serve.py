@@ -1,7 +1,7 @@
 """Serve packages to browsers on this machine, with the headers that let pages use threads.
 
 In: a folder. Out: a server on the loopback interface. `serve_forever` runs it, and `shutdown` stops
-it.
+it. `webmlc/tune/listen.py` adds calls to the handler, and may listen at another address.
 
     with serve(Path("build/digits")) as server:
         print(server.url)
@@ -12,22 +12,26 @@ shared memory needs (HTML Standard, "cross-origin isolation").
 
 The server answers only requests to its address. Otherwise, a foreign page could make its host name
 resolve to 127.0.0.1 (DNS rebinding) and read the folder. Its requests carry that name in their Host
-header.
+header. A server of all interfaces answers to every address that is a number, because a number is
+never resolved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 from webmlc.core.errors import UserError
 
 HOST = "127.0.0.1"
-"""The address that the server binds to."""
+"""The address that the server binds to, unless it is given another one."""
+ANY_ADDRESS = "0.0.0.0"
+"""The address that stands for every interface of this machine."""
 NAMES = (HOST, "localhost")
 """The names by which a browser on this machine reaches the server."""
 HTTP_PORT = 80
@@ -42,22 +46,53 @@ HEADERS: Mapping[str, str] = {
 
 
 class Server(ThreadingHTTPServer):
-    """A server on the loopback interface."""
+    """A server at an address of this machine."""
 
     daemon_threads = True
+
+    def __init__(self, address: str, port: int, handler: Callable[..., FileHandler]) -> None:
+        """Listen at an address. Port 0 picks a free port.
+
+        Raises `UserError` if the address or the port is not available.
+        """
+        self.address = address
+        try:
+            super().__init__((address, port), handler)
+        except (OSError, OverflowError) as error:
+            raise UserError(
+                f"cannot listen on {address}:{port} ({error}); choose another port, or 0"
+            ) from error
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine reaches the server."""
+        return self.address in NAMES
 
     @property
     def url(self) -> str:
         """The URL of the folder, with a final slash."""
-        return f"http://{HOST}:{self.server_port}/"
+        return f"http://{HOST if self.address == ANY_ADDRESS else self.address}:{self.server_port}/"
 
     def answers_as(self, host: str) -> bool:
-        """True if a request with this Host header, in lower case, is for this server."""
-        without_port = NAMES if self.server_port == HTTP_PORT else ()
-        return host in (*(f"{name}:{self.server_port}" for name in NAMES), *without_port)
+        """True for the Host header of a valid request to this server."""
+        name, _, port = host.lower().partition(":")
+        if (port or str(HTTP_PORT)) != str(self.server_port):
+            return False
+        if self.address == ANY_ADDRESS:
+            return name in NAMES or _is_number(name)
+        return name in (NAMES if self.is_local else (self.address.lower(),))
 
 
-class Handler(SimpleHTTPRequestHandler):
+def _is_number(name: str) -> bool:
+    """True if a host is an IPv4 address and not a name."""
+    try:
+        IPv4Address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class FileHandler(SimpleHTTPRequestHandler):
     """A handler that serves the files of one folder.
 
     It lists no folders, and follows no links that leave the folder.
@@ -90,7 +125,7 @@ class Handler(SimpleHTTPRequestHandler):
         if not super().parse_request():
             return False
         host = self.headers.get("Host", "")
-        if self.server.answers_as(host.lower()):
+        if self.server.answers_as(host):
             return True
         reason = f"This server answers as {self.server.url} only, not as {host or 'no host'}."
         self.send_error(HTTPStatus.MISDIRECTED_REQUEST, explain=reason)
@@ -137,8 +172,5 @@ def serve(folder: Path, port: int = 0, quiet: bool = False) -> Server:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder to serve")
-    handler = partial(Handler, directory=str(folder), quiet=quiet)
-    try:
-        return Server((HOST, port), handler)
-    except (OSError, OverflowError) as error:
-        raise UserError(f"cannot listen on {HOST}:{port} ({error}); try --port 0") from error
+    handler = partial(FileHandler, directory=str(folder), quiet=quiet)
+    return Server(HOST, port, handler)

@@ -1,15 +1,17 @@
-"""Start an engine of this machine that measures trials as a page: a browser without a window, or
-Node.
+"""Start an engine of this machine that joins a search: a browser without a window, or Node.
 
-    browser = start_browser("chromium", "http://127.0.0.1:8000/", "wasm")
-    browser.stop()
+In: an engine's name and the URL of the search's page. Out: a process, which `stop` ends.
 
-Code is optimised from the start where the engine can be told to (V8: `--no-liftoff`): otherwise the
-first rounds would measure the baseline compiler.
+    with start_browser("chromium", server.url, "wasm") as browser:
+        ...
+
+Browsers start with an empty profile in a temporary folder. Engines optimise all code before it runs
+first. Otherwise the first rounds would measure baseline code.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -18,18 +20,26 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 from webmlc.core.errors import UserError
 from webmlc.core.machine import Device
+from webmlc.tune.listen import PAGE
 
 V8_FLAGS = ("--no-liftoff", "--no-wasm-lazy-compilation")
-"""Compile with the optimising compiler alone, and all functions at once."""
-STOP_SECONDS = 5.0
-"""Seconds that a browser may take to end before it is killed."""
+"""Flags of V8 for code that is optimised when a module is compiled.
 
-_CHROMIUM = (
+Measured in Node 20 on the first run of a matrix product, which takes 0.12 ms at best: 0.16 ms with
+these flags, 13 ms without, and 2 ms with `--no-wasm-dynamic-tiering`, which compiles functions when
+they are called first.
+"""
+STOP_SECONDS = 5.0
+"""The seconds that an engine may take to end before it is killed."""
+
+_CHROMIUM_FLAGS = (
     "--headless=new",
-    "--no-sandbox",
+    "--no-sandbox",  # needs privileges that containers lack; only the page of the search is opened
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
@@ -39,21 +49,61 @@ _CHROMIUM = (
     "--disable-renderer-backgrounding",
     f"--js-flags={' '.join(V8_FLAGS)}",
 )
-_CHROMIUM_GPU = ("--enable-unsafe-webgpu", "--enable-features=Vulkan")
-_FIREFOX_PREFERENCES = {
-    "app.update.enabled": False,
+_CHROMIUM_GPU_FLAGS = ("--enable-unsafe-webgpu", "--enable-features=Vulkan")
+_ADAPTER_VARIABLE = "WEBMLC_WEBGPU_ADAPTER"
+"""Names the adapter that Chromium uses, such as "swiftshader". Without it, Chromium chooses."""
+
+_FIREFOX_PREFERENCES: Mapping[str, Any] = {
+    # No first-run pages, and no questions.
+    "browser.aboutwelcome.enabled": False,
     "browser.shell.checkDefaultBrowser": False,
-    "datareporting.policy.dataSubmissionEnabled": False,
     "browser.startup.homepage_override.mstone": "ignore",
+    "datareporting.policy.dataSubmissionEnabled": False,
+    # No requests but those of the page.
+    "app.normandy.enabled": False,
+    "app.update.enabled": False,
+    "browser.safebrowsing.malware.enabled": False,
+    "browser.safebrowsing.phishing.enabled": False,
+    "extensions.update.enabled": False,
+    "network.captive-portal-service.enabled": False,
+    "network.connectivity-service.enabled": False,
+    "services.settings.server": "",
+    "toolkit.telemetry.unified": False,
+    # Optimised code, an exact timer and the GPU.
     "javascript.options.wasm_baselinejit": False,
+    "privacy.reduceTimerPrecision": False,
     "dom.webgpu.enabled": True,
 }
 
 
+def _chromium(executable: str, url: str, profile: Path, device: Device) -> list[str]:
+    """The command of Chromium and its relatives."""
+    gpu = list(_CHROMIUM_GPU_FLAGS) if device == "webgpu" else []
+    if adapter := os.environ.get(_ADAPTER_VARIABLE):
+        gpu.append(f"--use-webgpu-adapter={adapter}")
+    return [executable, f"--user-data-dir={profile}", *_CHROMIUM_FLAGS, *gpu, url]
+
+
+def _firefox(executable: str, url: str, profile: Path, device: Device) -> list[str]:
+    """The command of Firefox, which reads its preferences from the profile."""
+    lines = [f'user_pref("{n}", {json.dumps(v)});\n' for n, v in _FIREFOX_PREFERENCES.items()]
+    (profile / "user.js").write_text("".join(lines), "utf-8")
+    return [executable, "--headless", "--no-remote", "--profile", str(profile), url]
+
+
+def _node(executable: str, url: str, profile: Path, device: Device) -> list[str]:
+    """The command of Node, which has no profile."""
+    return [executable, *V8_FLAGS, str(PAGE / "join.mjs"), url]
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine that can be started: its executables in order of preference, a variable that names
-    another one, and its command line for a URL and a folder for its profile.
+    """An engine that can be started.
+
+    - `executables`: the names of its program, the preferred one first.
+    - `variable`: the environment variable that names another program.
+    - `command`: the command line for a program, a URL, the folder of a profile, and a device.
+    - `advice`: what to do if the program is missing.
     """
 
     executables: tuple[str, ...]
@@ -61,25 +111,11 @@ class Engine:
     command: Callable[[str, str, Path, Device], list[str]]
     advice: str
 
-
-def _chromium(executable: str, url: str, profile: Path, device: Device) -> list[str]:
-    gpu = _CHROMIUM_GPU if device == "webgpu" else ()
-    adapter = os.environ.get("WEBMLC_WEBGPU_ADAPTER")
-    chosen = [f"--use-webgpu-adapter={adapter}"] if adapter and gpu else []
-    return [executable, f"--user-data-dir={profile}", *_CHROMIUM, *gpu, *chosen, url]
-
-
-def _firefox(executable: str, url: str, profile: Path, device: Device) -> list[str]:
-    lines = [
-        f'user_pref("{name}", {str(value).lower() if isinstance(value, bool) else repr(value)});'
-        for name, value in _FIREFOX_PREFERENCES.items()
-    ]
-    (profile / "user.js").write_text("\n".join(lines), "utf-8")
-    return [executable, "--headless", "--no-remote", "--profile", str(profile), url]
-
-
-def _node(executable: str, url: str, profile: Path, device: Device) -> list[str]:
-    return [executable, *V8_FLAGS, str(Path(__file__).parent / "page" / "join.mjs"), url]
+    def find(self) -> str | None:
+        """The path of the program, or `None` if it is not installed."""
+        variable = os.environ.get(self.variable)
+        names = (variable,) if variable else self.executables
+        return next(filter(None, map(shutil.which, names)), None)
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -96,7 +132,7 @@ ENGINES: Mapping[str, Engine] = {
 
 
 class Browser:
-    """A running engine, with a profile that is removed when it stops."""
+    """An engine that runs. Its profile is removed when it stops."""
 
     def __init__(self, command: list[str], profile: tempfile.TemporaryDirectory[str]) -> None:
         self._profile = profile
@@ -105,15 +141,26 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True,  # a process group of its own, which `stop` ends
         )
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
 
     def has_ended(self) -> bool:
         """True if the engine ended by itself, or was stopped."""
         return self._process.poll() is not None
 
     def stop(self) -> None:
-        """End the engine and all of its processes."""
+        """End all processes of the engine, and remove its profile."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self._process.pid, number)
@@ -126,25 +173,21 @@ class Browser:
         self._profile.cleanup()
 
 
-def find(engine: str) -> str | None:
-    """The executable of an engine, or `None` if it is not installed."""
-    row = ENGINES[engine]
-    names = (os.environ.get(row.variable), *row.executables)
-    return next(filter(None, (shutil.which(name) for name in names if name)), None)
-
-
 def is_installed(engine: str) -> bool:
-    """True if an engine can be started. Those of this Python always can."""
-    return engine not in ENGINES or find(engine) is not None
+    """True if an engine can be started here."""
+    return ENGINES[engine].find() is not None
 
 
 def start_browser(engine: str, url: str, device: Device) -> Browser:
-    """Start an engine with a URL. Raises `UserError` if it is not installed."""
-    executable = find(engine)
+    """Start an engine with the page at `url`, which measures kernels of `device`.
+
+    Raises `UserError` if the engine is not installed.
+    """
+    row = ENGINES[engine]
+    executable = row.find()
     if executable is None:
-        row = ENGINES[engine]
         raise UserError(
-            f"--engine {engine}: not found; {row.advice}, or set {row.variable} to its executable"
+            f"{engine} is not installed; {row.advice}, or set {row.variable} to its program"
         )
     profile = tempfile.TemporaryDirectory(prefix="webmlc-tune-", ignore_cleanup_errors=True)
-    return Browser(ENGINES[engine].command(executable, url, Path(profile.name), device), profile)
+    return Browser(row.command(executable, url, Path(profile.name), device), profile)

@@ -1,156 +1,181 @@
-"""Serve the page by which a device without Python joins a search.
+"""Serve the page by which devices join a search, and hand out trials to them.
 
-    GET  /                 the page, and the files beside it
-    POST /api/join         {engine, cpu, adapter, threads}            ->  {worker, device}
-    POST /api/next         {worker}                                   ->  {id, trial, title} | {wait} | {done}
-    POST /api/result       {worker, id, measurement | error}          ->  {}
+In: a `Broker`, which has the trials. Out: a server, which `serve_forever` runs and `shutdown` stops.
 
-`page/join.js` is the client. The server listens on the loopback interface, unless the user names
-another address: then everyone who reaches that address may read the kernels that are measured, and
-post times.
+    with listen(broker) as server:
+        print(server.url)                      # a browser that opens this page joins
+        server.serve_forever()
+
+| Request            | Body                                 | Answer                                |
+|--------------------|--------------------------------------|---------------------------------------|
+| `GET /`            |                                      | the page, and the files beside it     |
+| `POST /api/join`   | `{engine, cpu, adapter, threads}`    | `{worker, device}`                    |
+| `POST /api/next`   | `{worker}`                           | `{id, trial, title}`, `{wait}`: milliseconds, or `{done}` |
+| `POST /api/result` | `{worker, id, measurement}` or `{worker, id, error}` | `{}`                  |
+
+Bodies and answers are JSON. A refusal is `{error}`, one sentence, with a status of 400 or more. 410
+says that there is no such worker: the page joins again. `page/join.js` is the client.
+
+A page of another origin cannot call the server: JSON bodies need a preflight request, which the
+server does not answer. On an address other than the loopback interface, everyone who reaches it may
+read the trials and post results, and browsers offer neither WebGPU nor threads, because plain HTTP
+to another machine is not a secure context.
 """  # noqa: E501 (the table)
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
 from webmlc.core.errors import UserError
-from webmlc.host.serve import HOST, NAMES, Handler, Server
+from webmlc.core.machine import Device
+from webmlc.host.serve import HOST, FileHandler, Server
 from webmlc.tune.trial import Measurement, Trial, measurement_of, to_data
 
 PAGE = Path(__file__).parent / "page"
 """The folder of the page."""
 MAX_BODY_BYTES = 1 << 20
-"""The largest request that is read: a measurement of hundreds of candidates has 100 KB."""
-ANYWHERE = ("0.0.0.0", "::")
-"""Addresses that stand for every interface of this machine."""
+"""The bytes of the largest request that is read. A measurement of 300 candidates has 100 KB."""
+JSON = "application/json"
+"""The type of bodies and answers."""
 
 
 class Broker(Protocol):
-    """What hands out trials (`pages.PageServer`)."""
+    """What hands out trials. Several threads call it at the same time."""
+
+    @property
+    def device(self) -> Device:
+        """The device whose kernels are measured."""
 
     def join(self, platform: Mapping[str, Any]) -> str:
-        """The name of a new worker. Raises `UserError` if it cannot measure anything."""
+        """The name of a new worker. Raises `UserError` if it can measure nothing."""
 
     def next(self, worker: str) -> tuple[int, Trial, str] | float | None:
-        """A number, a trial and its title; or the seconds to wait; `None`: there is nothing left.
+        """A number, a trial and its title; the seconds to wait; or `None` if the search is done.
 
         Raises `KeyError` if there is no such worker.
         """
 
+    def trial_of(self, worker: str) -> Trial | None:
+        """The trial that a worker has now. Raises `KeyError` as `next` does."""
+
     def result(self, worker: str, id: int, measurement: Measurement | str) -> None:
         """Take in a measurement, or the text of an error. Raises `KeyError` as `next` does."""
 
-    def trial_of(self, worker: str) -> Trial | None:
-        """The trial that a worker has."""
 
-    @property
-    def device(self) -> str:
-        """The device whose kernels are measured."""
+class _Refusal(Exception):
+    """A request that cannot be answered: the status, and why in one sentence."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class TuneServer(Server):
     """The server of one search."""
 
-    def __init__(self, broker: Broker, address: str, port: int) -> None:
-        self.broker, self.address = broker, address
-        handler = partial(_PageHandler, directory=str(PAGE), quiet=True)
-        super().__init__((address, port), handler)
-
-    @property
-    def is_local(self) -> bool:
-        """True if only this machine reaches the server."""
-        return self.address in NAMES
-
-    @property
-    def url(self) -> str:
-        """The URL of the page."""
-        return f"http://{HOST if self.address in ANYWHERE else self.address}:{self.server_port}/"
-
-    def answers_as(self, host: str) -> bool:
-        """See `Server.answers_as`. The user's address is answered to under any name."""
-        return not self.is_local or super().answers_as(host)
+    def __init__(self, broker: Broker, address: str, port: int, quiet: bool) -> None:
+        self.broker = broker
+        super().__init__(address, port, partial(_Handler, directory=str(PAGE), quiet=quiet))
 
 
-class _PageHandler(Handler):
-    """The handler of the page's files and of its calls."""
+class _Handler(FileHandler):
+    """A handler that serves the files of the page, and answers its calls."""
 
     server: TuneServer
 
     def do_POST(self) -> None:
-        """Answer a call of the page."""
-        calls: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "/api/join": self._join,
-            "/api/next": self._next,
-            "/api/result": self._result,
-        }
-        if self.path not in calls:
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
+        """Answer a call."""
         try:
-            answer = calls[self.path](self._body())
-        except (ValueError, TypeError) as error:
-            self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-        except KeyError:
-            self._answer(HTTPStatus.GONE, {"error": "this worker was given up; join again"})
+            status, answer = HTTPStatus.OK, self._call(self._body())
+        except _Refusal as refusal:
+            status, answer = refusal.status, {"error": str(refusal)}
         except UserError as error:
-            self._answer(HTTPStatus.FORBIDDEN, {"error": str(error)})
-        else:
-            self._answer(HTTPStatus.OK, answer)
-
-    def _join(self, body: dict[str, Any]) -> dict[str, Any]:
-        broker = self.server.broker
-        return {"worker": broker.join(body), "device": broker.device}
-
-    def _next(self, body: dict[str, Any]) -> dict[str, Any]:
-        job = self.server.broker.next(str(body.get("worker")))
-        if job is None:
-            return {"done": True}
-        if isinstance(job, float | int):
-            return {"wait": 1000 * job}
-        number, trial, title = job
-        return {"id": number, "trial": to_data(trial), "title": title}
-
-    def _result(self, body: dict[str, Any]) -> dict[str, Any]:
-        broker, worker = self.server.broker, str(body.get("worker"))
-        trial = broker.trial_of(worker)
-        outcome: Measurement | str = str(body.get("error", ""))
-        if "measurement" in body and trial is not None:
-            outcome = measurement_of(body["measurement"], trial.candidates)
-        broker.result(worker, int(body.get("id", -1)), outcome)
-        return {}
-
-    def _body(self) -> dict[str, Any]:
-        """The JSON object of the request. Raises `ValueError`."""
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > MAX_BODY_BYTES:
-            self.close_connection = True
-            raise ValueError(f"a request of {length} bytes; at most {MAX_BODY_BYTES} are read")
-        body = json.loads(self.rfile.read(length))
-        if not isinstance(body, dict):
-            raise ValueError("a request is a JSON object")
-        return body
-
-    def _answer(self, status: HTTPStatus, answer: Mapping[str, Any]) -> None:
-        data = json.dumps(answer, allow_nan=False).encode()
+            status, answer = HTTPStatus.FORBIDDEN, {"error": str(error)}
+        data = json.dumps(answer).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", JSON)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
+    def _body(self) -> dict[str, Any]:
+        """The JSON object that the request holds."""
+        self.close_connection = True  # unless the whole body is read
+        if self.headers.get_content_type() != JSON:
+            raise _Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"A call has a body of type {JSON}.")
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise _Refusal(HTTPStatus.LENGTH_REQUIRED, "A call says how long its body is.")
+        if int(length) > MAX_BODY_BYTES:
+            reason = f"A call has at most {MAX_BODY_BYTES} bytes, not {length}."
+            raise _Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        data = self.rfile.read(int(length))
+        self.close_connection = False
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise _Refusal(HTTPStatus.BAD_REQUEST, f"The body is not JSON: {error}.") from error
+        if not isinstance(body, dict):
+            raise _Refusal(HTTPStatus.BAD_REQUEST, "The body is not a JSON object.")
+        return body
 
-def listen(broker: Broker, address: str = HOST, port: int = 0) -> TuneServer:
+    def _call(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a call."""
+        if self.path == "/api/join":
+            broker = self.server.broker
+            return {"worker": broker.join(body), "device": broker.device}
+        worker = body.get("worker")
+        if not isinstance(worker, str):
+            raise _Refusal(HTTPStatus.BAD_REQUEST, "A call names its worker.")
+        try:
+            match self.path:
+                case "/api/next":
+                    return self._next(worker)
+                case "/api/result":
+                    return self._result(worker, body)
+        except KeyError as error:
+            raise _Refusal(HTTPStatus.GONE, "There is no such worker; join again.") from error
+        raise _Refusal(HTTPStatus.NOT_FOUND, f"There is no call {self.path}.")
+
+    def _next(self, worker: str) -> dict[str, Any]:
+        """The next trial of a worker."""
+        match self.server.broker.next(worker):
+            case None:
+                return {"done": True}
+            case (number, trial, title):
+                return {"id": number, "trial": to_data(trial), "title": title}
+            case seconds:
+                return {"wait": 1e3 * seconds}
+
+    def _result(self, worker: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Pass on a result."""
+        broker = self.server.broker
+        trial, number = broker.trial_of(worker), body.get("id")
+        if not isinstance(number, int):
+            raise _Refusal(HTTPStatus.BAD_REQUEST, "A result has the id of its trial.")
+        if trial is None:  # it was given up
+            return {}
+        outcome: Measurement | str
+        try:
+            if "error" in body:
+                outcome = str(body["error"])
+            else:
+                outcome = measurement_of(body["measurement"], trial.candidates)
+        except (ValueError, KeyError) as error:
+            reason = f"The result cannot be read: {error}."
+            raise _Refusal(HTTPStatus.BAD_REQUEST, reason) from error
+        broker.result(worker, number, outcome)
+        return {}
+
+
+def listen(broker: Broker, address: str = HOST, port: int = 0, quiet: bool = True) -> TuneServer:
     """Create the server of a search. Port 0 picks a free port.
 
     Raises `UserError` if the address or the port is not available.
     """
-    try:
-        return TuneServer(broker, address, port)
-    except (OSError, OverflowError) as error:
-        raise UserError(f"--listen {address}:{port}: cannot listen there ({error})") from error
+    return TuneServer(broker, address, port, quiet)

@@ -2,65 +2,86 @@
 
 /** @typedef {import("./types.d.ts").TrialBuffer} TrialBuffer */
 
-export const POISON = 0x4d; // the byte that fills outputs before a candidate is checked
 const HASH = 2654435761; // Knuth's multiplicative hash
+
+/** The byte that fills outputs before a candidate is checked. */
+export const POISON = 0x4d;
+
+/** True where a candidate writes the buffer. @param {TrialBuffer} buffer */
+export const isOutput = ({ pattern }) => pattern === "";
 
 /** Decode bytes. @param {string} base64 */
 export function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 }
 
+/** The bytes of an element. Types are named by their bits; two are not. @param {string} dtype */
+function elementBytes(dtype) {
+  if (dtype === "bool") return 1;
+  if (dtype === "bfloat16") return 2;
+  return Math.max(1, Number(/\d+/.exec(dtype)?.[0]) >> 3);
+}
+
+/** @param {Uint8Array} bytes @param {number} size  of an element, in bytes */
+function integers(bytes, size) {
+  const arrays = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: BigInt64Array };
+  const type = arrays[/** @type {1 | 2 | 4 | 8} */ (size)];
+  return new type(/** @type {ArrayBuffer} */ (bytes.buffer), bytes.byteOffset, bytes.byteLength / size);
+}
+
 /**
- * Fill an input: element i is number hash(i + 1000·seed) of the buffer's pattern.
- * @param {TrialBuffer} buffer @param {number} elementBytes @param {number} seed  the buffer's number in the trial
+ * The bytes of an input: element i is number hash(i + 1000·seed) of the buffer's pattern.
+ * @param {TrialBuffer} buffer
+ * @param {number} seed  the buffer's number in the trial
  */
-export function fill({ size, pattern: base64 }, elementBytes, seed) {
-  const pattern = bytesOf(base64);
-  const count = pattern.length / elementBytes;
+export function fill({ size, dtype, pattern }, seed) {
   const bytes = new Uint8Array(size);
-  for (let i = 0, at = 0; at < size; i++, at += elementBytes) {
-    const number = (Math.imul(i + 1000 * seed, HASH) >>> 16) % count;
-    for (let k = 0; k < elementBytes; k++) bytes[at + k] = pattern[number * elementBytes + k];
-  }
+  const target = integers(bytes, elementBytes(dtype));
+  const source = integers(bytesOf(pattern), elementBytes(dtype));
+  for (let i = 0; i < target.length; i++) target[i] = source[(Math.imul(i + 1000 * seed, HASH) >>> 16) % source.length];
   return bytes;
 }
 
-const BYTES = /** @type {Record<string, number>} */ ({ bool: 1, bfloat16: 2 });
-
-/** The bytes of an element: those that the name of its type says, at least one. @param {string} dtype */
-export function elementBytes(dtype) {
-  return BYTES[dtype] ?? Math.max(1, Number(/\d+/.exec(dtype)?.[0]) >> 3);
-}
-
 /**
- * How two outputs differ, or "" where they are equal: in bytes, or within the tolerance if that is above 0.
- * @param {Uint8Array} actual @param {Uint8Array} expected @param {string} dtype @param {number} tolerance
+ * How two outputs differ, or "" where they are equal: in all bytes, or within a tolerance above 0.
+ * @param {Uint8Array} actual
+ * @param {Uint8Array} expected
+ * @param {string} dtype
+ * @param {number} tolerance
  */
 export function difference(actual, expected, dtype, tolerance) {
-  if (actual.every((byte, i) => byte === expected[i])) return "";
-  if (!tolerance) return "the bytes of the results differ";
-  const [a, e] = [actual, expected].map((bytes) => elements(bytes, dtype));
-  const isFloat = dtype === "float32" || dtype === "float64";
-  let worst = 0;
-  let magnitude = 0;
-  for (let i = 0; i < e.length; i++) {
-    if (Number.isFinite(e[i])) magnitude = Math.max(magnitude, Math.abs(e[i]));
-    if (Object.is(a[i], e[i]) || a[i] === e[i]) continue;
-    const error = Math.abs(a[i] - e[i]);
-    if (!(error <= worst)) worst = error; // NaN where only one of two is
-  }
-  if (worst <= (isFloat ? tolerance * magnitude : 1)) return "";
-  return isFloat
-    ? `the results differ by ${worst.toPrecision(3)}, where the largest is ${magnitude.toPrecision(3)}`
-    : `the results differ by ${worst} units`;
+  if (areEqual(actual, expected)) return "";
+  if (tolerance === 0) return "the bytes of the results differ";
+  if (dtype === "float32") return floatDifference(new Float32Array(actual.slice().buffer), new Float32Array(expected.slice().buffer), tolerance);
+  if (dtype === "float64") return floatDifference(new Float64Array(actual.slice().buffer), new Float64Array(expected.slice().buffer), tolerance);
+  const units = unitDifference(integers(actual, elementBytes(dtype)), integers(expected, elementBytes(dtype)));
+  return units <= 1 ? "" : `the results differ by ${units} units`;
 }
 
-/** Numbers that lie in bytes; of small floats, the bits as integers. @param {Uint8Array} bytes @param {string} dtype @returns {ArrayLike<number>} */
-function elements(bytes, dtype) {
-  const buffer = bytes.slice().buffer;
-  if (dtype === "float32") return new Float32Array(buffer);
-  if (dtype === "float64") return new Float64Array(buffer);
-  const size = elementBytes(dtype);
-  if (size === 8) return Float64Array.from(new BigInt64Array(buffer), Number);
-  return size === 4 ? new Int32Array(buffer) : size === 2 ? new Int16Array(buffer) : new Int8Array(buffer);
+/** @param {Uint8Array} a @param {Uint8Array} b */
+function areEqual(a, b) {
+  for (let i = 0; i < b.length; i++) if (a[i] !== b[i]) return false;
+  return true;
+}
+
+/** @param {Float32Array | Float64Array} actual @param {Float32Array | Float64Array} expected @param {number} tolerance */
+function floatDifference(actual, expected, tolerance) {
+  let worst = 0;
+  let magnitude = 0;
+  for (let i = 0; i < expected.length; i++) {
+    if (Number.isFinite(expected[i])) magnitude = Math.max(magnitude, Math.abs(expected[i]));
+    const isSame = actual[i] === expected[i] || (Number.isNaN(actual[i]) && Number.isNaN(expected[i]));
+    if (!isSame) worst = Math.max(worst, Math.abs(actual[i] - expected[i])); // NaN, and stays so, where only one of two is
+  }
+  if (worst <= tolerance * magnitude) return "";
+  return `the results differ by ${worst.toPrecision(3)}, where the largest is ${magnitude.toPrecision(3)}`;
+}
+
+/** @param {ArrayLike<number | bigint>} actual @param {ArrayLike<number | bigint>} expected */
+function unitDifference(actual, expected) {
+  let worst = 0;
+  for (let i = 0; i < expected.length; i++) {
+    if (actual[i] !== expected[i]) worst = Math.max(worst, Math.abs(Number(BigInt(actual[i]) - BigInt(expected[i]))));
+  }
+  return worst;
 }

@@ -1,70 +1,91 @@
-// The page: a device without Python joins the search, and shows what it does.
+// The page by which a device joins a search. It shows what the device is, and what it measures.
 
-import { describe, Session } from "./join.js";
-import { openThread } from "./threads.js";
+import { Session } from "./join.js";
+import { Measurer } from "./measurer.js";
+import { describe } from "./platform.js";
 
-/** @typedef {import("./join.js").Outcome} Outcome */
-/** @typedef {import("./join.js").State} State */
+/** @typedef {import("./types.d.ts").Gain} Gain */
+/** @typedef {import("./types.d.ts").Platform} Platform */
+/** @typedef {import("./types.d.ts").State} State */
 
-const element = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
+const SHOWN_KERNELS = 12; // the kernels measured last, which the table shows
+const SMALLEST_GAIN = 1.005; // a smaller gain reads 1.00, and is noise
 
-/** @type {(outcome: Outcome) => void} */
-let settle = () => {};
-const thread = openThread(
-  "./measure_worker.js",
-  import.meta.url,
-  (outcome) => settle(outcome),
-  (error) => settle({ error }),
-);
+/** @type {Record<State["phase"], string>} The headline of each phase. */
+const HEADLINES = {
+  joining: "Joining the search…",
+  measuring: "Measuring",
+  waiting: "Waiting for the next kernel…",
+  retrying: "The search does not answer. Trying again…",
+  done: "All done, thank you!",
+  refused: "This device cannot take part",
+};
 
-/** Measure in a worker, so that this page stays alive. @param {import("./types.d.ts").Trial} trial @returns {Promise<Outcome>} */
-function measureTrial(trial) {
-  return new Promise((resolve) => {
-    settle = resolve;
-    thread.post(trial);
-  });
-}
+/** @param {string} id @returns {any} */
+const element = (id) => document.getElementById(id);
 
-/** The sentence for each phase. @param {State} state */
-function sentence({ phase, message }) {
-  switch (phase) {
-    case "joining":
-      return "Joining the search…";
-    case "measuring":
-      return "Measuring…";
-    case "waiting":
-      return "Waiting for the next kernel…";
-    case "done":
-      return "Done, thank you. You can close this page.";
-    case "refused":
-      return `This device cannot take part: ${message}.`;
-  }
-}
+/** @param {number} gain */
+const gainText = (gain) => (gain < SMALLEST_GAIN ? "–" : `${gain.toFixed(2)}×`);
 
 /** @param {State} state */
-function show(state) {
-  const { phase, title, candidates, trials, best } = state;
-  element("phase").textContent = sentence(state);
-  element("phase").className = phase;
-  element("kernel").textContent = title ?? "–";
-  element("candidates").textContent = String(candidates);
-  element("trials").textContent = String(trials);
-  element("best").textContent = best > 1 ? `${best.toFixed(2)}× as fast` : "–";
+function show({ phase, title, progress, candidates, gains, message }) {
+  element("status").dataset.phase = phase;
+  element("headline").textContent = HEADLINES[phase];
+  element("kernel").textContent = phase === "measuring" ? title : phase === "done" ? "You can close this page." : "";
+  element("progress").hidden = phase !== "measuring";
+  element("progress").value = progress.done;
+  element("racing").textContent = phase === "measuring" ? `${progress.candidates} candidates race` : "";
+  element("candidates").textContent = candidates.toLocaleString("en");
+  element("kernels").textContent = gains.length.toLocaleString("en");
+  element("best").textContent = gainText(Math.max(1, ...gains.map(({ gain }) => gain)));
+  element("message").textContent = message;
+  element("message").hidden = !message;
+  showGains(gains.slice(0, SHOWN_KERNELS));
 }
 
-/** Keep the screen on, where that is possible: a phone that sleeps measures nothing. */
+/** Fill the table of kernels. @param {Gain[]} gains */
+function showGains(gains) {
+  element("table").hidden = !gains.length;
+  const largest = Math.max(2, ...gains.map(({ gain }) => gain)); // a bar of this gain fills its cell
+  const rows = gains.map(({ title, gain, candidates }) => {
+    const row = element("row").content.cloneNode(true);
+    row.querySelector(".title").textContent = title;
+    row.querySelector(".count").textContent = candidates.toLocaleString("en");
+    row.querySelector(".gain").textContent = gainText(gain);
+    row.querySelector(".bar").style.setProperty("--share", String((gain - 1) / (largest - 1)));
+    return row;
+  });
+  element("rows").replaceChildren(...rows);
+}
+
+/** Show what this device is. @param {Platform} platform */
+function showPlatform({ engine, cpu, adapter, threads }) {
+  const [name, version] = engine.split(" ");
+  element("engine").textContent = `${name[0].toUpperCase()}${name.slice(1)} ${version.split(".")[0]}`;
+  element("cpu").textContent = `${cpu.architecture}, ${cpu.cores} cores, ${cpu.features.join(", ")}`;
+  element("gpu").textContent = adapter ? [adapter.vendor, adapter.architecture, adapter.description || adapter.device].filter(Boolean).join(", ") : "no WebGPU";
+  element("threads").textContent = threads ? "may share memory" : "one: pages share memory only on localhost, or over HTTPS";
+}
+
+/** Keep the screen on while the page is visible: a device that sleeps measures nothing. */
 async function stayAwake() {
-  try {
-    await navigator.wakeLock?.request("screen");
-  } catch {
-    // Not visible, or the battery is low: measuring goes on anyway.
-  }
+  if (document.visibilityState !== "visible") return;
+  await navigator.wakeLock?.request("screen").catch(() => {}); // refused when the battery is low
 }
 
-const platform = await describe();
-const { engine, cpu, adapter } = platform;
-const gpu = adapter ? `; GPU: ${[adapter.vendor, adapter.architecture, adapter.description].filter(Boolean).join(" ")}` : "";
-element("device").textContent = `${engine}, ${cpu.architecture}, ${cpu.cores} cores${gpu}`;
-document.addEventListener("visibilitychange", stayAwake);
-void stayAwake();
-await new Session(new URL("/", location.href), measureTrial, show).run(platform);
+async function main() {
+  element("notice").remove(); // this script runs
+  element("page").hidden = false;
+  const platform = await describe();
+  showPlatform(platform);
+  document.addEventListener("visibilitychange", stayAwake);
+  await stayAwake();
+  await new Session(new URL("./", location.href), new Measurer(), show).run(platform);
+}
+
+main().catch((error) => {
+  element("status").dataset.phase = "refused";
+  element("headline").textContent = HEADLINES.refused;
+  element("message").textContent = String(error);
+  element("message").hidden = false;
+});

@@ -1,121 +1,130 @@
-// Join a search: describe this engine, then fetch trials, measure them and post the results, until there are none.
+// Join a search: fetch trials, measure them and post the results, until there are none. The calls are those of webmlc/tune/listen.py.
 //
-//   const session = new Session(new URL("/", location.href), measureTrial, (state) => show(state));
+//   const session = new Session(new URL("./", location.href), new Measurer(), (state) => show(state));
 //   await session.run(await describe());
-//
-// The calls are those of webmlc/tune/listen.py.
 
+/** @typedef {import("./measurer.js").Measurer} Measurer */
+/** @typedef {import("./types.d.ts").Outcome} Outcome */
+/** @typedef {import("./types.d.ts").Platform} Platform */
+/** @typedef {import("./types.d.ts").State} State */
 /** @typedef {import("./types.d.ts").Trial} Trial */
-/** @typedef {import("./types.d.ts").Measurement} Measurement */
-/** @typedef {{ measurement?: Measurement, error?: string }} Outcome */
-/** @typedef {{ phase: "joining" | "measuring" | "waiting" | "done" | "refused", title?: string, trials: number, candidates: number, best: number, message?: string }} State */
 
-const RETRY_MS = 2000;
-const RETRIES = 5; // after which a server that does not answer is gone
+const RETRY_MS = 1000;
+const RETRIES = 10; // a search whose server does not answer so often has ended
+const GONE = 410; // the server's status for a worker that it gave up
+
+/** A request that the server refuses. */
+class Refusal extends Error {
+  /** @param {number} status @param {string} message */
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** The server does not answer any more. */
+class Silence extends Error {}
 
 export class Session {
   /** @type {State} */
-  state = { phase: "joining", trials: 0, candidates: 0, best: 1 };
+  state = { phase: "joining", title: "", progress: { done: 0, candidates: 0 }, candidates: 0, gains: [], message: "" };
 
   /**
    * @param {URL} server
-   * @param {(trial: Trial) => Promise<Outcome>} measureTrial
-   * @param {(state: State) => void} show
+   * @param {Measurer} measurer
+   * @param {(state: State) => void} onChange
    */
-  constructor(server, measureTrial, show) {
+  constructor(server, measurer, onChange) {
     this.server = server;
-    this.measureTrial = measureTrial;
-    this.show = show;
+    this.measurer = measurer;
+    this.onChange = onChange;
   }
 
-  /** Measure until there is nothing left. @param {Record<string, any>} platform */
+  /** Take part until the search ends. Resolves with the last state. @param {Platform} platform */
   async run(platform) {
-    for (;;) {
-      const { worker, error } = await this.#post("join", platform);
-      if (error) return this.#change({ phase: "refused", message: error });
-      if (await this.#measureAll(worker)) return this.#change({ phase: "done" });
+    try {
+      this.#change({ phase: "joining" });
+      while (!(await this.#takePart(platform)));
+      this.#change({ phase: "done" });
+    } catch (error) {
+      const { message } = /** @type {Error} */ (error);
+      const hasEnded = error instanceof Silence && this.state.candidates > 0;
+      this.#change({ phase: hasEnded ? "done" : "refused", message });
+    } finally {
+      this.measurer.stop();
     }
+    return this.state;
   }
 
-  /** Returns false if the server gave this worker up. @param {string} worker */
-  async #measureAll(worker) {
-    for (;;) {
-      const answer = await this.#post("next", { worker });
-      if (answer.done) return true;
-      if (answer.error) return false;
-      if (answer.wait !== undefined) {
-        this.#change({ phase: "waiting" });
-        await new Promise((resolve) => setTimeout(resolve, answer.wait));
-        continue;
+  /** Join, and measure what there is. Returns false if the server gave this worker up. @param {Platform} platform */
+  async #takePart(platform) {
+    const { worker } = await this.#post("join", platform);
+    try {
+      for (;;) {
+        const answer = await this.#post("next", { worker });
+        if (answer.done) return true;
+        if (answer.wait !== undefined) {
+          this.#change({ phase: "waiting" });
+          await sleep(answer.wait);
+        } else {
+          await this.#post("result", { worker, id: answer.id, ...(await this.#measure(answer.trial, answer.title)) });
+        }
       }
-      this.#change({ phase: "measuring", title: answer.title });
-      const outcome = await this.measureTrial(answer.trial);
-      if ((await this.#post("result", { worker, id: answer.id, ...outcome })).error) return false;
-      this.#count(outcome);
+    } catch (error) {
+      if (error instanceof Refusal && error.status === GONE) return false;
+      throw error;
     }
   }
 
-  /** @param {Outcome} outcome */
-  #count({ measurement }) {
-    const [control, ...others] = measurement?.milliseconds ?? [[1]];
-    const gains = others.filter(({ length }) => length).map((times) => Math.min(...control) / Math.min(...times));
-    this.#change({
-      trials: this.state.trials + 1,
-      candidates: this.state.candidates + others.length,
-      best: Math.max(this.state.best, ...gains),
-    });
+  /** @param {Trial} trial @param {string} title @returns {Promise<Outcome>} */
+  async #measure(trial, title) {
+    this.#change({ phase: "measuring", title, progress: { done: 0, candidates: trial.candidates } });
+    const outcome = await this.measurer.measure(trial, (progress) => this.#change({ progress }));
+    if ("error" in outcome) {
+      this.#change({ message: `${title}: ${outcome.error}` });
+      return outcome;
+    }
+    const { milliseconds } = outcome.measurement;
+    const fastest = milliseconds.filter(({ length }) => length).map((times) => Math.min(...times));
+    this.#change({ candidates: this.state.candidates + fastest.length });
+    this.#count(title, fastest.length, fastest[0] / Math.min(...fastest));
+    return outcome;
+  }
+
+  /** Record the gain of a kernel, which may be measured several times. @param {string} title @param {number} candidates @param {number} gain */
+  #count(title, candidates, gain) {
+    const { gains } = this.state;
+    const row = gains.find((other) => other.title === title) ?? { title, gain: 1, candidates: 0 };
+    const newRow = { title, gain: Math.max(row.gain, gain), candidates: row.candidates + candidates };
+    this.#change({ gains: [newRow, ...gains.filter((other) => other !== row)] });
   }
 
   /** @param {Partial<State>} changes */
   #change(changes) {
     this.state = { ...this.state, ...changes };
-    this.show(this.state);
+    this.onChange(this.state);
   }
 
-  /** @param {string} call @param {Record<string, any>} body @returns {Promise<any>} */
+  /** Call the server, again if it does not answer. @param {string} call @param {Record<string, any>} body @returns {Promise<any>} */
   async #post(call, body) {
-    for (let attempt = 1; ; attempt++) {
-      try {
-        const response = await fetch(new URL(`api/${call}`, this.server), { method: "POST", body: JSON.stringify(body) });
-        return await response.json();
-      } catch {
-        if (attempt === RETRIES) return { done: true, error: "the search has ended: its server does not answer" };
-        await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+    const { phase } = this.state;
+    for (let retries = 0; retries <= RETRIES; retries++) {
+      const response = await fetch(new URL(`api/${call}`, this.server), request).catch(() => null);
+      if (response) {
+        if (retries) this.#change({ phase });
+        const answer = await response.json();
+        if (!response.ok) throw new Refusal(response.status, answer.error);
+        return answer;
       }
+      this.#change({ phase: "retrying" });
+      await sleep(RETRY_MS);
     }
+    throw new Silence(`the search at ${this.server.href} does not answer`);
   }
 }
 
-// (module (func (param v128 v128 v128) (result v128) (f32x4.relaxed_madd (local.get 0) (local.get 1) (local.get 2))))
-const RELAXED_PROBE = "AGFzbQEAAAABCAFgA3t7ewF7AwIBAAoNAQsAIAAgASAC/YUCCw==";
-
-/** What this engine is, for the records of the search. */
-export async function describe() {
-  const { navigator } = globalThis;
-  const bytes = Uint8Array.from(atob(RELAXED_PROBE), (character) => character.charCodeAt(0));
-  const adapter = await /** @type {any} */ (navigator)?.gpu?.requestAdapter({ powerPreference: "high-performance" });
-  const { vendor, architecture, device, description } = adapter?.info ?? {};
-  return {
-    engine: engineName(),
-    cpu: {
-      architecture: /** @type {any} */ (navigator)?.userAgentData?.platform ?? navigator?.platform ?? "unknown",
-      cores: navigator?.hardwareConcurrency ?? 1,
-      features: WebAssembly.validate(bytes) ? ["relaxed"] : ["simd128"],
-    },
-    adapter: adapter ? { vendor, architecture, device, description } : null,
-    threads: typeof SharedArrayBuffer !== "undefined",
-  };
-}
-
-/** The engine's name and version. */
-function engineName() {
-  const versions = /** @type {any} */ (globalThis).process?.versions;
-  if (versions?.bun) return `bun ${versions.bun}`;
-  if (versions?.node) return `node ${versions.node}`;
-  const agent = navigator.userAgent;
-  for (const [name, pattern] of Object.entries({ firefox: /Firefox\/(\d+)/, chromium: /Chrome\/(\d+)/, safari: /Version\/([\d.]+).*Safari/ })) {
-    const version = pattern.exec(agent);
-    if (version) return `${name} ${version[1]}`;
-  }
-  return "unknown";
+/** @param {number} milliseconds */
+function sleep(milliseconds) {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }

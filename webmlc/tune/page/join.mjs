@@ -1,30 +1,16 @@
-// Join a search from Node: `node join.mjs URL`. The twin of the page, without anything to look at.
+// Join a search from Node, Deno or Bun: `node join.mjs URL`. The twin of index.js, without a page.
 
-import { describe, Session } from "./join.js";
-import { openThread } from "./threads.js";
+import { Session } from "./join.js";
+import { Measurer } from "./measurer.js";
+import { describe, features } from "./platform.js";
 
-/** @typedef {import("./join.js").Outcome} Outcome */
-
-const [, , server] = /** @type {any} */ (globalThis).process.argv;
-/** @type {(outcome: Outcome) => void} */
-let settle = () => {};
-const thread = openThread(
-  "./measure_worker.js",
-  import.meta.url,
-  (outcome) => settle(outcome),
-  (error) => settle({ error }),
-);
-
-/** @param {import("./types.d.ts").Trial} trial @returns {Promise<Outcome>} */
-function measureTrial(trial) {
-  return new Promise((resolve) => {
-    settle = resolve;
-    thread.post(trial);
-  });
+const { process } = /** @type {any} */ (globalThis);
+const [, , server] = process.argv;
+if (!features().includes("relaxed")) {
+  process.getBuiltinModule("node:v8").setFlagsFromString("--experimental-wasm-relaxed-simd"); // Node 20 has it behind this flag
 }
-
-const session = new Session(new URL(server), measureTrial, ({ phase, message }) => {
-  if (phase === "refused") console.error(message);
-});
-await session.run(await describe());
-thread.stop();
+const { phase, message } = await new Session(new URL(server), new Measurer(), () => {}).run(await describe());
+if (phase === "refused") {
+  console.error(`webmlc tune: ${message}`);
+  process.exitCode = 1;
+}

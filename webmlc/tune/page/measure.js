@@ -1,101 +1,148 @@
-// Measure a trial: the steps that webmlc/tune/trial.py defines. The twin of webmlc/tune/engines/rounds.py.
+// Measure a trial by the steps that webmlc/tune/trial.py defines. The twin of webmlc/tune/engines/rounds.py.
 //
-//   in:  a trial, as JSON
-//   out: { milliseconds, reasons }, one of each for every candidate
+//   in:  a trial as JSON data
+//   out: { milliseconds, reasons }, an element of each for every candidate
 //
-// It runs in a worker of a browser, or in Node. Nothing else of webmlc is needed.
+//   const { milliseconds, reasons } = await measure(trial, startHelper);
+//
+// It runs in a worker of a page, and in Node, Deno and Bun.
 
-import { difference } from "./compare.js";
-import { WasmRunner } from "./wasm_runner.js";
+import { difference, isOutput } from "./compare.js";
 import { GpuRunner } from "./gpu_runner.js";
+import { WasmRunner } from "./wasm_runner.js";
 
-/** @typedef {import("./types.d.ts").Trial} Trial */
-/** @typedef {import("./types.d.ts").Runner} Runner */
 /** @typedef {import("./types.d.ts").Measurement} Measurement */
+/** @typedef {import("./types.d.ts").Progress} Progress */
+/** @typedef {import("./types.d.ts").Runner} Runner */
+/** @typedef {import("./types.d.ts").StartHelper} StartHelper */
+/** @typedef {import("./types.d.ts").Trial} Trial */
 
-const SHORTEST_MS = 1e-6; // stands for a time too short for the timer
-const TIMER_STEPS = 20; // a sample takes at least this many steps of the timer
+const TIMER_STEPS = 50; // a sample takes at least this many steps of the timer, whose error is then at most 2 %
+const TIMER_PROBES = 5; // steps of the timer that are measured; the smallest counts, because the thread may be interrupted
+const MAX_GROWTH = 8; // how many times as often a candidate repeats in the next sample of its warm-up, at most
+const GRACE_FACTOR = 2; // in the first rounds, a candidate drops out only if it is slower than this times `hopeless`
 
 /**
- * Measure the candidates of a trial. Rejects if candidate 0 does not run.
+ * Measure the candidates of a trial. Rejects if candidate 0 does not run, or if the GPU is lost.
  * @param {Trial} trial
- * @param {(tid: number, module: WebAssembly.Module, memory: WebAssembly.Memory, threads: number) => { help: () => void, stop: () => void }} [startHelper]
- *        starts a thread that helps with parallel loops
+ * @param {StartHelper} startHelper  lets another thread take part, if the trial has several
+ * @param {(progress: Progress) => void} [onProgress]
  * @returns {Promise<Measurement>}
  */
-export async function measure(trial, startHelper) {
+export async function measure(trial, startHelper, onProgress = () => {}) {
   const runner = trial.device === "wasm" ? await WasmRunner.open(trial, startHelper) : await GpuRunner.open(trial);
   try {
-    return await measureWith(trial, runner);
+    return await new Measuring(trial, runner, onProgress).all();
   } finally {
     runner.stop();
   }
 }
 
-/** @param {Trial} trial @param {Runner} runner @returns {Promise<Measurement>} */
-async function measureWith(trial, runner) {
-  const { protocol } = trial;
-  const numbers = Array.from({ length: trial.candidates }, (_, i) => i);
-  const reasons = numbers.map(() => "");
-  const control = await runner.outputs(0);
-  for (const candidate of numbers.slice(1)) {
-    try {
-      reasons[candidate] = mismatch(trial, await runner.outputs(candidate), control);
-    } catch (error) {
-      reasons[candidate] = `failed: ${String(/** @type {any} */ (error)?.message ?? error).split("\n")[0]}`;
+class Measuring {
+  /** @type {number[]} How often each candidate repeats in a sample. */
+  repeats = [];
+  steps = 0; // of the progress
+
+  /** @param {Trial} trial @param {Runner} runner @param {(progress: Progress) => void} onProgress */
+  constructor(trial, runner, onProgress) {
+    this.trial = trial;
+    this.runner = runner;
+    this.onProgress = onProgress;
+    this.timerStep = timerStep();
+    this.sampleMs = Math.max(trial.protocol.sample_ms, TIMER_STEPS * this.timerStep);
+    this.candidates = Array.from({ length: trial.candidates }, (_, i) => i); // those that still take part
+    this.reasons = this.candidates.map(() => "");
+    /** @type {number[][]} */
+    this.milliseconds = this.candidates.map(() => []);
+  }
+
+  async all() {
+    await this.#check();
+    await this.#forEach(async (candidate) => {
+      this.repeats[candidate] = await this.#warmUp(candidate);
+    });
+    for (let round = 1; round <= this.trial.protocol.rounds; round++) {
+      await this.#forEach((candidate) => this.#sample(candidate));
+      this.#dropHopeless(round);
+    }
+    return { milliseconds: this.milliseconds, reasons: this.reasons };
+  }
+
+  /** Compare the outputs of all candidates with those of candidate 0. */
+  async #check() {
+    const types = this.trial.buffers.filter(isOutput).map(({ dtype }) => dtype);
+    /** @type {Uint8Array[]} */
+    let expected = [];
+    await this.#forEach(async (candidate) => {
+      const outputs = await this.runner.outputs(candidate);
+      if (candidate === 0) expected = outputs;
+      const differences = types.map((dtype, i) => difference(outputs[i], expected[i], dtype, this.trial.tolerance));
+      const text = differences.find(Boolean);
+      if (text) this.reasons[candidate] = `wrong: ${text}`;
+    });
+  }
+
+  /** Run a candidate for a while. Returns the repetitions that take as long as a sample should. @param {number} candidate */
+  async #warmUp(candidate) {
+    const { warmup_ms, max_repeats } = this.trial.protocol;
+    for (let repeats = 1, spent = 0; ; ) {
+      const time = await this.#time(candidate, repeats);
+      spent += time;
+      const fitting = Math.min(Math.ceil((repeats * this.sampleMs) / time), max_repeats);
+      if (spent >= warmup_ms) return fitting;
+      repeats = Math.min(fitting, MAX_GROWTH * repeats);
     }
   }
-  let candidates = numbers.filter((i) => !reasons[i]);
-  const sampleMs = Math.max(protocol.sample_ms, TIMER_STEPS * timerStep());
-  /** @type {number[]} */
-  const repeats = [];
-  for (const candidate of candidates) repeats[candidate] = await warmUp(trial, runner, candidate, sampleMs);
-  /** @type {number[][]} */
-  const milliseconds = numbers.map(() => []);
-  for (let round = 1; round <= protocol.rounds; round++) {
-    for (const candidate of candidates) {
-      const time = Math.max(await runner.sample(candidate, repeats[candidate]), SHORTEST_MS);
-      milliseconds[candidate].push(time / (repeats[candidate] * trial.calls.length));
+
+  /** @param {number} candidate */
+  async #sample(candidate) {
+    const calls = this.repeats[candidate] * this.trial.calls.length;
+    this.milliseconds[candidate].push((await this.#time(candidate, this.repeats[candidate])) / calls);
+  }
+
+  /** @param {number} round  from 1 on */
+  #dropHopeless(round) {
+    const { grace, hopeless } = this.trial.protocol;
+    const fastest = (/** @type {number} */ candidate) => Math.min(...this.milliseconds[candidate]);
+    const limit = Math.min(...this.candidates.map(fastest)) * hopeless * (round < grace ? GRACE_FACTOR : 1);
+    this.candidates = this.candidates.filter((candidate) => candidate === 0 || fastest(candidate) <= limit);
+  }
+
+  /** The milliseconds of one sample, at least one step of the timer. @param {number} candidate @param {number} repeats */
+  async #time(candidate, repeats) {
+    return Math.max(await this.runner.sample(candidate, repeats), this.timerStep);
+  }
+
+  /**
+   * Do some work for every candidate that takes part. One that fails is disqualified. Candidate 0 must not fail.
+   * @param {(candidate: number) => Promise<void>} work
+   */
+  async #forEach(work) {
+    for (const candidate of this.candidates) {
+      try {
+        await work(candidate);
+      } catch (error) {
+        const text = String(/** @type {Partial<Error>} */ (error)?.message ?? error).split("\n")[0];
+        if (candidate === 0) throw new Error(`candidate 0 failed: ${text}`);
+        if (this.runner.isLost) throw new Error(`candidate ${candidate} lost the device: ${text}`);
+        this.reasons[candidate] = `failed: ${text}`;
+        this.milliseconds[candidate] = [];
+      }
     }
-    const fastest = Math.min(...candidates.map((i) => Math.min(...milliseconds[i])));
-    const limit = fastest * protocol.hopeless * (round < protocol.grace ? 2 : 1);
-    candidates = candidates.filter((i) => i === 0 || Math.min(...milliseconds[i]) <= limit);
-  }
-  return { milliseconds, reasons };
-}
-
-/** Why a candidate's outputs are wrong, or "". @param {Trial} trial @param {Uint8Array[]} actual @param {Uint8Array[]} expected */
-function mismatch(trial, actual, expected) {
-  const types = trial.buffers.filter(({ pattern }) => !pattern).map(({ dtype }) => dtype);
-  for (const [i, dtype] of types.entries()) {
-    const text = difference(actual[i], expected[i], dtype, trial.tolerance);
-    if (text) return `wrong: ${text}`;
-  }
-  return "";
-}
-
-/**
- * Warm a candidate up. Returns the repetitions that take as long as a sample should.
- * @param {Trial} trial @param {Runner} runner @param {number} candidate @param {number} sampleMs
- */
-async function warmUp({ protocol }, runner, candidate, sampleMs) {
-  for (let repeats = 1, spent = 0; ; ) {
-    const time = Math.max(await runner.sample(candidate, repeats), SHORTEST_MS);
-    spent += time;
-    const fitting = Math.min(Math.max(1, Math.ceil((repeats * sampleMs) / time)), protocol.max_repeats);
-    if (spent >= protocol.warmup_ms) return fitting;
-    repeats = Math.min(fitting, 8 * repeats);
+    this.candidates = this.candidates.filter((candidate) => !this.reasons[candidate]);
+    this.steps += 1; // the check, the warm-up and the rounds are steps of about the same length
+    this.onProgress({ done: this.steps / (this.trial.protocol.rounds + 2), candidates: this.candidates.length });
   }
 }
 
 /** The smallest step of this engine's timer, in milliseconds. */
 function timerStep() {
-  let step = Infinity;
-  for (let i = 0; i < 5; i++) {
+  let smallest = Infinity;
+  for (let i = 0; i < TIMER_PROBES; i++) {
     const begin = performance.now();
     let end = begin;
     while (end === begin) end = performance.now();
-    step = Math.min(step, end - begin);
+    smallest = Math.min(smallest, end - begin);
   }
-  return step;
+  return smallest;
 }

@@ -1,26 +1,43 @@
-// The thread that measures: each message is a trial, each answer its measurement or an error.
+// The thread that measures.
+//
+//   in:  a trial
+//   out: { progress } while it measures; then { measurement } or { error }
 
 import { measure } from "./measure.js";
 import { answer, onData, openThread } from "./threads.js";
 
-/** Start a thread that helps with parallel loops. @type {import("./types.d.ts").StartHelper} */
-function startHelper(tid, module, memory, threads) {
-  const control = new Int32Array(new SharedArrayBuffer(4)); // how often it was called
-  const thread = openThread("./helper_worker.js", import.meta.url);
-  thread.post({ tid, module, memory, threads, control });
-  return {
-    help() {
-      Atomics.add(control, 0, 1);
-      Atomics.notify(control, 0);
-    },
-    stop: thread.stop,
+/** @typedef {import("./types.d.ts").Help} Help */
+/** @typedef {import("./threads.js").Thread} Thread */
+
+/** A thread, and the function that takes in its answer: nothing, or why it failed. @typedef {{ thread: Thread, settle: (error?: Error) => void }} Helper */
+
+/** @type {Map<number, Helper>} The helpers, by thread number. */
+const helpers = new Map();
+
+/** Let a thread take part in a trial. @param {Help} help @returns {Promise<void>} */
+function startHelper(help) {
+  const helper = helpers.get(help.tid) ?? openHelper();
+  helpers.set(help.tid, helper);
+  return new Promise((resolve, reject) => {
+    helper.settle = (error) => (error ? reject(error) : resolve());
+    helper.thread.post(help);
+  });
+}
+
+/** @returns {Helper} */
+function openHelper() {
+  /** @type {Helper} */
+  const helper = {
+    settle: () => {},
+    thread: openThread("./helper_worker.js", () => helper.settle(), (message) => helper.settle(new Error(message))),
   };
+  return helper;
 }
 
 onData(async (trial) => {
   try {
-    answer({ measurement: await measure(trial, startHelper) });
+    answer({ measurement: await measure(trial, startHelper, (progress) => answer({ progress })) });
   } catch (error) {
-    answer({ error: String(/** @type {any} */ (error)?.message ?? error) });
+    answer({ error: String(/** @type {Partial<Error>} */ (error)?.message ?? error) });
   }
 });

@@ -1,31 +1,34 @@
-// Threads of this engine: workers in a browser, worker threads in Node. Both look like a browser's here.
+// Threads of this engine: workers in a browser, worker threads in Node, Deno and Bun.
 //
-//   const thread = openThread("./helper_worker.js", import.meta.url, (answer) => ..., (error) => ...);
+//   const thread = openThread("./helper_worker.js", onAnswer, onError);
 //   thread.post(data);
-//   onData((data) => ..., import.meta)          in the thread itself
+//   onData((data) => answer(result));           in the thread itself
 
 const { process } = /** @type {any} */ (globalThis);
-const node = process?.getBuiltinModule?.("node:worker_threads"); // undefined in browsers
+/** Node's threads, or undefined in browsers. */
+const node = process?.getBuiltinModule?.("node:worker_threads");
+
+export const isNode = node !== undefined;
 
 /** @typedef {{ post: (data: any) => void, stop: () => void }} Thread */
 
 /**
  * Start a thread.
- * @param {string} path @param {string} base  the URL that the path is relative to
- * @param {(answer: any) => void} [answered] @param {(message: string) => void} [failed]
+ * @param {string} script  the path of its script beside this file
+ * @param {(answer: any) => void} onAnswer
+ * @param {(message: string) => void} onError  called if the thread fails
  * @returns {Thread}
  */
-export function openThread(path, base, answered = () => {}, failed = () => {}) {
-  const url = new URL(path, base);
+export function openThread(script, onAnswer, onError) {
+  const url = new URL(script, import.meta.url);
   if (node) {
     const thread = new node.Worker(url);
-    thread.on("message", answered);
-    thread.on("error", (/** @type {Error} */ error) => failed(error.message));
+    thread.on("message", onAnswer).on("error", (/** @type {Error} */ error) => onError(error.message));
     return { post: (data) => thread.postMessage(data), stop: () => thread.terminate() };
   }
   const thread = new Worker(url, { type: "module" });
-  thread.onmessage = ({ data }) => answered(data);
-  thread.onerror = ({ message }) => failed(message || "the worker failed");
+  thread.onmessage = ({ data }) => onAnswer(data);
+  thread.onerror = ({ message }) => onError(message || `${script} did not start`);
   return { post: (data) => thread.postMessage(data), stop: () => thread.terminate() };
 }
 

@@ -1,4 +1,4 @@
-// The data of webmlc/tune/trial.py, as JSON. Bytes are in base64.
+// The data of webmlc/tune/trial.py as JSON, where bytes are in base64, and the interfaces between the files of this folder.
 
 export interface TrialBuffer {
   offset: number;
@@ -48,12 +48,62 @@ export interface Runner {
   outputs(candidate: number): Uint8Array[] | Promise<Uint8Array[]>;
   /** The milliseconds that some repetitions of the candidate take. */
   sample(candidate: number, repeats: number): number | Promise<number>;
+  /** True if an error leaves the other candidates without a device. */
+  readonly isLost: boolean;
   stop(): void;
 }
 
-export interface Helper {
-  help: () => void;
-  stop: () => void;
+/** How far a measurement is: the share that is done, from 0 to 1, and the candidates that still take part. */
+export interface Progress {
+  done: number;
+  candidates: number;
 }
 
-export type StartHelper = (tid: number, module: WebAssembly.Module, memory: WebAssembly.Memory, threads: number) => Helper;
+/** What a helper thread needs to take part in a trial (see helpers.js). */
+export interface Help {
+  tid: number;
+  threads: number;
+  module: WebAssembly.Module;
+  memory: WebAssembly.Memory;
+  control: Int32Array<SharedArrayBuffer>;
+}
+
+/** Let a thread take part in a trial. Resolves when it listens, and rejects if it does not start. */
+export type StartHelper = (help: Help) => Promise<void>;
+
+export type RunFunction = (first: number, last: number, tid: number, threads: number) => void;
+
+/** The answer to a trial: what was measured, or why nothing was. */
+export type Outcome = { measurement: Measurement } | { error: string };
+
+export interface Adapter {
+  vendor: string;
+  architecture: string;
+  device: string;
+  description: string;
+}
+
+/** What an engine says of itself when it joins. */
+export interface Platform {
+  engine: string;
+  cpu: { architecture: string; cores: number; features: string[] };
+  adapter: Adapter | null;
+  threads: boolean;
+}
+
+/** The best candidate of a kernel: how many times as fast as the control it is. */
+export interface Gain {
+  title: string;
+  gain: number;
+  candidates: number;
+}
+
+/** What a device does in a search. */
+export interface State {
+  phase: "joining" | "measuring" | "waiting" | "retrying" | "done" | "refused";
+  title: string;
+  progress: Progress;
+  candidates: number;
+  gains: Gain[];
+  message: string; // of the last error
+}

@@ -1,76 +1,63 @@
 // Run the candidates of a trial on the CPU. The twin of webmlc/tune/engines/wasm.py.
 
-import { bytesOf, elementBytes, fill, POISON } from "./compare.js";
+import { bytesOf, fill, isOutput, POISON } from "./compare.js";
+import { Helpers, instantiate } from "./helpers.js";
 
+/** @typedef {import("./types.d.ts").RunFunction} RunFunction */
 /** @typedef {import("./types.d.ts").Runner} Runner */
-/** @typedef {import("./types.d.ts").Trial} Trial */
 /** @typedef {import("./types.d.ts").StartHelper} StartHelper */
-/** @typedef {import("./types.d.ts").Helper} Helper */
-
-const RUNNING = 128; // the address of the word that is 1 while helpers take chunks (see webmlc/target/wasm/threads.py)
-const MAX_PAGES = 65536; // of the memory that modules import
+/** @typedef {import("./types.d.ts").Trial} Trial */
 
 /** @implements {Runner} */
 export class WasmRunner {
-  /**
-   * @param {Trial} trial @param {StartHelper} [startHelper]
-   */
+  isLost = false;
+
+  /** @param {Trial} trial @param {StartHelper} startHelper */
   static async open(trial, startHelper) {
     const module = await WebAssembly.compile(bytesOf(trial.module));
-    const memory = new WebAssembly.Memory({ initial: trial.pages, maximum: MAX_PAGES, shared: true });
-    const { exports } = await WebAssembly.instantiate(module, { env: { memory } });
-    const runner = new WasmRunner(trial, memory, /** @type {any} */ (exports.run));
-    for (let tid = 1; tid < trial.threads && startHelper; tid++) runner.helpers.push(startHelper(tid, module, memory, trial.threads));
-    return runner;
+    // The maximum is as small as it can be: phones reserve memory for it.
+    const memory = new WebAssembly.Memory({ initial: trial.pages, maximum: trial.pages, shared: true });
+    const helpers = await Helpers.start(trial, module, memory, startHelper);
+    return new WasmRunner(trial, memory, instantiate(module, memory), helpers);
   }
 
-  /** @type {Helper[]} */
-  helpers = [];
-
-  /**
-   * @param {Trial} trial @param {WebAssembly.Memory} memory
-   * @param {(first: number, last: number, tid: number, threads: number) => void} run
-   */
-  constructor(trial, memory, run) {
+  /** @param {Trial} trial @param {WebAssembly.Memory} memory @param {RunFunction} run @param {Helpers} helpers */
+  constructor(trial, memory, run, helpers) {
     this.trial = trial;
     this.run = run;
+    this.helpers = helpers;
     this.words = new Int32Array(memory.buffer);
-    this.bytes = new Uint8Array(memory.buffer);
+    const bytes = new Uint8Array(memory.buffer);
     for (const [address, words] of trial.words) this.words.set(words, address / 4);
     for (const [seed, buffer] of trial.buffers.entries()) {
-      if (buffer.pattern) this.bytes.set(fill(buffer, elementBytes(buffer.dtype), seed), buffer.offset);
+      if (!isOutput(buffer)) bytes.set(fill(buffer, seed), buffer.offset);
     }
+    this.places = trial.buffers.filter(isOutput).map(({ offset, size }) => bytes.subarray(offset, offset + size));
   }
 
   /** @param {number} candidate */
   outputs(candidate) {
-    const places = this.trial.buffers.filter(({ pattern }) => !pattern).map(({ offset, size }) => this.bytes.subarray(offset, offset + size));
-    for (const place of places) place.fill(POISON);
-    this.#call(candidate, 1);
-    return places.map((place) => place.slice());
+    for (const place of this.places) place.fill(POISON);
+    this.sample(candidate, 1);
+    return this.places.map((place) => Uint8Array.from(place)); // a copy in memory that is not shared
   }
 
   /** @param {number} candidate @param {number} repeats */
   sample(candidate, repeats) {
-    const begin = performance.now();
-    this.#call(candidate, repeats);
-    return performance.now() - begin;
+    const { steps, repeats_address, threads } = this.trial;
+    this.words[repeats_address / 4] = repeats;
+    this.helpers.call();
+    try {
+      const begin = performance.now();
+      this.run(steps * candidate, steps * (candidate + 1), 0, threads);
+      return performance.now() - begin;
+    } catch (error) {
+      this.helpers.reset();
+      throw error;
+    }
   }
 
   stop() {
-    for (const helper of this.helpers) helper.stop();
-  }
-
-  /** @param {number} candidate @param {number} repeats */
-  #call(candidate, repeats) {
-    const { steps, repeats_address, threads } = this.trial;
-    this.words[repeats_address / 4] = repeats;
-    Atomics.store(this.words, RUNNING / 4, 1);
-    for (const helper of this.helpers) helper.help();
-    try {
-      this.run(steps * candidate, steps * (candidate + 1), 0, threads);
-    } finally {
-      Atomics.store(this.words, RUNNING / 4, 0);
-    }
+    this.helpers.end();
   }
 }

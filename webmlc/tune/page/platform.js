@@ -1,0 +1,65 @@
+// Describe this engine and what it runs on, for the records of a search.
+
+import { bytesOf } from "./compare.js";
+import { isNode } from "./threads.js";
+
+/** @typedef {import("./types.d.ts").Platform} Platform */
+
+// Modules that use a feature, from runtime_js/wasm_device.js, which shows their text.
+const SIMD_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF7AwIBAAoIAQYAQQD9Dws=");
+const RELAXED_PROBE = bytesOf("AGFzbQEAAAABCAFgA3t7ewF7AwIBAAoNAQsAIAAgASAC/YUCCw==");
+const DOT_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKJgEkAEGAf/0PQf8B/Q/9DAAAAAAAAAAAAAAAAAAAAAD9kwL9GwAL");
+
+const BROWSERS = Object.entries({ firefox: /Firefox\/([\d.]+)/, chromium: /Chrome\/([\d.]+)/, safari: /Version\/([\d.]+).* Safari/ });
+
+/** @returns {Promise<Platform>} */
+export async function describe() {
+  const { navigator, process } = /** @type {any} */ (globalThis);
+  const cores = navigator?.hardwareConcurrency ?? process?.getBuiltinModule("node:os").availableParallelism();
+  return {
+    engine: engine(),
+    cpu: { architecture: architecture(), cores, features: features() },
+    adapter: await adapter(),
+    threads: isNode || globalThis.crossOriginIsolated,
+  };
+}
+
+/** The engine's name and version. */
+function engine() {
+  const versions = /** @type {any} */ (globalThis).process?.versions;
+  const runtime = ["bun", "deno", "node"].find((name) => versions?.[name]); // Bun and Deno say that they are Node, too
+  if (runtime) return `${runtime} ${versions[runtime]}`;
+  for (const [name, pattern] of BROWSERS) {
+    const version = pattern.exec(navigator.userAgent)?.[1];
+    if (version) return `${name} ${version}`;
+  }
+  return "browser 0";
+}
+
+/** The CPU's family. Browsers do not tell, but the sign of a new NaN is set on x86 alone. */
+function architecture() {
+  const number = new Float32Array([Infinity]);
+  number[0] = number[0] - number[0];
+  return new Uint8Array(number.buffer)[3] === 0xff ? "x86" : "arm";
+}
+
+/** The features of WebAssembly that modules may use. */
+export function features() {
+  const rows = { simd128: WebAssembly.validate(SIMD_PROBE), relaxed: WebAssembly.validate(RELAXED_PROBE), dot: hasExactDot() };
+  return Object.entries(rows).flatMap(([name, isThere]) => (isThere ? [name] : []));
+}
+
+/** True if relaxed dot products read all eight bits of the second operand as unsigned, and add without saturation. */
+function hasExactDot() {
+  if (!WebAssembly.validate(DOT_PROBE)) return false;
+  const { f } = /** @type {{ f: () => number }} */ (new WebAssembly.Instance(new WebAssembly.Module(DOT_PROBE)).exports);
+  return f() === 4 * -128 * 255;
+}
+
+/** What the GPU adapter says of itself, or null. */
+async function adapter() {
+  const info = (await globalThis.navigator?.gpu?.requestAdapter({ powerPreference: "high-performance" }))?.info;
+  if (!info) return null;
+  const { vendor, architecture, device, description } = info;
+  return { vendor, architecture, device, description };
+}
