@@ -37,7 +37,9 @@ def count(number: int, noun: str) -> str:
 
 
 def digits(number: float) -> str:
-    """A number to three digits, without decimals that a person would not read: "12.3"."""
+    """A number to two or three digits: "1,234", "12.3", "1.23", "0.012"."""
     if number >= 99.95:
         return f"{number:,.0f}"
-    return f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"
+    if number >= 9.995:
+        return f"{number:.1f}"
+    return f"{number:.2f}" if number >= 0.0995 else f"{number:.2g}"

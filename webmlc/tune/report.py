@@ -267,21 +267,31 @@ def _limit_table(rows: Iterable[tuple[Outcome, KernelWork, float, float]], limit
         is_arithmetic = limit.is_arithmetic(work)
         amount = work.flops if is_arithmetic else work.least
         speed = f"{digits(amount / outcome.tuned_ms / 1e6)} {'GFLOPS' if is_arithmetic else 'GB/s'}"
-        measured = outcome.search.measured
-        tried = f"{count(measured, 'candidate')}, best {times(1 / outcome.search.best)}"
         cells: tuple[Element | str, ...] = (
             outcome.search.task.name,
             share_chart(before, after),
-            f"{percent(before)} → {percent(after)}",
+            percent(after) if before == after else f"{percent(before)} → {percent(after)}",
             "operations" if is_arithmetic else "bytes",
             speed,
-            tried if measured else "no candidates",
+            _attempts(outcome.search),
         )
         lines.append(
             element("tr", *(_cell(h, cell) for h, cell in zip(headings, cells, strict=True)))
         )
     head = element("thead", element("tr", *(element("th", heading) for heading in headings)))
     return element("table", head, element("tbody", *lines))
+
+
+def _attempts(search: TaskSearch) -> str:
+    """What was tried on a kernel. The best of a search is often lucky, so the trial that confirms
+    it has the last word.
+    """
+    if not search.measured:
+        return "no candidates"
+    text = f"{count(search.measured, 'candidate')}: best {times(1 / search.best)}"
+    return (
+        text if search.confirmed is None else f"{text}, confirmed {times(1 / search.confirmed[1])}"
+    )
 
 
 def _cell(heading: str, content: Element | str) -> Element:
@@ -346,7 +356,7 @@ def _disqualified_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
         )
     if failed:
         items = [
-            element("li", f"{count(number, 'candidate')}: {reason}")
+            element("li", f"{count(number, 'candidate')}: {reason.removeprefix('failed: ')}")
             for reason, number in failed.most_common()
         ]
         yield element("ul", *items)
