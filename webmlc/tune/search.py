@@ -88,9 +88,9 @@ class Job:
 class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
-    `ratios` holds the relative time of each text of code (`None`: disqualified). `curve` holds the
-    best ratio after each measurement. `builders` build candidates side by side. `failure` says why
-    not even the default schedule could be measured.
+    `ratios` holds the relative time of each text of code (`None`: disqualified), `reasons` why a
+    text is disqualified. `curve` holds the best ratio after each measurement. `builders` build
+    candidates side by side. `failure` says why not even the default schedule could be measured.
     """
 
     task: Task
@@ -102,6 +102,7 @@ class TaskSearch:
     built: dict[str, Candidate | None] = field(default_factory=dict)
     ratios: dict[str, float | None] = field(default_factory=dict)
     members: dict[str, Values] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     retries: list[list[Candidate]] = field(default_factory=list)
     curve: list[float] = field(default_factory=list)
     trials: int = 0
@@ -287,6 +288,7 @@ class Search:
                     best = (built.values, ratio)
                 state: State = "confirmed" if job.confirms else "measured"
                 if ratio is None:
+                    search.reasons[built.text] = reason
                     state = "wrong" if reason.startswith("wrong") else "failed"
                 record = self._record(job, number, state, times, ratio, reason)
                 records.append(record)
@@ -327,6 +329,7 @@ class Search:
             else:
                 for number, suspect in enumerate(suspects, 1):
                     search.learn(suspect, None, None)
+                    search.reasons[suspect.text] = f"failed: {reason}"
                     record = self._record(job, number, "failed", (), None, f"failed: {reason}")
                     if self.database is not None:
                         self.database.add([record])
@@ -374,6 +377,8 @@ class Search:
             (built,) = search.build([record.parameters])
             if built is not None and built.text not in search.ratios:
                 search.learn(built, record.ratio, record.milliseconds)
+                if record.ratio is None:
+                    search.reasons[built.text] = record.reason
         return search
 
     def _earlier(self, task: Task, platform: Platform) -> Iterable[Record]:
