@@ -156,7 +156,8 @@ def _kernel_section(outcomes: Sequence[Outcome]) -> Iterator[Element]:
         "p",
         "The time that all calls of a kernel take in one run, with the default schedule and with "
         "the fastest one. The kernel that saves the most time comes first. If the best gain of a "
-        "search and the confirmed one differ much, other programs disturbed the measurements.",
+        "search and the confirmed one differ much, measurements were noisy: search again on an "
+        "idle machine.",
         class_="intro",
     )
     yield from (_kernel(outcome, longest) for outcome in changed)
