@@ -1,4 +1,4 @@
-"""The command line: `webmlc build | run | check | bench | serve | inspect | ops`.
+"""The command line: `webmlc build | run | check | bench | tune | serve | inspect | ops`.
 
 It contains no logic: every command calls one function and prints its result.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,6 +40,7 @@ from webmlc.cli.options import (
     Threads,
     dimensions,
 )
+from webmlc.cli.tune import chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.stages import Listing, Stage, Watcher
 from webmlc.version import VERSION
@@ -83,6 +85,25 @@ def build(
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
     emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
+    tuned: Annotated[
+        Path | None, typer.Option(help="Use the schedules that `webmlc tune` kept in this file.")
+    ] = None,
+    platform: Annotated[
+        str,
+        typer.Option(
+            help="With --tuned: a part of the name of the platform to build for (webmlc tune "
+            "--list).",
+            show_default="this machine",
+        ),
+    ] = "",
+    tune_for: Annotated[
+        str | None,
+        typer.Option(
+            "--tune",
+            metavar="TIME",
+            help="Search for so long first, in the file of --tuned (tuned.db).",
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that no build of webmlc wrote.")
     ] = False,
@@ -95,7 +116,12 @@ def build(
 
     folder = out or Path("build") / model.stem
     constants = read_constants(constant)
-    with StageProgress(f"Building {model.name}", quiet=as_json) as advance:
+    if tune_for is not None:
+        tuned = tuned or Path("tuned.db")
+        search_first(model, tuned, target.value, constants, tune_for)
+    with ExitStack() as stack:
+        choose = chooser(stack, tuned, platform)
+        advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
         build_package(
             model,
             folder,
@@ -103,6 +129,7 @@ def build(
             constants=constants,
             emit_text=emit_text,
             force=force,
+            choose=choose,
             on_stage=advance,
         )
     report = package_report(folder)
@@ -114,6 +141,8 @@ def build(
         if nodes := program["cpu nodes"]:
             rows = [{"on the CPU": node, "why": reason} for node, reason in nodes.items()]
             print_table("Nodes that the GPU cannot run", rows)
+    if report["tuned"]:
+        print_table("Kernels with tuned schedules", report["tuned"])
     console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
 
 
@@ -287,6 +316,10 @@ def ops(
         print_json(rows)
     else:
         print_table(f"{len(rows)} operators", rows)
+
+
+app.command()(tune)
+app.command()(tune_worker)
 
 
 def main() -> None:

@@ -30,6 +30,15 @@ def package_report(folder: Path) -> dict[str, Any]:
             device: _program(manifest, device, program)
             for device, program in manifest.programs.items()
         },
+        "tuned": [
+            {
+                "kernel": kernel.kernel,
+                "variant": kernel.variant,
+                "gain": f"{1 / kernel.tuning.ratio:.2f}×",
+                "measured on": kernel.tuning.platform,
+            }
+            for kernel in manifest.tuned
+        ],
         "files": {path: file.bytes for path, file in manifest.files.items()},
     }
 

@@ -13,63 +13,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from webmlc.core.machine import Device, Features
-    from webmlc.frontend.bind_constants import Constants
     from webmlc.frontend.read_model import Source
     from webmlc.tune.run import Result
-    from webmlc.tune.search import Search
 
 
-def tune(
-    model: Source,
-    *,
-    device: Device = "wasm",
-    engine: str | None = None,
-    variant: Features = "relaxed",
-    threads: int = 1,
-    sizes: Mapping[str, int] | None = None,
-    constants: Constants | None = None,
-    seconds: float = 600.0,
-    strategy: str = "auto",
-    database: str | Path = "tuned.db",
-    resume: bool = False,
-    seed: int = 0,
-    listen_at: tuple[str, int] | None = None,
-    on_change: Callable[[Search], None] | None = None,
-) -> Result:
-    """Search the schedules of a model's kernels for `seconds`, and store them in `database`.
+def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) -> Result:
+    """Search faster schedules for a model's kernels, and store them in the file `database`.
 
-    - `engine` measures: "wasmtime", "node", "chromium" or "firefox" for `wasm`; "wgpu" or
-      "chromium" for `webgpu`. Without it, Chromium if it is installed.
-    - `variant` is the module whose kernels are searched: "relaxed", "simd128" or "dot".
-    - `sizes` are those of symbolic dimensions, 1 where they are missing.
-    - `strategy` is "auto", "race", "evolve", "tpe", "model" or "random".
-    - `resume` goes on with what an earlier search measured.
-    - `listen_at` is an address and a port at which other devices join by opening a page.
-    - `on_change` is called after every trial.
+    Options are the fields of `webmlc.tune.run.Request`:
+
+    - `device`: "wasm" or "webgpu".
+    - `engine`: what measures: "chromium", "node", "wasmtime" or "firefox" for `wasm`; "chromium" or
+      "wgpu" for `webgpu`. Without it, the first of them that is installed.
+    - `variant`: the module whose kernels are searched: "relaxed", "simd128" or "dot".
+    - `threads`: CPU threads that run a kernel.
+    - `sizes`: those of symbolic dimensions, by name; 1 where they are missing.
+    - `constants`: inputs that become constants, as in `webmlc.build`.
+    - `seconds`: the budget. Winners are confirmed after it.
+    - `strategy`: "auto", "race", "evolve", "tpe", "model" or "random".
+    - `resume`: go on with what an earlier search measured.
+    - `listen_at`: an address and a port at which other devices join by opening a page.
+    - `scheduler`: the address of a Dask scheduler, whose workers measure.
+    - `on_change`: called with the search after every trial.
 
     Raises `UserError` for anything that the caller can mend, before anything is measured.
     """
-    from webmlc.tune.run import run
+    from webmlc.tune.run import Request, run
 
-    return run(
-        model,
-        device=device,
-        engine=engine,
-        variant=variant,
-        threads=threads,
-        sizes=sizes or {},
-        constants=constants,
-        seconds=seconds,
-        strategy=strategy,
-        database=Path(database),
-        resume=resume,
-        seed=seed,
-        listen_at=listen_at,
-        on_change=on_change,
-    )
+    return run(Request(model, database=Path(database), **options))

@@ -19,7 +19,6 @@ from webmlc.schedule.rules.space import from_values, values_of
 from webmlc.schedule.schedule import Schedule
 from webmlc.tune.database import Database, Record
 from webmlc.tune.platforms import Platform, cpu_platform
-from webmlc.tune.search import WORTHWHILE
 from webmlc.tune.tasks import kernel_key
 
 
@@ -63,7 +62,7 @@ class TunedChooser:
         if not usable:
             return None
         best = max(usable, key=lambda r: (self._similarity(r), r.date))
-        return best if best.ratio is not None and best.ratio < WORTHWHILE else None
+        return best if best.ratio is not None and best.ratio < 1 else None
 
     def _similarity(self, record: Record) -> int:
         """How well a record serves the platforms of the build: those of the other device do not

@@ -86,10 +86,16 @@ class PageServer:
         self.browser = start_browser(engine, self.url, self.device)
 
     def wait(self) -> None:
-        """Return when the search has no more jobs. Restarts a browser that hangs or crashes."""
+        """Return when the search has no more jobs, or no page to measure them. Restarts a browser
+        that hangs or crashes.
+        """
         started = time.monotonic()
         while not self.search.is_done:
             time.sleep(CHECK_SECONDS)
+            last_seen = max((p.last_seen for p in self.pages.values()), default=started)
+            is_late = self.search.seconds_left == 0 and self.search.is_idle
+            if is_late and time.monotonic() - last_seen > PATIENCE_SECONDS:
+                return
             self._give_up_overdue()
             if self.browser is None:
                 continue

@@ -10,21 +10,25 @@ import multiprocessing
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from webmlc.core.errors import UserError
 from webmlc.core.machine import Device, Features
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
+from webmlc.host.serve import HOST
+from webmlc.tune.browsers import ENGINES as BROWSERS
 from webmlc.tune.browsers import is_installed
+from webmlc.tune.cluster import work_on_cluster
 from webmlc.tune.database import Database
 from webmlc.tune.pages import PageServer
 from webmlc.tune.report import write_report
 from webmlc.tune.search import Options, Search, TaskSearch, gain
 from webmlc.tune.strategies import STRATEGIES
 from webmlc.tune.tasks import tasks_of
-from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, work
+from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, ignore_interrupts, work
 
 ENGINES: Mapping[Device, tuple[str, ...]] = {
     "wasm": ("chromium", "node", "wasmtime", "firefox"),
@@ -46,64 +50,96 @@ class Result:
     was_interrupted: bool
 
 
-def run(
-    model: Source,
-    *,
-    device: Device,
-    engine: str | None,
-    variant: Features,
-    threads: int,
-    sizes: Mapping[str, int],
-    constants: Constants | None,
-    seconds: float,
-    strategy: str,
-    database: Path,
-    resume: bool,
-    seed: int,
-    listen_at: tuple[str, int] | None,
-    on_change: Callable[[Search], None] | None,
-) -> Result:
-    """See `webmlc.tune.tune`."""
-    _check(device, engine, threads, seconds, strategy)
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to search, how, and with whom: the arguments of `webmlc.tune.tune`."""
+
+    model: Source
+    device: Device = "wasm"
+    engine: str | None = None
+    variant: Features = "relaxed"
+    threads: int = 1
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    constants: Constants | None = None
+    seconds: float = 600.0
+    strategy: str = "auto"
+    database: Path = Path("tuned.db")
+    resume: bool = False
+    seed: int = 0
+    listen_at: tuple[str, int] | None = None
+    scheduler: str | None = None
+    on_change: Callable[[Search], None] | None = None
+    on_listen: Callable[[str], None] | None = None
+
+
+def run(request: Request) -> Result:
+    """Search as requested (see `webmlc.tune.tune`)."""
+    _check(request)
+    model, device = request.model, request.device
     name = Path(model).stem if isinstance(model, str | Path) else "model"
-    options = Options(strategy, seconds, seed=seed, model=name, resume=resume)
-    with Database(database) as records:
-        tasks = tasks_of(model, device, sizes, constants=constants, features=variant)
+    options = Options(
+        request.strategy, request.seconds, seed=request.seed, model=name, resume=request.resume
+    )
+    with Database(request.database) as records:
+        tasks = tasks_of(
+            model, device, request.sizes, constants=request.constants, features=request.variant
+        )
         if not tasks:
             raise UserError(f"{name}: no kernel of this model has a schedule to search")
-        chosen = engine or next(e for e in ENGINES[device] if is_installed(e))
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(os.cpu_count(), context) as builders:
-            search = Search(tasks, options, records, threads, builders, on_change)
-            was_interrupted = _work(search, chosen, device, listen_at)
+        with ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as builders:
+            search = Search(tasks, options, records, request.threads, builders, request.on_change)
+            was_interrupted = _until_interrupted(search, request)
         searches = tuple(search.all_searches())
-        report = write_report(database.with_suffix(".html"), searches, options)
-        return Result(searches, gain(searches), database, report, was_interrupted)
+        report = write_report(request.database.with_suffix(".html"), searches, options)
+        return Result(searches, gain(searches), request.database, report, was_interrupted)
 
 
-def _work(search: Search, engine: str, device: Device, listen_at: tuple[str, int] | None) -> bool:
-    """Let workers measure all jobs. Returns True if the user interrupted them."""
+def _until_interrupted(search: Search, request: Request) -> bool:
+    """Measure all jobs. Ctrl-C ends the budget: winners are confirmed. A second one ends that, too.
+
+    Returns True after a Ctrl-C.
+    """
     try:
-        if engine in LOCAL_ENGINES and listen_at is None:
-            worker = ProcessWorker(engine, search.threads)
-            try:
-                work(search, worker)
-            finally:
-                worker.stop()
-        else:
-            address, port = listen_at or ("127.0.0.1", 0)
-            with PageServer(search, device, address, port) as pages:
-                pages.launch(engine)
-                pages.wait()
+        _measure(search, request)
     except KeyboardInterrupt:
-        search.cancel()
+        search.end_budget()
+        try:
+            _measure(search, request)
+        except KeyboardInterrupt:
+            search.cancel()
         return True
     return False
 
 
-def _check(device: Device, engine: str | None, threads: int, seconds: float, strategy: str) -> None:
+def _measure(search: Search, request: Request) -> None:
+    """Let the requested workers measure all jobs of a search."""
+    device, engine = request.device, request.engine
+    if engine is None and request.scheduler is None:
+        engine = next(e for e in ENGINES[device] if e in LOCAL_ENGINES or is_installed(e))
+    with ExitStack() as stack:
+        pages = None
+        if request.listen_at is not None or engine in BROWSERS:
+            address, port = request.listen_at or (HOST, 0)
+            pages = stack.enter_context(PageServer(search, device, address, port))
+            if request.on_listen is not None and request.listen_at is not None:
+                request.on_listen(pages.url)
+        if request.scheduler is not None:
+            work_on_cluster(search, request.scheduler, device)
+        elif engine in LOCAL_ENGINES:
+            worker = ProcessWorker(engine, search.threads)
+            stack.callback(worker.stop)
+            work(search, worker)
+        elif pages is not None and engine is not None:
+            pages.launch(engine)
+        if pages is not None:
+            pages.wait()
+
+
+def _check(request: Request) -> None:
     """Refuse what cannot be searched, before anything takes time."""
-    if not seconds > 0:
+    device, engine, threads = request.device, request.engine, request.threads
+    if not request.seconds > 0:
         raise UserError("--budget: a search needs more than no time; try --budget 5m")
     if threads < 1:
         raise UserError(f"--threads {threads}: kernels run with 1 thread or more")
@@ -113,5 +149,7 @@ def _check(device: Device, engine: str | None, threads: int, seconds: float, str
         raise UserError(
             f"--engine {engine}: kernels on {device} are measured by {', '.join(ENGINES[device])}"
         )
-    if strategy not in (names := ("auto", "model", *STRATEGIES)):
-        raise UserError(f"--strategy {strategy}: choose one of {', '.join(names)}")
+    if engine is not None and request.scheduler is not None:
+        raise UserError("--engine: with --scheduler, each `webmlc tune-worker` has its own")
+    if request.strategy not in (names := ("auto", "model", *STRATEGIES)):
+        raise UserError(f"--strategy {request.strategy}: choose one of {', '.join(names)}")

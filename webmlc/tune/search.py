@@ -44,7 +44,8 @@ CONFIRMED = 3
 CONFIRMATION = replace(PROTOCOL, rounds=30, hopeless=1e9)
 """How the last trial of a search is measured: nobody drops out."""
 WORTHWHILE = 0.98
-"""The relative time from which on a candidate replaces the default: less is noise."""
+"""A candidate replaces the default if it takes less than this share of its time in three rounds of
+four: less is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ class Search:
         self.searches: dict[str, list[TaskSearch]] = {}
         self.jobs: dict[int, Job] = {}
         self.bugs: list[Record] = []
-        self.started = time.monotonic()
+        self.started = math.inf
         self.count = 0
         self.is_cancelled = False
         self._on_change = on_change
@@ -225,8 +226,9 @@ class Search:
 
     @property
     def seconds_left(self) -> float:
-        """The rest of the budget."""
-        return max(0.0, self.started + self.options.seconds - time.monotonic())
+        """The rest of the budget, which begins with the first job."""
+        ends = min(self.started, time.monotonic()) + self.options.seconds
+        return max(0.0, ends - time.monotonic())
 
     @property
     def is_done(self) -> bool:
@@ -247,6 +249,7 @@ class Search:
             if self.is_cancelled:
                 return None
             searches = self._of_platform(platform)
+            self.started = min(self.started, time.monotonic())
             while self.seconds_left > 0:
                 waiting = [s for s in searches if s.is_open and s.in_flight == 0]
                 if not waiting:
@@ -284,7 +287,7 @@ class Search:
                 ratio = relative_time(times, control) if times else None
                 if not job.confirms:
                     search.learn(built, ratio, median(times) if times else None)
-                elif ratio is not None and ratio < min(best[1], WORTHWHILE):
+                elif ratio is not None and ratio < best[1] and is_faster(times, control):
                     best = (built.values, ratio)
                 state: State = "confirmed" if job.confirms else "measured"
                 if ratio is None:
@@ -335,9 +338,18 @@ class Search:
                         self.database.add([record])
             self._changed()
 
+    def end_budget(self) -> None:
+        """Measure no more candidates; the winners so far are still confirmed."""
+        self.started = -self.options.seconds
+
     def cancel(self) -> None:
         """Hand out no more jobs. What was measured is in the database."""
         self.is_cancelled = True
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no worker has a job."""
+        return not self.jobs
 
     def _of_platform(self, platform: Platform) -> list[TaskSearch]:
         if platform.key not in self.searches:
@@ -369,8 +381,8 @@ class Search:
             search.retries.append([first])
         else:
             search.strategy.tell(control.values, 1.0)
-        search.ratios[control.text] = 1.0
-        search.members[control.text] = control.values
+            search.ratios[control.text] = 1.0
+            search.members[control.text] = control.values
         for record in self._earlier(task, platform):
             if record.parameters not in space:
                 continue  # an older webmlc had other choices
@@ -446,6 +458,12 @@ class Search:
 def relative_time(times: Sequence[float], control: Sequence[float]) -> float:
     """The median of a candidate's time over the control's in the same round."""
     return median(t / c for t, c in zip(times, control, strict=False))
+
+
+def is_faster(times: Sequence[float], control: Sequence[float]) -> bool:
+    """True if a candidate is faster than the control in most rounds, and not by noise alone."""
+    ratios = [t / c for t, c in zip(times, control, strict=False)]
+    return float(np.quantile(ratios, 0.75)) < WORTHWHILE
 
 
 def gain(searches: Iterable[TaskSearch]) -> float:

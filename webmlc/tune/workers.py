@@ -10,6 +10,7 @@ trial.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from importlib.metadata import version
 from multiprocessing.connection import Connection
@@ -114,6 +115,7 @@ class ProcessWorker:
 
 def _serve_engine(pipe: Connection, engine: str, threads: int) -> None:
     """The process of an engine: says what it measures on, then answers trial after trial."""
+    ignore_interrupts()
     try:
         pipe.send(local_platform(engine, threads))
     except WebmlcError as error:
@@ -135,6 +137,11 @@ def _serve_engine(pipe: Connection, engine: str, threads: int) -> None:
                 pipe.send(measure_webgpu(trial))
         except (EngineError, WebmlcError) as error:
             pipe.send(str(error))
+
+
+def ignore_interrupts() -> None:
+    """Let Ctrl-C interrupt the main process alone, which ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def local_platform(engine: str, threads: int) -> Platform:

@@ -45,16 +45,16 @@ def measure(trial: Trial, runner: Runner) -> Measurement:
         except EngineError as error:
             reasons[candidate] = f"failed: {error}"
     candidates = [c for c in range(trial.candidates) if not reasons[c]]
-    repeats = {c: _repeats(trial, runner, c) for c in candidates}
+    repeats, *_ = [_warm_up(trial, runner, candidate) for candidate in candidates]
     samples: list[list[float]] = [[] for _ in range(trial.candidates)]
     for number in range(trial.protocol.rounds):
         for candidate in candidates:
-            milliseconds = runner.sample(candidate, repeats[candidate])
-            calls = repeats[candidate] * len(trial.calls)
-            samples[candidate].append(max(milliseconds, SHORTEST_MS) / calls)
+            milliseconds = max(runner.sample(candidate, repeats), SHORTEST_MS)
+            samples[candidate].append(milliseconds / (repeats * len(trial.calls)))
         fastest = min(min(samples[c]) for c in candidates)
         limit = fastest * trial.protocol.hopeless * (2 if number + 1 < trial.protocol.grace else 1)
         candidates = [c for c in candidates if c == 0 or min(samples[c]) <= limit]
+        candidates.append(candidates.pop(0))
     return Measurement(tuple(map(tuple, samples)), tuple(reasons))
 
 
@@ -67,7 +67,7 @@ def _mismatch(trial: Trial, actual: list[bytes], expected: list[bytes]) -> str:
     return ""
 
 
-def _repeats(trial: Trial, runner: Runner, candidate: int) -> int:
+def _warm_up(trial: Trial, runner: Runner, candidate: int) -> int:
     """Warm a candidate up. Returns the repetitions that take as long as a sample should."""
     protocol = trial.protocol
     repeats, spent = 1, 0.0

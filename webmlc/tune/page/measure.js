@@ -39,8 +39,7 @@ export async function measure(trial, startHelper, onProgress = () => {}) {
 }
 
 class Measuring {
-  /** @type {number[]} How often each candidate repeats in a sample. */
-  repeats = [];
+  repeats = 1; // of each candidate in a sample
   steps = 0; // of the progress
 
   /** @param {Trial} trial @param {Runner} runner @param {(progress: Progress) => void} onProgress */
@@ -59,11 +58,13 @@ class Measuring {
   async all() {
     await this.#check();
     await this.#forEach(async (candidate) => {
-      this.repeats[candidate] = await this.#warmUp(candidate);
+      const repeats = await this.#warmUp(candidate);
+      if (candidate === 0) this.repeats = repeats;
     });
     for (let round = 1; round <= this.trial.protocol.rounds; round++) {
       await this.#forEach((candidate) => this.#sample(candidate));
       this.#dropHopeless(round);
+      this.candidates.push(...this.candidates.splice(0, 1)); // no candidate always runs after the same other one
     }
     return { milliseconds: this.milliseconds, reasons: this.reasons };
   }
@@ -96,8 +97,8 @@ class Measuring {
 
   /** @param {number} candidate */
   async #sample(candidate) {
-    const calls = this.repeats[candidate] * this.trial.calls.length;
-    this.milliseconds[candidate].push((await this.#time(candidate, this.repeats[candidate])) / calls);
+    const calls = this.repeats * this.trial.calls.length;
+    this.milliseconds[candidate].push((await this.#time(candidate, this.repeats)) / calls);
   }
 
   /** @param {number} round  from 1 on */

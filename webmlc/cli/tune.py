@@ -1,0 +1,222 @@
+"""The commands that search schedules: `webmlc tune` and `webmlc tune-worker`."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from webmlc.cli.console import console, errors, escape, print_json, print_table
+from webmlc.cli.options import (
+    AsJson,
+    ConstantInputs,
+    Device,
+    DeviceChoice,
+    Dimensions,
+    Seed,
+    Threads,
+    dimensions,
+)
+from webmlc.core.errors import UserError
+
+if TYPE_CHECKING:
+    from webmlc.frontend.bind_constants import Constants
+    from webmlc.schedule.rules import Chooser
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class VariantChoice(StrEnum):
+    """The WebAssembly variants whose kernels can be searched."""
+
+    relaxed = "relaxed"
+    simd128 = "simd128"
+    dot = "dot"
+
+
+def duration(text: str) -> float:
+    """The seconds of "90s", "10m" or "1h". Raises `UserError` for another form."""
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text)
+    if parts is None:
+        raise UserError(f"{text!r} is no time: write 90s, 10m or 1h")
+    return float(parts[1]) * _UNITS[parts[2] or "s"]
+
+
+def address(text: str) -> tuple[str, int]:
+    """The host and the port of "HOST:PORT" or "PORT". Raises `UserError` for another form."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal():
+        raise UserError(f"--listen {text!r}: write HOST:PORT, for instance 0.0.0.0:8000")
+    return host or "127.0.0.1", int(port)
+
+
+def tune(
+    model: Annotated[
+        Path | None, typer.Argument(help="An ONNX model file.", show_default=False)
+    ] = None,
+    device: Device = DeviceChoice.wasm,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="What measures: chromium, node, wasmtime or firefox (wasm); chromium or wgpu "
+            "(webgpu).",
+            show_default="the first of them that is installed",
+        ),
+    ] = None,
+    variant: Annotated[
+        VariantChoice, typer.Option(help="The WebAssembly variant whose kernels are searched.")
+    ] = VariantChoice.relaxed,
+    threads: Threads = 1,
+    dim: Dimensions = [],  # noqa: B006
+    constant: ConstantInputs = [],  # noqa: B006
+    budget: Annotated[str, typer.Option(help="Time to search, as 90s, 10m or 1h.")] = "10m",
+    strategy: Annotated[
+        str, typer.Option(help="How to search: auto, race, evolve, tpe, model or random.")
+    ] = "auto",
+    database: Annotated[Path, typer.Option(help="The file that keeps what was measured.")] = Path(
+        "tuned.db"
+    ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what the database has of this model.")
+    ] = False,
+    seed: Seed = 0,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Let other devices join by opening a page at this address."
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tcp://HOST:PORT",
+            help="Measure on the `webmlc tune-worker`s of this Dask scheduler.",
+        ),
+    ] = None,
+    list_records: Annotated[
+        bool, typer.Option("--list", help="List what the database holds, and stop.")
+    ] = False,
+    merge: Annotated[
+        list[Path], typer.Option(help="Add the records of this database (repeatable), and stop.")
+    ] = [],  # noqa: B006
+    export: Annotated[
+        Path | None, typer.Option(help="Write the records as JSON lines to this file, and stop.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find faster schedules for a model's kernels by measuring them on this machine.
+
+    Then build with them: webmlc build MODEL --tuned tuned.db. Ctrl-C ends the search early, and
+    keeps what it found.
+    """
+    if list_records or merge or export is not None:
+        _manage(database, list_records, merge, export, as_json)
+        return
+    if model is None:
+        raise UserError("name a model to tune, or use --list, --merge or --export")
+    from webmlc import tune as run_search
+    from webmlc.frontend.bind_constants import read_constants
+    from webmlc.tune.progress import Progress
+    from webmlc.tune.report import rows_of
+
+    with Progress(errors, model.name) as progress:
+        result = run_search(
+            model,
+            database=database,
+            device=device.value,
+            engine=engine,
+            variant=variant.value,
+            threads=threads,
+            sizes=dimensions(dim),
+            constants=read_constants(constant),
+            seconds=duration(budget),
+            strategy=strategy,
+            resume=resume,
+            seed=seed,
+            listen_at=None if listen is None else address(listen),
+            scheduler=scheduler,
+            on_change=progress,
+            on_listen=lambda url: errors.print(f"Open [bold]{url}[/] on a device to let it join."),
+        )
+    rows = rows_of(result.searches)
+    if as_json:
+        report, file = str(result.report), str(result.database)
+        print_json({"gain": result.gain, "kernels": rows, "report": report, "database": file})
+        return
+    print_table(f"{model.name}: kernels {result.gain:.2f}× as fast", rows)
+    console.print(f"A page to look at: [bold]{escape(str(result.report))}[/]")
+    console.print(f"Build with it: [bold]webmlc build {model} --tuned {result.database}[/]")
+
+
+def search_first(model: Path, database: Path, target: str, constants: Constants, time: str) -> None:
+    """Search the schedules of a model before it is built, the same time for each device."""
+    from webmlc import tune as run_search
+    from webmlc.tune.progress import Progress
+
+    devices = ("wasm", "webgpu") if target == "both" else (target,)
+    for device in devices:
+        with Progress(errors, f"{model.name} on {device}") as progress:
+            run_search(
+                model,
+                database=database,
+                device=device,
+                constants=constants,
+                seconds=duration(time) / len(devices),
+                resume=True,
+                on_change=progress,
+            )
+
+
+def chooser(stack: ExitStack, database: Path | None, platform: str) -> Chooser:
+    """What chooses the schedules of a build: the database, if there is one. The stack closes it."""
+    from webmlc.schedule.rules import default_schedule
+    from webmlc.tune.choose import TunedChooser
+    from webmlc.tune.database import Database
+
+    if database is None:
+        if platform:
+            raise UserError("--platform: it chooses among the records of --tuned FILE")
+        return default_schedule
+    return TunedChooser(stack.enter_context(Database(database, must_exist=True)), platform)
+
+
+def tune_worker(
+    scheduler: Annotated[
+        str, typer.Option(metavar="tcp://HOST:PORT", help="The address of a Dask scheduler.")
+    ],
+    engine: Annotated[str, typer.Option(help="What measures: wasmtime or wgpu.")] = "wasmtime",
+    threads: Threads = 1,
+) -> None:
+    """Measure for a `webmlc tune --scheduler` of another machine, until its scheduler ends."""
+    from webmlc.tune.cluster import run_worker
+
+    run_worker(scheduler, engine, threads)
+
+
+def _manage(
+    database: Path, list_records: bool, merge: list[Path], export: Path | None, as_json: bool
+) -> None:
+    """Merge, export and list records."""
+    from webmlc.tune.database import Database
+    from webmlc.tune.summary import exported, summary
+
+    with Database(database, must_exist=not merge) as records:
+        for path in merge:
+            with Database(path, must_exist=True) as other:
+                count = records.merge(other)
+            errors.print(f"{escape(str(path))}: {count} records added")
+        if export is not None:
+            lines: list[dict[str, Any]] = list(exported(records))
+            export.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+            errors.print(f"{escape(str(export))}: {len(lines)} records written")
+        if list_records:
+            rows = summary(records)
+            if as_json:
+                print_json(rows)
+            else:
+                print_table(str(database), rows)

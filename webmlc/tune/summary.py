@@ -1,0 +1,41 @@
+"""What a database holds, as rows to print and as records to export."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from webmlc.tune.database import Database, Record
+
+
+def summary(database: Database) -> list[dict[str, Any]]:
+    """A row for each task and platform: what was measured, and the confirmed gain."""
+    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in database.records():
+        groups[record.task, record.sizes, record.platform.key].append(record)
+    rows = []
+    for (_, sizes, platform), records in sorted(groups.items(), key=lambda item: item[0][2]):
+        confirmed = [r.ratio for r in records if r.state == "confirmed" and r.ratio is not None]
+        times = [r.milliseconds for r in records if r.ratio == 1.0 and r.milliseconds is not None]
+        rows.append(
+            {
+                "platform": platform,
+                "kernel": records[-1].name,
+                "rule": records[-1].rule,
+                "sizes": sizes or "–",
+                "model": records[-1].model,
+                "candidates": sum(r.state == "measured" for r in records),
+                "default ms": min(times, default=0.0),
+                "gain": f"{1 / min(confirmed):.2f}×" if confirmed else "–",
+                "date": max(r.date for r in records)[:10],
+            }
+        )
+    return rows
+
+
+def exported(database: Database) -> Iterator[dict[str, Any]]:
+    """Every record as JSON data."""
+    for record in database.records():
+        yield asdict(record)
