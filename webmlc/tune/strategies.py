@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any, Protocol
 
+from webmlc.core.errors import UserError
 from webmlc.schedule.rules.space import Space, Value, Values
 
 POPULATION = 16
@@ -91,8 +92,7 @@ class OptunaSearch:
     """A sampler of optuna over the choices of a space, as indices of categories."""
 
     def __init__(self, space: Space, sampler: Any, seed: int) -> None:
-        import optuna
-
+        optuna = _optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space, self.seed = space, seed
         self.study = optuna.create_study(sampler=sampler)
@@ -132,18 +132,28 @@ class OptunaSearch:
 
     def _add(self, values: Values, score: float) -> None:
         """Add a member that the sampler did not propose, such as the default."""
-        import optuna
-
+        optuna = _optuna()
         indices = {c.name: c.values.index(values[c.name]) for c in self.space.choices}
         self.study.add_trial(
             optuna.create_trial(params=indices, distributions=self.distributions, value=score)
         )
 
 
+def _optuna() -> Any:
+    """The library of search algorithms. Raises `UserError` where it is not installed."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise UserError(
+            f"this strategy needs optuna ({error}); install it with pip install 'webmlc[tune]', "
+            "or choose --strategy random"
+        ) from error
+    return optuna
+
+
 def evolve(space: Space, seed: int) -> Strategy:
     """NSGA-II (Deb et al., 2002) with one objective: a genetic algorithm with elitism."""
-    import optuna
-
+    optuna = _optuna()
     return OptunaSearch(
         space, optuna.samplers.NSGAIISampler(population_size=POPULATION, seed=seed), seed
     )
@@ -151,8 +161,7 @@ def evolve(space: Space, seed: int) -> Strategy:
 
 def tpe(space: Space, seed: int) -> Strategy:
     """Tree-structured Parzen estimators (Bergstra et al., 2011)."""
-    import optuna
-
+    optuna = _optuna()
     return OptunaSearch(space, optuna.samplers.TPESampler(seed=seed, constant_liar=True), seed)
 
 
