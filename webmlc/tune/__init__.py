@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from webmlc.core.machine import Device
+    from webmlc.core.machine import Device, Features
     from webmlc.frontend.bind_constants import Constants
     from webmlc.frontend.read_model import Source
     from webmlc.tune.run import Result
@@ -29,6 +29,7 @@ def tune(
     *,
     device: Device = "wasm",
     engine: str | None = None,
+    variant: Features = "relaxed",
     threads: int = 1,
     sizes: Mapping[str, int] | None = None,
     constants: Constants | None = None,
@@ -37,15 +38,18 @@ def tune(
     database: str | Path = "tuned.db",
     resume: bool = False,
     seed: int = 0,
+    listen_at: tuple[str, int] | None = None,
     on_change: Callable[[Search], None] | None = None,
 ) -> Result:
     """Search the schedules of a model's kernels for `seconds`, and store them in `database`.
 
     - `engine` measures: "wasmtime", "node", "chromium" or "firefox" for `wasm`; "wgpu" or
       "chromium" for `webgpu`. Without it, Chromium if it is installed.
+    - `variant` is the module whose kernels are searched: "relaxed", "simd128" or "dot".
     - `sizes` are those of symbolic dimensions, 1 where they are missing.
     - `strategy` is "auto", "race", "evolve", "tpe", "model" or "random".
     - `resume` goes on with what an earlier search measured.
+    - `listen_at` is an address and a port at which other devices join by opening a page.
     - `on_change` is called after every trial.
 
     Raises `UserError` for anything that the caller can mend, before anything is measured.
@@ -56,6 +60,7 @@ def tune(
         model,
         device=device,
         engine=engine,
+        variant=variant,
         threads=threads,
         sizes=sizes or {},
         constants=constants,
@@ -64,5 +69,6 @@ def tune(
         database=Path(database),
         resume=resume,
         seed=seed,
+        listen_at=listen_at,
         on_change=on_change,
     )

@@ -79,7 +79,10 @@ class Record:
 
 
 class Database:
-    """An open file of records. Every `add` is committed at once."""
+    """An open file of records. Every `add` is committed at once.
+
+    Several threads may use it, one at a time.
+    """
 
     def __init__(self, path: Path, *, must_exist: bool = False) -> None:
         """Open the file at `path`, or create it.
@@ -91,7 +94,7 @@ class Database:
         if must_exist and not path.is_file():
             raise UserError(f"{path}: no such file; `webmlc tune MODEL --database {path}` makes it")
         with self._typed_errors():
-            self.connection = sqlite3.connect(path, timeout=30)
+            self.connection = sqlite3.connect(path, timeout=30, check_same_thread=False)
             self.connection.row_factory = sqlite3.Row
             self._check()
 

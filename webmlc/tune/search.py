@@ -41,8 +41,8 @@ BATCH = 8
 """Candidates of a trial besides the control (chosen by hand: enough to share the trial's start)."""
 CONFIRMED = 3
 """The fastest candidates of a search that take part in its last trial."""
-CONFIRMATION = replace(PROTOCOL, rounds=30, hopeless=math.inf)
-"""How the last trial of a search is measured."""
+CONFIRMATION = replace(PROTOCOL, rounds=30, hopeless=1e9)
+"""How the last trial of a search is measured: nobody drops out."""
 WORTHWHILE = 0.98
 """The relative time from which on a candidate replaces the default: less is noise."""
 
@@ -88,8 +88,9 @@ class Job:
 class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
-    `ratios` holds the relative time of each text of code (`None`: disqualified). `curve` holds the
-    best ratio after each measurement. `builders` build candidates side by side.
+    `ratios` holds the relative time of each text of code (`None`: disqualified), `reasons` why a
+    text is disqualified. `curve` holds the best ratio after each measurement. `builders` build
+    candidates side by side. `failure` says why not even the default schedule could be measured.
     """
 
     task: Task
@@ -101,12 +102,14 @@ class TaskSearch:
     built: dict[str, Candidate | None] = field(default_factory=dict)
     ratios: dict[str, float | None] = field(default_factory=dict)
     members: dict[str, Values] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     retries: list[list[Candidate]] = field(default_factory=list)
     curve: list[float] = field(default_factory=list)
     trials: int = 0
     in_flight: int = 0
     control_ms: float = math.nan
     is_exhausted: bool = False
+    failure: str = ""
     confirmed: tuple[Values, float] | None = None
 
     @property
@@ -126,11 +129,10 @@ class TaskSearch:
         return self.task.calls * self.control_ms * self.best if known else math.inf
 
     @property
-    def is_over(self) -> bool:
-        """True if nothing remains to be proposed."""
-        return not self.retries and (
-            self.is_exhausted or self.measured >= self.options.measurements
-        )
+    def is_open(self) -> bool:
+        """True if something remains to be proposed."""
+        is_full = self.is_exhausted or self.measured >= self.options.measurements
+        return self.confirmed is None and (bool(self.retries) or not is_full)
 
     def propose(self) -> list[Candidate]:
         """The candidates of the next trial: code that was not measured yet."""
@@ -226,6 +228,13 @@ class Search:
         """The rest of the budget."""
         return max(0.0, self.started + self.options.seconds - time.monotonic())
 
+    @property
+    def is_done(self) -> bool:
+        """True if no platform that joined has jobs left."""
+        searches = self.all_searches()
+        settled = bool(searches) and all(s.confirmed is not None for s in searches)
+        return self.is_cancelled or settled
+
     def all_searches(self) -> list[TaskSearch]:
         """The searches of every platform."""
         return [search for searches in self.searches.values() for search in searches]
@@ -239,7 +248,7 @@ class Search:
                 return None
             searches = self._of_platform(platform)
             while self.seconds_left > 0:
-                waiting = [s for s in searches if not s.is_over and s.in_flight == 0]
+                waiting = [s for s in searches if s.is_open and s.in_flight == 0]
                 if not waiting:
                     break
                 search = max(waiting, key=lambda s: s.share / (1 + s.trials) ** 2)
@@ -250,7 +259,7 @@ class Search:
                     return self._job(search, candidates, confirms=False)
             unsettled = [s for s in searches if s.confirmed is None]
             for search in unsettled:
-                if search.in_flight == 0 and (search.is_over or self.seconds_left == 0):
+                if search.in_flight == 0 and (not search.is_open or self.seconds_left == 0):
                     finalists = search.finalists()
                     if finalists:
                         return self._job(search, finalists, confirms=True)
@@ -279,6 +288,7 @@ class Search:
                     best = (built.values, ratio)
                 state: State = "confirmed" if job.confirms else "measured"
                 if ratio is None:
+                    search.reasons[built.text] = reason
                     state = "wrong" if reason.startswith("wrong") else "failed"
                 record = self._record(job, number, state, times, ratio, reason)
                 records.append(record)
@@ -297,7 +307,7 @@ class Search:
             if self.jobs.pop(job.number, None) is None:
                 return
             job.search.in_flight -= 1
-            if not job.confirms:
+            if not job.confirms and len(job.candidates) > 1:
                 job.search.retries.append(list(job.candidates[1:]))
 
     def fail(self, job: Job, reason: str) -> None:
@@ -310,13 +320,16 @@ class Search:
             search = job.search
             search.in_flight -= 1
             suspects = job.candidates[1:]
-            if job.confirms:
+            if job.confirms or not suspects:  # not even the default runs here
                 search.confirmed = (search.control.values, 1.0)
+                search.is_exhausted = True
+                search.failure = "" if suspects else reason
             elif len(suspects) > 1:
                 search.retries += [[suspect] for suspect in suspects]
             else:
                 for number, suspect in enumerate(suspects, 1):
                     search.learn(suspect, None, None)
+                    search.reasons[suspect.text] = f"failed: {reason}"
                     record = self._record(job, number, "failed", (), None, f"failed: {reason}")
                     if self.database is not None:
                         self.database.add([record])
@@ -364,6 +377,8 @@ class Search:
             (built,) = search.build([record.parameters])
             if built is not None and built.text not in search.ratios:
                 search.learn(built, record.ratio, record.milliseconds)
+                if record.ratio is None:
+                    search.reasons[built.text] = record.reason
         return search
 
     def _earlier(self, task: Task, platform: Platform) -> Iterable[Record]:

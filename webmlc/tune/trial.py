@@ -9,8 +9,9 @@ Candidate 0 is the control: the default schedule, to which the others are compar
 3. warms up: runs every candidate for `warmup_ms`;
 4. chooses how often a candidate repeats in one sample, so that a sample takes `sample_ms`;
 5. takes samples in rounds: in each round, every candidate runs once, one after the other, so that
-   a disturbance affects all alike; after `grace` rounds, a candidate whose fastest sample is
-   slower than `hopeless` times the fastest of all drops out. Candidate 0 never does.
+   a disturbance affects all alike. A candidate whose fastest sample is slower than `hopeless`
+   times the fastest of all drops out, in the first `grace` rounds one that is slower than twice
+   that. Candidate 0 never does.
 
 The engines are `engines/wasm.py` (wasmtime), `engines/webgpu.py` (wgpu-py), and `page/measure.js`
 for every JavaScript engine. All of them implement these steps, and nothing more.

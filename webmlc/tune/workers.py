@@ -22,6 +22,8 @@ from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
 from webmlc.tune.search import Job, Search
 from webmlc.tune.trial import Measurement, Trial
 
+LOCAL_ENGINES = ("wasmtime", "wgpu")
+"""The engines that run in a process of this Python; pages run the others (`pages`)."""
 START_SECONDS = 60.0
 """Seconds that an engine's process may take to start."""
 SLOWNESS = 20.0

@@ -52,10 +52,9 @@ def measure(trial: Trial, runner: Runner) -> Measurement:
             milliseconds = runner.sample(candidate, repeats[candidate])
             calls = repeats[candidate] * len(trial.calls)
             samples[candidate].append(max(milliseconds, SHORTEST_MS) / calls)
-        if number + 1 >= trial.protocol.grace:
-            fastest = min(min(samples[c]) for c in candidates)
-            limit = trial.protocol.hopeless * fastest
-            candidates = [c for c in candidates if c == 0 or min(samples[c]) <= limit]
+        fastest = min(min(samples[c]) for c in candidates)
+        limit = fastest * trial.protocol.hopeless * (2 if number + 1 < trial.protocol.grace else 1)
+        candidates = [c for c in candidates if c == 0 or min(samples[c]) <= limit]
     return Measurement(tuple(map(tuple, samples)), tuple(reasons))
 
 

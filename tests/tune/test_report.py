@@ -1,0 +1,211 @@
+"""The page of a search is one file that needs no other, and states the figures of the search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement
+
+import pytest
+
+from tests.tune.small_search import CONFIRMED_RATIO, CONTROL_MS, PLATFORM, small_search
+from webmlc.tune.outcomes import limit_of, outcomes_of, work_of
+from webmlc.tune.report import rows_of, write_report
+from webmlc.tune.search import Search, TaskSearch
+
+
+class PageParser(HTMLParser):
+    """Reads a page into a tree. Fails where an element is closed by another's end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Element("root")
+        self.open = [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        child = SubElement(self.open[-1], tag, {name: value or "" for name, value in attrs})
+        if tag != "meta":
+            self.open.append(child)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop().tag == tag
+
+    def handle_data(self, data: str) -> None:
+        SubElement(self.open[-1], "#text").text = data
+
+
+def page_of(
+    searches: list[TaskSearch], path: Path, limits: dict[str, float] | None = None
+) -> Element:
+    """The tree of the page that some searches get."""
+    parser = PageParser()
+    report = write_report(path / "tuned.html", searches, searches[0].options, limits)
+    parser.feed(report.read_text("utf-8"))
+    assert parser.open == [parser.root]
+    return parser.root
+
+
+def text_of(element: Element) -> str:
+    """All text inside an element."""
+    return "".join(element.itertext())
+
+
+def of_class(page: Element, name: str) -> list[Element]:
+    """The elements of a class."""
+    return [e for e in page.iter() if name in e.get("class", "").split()]
+
+
+@pytest.fixture(scope="module")
+def search() -> Search:
+    return small_search()
+
+
+@pytest.fixture(scope="module")
+def page(search: Search, tmp_path_factory: pytest.TempPathFactory) -> Element:
+    return page_of(search.all_searches(), tmp_path_factory.mktemp("report"))
+
+
+def test_the_head_states_the_time_of_the_whole_model(page: Element) -> None:
+    (whole,) = of_class(page, "whole")
+    assert text_of(whole).startswith("2.00×as fastbefore4.00 msafter2.00 ms")
+
+
+def test_the_head_says_how_it_was_measured(page: Element, search: Search) -> None:
+    (facts,) = of_class(page, "facts")
+    terms = {text_of(e[0]): text_of(e[1]) for e in facts}
+    assert terms.pop("Date").endswith(" UTC")
+    assert terms == {
+        "Model": "small <model>",
+        "Device": "WebAssembly (relaxed)",
+        "Engine": "an engine 1.2",
+        "Machine": "A <fast> CPU, 1 thread",
+        "Budget": "10 h",
+        "Strategy": "random",
+        "Measurements": str(sum(s.measured for s in search.all_searches())),
+        "Kernels": "2 of 2 measured, 2 faster",
+    }
+
+
+def test_a_kernel_has_its_times_its_parameters_and_its_nodes(page: Element, search: Search) -> None:
+    kernels = {text_of(e.find(".//h3")): e for e in of_class(page, "kernel")[:2]}
+    outcome = next(o for o in outcomes_of(search.all_searches()) if o.search.task.name == "matmul")
+    kernel = kernels["matmul"]
+    assert "contraction · 1 call" in text_of(kernel)
+    assert "before2.00 msafter1.00 ms" in text_of(kernel)
+    assert "<script>alert('&')</script>" in text_of(kernel)
+    widths = [float(e.get("width", "")) for e in kernel.iter("rect")]
+    assert widths == [100, 100 * CONFIRMED_RATIO]
+    default, rows = outcome.changes["contraction.rows"]
+    assert default != rows
+    items = {text_of(e): e.get("title") for e in kernel.iter("li")}
+    assert items[f"rows {default} → {rows}"] == "Rows of a register tile."
+    assert len(outcome.changes) == sum(title is not None for title in items.values())
+
+
+def test_kernels_are_compared_with_the_fastest_one(page: Element, search: Search) -> None:
+    works = [(o, work_of(o.search)) for o in outcomes_of(search.all_searches())]
+    limit = limit_of(works)
+    flops = 2 * 16 * 24 * 8
+    assert limit.gflops == pytest.approx(flops / (CONTROL_MS * CONFIRMED_RATIO * 1e6))
+    assert "no measured limit of the machine" in text_of(page)
+    cells = {text_of(row[0]): [text_of(cell) for cell in row] for row in page.iter("tr")}
+    assert cells["matmul"][2] == "50 % → 100 %"
+    softmax = next(work for o, work in works if o.search.task.name == "softmax")
+    assert softmax.least == 2 * 16 * 8 * 4
+    assert cells["softmax"][3] == ("operations" if limit.is_arithmetic(softmax) else "bytes")
+    measured = search.all_searches()[1].measured
+    assert cells["softmax"][5] == f"{measured} candidates: best 1.54×, confirmed 2.00×"
+
+
+def test_kernels_are_compared_with_a_measured_limit(search: Search, tmp_path: Path) -> None:
+    page = page_of(search.all_searches(), tmp_path, {PLATFORM.key: 50.0})
+    text = text_of(page)
+    assert "The limit is 50.0 GFLOPS" in text
+    assert "a benchmark measured the operations of this machine" in text
+    assert "no measured limit of the machine" not in text
+
+
+def test_each_search_has_a_curve(page: Element, search: Search) -> None:
+    curves = of_class(page, "curve")
+    assert len(curves) == 2
+    for curve, outcome in zip(curves, outcomes_of(search.all_searches()), strict=True):
+        (best,) = of_class(curve, "best")
+        assert best.get("d", "").count("H") == outcome.search.measured
+        (dots,) = of_class(curve, "dots")
+        ratios = outcome.search.ratios.values()
+        assert dots.get("d", "").count("M") == sum(r is not None for r in ratios) - 1
+        assert len(of_class(curve, "winner")) == 1
+
+
+def test_disqualified_candidates_are_counted_and_wrong_ones_named(
+    page: Element, search: Search
+) -> None:
+    text = text_of(page)
+    assert "1 candidate computed a wrong result, and 1 candidate could not be run." in text
+    assert "1 candidate: no <memory>" in text
+    wrong = of_class(page, "kernel")[-1]
+    assert "wrong: the results differ by 3 units" in text_of(wrong)
+    matmul = next(s for s in search.all_searches() if s.reasons)
+    code = next(text for text, reason in matmul.reasons.items() if reason.startswith("wrong"))
+    rows, default = matmul.members[code]["contraction.rows"], matmul.control.values
+    assert f"rows {default['contraction.rows']} → {rows}" in text_of(wrong)
+
+
+def test_the_page_holds_no_script_and_requests_nothing(page: Element) -> None:
+    assert not list(page.iter("script"))
+    attributes = {name for element in page.iter() for name in element.attrib}
+    assert not attributes & {"src", "href", "srcset", "onclick", "style"}
+    (style,) = page.iter("style")
+    assert "url(" not in text_of(style)
+    assert "@import" not in text_of(style)
+
+
+def test_a_kernel_without_a_winner_keeps_its_default(tmp_path: Path) -> None:
+    search = small_search(measurements=2, step=-0.05)
+    page = page_of(search.all_searches(), tmp_path)
+    assert "2 kernels keep their default schedule" in text_of(page)
+    assert len(of_class(page, "same")) == 2
+    assert not of_class(page, "changes")
+    assert not of_class(page, "winner")
+    assert [row["gain"] for row in rows_of(search.all_searches())] == [1.0, 1.0]
+
+
+def test_a_budget_that_measures_nothing_says_so(tmp_path: Path) -> None:
+    page = page_of(small_search(seconds=-1.0).all_searches(), tmp_path)
+    assert "The budget ended before any kernel was measured." in text_of(page)
+    assert "0 of 2 measured, 0 faster" in text_of(page)
+
+
+def test_a_search_that_was_interrupted_says_what_a_build_uses(
+    search: Search, tmp_path: Path
+) -> None:
+    interrupted = [replace(s, confirmed=None) for s in search.all_searches()]
+    text = text_of(page_of(interrupted, tmp_path))
+    assert text.count("Not confirmed, so a build keeps the default schedule.") == 2
+    assert f"after{CONTROL_MS * 0.7:.2f} ms" in text
+
+
+def test_platforms_have_figures_of_their_own(search: Search, tmp_path: Path) -> None:
+    other = replace(PLATFORM, engine="another engine")
+    first, second = search.all_searches()
+    page = page_of([first, second, replace(first, platform=other)], tmp_path)
+    heads = [text_of(head) for head in of_class(page, "whole")]
+    assert ["before4.00 ms" in heads[0], "before2.00 ms" in heads[1]] == [True, True]
+    assert "WebAssembly in another engine 1.2" in text_of(page)
+
+
+def test_the_table_has_the_kernels_that_save_the_most_time_first(search: Search) -> None:
+    first, second = search.all_searches()
+    slower = replace(second, control_ms=10 * CONTROL_MS)
+    rows = rows_of([first, slower])
+    assert rows[0] == {
+        "kernel": "softmax",
+        "rule": "rows",
+        "calls": 1,
+        "default_ms": 10 * CONTROL_MS,
+        "tuned_ms": 10 * CONTROL_MS * CONFIRMED_RATIO,
+        "gain": 1 / CONFIRMED_RATIO,
+        "candidates": second.measured,
+    }
+    assert rows[1]["kernel"] == "matmul"

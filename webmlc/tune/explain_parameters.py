@@ -1,0 +1,82 @@
+"""Explain parameters of schedules in words: those of the docstrings below the rules' fields.
+
+name_in_words("scores.block_rows")        ->  "scores: block rows"
+value_in_words(None)                      ->  "none"
+explanations(default)["contraction.rows"] ->  "Rows of a register tile."
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+from webmlc.schedule.rules.space import Value
+
+
+def part_in_words(name: str) -> str:
+    """The part of the kernel that a parameter belongs to; "" for the kernel itself. Parts count
+    from 1.
+    """
+    parts = name.split(".")[:-1]
+    return " ".join(str(int(p) + 1) if p.isdigit() else p.replace("_", " ") for p in parts)
+
+
+def own_name_in_words(name: str) -> str:
+    """The name of a parameter within its part."""
+    return name.split(".")[-1].replace("_", " ")
+
+
+def value_in_words(value: Value) -> str:
+    """The value of a parameter as a person says it."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case None:
+            return "none"
+        case int():
+            return f"{value:,}"
+        case _:
+            return value.replace("_", " ")
+
+
+def explanations(parameters: Any, prefix: str = "") -> dict[str, str]:
+    """What each parameter means, by the name it has in a space; parameters without a docstring are
+    left out.
+    """
+    if isinstance(parameters, tuple):
+        parts = [(str(position), item, "") for position, item in enumerate(parameters)]
+    else:
+        kind: Any = type(parameters)
+        documented = _field_docstrings(kind)
+        names = [field.name for field in fields(parameters)]
+        parts = [(name, getattr(parameters, name), documented.get(name, "")) for name in names]
+    result: dict[str, str] = {}
+    for name, value, text in parts:
+        if isinstance(value, tuple) or is_dataclass(value):
+            result |= explanations(value, f"{prefix}{name}.")
+        elif text:
+            result[f"{prefix}{name}"] = text
+    return result
+
+
+@cache
+def _field_docstrings(kind: type) -> dict[str, str]:
+    """The docstrings below the fields of a dataclass, on one line each. Python does not keep them,
+    so they are read from the source.
+    """
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for field, following in zip(definition.body, definition.body[1:], strict=False):
+        match field, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                texts[name] = re.sub(r"\s+", " ", text).replace("`", "").strip()
+    return texts

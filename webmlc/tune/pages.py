@@ -1,0 +1,197 @@
+"""Workers that are pages: browsers and Node, on this machine or on another one.
+
+    with PageServer(search, address="127.0.0.1", port=0) as pages:
+        pages.launch("chromium")                  # or: a person opens pages.url on a phone
+        pages.wait()
+
+A page joins the search, fetches trials, measures them and posts the results (see `listen`). A page
+that does not answer in time is given up: its trial counts as failed if the page runs in a browser
+that we started (and start again), and goes to another worker otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from webmlc.core.errors import UserError
+from webmlc.core.machine import Device
+from webmlc.tune.browsers import Browser, start_browser
+from webmlc.tune.listen import TuneServer, listen
+from webmlc.tune.platforms import Platform, cpu_platform, gpu_platform
+from webmlc.tune.search import Job, Search
+from webmlc.tune.trial import Measurement, Trial
+from webmlc.tune.workers import seconds_for
+
+PATIENCE_SECONDS = 45.0
+"""Seconds in which a browser that we started must join."""
+CHECK_SECONDS = 0.2
+"""Seconds between two looks at overdue trials."""
+
+
+@dataclass(slots=True)
+class Page:
+    """A page that joined: what it measures on, its trial and when that is overdue."""
+
+    platform: Platform
+    is_ours: bool
+    job: Job | None = None
+    deadline: float = 0.0
+    last_seen: float = field(default_factory=time.monotonic)
+
+
+class PageServer:
+    """Hands the jobs of a search to pages (`listen.Broker`)."""
+
+    def __init__(
+        self, search: Search, device: Device, address: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        """Listen at an address: any device that reaches it may join. Raises `UserError` if the port
+        is not available.
+        """
+        self.search, self.device = search, device
+        self.pages: dict[str, Page] = {}
+        self.browser: Browser | None = None
+        self.engine = ""
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self.server: TuneServer = listen(self, address, port)
+        self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The URL of the page."""
+        return self.server.url
+
+    def __enter__(self) -> PageServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def launch(self, engine: str) -> None:
+        """Start a browser, or Node, of this machine, which joins."""
+        self.engine = engine
+        self.browser = start_browser(engine, self.url, self.device)
+
+    def wait(self) -> None:
+        """Return when the search has no more jobs. Restarts a browser that hangs or crashes."""
+        started = time.monotonic()
+        while not self.search.is_done:
+            time.sleep(CHECK_SECONDS)
+            self._give_up_overdue()
+            if self.browser is None:
+                continue
+            ours = [page for page in self.pages.values() if page.is_ours]
+            if self.browser.has_ended():
+                self._lose(ours, f"{self.engine} crashed")
+                self.launch(self.engine)
+                started = time.monotonic()
+            elif not ours and time.monotonic() - started > PATIENCE_SECONDS:
+                raise UserError(
+                    f"--engine {self.engine}: it did not open {self.url} in "
+                    f"{PATIENCE_SECONDS:.0f} s; try another engine"
+                )
+
+    def stop(self) -> None:
+        """Stop the browser and the server."""
+        if self.browser is not None:
+            self.browser.stop()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def join(self, platform: Mapping[str, Any]) -> str:
+        """See `listen.Broker`."""
+        description = self._platform(platform)
+        with self._lock:
+            name = f"page {next(self._numbers)}"
+            is_ours = self.browser is not None and not any(p.is_ours for p in self.pages.values())
+            self.pages[name] = Page(description, is_ours)
+        return name
+
+    def next(self, worker: str) -> tuple[int, Trial, str] | float | None:
+        """See `listen.Broker`."""
+        page = self.pages[worker]
+        page.last_seen = time.monotonic()
+        if page.job is not None:  # the page was loaded again
+            self.search.give_back(page.job)
+            page.job = None
+        job = self.search.next_job(page.platform)
+        if not isinstance(job, Job):
+            return job
+        page.job, page.deadline = job, time.monotonic() + seconds_for(job)
+        return job.number, job.trial, job.title
+
+    def result(self, worker: str, id: int, measurement: Measurement | str) -> None:
+        """See `listen.Broker`."""
+        page = self.pages[worker]
+        page.last_seen = time.monotonic()
+        job, page.job = page.job, None
+        if job is None or job.number != id:
+            return  # it was given up
+        if isinstance(measurement, Measurement):
+            self.search.finish(job, measurement)
+        else:
+            self.search.fail(job, measurement)
+
+    def trial_of(self, worker: str) -> Trial | None:
+        """The trial that a page measures now."""
+        job = self.pages[worker].job
+        return None if job is None else job.trial
+
+    def _give_up_overdue(self) -> None:
+        now = time.monotonic()
+        for name, page in list(self.pages.items()):
+            if page.job is None or now < page.deadline:
+                continue
+            if page.is_ours and self.browser is not None:
+                self.browser.stop()  # `wait` starts it again
+            self._lose([page], "no result in time")
+            self.pages.pop(name, None)
+
+    def _lose(self, pages: list[Page], reason: str) -> None:
+        for page in pages:
+            job, page.job = page.job, None
+            if job is not None and page.is_ours:
+                self.search.fail(job, reason)
+            elif job is not None:
+                self.search.give_back(job)
+            for name in [n for n, p in self.pages.items() if p is page]:
+                del self.pages[name]
+
+    def _platform(self, data: Mapping[str, Any]) -> Platform:
+        """The platform that a page describes (`page/join.js`). Raises `UserError`."""
+        try:
+            engine, _, version = str(data["engine"]).partition(" ")
+            cpu, adapter = data["cpu"], data.get("adapter")
+            if self.device == "webgpu":
+                if not adapter:
+                    raise UserError("this browser has no GPU adapter (navigator.gpu)")
+                return gpu_platform(engine, version, adapter)
+            needed = {f for task in self.search.tasks for f in task.match.machine.features}
+            if lacking := sorted(needed - {"dot"} - set(cpu["features"])):
+                raise UserError(
+                    f"{data['engine']} has no {lacking[0]} SIMD; search for it with "
+                    "--variant simd128"
+                )
+            threads = self.search.threads
+            if threads > 1 and not data.get("threads"):
+                raise UserError("this page may not share memory, which threads need")
+            if self.server.is_local:
+                return cpu_platform(engine, version, threads)
+            features = " ".join(map(str, cpu["features"]))
+            family = f"{cpu['architecture']} {cpu['cores']} cores {features}"
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"not the description of a platform: {error!r}") from error
+        return Platform(engine, version, "", family, 0, threads)
