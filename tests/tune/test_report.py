@@ -93,6 +93,7 @@ def test_a_kernel_has_its_times_its_parameters_and_its_nodes(page: Element, sear
     kernel = kernels["matmul"]
     assert "contraction · 1 call" in text_of(kernel)
     assert "before2.00 msafter1.00 ms" in text_of(kernel)
+    assert "8 candidates: best 1.43×, confirmed 2.00×" in text_of(kernel)
     assert "<script>alert('&')</script>" in text_of(kernel)
     widths = [float(e.get("width", "")) for e in kernel.iter("rect")]
     assert widths == [100, 100 * CONFIRMED_RATIO]

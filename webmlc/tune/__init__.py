@@ -7,7 +7,8 @@
 - `trial`: candidates that are measured together. `engines`, `page`: what measures them.
 - `strategies`, `cost_model`, `model_search`: which members to measure next.
 - `search`: the search of all tasks. `workers`, `listen`, `cluster`: who measures for it.
-- `database`, `choose`: what was measured, and how a build uses it. `report`: a page to look at.
+- `database`, `choose`: what was measured, and how a build uses it.
+- `outcomes`: what a search achieved. `progress` shows it in the terminal, `report` on a page.
 """
 
 from __future__ import annotations

@@ -155,7 +155,9 @@ def _kernel_section(outcomes: Sequence[Outcome]) -> Iterator[Element]:
     yield element(
         "p",
         "The time that all calls of a kernel take in one run, with the default schedule and with "
-        "the fastest one. The kernel that saves the most time comes first.",
+        "the fastest one. The kernel that saves the most time comes first. If the best gain of a "
+        "search and the confirmed one differ much, measurements were noisy: search again on an "
+        "idle machine.",
         class_="intro",
     )
     yield from (_kernel(outcome, longest) for outcome in changed)
@@ -173,7 +175,9 @@ def _kernel(outcome: Outcome, longest: float) -> Element:
     note = [task.match.rule.name, count(calls, "call")]
     if calls > 1:
         note.append(f"{duration(outcome.tuned_ms)} each")
-    details = [_parameter_list(outcome.search, outcome.changes)] if outcome.changes else []
+    details = [element("p", _attempts(outcome.search), class_="note")]
+    if outcome.changes:
+        details.append(_parameter_list(outcome.search, outcome.changes))
     if outcome.search.confirmed is None:
         details.append(
             element("p", "Not confirmed, so a build keeps the default schedule.", class_="note")

@@ -8,19 +8,37 @@ webmlc check model.onnx --device webgpu
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from webmlc.cli.console import (
+    StageProgress,
+    console,
+    errors,
+    escape,
+    number,
+    print_json,
+    print_table,
+)
+from webmlc.cli.options import (
+    AsJson,
+    ConstantInputs,
+    Device,
+    DeviceChoice,
+    Dimensions,
+    Inputs,
+    Model,
+    PackageOrModel,
+    Seed,
+    TargetChoice,
+    Threads,
+    dimensions,
+)
 from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.stages import Listing, Stage, Watcher
 from webmlc.version import VERSION
@@ -35,51 +53,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console()
-errors = Console(stderr=True)
-
-
-class TargetChoice(StrEnum):
-    """The targets to compile for."""
-
-    wasm = "wasm"
-    webgpu = "webgpu"
-    both = "both"
-
-
-class DeviceChoice(StrEnum):
-    """The device to run on."""
-
-    wasm = "wasm"
-    webgpu = "webgpu"
-
-
-Model = Annotated[Path, typer.Argument(help="An ONNX model file.", show_default=False)]
-PackageOrModel = Annotated[
-    Path, typer.Argument(help="A package folder, or an ONNX model to build first.")
-]
-Device = Annotated[DeviceChoice, typer.Option(help="Where to run.")]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Dimensions = Annotated[
-    list[str],
-    typer.Option(
-        "--dim", help="Size of a symbolic dimension, as NAME=SIZE (repeatable). Default: 1 each."
-    ),
-]
-ConstantInputs = Annotated[
-    list[str],
-    typer.Option(
-        "--constant",
-        help="An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy "
-        "(repeatable).",
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
-Inputs = Annotated[
-    Path | None,
-    typer.Option(help="A .npz file of inputs. Inputs that it does not contain are random."),
-]
 
 
 def _print_version(is_requested: bool) -> None:
@@ -122,7 +95,7 @@ def build(
 
     folder = out or Path("build") / model.stem
     constants = read_constants(constant)
-    with _progress(f"Building {model.name}", quiet=as_json) as advance:
+    with StageProgress(f"Building {model.name}", quiet=as_json) as advance:
         build_package(
             model,
             folder,
@@ -134,13 +107,13 @@ def build(
         )
     report = package_report(folder)
     if as_json:
-        _print_json(report)
+        print_json(report)
         return
     for device, program in report["programs"].items():
-        _print_table(f"{report['name']} for {device}", _resource_rows(program))
+        print_table(f"{report['name']} for {device}", _resource_rows(program))
         if nodes := program["cpu nodes"]:
             rows = [{"on the CPU": node, "why": reason} for node, reason in nodes.items()]
-            _print_table("Nodes that the GPU cannot run", rows)
+            print_table("Nodes that the GPU cannot run", rows)
     console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")
 
 
@@ -164,15 +137,15 @@ def run(
 
     constants = read_constants(constant)
     with load_any(package, device.value, threads, _build_for(device), constants) as model:
-        arrays = read_inputs(model, inputs, _dimensions(dim), seed)
+        arrays = read_inputs(model, inputs, dimensions(dim), seed)
         outputs = model.run(arrays)
     if out is not None:
         write_outputs(out, outputs)
     rows = summarise(outputs)
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _print_table("Outputs", rows)
+        print_table("Outputs", rows)
 
 
 @app.command()
@@ -198,22 +171,22 @@ def check(
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.check import check_model
 
-    with _progress(f"Checking {model.name}", quiet=as_json) as advance:
+    with StageProgress(f"Checking {model.name}", quiet=as_json) as advance:
         build_package = _build_for(device, advance)
-        sizes, constants = _dimensions(dim), read_constants(constant)
+        sizes, constants = dimensions(dim), read_constants(constant)
         result = check_model(
             model, build_package, device.value, threads, sizes, seed, tolerance, inputs, constants
         )
     first = result.first_difference
     if as_json:
         report = {"verdict": result.verdict, "outputs": result.rows(), "notes": result.notes()}
-        _print_json(report | {"first difference": first, "reference": result.reference})
+        print_json(report | {"first difference": first, "reference": result.reference})
     else:
-        _print_table(f"{model.name} on {device.value} against {result.reference}", result.rows())
+        print_table(f"{model.name} on {device.value} against {result.reference}", result.rows())
         if first is not None:
-            console.print(f"First node that differs: [bold red]{_escape(first)}[/]")
+            console.print(f"First node that differs: [bold red]{escape(first)}[/]")
         for note in result.notes():
-            console.print(_escape(note), highlight=False)
+            console.print(escape(note), highlight=False)
         console.print(f"[bold]{result.verdict}[/]")
     raise typer.Exit({"passed": 0, "failed": 1, "inconclusive": 2}[result.verdict])
 
@@ -235,12 +208,12 @@ def bench(
 
     constants = read_constants(constant)
     with load_any(package, device.value, threads, _build_for(device), constants) as model:
-        sizes = _dimensions(dim)
+        sizes = dimensions(dim)
         rows = time_kernels(model, sizes, runs) if kernels else time_runs(model, sizes, runs)
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _print_table(f"{package.name} on {device.value}, {threads} thread(s)", rows)
+        print_table(f"{package.name} on {device.value}, {threads} thread(s)", rows)
 
 
 @app.command()
@@ -284,7 +257,7 @@ def inspect(
     stages = Listing()
     constants = read_constants(constant)
     parts = compile_model(model, target.value, constants=constants, on_stage=stages)
-    sizes = _dimensions(dim)
+    sizes = dimensions(dim)
     for device in parts.programs:
         work = partial(print_work, parts, device, sizes, kernel)
         stages(Stage(f"{device}: work", work, kernel if kernel in stages.kernels else None))
@@ -311,9 +284,9 @@ def ops(
         if domain != "webmlc"
     ]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _print_table(f"{len(rows)} operators", rows)
+        print_table(f"{len(rows)} operators", rows)
 
 
 def main() -> None:
@@ -325,12 +298,12 @@ def main() -> None:
         text = str(error)
         if isinstance(error, OSError) and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
-        errors.print(f"[bold red]error:[/] {_escape(text)}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except (InternalError, WebmlcError) as error:
         errors.print(
             "[bold red]internal error[/] (a bug of webmlc, please report it): "
-            f"{_escape(str(error))}\n"
+            f"{escape(str(error))}\n"
             "WEBMLC_DUMP=dir writes every stage of the build there.",
             highlight=False,
             soft_wrap=True,
@@ -339,38 +312,7 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    errors.print(f"[bold yellow]warning:[/] {_escape(str(message))}", highlight=False)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
-class _progress:
-    """A progress line that shows the current stage, unless `quiet` or not on a terminal."""
-
-    def __init__(self, title: str, *, quiet: bool) -> None:
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(pulse_style="cyan"),
-            TextColumn("[dim]{task.fields[stage]}"),
-            TimeElapsedColumn(),
-            console=errors,
-            transient=True,
-            disable=quiet or not errors.is_terminal,
-        )
-        self.task = self.progress.add_task(title, total=None, stage="")
-
-    def __enter__(self) -> _progress:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def __call__(self, stage: Stage) -> None:
-        self.progress.update(self.task, stage=f"{stage.title} {stage.kernel or ''}")
+    errors.print(f"[bold yellow]warning:[/] {escape(str(message))}", highlight=False)
 
 
 def _build_for(device: DeviceChoice, on_stage: Watcher | None = None) -> Build:
@@ -388,39 +330,10 @@ def _resource_rows(program: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for name, value in program.items():
         if name == "arena bytes":
-            rows += [
-                {"figure": f"arena bytes ({d})", "value": _number(v)} for d, v in value.items()
-            ]
+            rows += [{"figure": f"arena bytes ({d})", "value": number(v)} for d, v in value.items()]
         elif name != "cpu nodes":
-            rows.append({"figure": name, "value": _number(value)})
+            rows.append({"figure": name, "value": number(value)})
     return rows
-
-
-def _number(value: int | None) -> str:
-    return "depends on the input's size" if value is None else f"{value:,}"
-
-
-def _dimensions(texts: list[str]) -> dict[str, int]:
-    sizes = {}
-    for text in texts:
-        name, _, size = text.partition("=")
-        if not size.isdecimal():
-            raise UserError(f"--dim {text!r}: write NAME=SIZE, for instance --dim batch=8")
-        sizes[name] = int(size)
-    return sizes
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(title=title, title_justify="left")
-    for column in rows[0] if rows else ():
-        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
-    for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-    console.print(table)
 
 
 if __name__ == "__main__":

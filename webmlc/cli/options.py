@@ -1,0 +1,65 @@
+"""The options and arguments that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from webmlc.core.errors import UserError
+
+
+class TargetChoice(StrEnum):
+    """The targets to compile for."""
+
+    wasm = "wasm"
+    webgpu = "webgpu"
+    both = "both"
+
+
+class DeviceChoice(StrEnum):
+    """The device to run on."""
+
+    wasm = "wasm"
+    webgpu = "webgpu"
+
+
+Model = Annotated[Path, typer.Argument(help="An ONNX model file.", show_default=False)]
+PackageOrModel = Annotated[
+    Path, typer.Argument(help="A package folder, or an ONNX model to build first.")
+]
+Device = Annotated[DeviceChoice, typer.Option(help="Where to run.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Dimensions = Annotated[
+    list[str],
+    typer.Option(
+        "--dim", help="Size of a symbolic dimension, as NAME=SIZE (repeatable). Default: 1 each."
+    ),
+]
+ConstantInputs = Annotated[
+    list[str],
+    typer.Option(
+        "--constant",
+        help="An input to build in, as NAME=VALUE (sr=16000, axes=[1,2]) or NAME=FILE.npy "
+        "(repeatable).",
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Seed of the random inputs.")]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(help="A .npz file of inputs. Inputs that it does not contain are random."),
+]
+
+
+def dimensions(texts: list[str]) -> dict[str, int]:
+    """The sizes of `--dim NAME=SIZE`. Raises `UserError` for another form."""
+    sizes = {}
+    for text in texts:
+        name, _, size = text.partition("=")
+        if not size.isdecimal():
+            raise UserError(f"--dim {text!r}: write NAME=SIZE, for instance --dim batch=8")
+        sizes[name] = int(size)
+    return sizes
