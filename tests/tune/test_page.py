@@ -15,6 +15,8 @@ from webmlc.tune.browsers import start_browser
 from webmlc.tune.listen import listen
 from webmlc.tune.trial import Measurement, Trial
 
+pytestmark = pytest.mark.xdist_group("browser")  # two browsers would slow each other down
+
 SECONDS = 60.0
 """Seconds after which an engine counts as hung."""
 
