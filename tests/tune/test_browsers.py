@@ -72,7 +72,8 @@ def test_an_engine_that_ends_has_ended(engine: Path) -> None:
 
 
 def test_an_engine_ends_with_the_process_that_started_it(engine: Path) -> None:
-    starter = subprocess.Popen([sys.executable, "-c", STARTER])
+    folder = {"TMPDIR": str(engine.parent)}  # a process that is killed leaves the profile there
+    starter = subprocess.Popen([sys.executable, "-c", STARTER], env=os.environ | folder)
     try:
         child = child_of(engine)
     finally:
