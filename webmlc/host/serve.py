@@ -18,6 +18,7 @@ never resolved.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -72,6 +73,11 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         """The URL of the folder, with a final slash."""
         return f"http://{HOST if self.address == ANY_ADDRESS else self.address}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report an error of a handler, but not that a client left in the middle of a request."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def answers_as(self, host: str) -> bool:
         """True for the Host header of a valid request to this server."""
