@@ -39,6 +39,9 @@ from webmlc.version import VERSION
 
 BATCH = 8
 """Candidates of a trial besides the control (chosen by hand: enough to share the trial's start)."""
+PROPOSALS = 12
+"""How often a strategy is asked for code that was not measured yet, before its search counts as
+exhausted (chosen by hand: a population that has converged proposes much of the same)."""
 CONFIRMED = 3
 """The fastest candidates of a search that take part in its last trial."""
 CONFIRMATION = replace(PROTOCOL, rounds=30, hopeless=1e9)
@@ -141,7 +144,7 @@ class TaskSearch:
             return self.retries.pop()
         count = min(BATCH, self.options.measurements - self.measured)
         fresh: dict[str, Candidate] = {}
-        for _ in range(4):
+        for _ in range(PROPOSALS):
             members = self.strategy.ask(count - len(fresh))
             self.is_exhausted = not members
             self.build(members)

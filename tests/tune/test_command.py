@@ -1,0 +1,193 @@
+"""`webmlc tune` and `webmlc build --tuned`, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import webmlc
+from tests.tune.small_search import MODEL
+from webmlc.cli import main
+from webmlc.tune.database import Database, Record
+from webmlc.tune.platforms import Platform
+from webmlc.tune.tasks import tasks_of
+from webmlc.tune.workers import local_platform
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A function that runs the command line: its exit code, output and messages."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["webmlc", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, " ".join(printed.err.split())
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A matrix product and a softmax."""
+    path = tmp_path / "small.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), path)
+    return path
+
+
+def record_of(model: Path, platform: Platform, ratio: float, **changes: object) -> Record:
+    """A confirmed record of the model's longest kernel, with some parameters changed."""
+    (task,) = (t for t in tasks_of(model, "wasm", {}) if t.match.rule.name == "contraction")
+    space = task.match.space()
+    values = next(m for m in space.members() if task.match.default() is not None)
+    return Record(
+        task.key, task.name, "wasm", task.match.rule.name, task.size_bucket, platform,
+        {**values, **changes}, "confirmed", 1.0, ratio, 30, "", (), "small", "0",
+        "2026-11-25T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def test_a_search_from_the_command_line_to_a_tuned_package(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "tuned.db"
+    arguments = ("--engine", "wasmtime", "--budget", "3s", "--database", database)
+    code, out, _ = run("tune", model, *arguments, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert result["gain"] > 0.5
+    assert {kernel["rule"] for kernel in result["kernels"]} == {"contraction", "rows"}
+    assert Path(result["report"]).read_text("utf-8").startswith("<!doctype html>")
+    with Database(database, must_exist=True) as records:
+        states = [record.state for record in records.records()]
+        assert states.count("measured") > 2
+        assert "wrong" not in states
+    code, out, _ = run("tune", "--list", "--database", database, "--json")
+    assert code == 0
+    assert sum(row["candidates"] for row in json.loads(out)) == states.count("measured")
+    assert run("tune", "--database", database, "--export", tmp_path / "records.jsonl")[0] == 0
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(states)
+    code, _, _ = run("build", model, "--tuned", database, "-o", tmp_path / "p", "--target", "wasm")
+    assert code == 0
+    inputs = {"a": np.ones((16, 24), np.float32), "b": np.eye(24, 8, dtype=np.float32)}
+    outputs = webmlc.load(tmp_path / "p", device="wasm").run(inputs)
+    np.testing.assert_allclose(outputs["y"], np.full((16, 8), 0.125), rtol=1e-6)
+
+
+def test_a_record_of_this_machine_changes_the_build_and_the_manifest_says_so(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "tuned.db"
+    platform = local_platform("wasmtime", 1)
+    with Database(database) as records:
+        records.add([record_of(model, platform, 0.5)])
+    build = ("build", model, "--target", "wasm", "--json", "-o")
+    code, out, _ = run(*build, tmp_path / "tuned", "--tuned", database)
+    assert code == 0
+    (row,) = json.loads(out)["tuned"]
+    assert (row["gain"], row["measured on"]) == ("2.00×", platform.key)
+    code, out, _ = run(*build, tmp_path / "default")
+    assert json.loads(out)["tuned"] == []
+    code, out, _ = run(*build, tmp_path / "again")
+    for name in ("manifest.json", "model.relaxed.wasm"):
+        default, again, tuned = (
+            (tmp_path / folder / name).read_bytes() for folder in ("default", "again", "tuned")
+        )
+        assert default == again != tuned
+
+
+def test_records_of_other_machines_need_their_name(run: Run, model: Path, tmp_path: Path) -> None:
+    database = tmp_path / "tuned.db"
+    phone = Platform("chromium", "140", "A phone", "arm64")
+    tablet = Platform("chromium", "140", "A tablet", "arm64 sve")
+    with Database(database) as records:
+        records.add([record_of(model, phone, 0.5), record_of(model, tablet, 0.25)])
+    build = ("build", model, "--target", "wasm", "--json", "--tuned", database, "-o")
+    assert json.loads(run(*build, tmp_path / "a")[1])["tuned"] == []
+    named = json.loads(run(*build, tmp_path / "b", "--platform", "phone")[1])["tuned"]
+    assert [row["gain"] for row in named] == ["2.00×"]
+    code, _, error = run(*build, tmp_path / "c", "--platform", "watch")
+    assert code == 2
+    assert "--platform 'watch'" in error
+    assert "A phone" in error
+
+
+def test_parameters_that_the_rule_no_longer_has_are_ignored(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "tuned.db"
+    with Database(database) as records:
+        records.add([record_of(model, local_platform("wasmtime", 1), 0.5, old_parameter=3)])
+    code, out, _ = run(
+        "build", model, "--tuned", database, "-o", tmp_path / "p", "--target", "wasm", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["tuned"] == []
+
+
+def foreign(path: Path) -> None:
+    """A SQLite file of somebody else."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+
+
+def other_version(path: Path) -> None:
+    """A database of a later webmlc."""
+    Database(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prepare", "message"),
+    [
+        (("--budget", "0"), None, "--budget: a search needs more than no time"),
+        (("--budget", "soon"), None, "'soon' is no time: write 90s, 10m or 1h"),
+        (("--engine", "netscape"), None, "kernels on wasm are measured by chromium, node"),
+        (("--engine", "wgpu"), None, "kernels on wasm are measured by"),
+        (("--strategy", "luck"), None, "--strategy luck: choose one of auto"),
+        (("--dim", "batch=2"), None, "--dim batch: the inputs have no such dimension"),
+        (("--listen", "here"), None, "--listen 'here': write HOST:PORT"),
+        (("--device", "webgpu", "--threads", "2"), None, "--threads: a GPU has its own"),
+        ((), foreign, "not a database of `webmlc tune`"),
+        ((), lambda path: path.write_bytes(b"no database" * 100), "not a usable database"),
+        ((), other_version, "a database of version 99"),
+    ],
+)
+def test_one_clear_error_each(
+    run: Run,
+    model: Path,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    prepare: Callable[[Path], object] | None,
+    message: str,
+) -> None:
+    database = tmp_path / "tuned.db"
+    if prepare is not None:
+        prepare(database)
+    before = database.read_bytes() if database.exists() else None
+    code, _, error = run("tune", model, "--database", database, *arguments)
+    assert code == 2
+    assert message in error
+    assert before is None or database.read_bytes() == before
+
+
+def test_a_missing_database_says_how_to_make_one(run: Run, model: Path, tmp_path: Path) -> None:
+    code, _, error = run("build", model, "--tuned", tmp_path / "none.db", "-o", tmp_path / "p")
+    assert code == 2
+    assert "webmlc tune MODEL --database" in error
+    assert not (tmp_path / "p").exists()
