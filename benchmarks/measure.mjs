@@ -1,6 +1,6 @@
 // Time engines side by side in one Chromium.
 //
-//   in (stdin):   { mounts, runs, warmup, loads, profiles, flops, groups: [{ model, device, threads, engines: [{ engine, variant? }] }] }
+//   in (stdin):   { mounts, runs, warmup, loads, profiles, flops, groups: [{ model, device, threads, engines: [{ engine, variant?, folder? }] }] }
 //   out (stdout): { browser, limits: { model: GFLOPS }, rows: [{ model, device, threads, engine, variant, latencies, first, load, error,
 //                 version, bytes, weights, memory, profile? } | { ..., failure }] }
 //   stderr:       one line per group, while it works
@@ -54,7 +54,7 @@ async function peakMemory(pid) {
   return peak && Number(peak[1]) * 1024;
 }
 
-async function openPage(browser, server, group, { engine, variant }) {
+async function openPage(browser, server, group, { engine, variant, folder }) {
   const earlierProcesses = new Set(await renderers(browser));
   const context = await browser.newContext();
   const page = await context.newPage();
@@ -64,7 +64,7 @@ async function openPage(browser, server, group, { engine, variant }) {
   page.on("pageerror", (error) => messages.push(String(error)));
   const firstRequest = server.requests.length;
   const { model, device, threads } = group;
-  const query = new URLSearchParams({ engine, model, device, threads: String(threads), ...(variant && { variant }) });
+  const query = new URLSearchParams({ engine, model, device, threads: String(threads), ...(variant && { variant }), ...(folder && { folder }) });
   try {
     await untilIdle(browser);
     await page.goto(`${server.origin}/bench/index.html?${query}`);

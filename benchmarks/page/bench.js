@@ -1,6 +1,6 @@
 // Prepare one engine with one model for measurements.
 //
-//   in:  ?engine=webmlc|onnxruntime|tfjs & model=<folder> & device=wasm|webgpu & threads=<n> [& variant=relaxed|simd128]
+//   in:  ?engine=webmlc|onnxruntime|tfjs & model=<folder> & device=wasm|webgpu & threads=<n> [& variant=relaxed|simd128] [& folder=<of the package>]
 //   out: globalThis.bench, a promise of { load, first, error, version, variant, run, profile } after the first result; `variant` is
 //        the module that runs
 //
@@ -12,7 +12,7 @@ import { fetchData } from "./data.js";
 /**
  * @typedef {{ dtype: string, shape: number[], data: any }} Tensor
  * @typedef {{ version: string, variant?: string | null, run: (inputs: Record<string, Tensor>) => Promise<Record<string, ArrayLike<number | bigint>>>, profile?: (inputs: Record<string, Tensor>) => Promise<any[]> }} Engine
- * @typedef {{ model: string, device: "wasm" | "webgpu", threads: number, variant?: "relaxed" | "simd128" }} Options
+ * @typedef {{ model: string, device: "wasm" | "webgpu", threads: number, variant?: "relaxed" | "simd128", folder?: string }} Options
  */
 
 /** The largest difference of an output, relative to the largest magnitude of that output. */
@@ -39,11 +39,12 @@ async function start() {
   const device = /** @type {"wasm" | "webgpu"} */ (query.get("device"));
   const threads = Number(query.get("threads"));
   const variant = query.get("variant") ?? undefined;
+  const folder = query.get("folder") ?? undefined;
   const inputsPromise = fetchData(model, "inputs"); // not awaited: the inputs and the engine load at the same time
   const { create } = await import(`./engines/${query.get("engine")}.js`);
   const loadBegin = performance.now();
   /** @type {Engine} */
-  const engine = await create({ model, device, threads, variant });
+  const engine = await create({ model, device, threads, variant, folder });
   const load = performance.now() - loadBegin;
   const inputs = await inputsPromise;
   const outputs = await engine.run(inputs);

@@ -1,9 +1,9 @@
 // webmlc: the package that `webmlc build` wrote, in its runtime.
 
 /** @param {import("../bench.js").Options} options */
-export async function create({ model, device, threads, variant }) {
-  const { load } = await import(`${model}package/webmlc.js`);
-  const instance = await load(new URL(`${model}package/`, location.href).href, { device, threads, variant });
+export async function create({ model, device, threads, variant, folder = "package" }) {
+  const { load } = await import(`${model}${folder}/webmlc.js`);
+  const instance = await load(new URL(`${model}${folder}/`, location.href).href, { device, threads, variant });
   if (instance.device !== device || (device === "wasm" && instance.threads !== threads)) {
     throw new Error(`asked for ${device} with ${threads} threads, got ${instance.device} with ${instance.threads}`);
   }

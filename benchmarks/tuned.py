@@ -1,0 +1,123 @@
+"""Tune models, and measure the tuned packages against the default ones in one Chromium.
+
+In: models (names or files), the time to tune each, and what measures. Out: a row for each model:
+milliseconds of the default and of the tuned package, the gain in paired runs, the gain that the
+search predicted, and whether both packages give the same results. The packages take turns, run by
+run (see `measure.mjs`).
+
+    python benchmarks/tuned.py --models squeezenet,minilm_l6 --budget 300 --database build/tuned.db
+    python benchmarks/tuned.py --models squeezenet --engine wasmtime --budget 0   # measure only
+
+With `--engine wasmtime` or `wgpu` the packages are measured in Python instead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Annotated, Any
+
+import onnx
+import typer
+from models import ROOT, name_of, prepare, read_arrays, source_of
+from rich.console import Console
+from rich.table import Table
+from run import OUT, measure
+
+import webmlc
+from webmlc.core.machine import Device
+from webmlc.tune.choose import TunedChooser
+from webmlc.tune.database import Database
+
+FOLDER = "package-tuned"
+LOCAL = ("wasmtime", "wgpu")
+
+
+def paired(folder: Path, device: Device, runs: int) -> list[list[float]]:
+    """The milliseconds of each run of both packages in Python, turn by turn."""
+    models = [webmlc.load(folder / name, device=device) for name in ("package", FOLDER)]
+    inputs = read_arrays(folder, "inputs")
+    times: list[list[float]] = [[], []]
+    for model in models:
+        model.run(inputs)
+    for _ in range(runs):
+        for model, latencies in zip(models, times, strict=True):
+            begin = perf_counter()
+            model.run(inputs)
+            latencies.append(1e3 * (perf_counter() - begin))
+    return times
+
+
+def in_browser(name: str, device: Device, runs: int) -> list[list[float]]:
+    """The milliseconds of each run of both packages in one Chromium, turn by turn."""
+    engines = [{"engine": "webmlc"}, {"engine": "webmlc", "folder": FOLDER}]
+    group = {"model": f"/models/{name}/", "device": device, "threads": 1, "engines": engines}
+    rows = measure([group], runs, warmup=5, loads=1)["rows"]
+    if failures := [row["failure"] for row in rows if "failure" in row]:
+        raise RuntimeError("; ".join(failures))
+    errors = [row["error"] for row in rows]
+    if max(errors) > 1e-3:
+        raise RuntimeError(f"relative errors {errors} against onnxruntime")
+    return [row["latencies"] for row in rows]
+
+
+def main(
+    models: Annotated[str, typer.Option()],
+    device: Annotated[str, typer.Option()] = "wasm",
+    engine: Annotated[str, typer.Option()] = "chromium",
+    budget: Annotated[float, typer.Option(help="Seconds for each model.")] = 300.0,
+    database: Annotated[Path, typer.Option()] = ROOT / "build" / "tuned.db",
+    runs: Annotated[int, typer.Option()] = 40,
+    out: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """Tune, build and measure each model."""
+    chosen: Device = "webgpu" if device == "webgpu" else "wasm"
+    table = Table(title=f"tuned for {engine}: medians of {runs} paired runs")
+    for heading in ("model", "default ms", "tuned ms", "gain", "predicted", "tuned kernels"):
+        table.add_column(heading)
+    figures: list[dict[str, Any]] = []
+    for model in models.split(","):
+        name = name_of(model)
+        prepare(model, OUT, chosen, {})
+        path = OUT / name / "model.onnx"
+        predicted = math.nan
+        if budget > 0:
+            sizes = symbols_of(path, source_of(model).dims)
+            predicted = webmlc.tune(
+                path, database=database, device=chosen, engine=engine, seconds=budget,
+                resume=True, sizes=sizes,
+            ).gain  # fmt: skip
+        with Database(database, must_exist=True) as records:
+            choose = TunedChooser(records, engine)
+            manifest = webmlc.build(path, OUT / name / FOLDER, chosen, choose=choose)
+        latencies = (
+            paired(OUT / name, chosen, runs) if engine in LOCAL else in_browser(name, chosen, runs)
+        )
+        default, tuned = map(median, latencies)
+        gain = median(d / t for d, t in zip(*latencies, strict=True))
+        row = {"model": name, "default_ms": default, "tuned_ms": tuned, "gain": gain,
+               "predicted": predicted, "kernels": len(manifest.tuned)}  # fmt: skip
+        figures.append(row)
+        print(json.dumps(row), flush=True)
+        cells = (f"{default:.3f}", f"{tuned:.3f}", f"{gain:.3f}", f"{predicted:.3f}")
+        table.add_row(name, *cells, str(len(manifest.tuned)))
+    mean = math.exp(sum(math.log(row["gain"]) for row in figures) / len(figures))
+    table.add_row("geometric mean", "", "", f"{mean:.3f}")
+    Console().print(table)
+    if out is not None:
+        out.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+
+
+def symbols_of(path: Path, dims: Any) -> dict[str, int]:
+    """The sizes of a benchmark by the names that the model's inputs give them."""
+    graph = onnx.load(path, load_external_data=False).graph
+    shapes = [i.type.tensor_type.shape.dim for i in graph.input]
+    names = {d.dim_param for shape in shapes for d in shape if d.dim_param}
+    return {name: size for name, size in dims.items() if name in names}
+
+
+if __name__ == "__main__":
+    typer.run(main)
