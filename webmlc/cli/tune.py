@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from webmlc.schedule.rules import Chooser
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+SHOWN = 15
+"""Kernels that the terminal shows after a search."""
 
 
 class VariantChoice(StrEnum):
@@ -148,7 +150,10 @@ def tune(
         report, file = str(result.report), str(result.database)
         print_json({"gain": result.gain, "kernels": rows, "report": report, "database": file})
         return
-    print_table(f"{model.name}: kernels {result.gain:.2f}× as fast", rows)
+    title = f"{model.name}: kernels {result.gain:.2f}× as fast"
+    print_table(title, [_short(row) for row in rows[:SHOWN]])
+    if len(rows) > SHOWN:
+        console.print(f"{len(rows) - SHOWN} more kernels are on the page.")
     console.print(f"A page to look at: [bold]{escape(str(result.report))}[/]")
     console.print(f"Build with it: [bold]webmlc build {model} --tuned {result.database}[/]")
 
@@ -218,5 +223,32 @@ def _manage(
             rows = summary(records)
             if as_json:
                 print_json(rows)
-            else:
-                print_table(str(database), rows)
+                return
+            for platform in dict.fromkeys(row["platform"] for row in rows):
+                platform_rows = [row for row in rows if row["platform"] == platform]
+                print_table(platform, [_listed(row) for row in platform_rows])
+
+
+def _short(row: dict[str, Any]) -> dict[str, str]:
+    """What the terminal shows of a kernel after a search."""
+    return {
+        "kernel": row["kernel"],
+        "calls": str(row["calls"]),
+        "default ms": f"{row['default_ms']:.4f}",
+        "tuned ms": f"{row['tuned_ms']:.4f}",
+        "gain": f"{row['gain']:.2f}×",
+        "candidates": str(row["candidates"]),
+    }
+
+
+def _listed(row: dict[str, Any]) -> dict[str, str]:
+    """What the terminal shows of a kernel in a database."""
+    return {
+        "model": row["model"],
+        "kernel": row["kernel"],
+        "sizes": row["sizes"],
+        "candidates": str(row["candidates"]),
+        "default ms": f"{row['default ms']:.4f}",
+        "gain": row["gain"],
+        "date": row["date"],
+    }

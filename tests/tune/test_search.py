@@ -1,0 +1,175 @@
+"""The search: every job is finished, given back or failed, and nothing measured is lost."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tune.small_search import CONTROL_MS, FAILED, PLATFORM, FixedWorker, small_tasks
+from webmlc.tune.candidates import Candidate
+from webmlc.tune.database import Database
+from webmlc.tune.search import BATCH, Job, Options, Search, TaskSearch, is_faster, relative_time
+from webmlc.tune.strategies import identity
+from webmlc.tune.trial import Measurement, Trial
+from webmlc.tune.workers import WorkerFailed, work
+
+OPTIONS = Options("random", seconds=600, measurements=2 * BATCH)
+
+
+def first_trial(search: Search) -> Job:
+    """The first job with candidates; the defaults are measured before it."""
+    worker = FixedWorker()
+    while True:
+        job = search.next_job(PLATFORM)
+        assert isinstance(job, Job)
+        if len(job.candidates) > 1:
+            return job
+        search.finish(job, worker.measure(job.trial, 1))
+
+
+def texts(job: Job) -> set[str]:
+    """The code of a job's candidates, without the control's."""
+    return {candidate.text for candidate in job.candidates[1:]}
+
+
+def search_of(job: Job) -> TaskSearch:
+    """The search that a job belongs to."""
+    return job.search
+
+
+def test_a_trial_that_is_given_back_is_measured_by_another_worker() -> None:
+    search = Search(small_tasks(), OPTIONS)
+    job = first_trial(search)
+    search.give_back(job)
+    again = search.next_job(PLATFORM)
+    assert isinstance(again, Job)
+    assert texts(again) == texts(job)
+    worker = FixedWorker()
+    search.finish(job, worker.measure(job.trial, 1))  # the lost worker answers after all
+    assert search_of(job).measured == 0
+    search.finish(again, worker.measure(again.trial, 1))
+    assert search_of(job).measured == len(texts(job))
+
+
+class CrashingWorker(FixedWorker):
+    """A worker whose engine crashes whenever a trial holds one certain candidate."""
+
+    def __init__(self, search: Search, culprit: Candidate) -> None:
+        super().__init__(step=0.0)
+        self.search, self.culprit = search, culprit
+
+    def measure(self, trial: Trial, seconds: float) -> Measurement:
+        """See `FixedWorker`."""
+        jobs = [job for job in self.search.jobs.values() if job.trial is trial]
+        if any(self.culprit.text in texts(job) for job in jobs):
+            raise WorkerFailed("the engine's process ended")
+        return super().measure(trial, seconds)
+
+
+def test_a_candidate_that_crashes_is_disqualified_and_the_others_are_not(tmp_path: Path) -> None:
+    with Database(tmp_path / "t.db") as database:
+        search = Search(small_tasks()[:1], OPTIONS, database)
+        job = first_trial(search)
+        culprit = job.candidates[3]
+        search.give_back(job)
+        work(search, CrashingWorker(search, culprit))
+        failed = list(database.records(state="failed"))
+        crashed = [record for record in failed if "the engine's process ended" in record.reason]
+        assert [identity(r.parameters) for r in crashed] == [identity(culprit.values)]
+        searched = search_of(job)
+        assert searched.ratios[culprit.text] is None
+        others = texts(job) - {culprit.text}
+        assert all(searched.ratios[text] is not None for text in others)
+        assert searched.confirmed is not None
+
+
+def test_a_default_that_cannot_run_ends_the_search_of_its_task() -> None:
+    search = Search(small_tasks(), OPTIONS)
+    job = search.next_job(PLATFORM)
+    assert isinstance(job, Job)
+    search.fail(job, "no relaxed SIMD here")
+    searched = search_of(job)
+    assert searched.failure == "no relaxed SIMD here"
+    assert searched.confirmed == (searched.control.values, 1.0)
+    work(search, FixedWorker())
+    assert search.is_done
+
+
+def test_a_search_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
+    tasks = small_tasks()[:1]
+    with Database(tmp_path / "t.db") as database:
+        work(Search(tasks, OPTIONS, database), FixedWorker(step=0.0))
+        measured = {identity(r.parameters) for r in database.records(state="measured")}
+        resumed = Search(tasks, replace(OPTIONS, resume=True, measurements=3 * BATCH), database)
+        job = first_trial(resumed)
+        assert measured.isdisjoint(identity(c.values) for c in job.candidates[1:])
+        assert search_of(job).measured >= len(measured) - 1
+        fresh = Search(tasks, OPTIONS, database)
+        assert search_of(first_trial(fresh)).measured == 0
+
+
+def test_the_end_of_the_budget_still_confirms_the_winners() -> None:
+    search = Search(small_tasks(), OPTIONS)
+    job = first_trial(search)
+    search.finish(job, FixedWorker().measure(job.trial, 1))
+    search.end_budget()
+    work(search, FixedWorker())
+    assert search.is_done
+    searched = search_of(job)
+    assert searched.confirmed is not None
+    assert searched.confirmed[1] < 1
+
+
+def test_platforms_have_searches_of_their_own() -> None:
+    search = Search(small_tasks(), OPTIONS)
+    work(search, FixedWorker())
+    other = FixedWorker()
+    other.platform = replace(PLATFORM, hardware="Another CPU")
+    work(search, other)
+    first, second = search.searches.values()
+    assert [s.task.key for s in first] == [s.task.key for s in second]
+    assert all(s.confirmed is not None for s in (*first, *second))
+
+
+def test_many_workers_measure_everything_once() -> None:
+    search = Search(small_tasks(), OPTIONS)
+    counts: list[int] = []
+
+    class CountingWorker(FixedWorker):
+        def measure(self, trial: Trial, seconds: float) -> Measurement:
+            counts.append(trial.candidates - 1)
+            return super().measure(trial, seconds)
+
+    threads = [threading.Thread(target=work, args=(search, CountingWorker())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert search.is_done
+    assert search.is_idle
+    assert sum(s.measured for s in search.all_searches()) <= sum(counts)
+
+
+@pytest.mark.parametrize(
+    ("times", "ratio", "faster"),
+    [
+        ([1.0] * 8, 0.5, True),
+        ([1.98] * 8, 0.99, False),  # by noise alone
+        ([1.0] * 5 + [2.5] * 3, 0.5, False),  # not in three rounds of four
+        ([4.0] * 8, 2.0, False),
+    ],
+)
+def test_a_winner_is_faster_in_most_rounds(times: list[float], ratio: float, faster: bool) -> None:
+    control = [CONTROL_MS] * 8
+    assert relative_time(times, control) == ratio
+    assert is_faster(times, control) is faster
+
+
+def test_a_disqualified_candidate_has_a_reason() -> None:
+    search = Search(small_tasks()[:1], OPTIONS)
+    job = first_trial(search)
+    search.finish(job, FixedWorker().measure(job.trial, 1))
+    assert FAILED in search_of(job).reasons.values()
