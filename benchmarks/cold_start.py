@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from webmlc.loops.count_work import count_work
 from webmlc.tune.search import Options, Search
 from webmlc.tune.tasks import Task, tasks_of
 from webmlc.tune.workers import ProcessWorker, ignore_interrupts, work
@@ -50,8 +51,7 @@ def task_of(name: str) -> Task:
     }
     weights = {"w": RNG.normal(size=shapes["w"]).astype(np.float32)} if "w" in shapes else {}
     tasks = tasks_of(model, "wasm", {}, constants=weights)
-    rules = ("contraction", "window", "rows")
-    return next(task for task in tasks if task.match.rule.name in rules)
+    return max(tasks, key=lambda task: count_work(task.match.function, task.all_sizes).flops)
 
 
 def main(

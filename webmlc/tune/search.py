@@ -193,6 +193,21 @@ class TaskSearch:
             self.strategy.learn(features(built.kernel, self.task.all_sizes), milliseconds)
         self.curve.append(self.best)
 
+    def simplified(self, values: Values) -> Values:
+        """The same code from fewer changes: parameters that do not matter are the default ones."""
+        (target,) = self.build([values])
+        changes = [n for n, v in values.items() if v != self.control.values[n]]
+        without = [{**values, name: self.control.values[name]} for name in changes]
+        idle = [
+            name
+            for name, built in zip(changes, self.build(without), strict=True)
+            if built is not None and target is not None and built.text == target.text
+        ]
+        simple = {**values, **{name: self.control.values[name] for name in idle}}
+        (built,) = self.build([simple])
+        is_same = built is not None and target is not None and built.text == target.text
+        return simple if is_same and simple in self.task.match.space() else values
+
     def finalists(self) -> list[Candidate]:
         """The fastest candidates, the fastest first."""
         ranked = sorted((r, text) for text, r in self.ratios.items() if r is not None)
@@ -301,8 +316,10 @@ class Search:
                 if state == "wrong":
                     self.bugs.append(record)
             if job.confirms:
-                search.confirmed = best
                 records = [r for r in records if r.parameters == best[0]]
+                simple = search.simplified(best[0])
+                search.confirmed = (simple, best[1])
+                records = [replace(r, parameters=dict(simple)) for r in records]
             if self.database is not None:
                 self.database.add(records)
             self._changed()
