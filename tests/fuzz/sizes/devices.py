@@ -100,8 +100,8 @@ class Node:
         copy_with_red_zones(Path(self.folder.name))
         self.process: subprocess.Popen[str] | None = None
 
-    def run(self, folder: str, threads: int, runs: list[Feeds]) -> Results:
-        """The result of each run of a package."""
+    def run(self, folder: str, threads: int, runs: list[Feeds]) -> Results | Failure:
+        """The result of each run of a package; a `Failure` if the process dies or hangs."""
         if self.process is None:
             self.process = subprocess.Popen(
                 ["node", str(SERVE), self.folder.name],
@@ -114,7 +114,7 @@ class Node:
         answer = self._ask(self.process, json.dumps(request))
         if isinstance(answer, Failure):
             self.close()
-            return [answer] * len(runs)
+            return answer
         return [_decoded(result) for result in answer]
 
     def _ask(self, process: subprocess.Popen[str], request: str) -> Any:

@@ -21,8 +21,8 @@ MOST_BYTES = 3 << 30
 class Failure:
     """A run that gave no outputs.
 
-    `input`, `user`: an error of ours by its kind; `refused`: the judge's; `internal`: a bug;
-    `unsupported`: no package; `crash`, `hang`: the process.
+    `input`, `user`: an error of ours by its kind; `refused`: the judge's; `memory`: the judge has
+    not enough; `internal`: a bug; `unsupported`: no package; `crash`, `hang`: the process.
     """
 
     kind: str

@@ -12,7 +12,10 @@ STRICTER = {
     "SkipLayerNormalization": "a skip of more batches than there are, which is not one for each",
     "SkipSimplifiedLayerNormalization": "a skip of more batches than there are",
     "GroupNormalization": "one scale or bias for all channels, where ONNX has one for each",
-    "QLinearConcat": "an input without elements whose other sizes are not those of the rest",
+    **dict.fromkeys(
+        ("Concat", "QLinearConcat"),
+        "an input without elements whose other sizes are not those of the rest",
+    ),
     "Attention": "a mask of starts and ends, which no model that we know of has",
     "GlobalAveragePool": "nothing has no mean",
     "GlobalLpPool": "onnxruntime refuses a pool of nothing, but where there is no image",
@@ -49,7 +52,7 @@ _ORDER = (
 SUMS = dict.fromkeys(
     ("Attention", "BatchNormalization", "CDist", "Conv", "ConvTranspose", "DFT", "DeformConv",
      "Einsum", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "GRU", "GroupNormalization",
-     "GroupQueryAttention", "InstanceNormalization", "LRN", "LSTM", "LayerNormalization",
+     "GroupQueryAttention", "InstanceNormalization", "LSTM", "LayerNormalization",
      "LpNormalization", "MatMul", "MatMulNBits", "MeanVarianceNormalization",
      "MultiHeadAttention", "RMSNormalization", "RNN", "Resize", "RotaryEmbedding", "STFT",
      "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "TransposeMatMul", "CumSum",
