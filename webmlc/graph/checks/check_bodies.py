@@ -236,6 +236,8 @@ def _fails(requirement: Requirement) -> Expr:
     left, right = requirement.left, requirement.right
     if requirement.rule == "at most":
         return right < left
+    if requirement.rule == "unequal":
+        return call("eq", left, right)
     fails = call("ne", left, right)
     if requirement.rule in ("broadcast", "stretch"):
         fails = fails & call("ne", left, const(1))
