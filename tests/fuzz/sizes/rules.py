@@ -40,6 +40,7 @@ there is nothing that could be wrong.
 """
 
 DIFFERS = {
+    "ReduceMean": "ONNX leaves the mean of nothing undefined; ours is a NaN",
     "QGemm": "onnxruntime leaves zeros where nothing is summed; the sum is the bias",
     "NhwcMaxPool": "onnxruntime has a row at least where the window is longer than the map",
 }
@@ -82,20 +83,25 @@ NAN = {
 }  # fmt: skip
 """Operators that may differ in runs whose inputs hold a NaN."""
 
+_QUANTISED = (
+    "QLinearAdd",
+    "QLinearMul",
+    "QLinearSigmoid",
+    "QLinearLeakyRelu",
+    "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+    "QLinearConcat",
+    "QLinearWhere",
+)
+
+ZERO = dict.fromkeys(
+    _QUANTISED, "x / 0 is infinite or a NaN, and onnxruntime rounds neither as it saturates numbers"
+)
+"""Operators that may differ in runs whose inputs hold a zero, or a number below TINY."""
+TINY = 1.2e-38
+
 WILD = {
-    **dict.fromkeys(
-        (
-            "QLinearAdd",
-            "QLinearMul",
-            "QLinearSigmoid",
-            "QLinearLeakyRelu",
-            "QLinearAveragePool",
-            "QLinearGlobalAveragePool",
-            "QLinearConcat",
-            "QLinearWhere",
-        ),
-        "0 times an infinite scale is a NaN, which is no integer",
-    ),
+    **dict.fromkeys(_QUANTISED, "0 times an infinite scale is a NaN, which is no integer"),
     **dict.fromkeys(
         ("DynamicQuantizeLinear", "DynamicQuantizeMatMul"),
         "an infinite range makes the scale infinite and x / scale a NaN, which is no integer",

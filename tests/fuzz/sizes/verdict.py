@@ -112,6 +112,8 @@ def _allowed(
     allowed = dict(rules.DIFFERS)
     if any(_holds(feeds, np.isnan)):
         allowed |= rules.NAN
+    if any(_holds(feeds, lambda array: np.abs(array) < rules.TINY)):
+        allowed |= rules.ZERO
     if any(_holds(feeds, lambda array: ~(np.abs(array) < rules.HUGE))) or _is_huge_half(feeds):
         allowed |= rules.WILD
         if not differences(ours, judged, nudged, both_finite=True):
@@ -189,8 +191,8 @@ def differences(
     nudged: Sequence[Outputs] | None,
     both_finite: bool = False,
 ) -> dict[str, str]:
-    """How each output differs that does. `both_finite` asks only for elements that are finite
-    numbers on both sides.
+    """How each output differs that does. `both_finite` asks only for elements of floats that are
+    finite numbers on both sides: an integer may come of one that is not.
     """
     result = {}
     for name, want in judged.items():
@@ -201,7 +203,9 @@ def differences(
             continue
         others = None if nudged is None else [n[name] for n in nudged]
         wrong = _wrong(got, want, others)
-        if both_finite and want.dtype.name in TOLERANCES:
+        if both_finite and want.dtype.name not in TOLERANCES:
+            continue
+        if both_finite:
             wrong &= np.isfinite(got.astype(np.float64)) & np.isfinite(want.astype(np.float64))
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
