@@ -30,6 +30,8 @@ operator: onnxruntime does not look at indices and sizes where there is nothing 
 """
 
 LOOSER = {
+    "RoiAlign": "a region that ends before it starts, or at infinity: onnxruntime's count of its "
+    "samples overflows",
     "QLinearSoftmax": "a scale of zero or less, which onnxruntime refuses and we divide by",
     "QLinearGlobalAveragePool": "a scale far from 1, which onnxruntime refuses and we divide by",
     "Div": "the quotient of an integer and zero is undefined",
@@ -42,6 +44,7 @@ there is nothing that could be wrong.
 DIFFERS = {
     "ReduceMean": "ONNX leaves the mean of nothing undefined; ours is a NaN",
     "QGemm": "onnxruntime leaves zeros where nothing is summed; the sum is the bias",
+    "MatMulIntegerToFloat": "onnxruntime leaves what its memory held where nothing is summed",
     "NhwcMaxPool": "onnxruntime has a row at least where the window is longer than the map",
 }
 """What onnxruntime computes against its definition, or leaves open."""
@@ -110,6 +113,7 @@ WILD = {
         ("Cast", "CastLike"),
         "ONNX leaves undefined which integer stands for a NaN or for a number beyond its range",
     ),
+    "MatMulNBits": "the zero points are multiplied apart: a huge element hides the others",
     **dict.fromkeys(
         ("Sin", "Cos", "Tan"),
         "angles of 2^22 and more count as 0: a float has no digits left that would tell them",

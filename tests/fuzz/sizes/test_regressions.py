@@ -415,6 +415,26 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             )
         ],
     ),
+    "zero points that are not one for each column": (
+        """g (uint8[2,3] x, uint8[3,n] w, uint8[k] z) => (int32[2,l] y) <uint8 o = {1}> {
+            y = MatMulInteger(x, w, o, z) }""",
+        [
+            (
+                kind,
+                {
+                    "x": np.ones((2, 3), np.uint8),
+                    "w": np.ones((3, n), np.uint8),
+                    "z": np.arange(k, dtype=np.uint8),
+                },
+            )
+            for kind, n, k in (
+                ("equal", 4, 4),
+                ("equal", 4, 1),
+                ("refused", 4, 5),
+                ("refused", 4, 3),
+            )
+        ],
+    ),
     "a clamped index of a size": (
         "g (double[n] x, int64 i) => (double y) { v = Exp(x) y = Gather<axis=-1>(v, i) }",
         [

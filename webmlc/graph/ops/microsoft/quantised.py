@@ -20,7 +20,7 @@ from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
-from webmlc.graph.ops.shapes import canonical, check_shape, check_shapes, operand, require
+from webmlc.graph.ops.shapes import canonical, check_shape, check_shapes, check_stretches, operand
 
 MICROSOFT = "com.microsoft"
 Expansion = Callable[[Context, Builder], tuple[str, ...]]
@@ -144,9 +144,7 @@ def _gemm(context: Context, b: Builder) -> tuple[str, ...]:
 def _check_columns(context: Context, scale: int, bias: int) -> None:
     """Check that the right operand has one scale, or one for each column, and so many biases."""
     columns = context.shape(1)[-1]
-    if context.rank(scale):
-        check_shapes(context, *[""] * scale, "scales")
-        require(context, "stretch", context.shape(scale)[0], columns)
+    check_stretches(context, scale, (columns,))
     check_shape(context, bias, (columns,))
 
 
