@@ -5,6 +5,12 @@ A row allows nothing else: a difference of an operator that no row names fails t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import onnx
+
+from tests.fuzz.sizes.inputs import Feeds
+
 STRICTER = {
     "Compress": "a true condition beyond the axis selects nothing that there is",
     "NhwcMaxPool": "a window longer than what it moves over",
@@ -27,6 +33,54 @@ STRICTER = {
 }  # fmt: skip
 """What ONNX forbids, and onnxruntime computes. Results without elements are allowed of every
 operator: onnxruntime does not look at indices and sizes where there is nothing to compute.
+"""
+
+
+def _shape(node: onnx.NodeProto, feeds: Feeds, place: int) -> tuple[int, ...] | None:
+    """The shape of an input of a node; None if it is missing or computed."""
+    names = [*node.input, *[""] * (place + 1)]
+    return feeds[names[place]].shape if names[place] in feeds else None
+
+
+def _has_empty_input(_: onnx.NodeProto, feeds: Feeds) -> bool:
+    return any(array.size == 0 for array in feeds.values())
+
+
+def _has_starts(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x, mask = _shape(node, feeds, 0), _shape(node, feeds, 3)
+    return x is None or (mask is not None and mask == (2 * x[0],))
+
+
+def _has_longer_skip(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x, skip = _shape(node, feeds, 0), _shape(node, feeds, 1)
+    return x is None or skip is None or skip[0] > x[0]
+
+
+def _has_axes_of_1(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x = _shape(node, feeds, 0)
+    return len(node.input) == 1 and (x is None or 1 in x)
+
+
+def _repeats_axis(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    if len(node.input) < 2 or node.input[1] not in feeds:
+        return False
+    x, axes = _shape(node, feeds, 0), feeds[node.input[1]].tolist()
+    return len({axis % len(x) if x else axis for axis in axes}) < len(axes)
+
+
+STRICTER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
+    "Attention": _has_starts,
+    "Concat": _has_empty_input,
+    "QLinearConcat": _has_empty_input,
+    "GlobalAveragePool": _has_empty_input,
+    "GlobalLpPool": _has_empty_input,
+    "SkipLayerNormalization": _has_longer_skip,
+    "SkipSimplifiedLayerNormalization": _has_longer_skip,
+    "Squeeze": _has_axes_of_1,
+    **{name: _repeats_axis for name in STRICTER if name.startswith("Reduce")},
+}
+"""The runs in which a row of STRICTER counts, by a node and the inputs; all runs without an entry.
+What a node computes from is not known.
 """
 
 LOOSER = {

@@ -229,6 +229,21 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("equal", {"c": np.array(False), "x": ones(3), "z": ones(2)}),
         ],
     ),
+    "rows of a size that is not known inside a branch": (
+        """g (bool c, float[n] x, float[m] z) => (float y) <int64[1] k = {-1}> {
+            y = If(c) <
+                then_branch = t () => (float a) {
+                    m = Shape(z) s = Concat<axis=0>(k, m) r = Reshape(x, s)
+                    q = Softmax<axis=0>(r) a = ReduceMax<keepdims=0>(q) },
+                else_branch = e () => (float b) { b = ReduceSum<keepdims=0>(x) }> }""",
+        [
+            ("equal", {"c": YES, "x": ones(6), "z": ones(3)}),
+            ("refused", {"c": YES, "x": ones(6), "z": ones(4)}),
+            ("refused", {"c": YES, "x": ones(6), "z": ones(0)}),
+            ("equal", {"c": NO, "x": ones(6), "z": ones(4)}),
+            ("equal", {"c": NO, "x": ones(6), "z": ones(0)}),
+        ],
+    ),
     "sizes that do not fit inside a loop": (
         """g (int64 k, float[2] x, float[n] p, float[m] q) => (float[2] y) {
             y = Loop <body = b (int64 i, bool more, float[2] s) => (bool go, float[2] t) {

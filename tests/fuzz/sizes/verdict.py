@@ -9,7 +9,7 @@ we answer      `looser`: allowed for what ONNX defines (rules.LOOSER), else a si
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -76,7 +76,7 @@ def judge_run(
         if operator and _is_empty(model, judged, operator):
             return Verdict("stricter by rule", ours.message, operator)
         kind = "unnamed" if operator is None else "stricter"
-        return _by_rule(kind, ours.message, operator or first, rules.STRICTER)
+        return _by_rule(kind, ours.message, operator or first, _stricter(model, feeds))
     if isinstance(judged, Failure):
         refused = _refused_operator(model, judged.message) or first
         if _is_empty(model, ours, refused):
@@ -121,7 +121,17 @@ def _allowed(
     return allowed
 
 
-def _by_rule(kind: str, message: str, operator: str, allowed: Mapping[str, str]) -> Verdict:
+def _stricter(model: onnx.ModelProto, feeds: Feeds) -> set[str]:
+    """The operators that may be refused in a run."""
+    return {
+        str(node.op_type)
+        for node in model.graph.node
+        if node.op_type in rules.STRICTER
+        and rules.STRICTER_IF.get(node.op_type, lambda *_: True)(node, feeds)
+    }
+
+
+def _by_rule(kind: str, message: str, operator: str, allowed: Container[str]) -> Verdict:
     return Verdict(f"{kind} by rule" if operator in allowed else kind, message, operator)
 
 
