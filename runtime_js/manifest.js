@@ -146,6 +146,7 @@ export function bind(manifest, inputs) {
  */
 const RULES = {
   equal: [(a, b) => a === b, "they must be equal"],
+  unequal: [(a, b) => a !== b, "they must differ, or the rank of the result changes: give the node its axes"],
   "at most": [(a, b) => a <= b, "the first must not be larger"],
   broadcast: [(a, b) => a === b || a === 1 || b === 1, "they must be equal, or one of them 1"],
   stretch: [(a, b) => a === b || a === 1, "they must be equal, or the first 1"],

@@ -52,6 +52,13 @@ CASES = {
         "node 'y': its sizes are n * 4 = 12 and n // 2 * 8 = 8: they must be equal; "
         "n = 3 from axis 0 of 'x'",
     ),
+    "a Squeeze without axes": Case(
+        "g (float[n,1] x) => (float[n] y) { y = Squeeze(x) }",
+        ones(x=(3, 1)), ones(x=(1, 1)),
+        "node 'y': its sizes are n = 1 and 1: they must differ, or the rank of the result changes: "
+        "give the node its axes; n = 1 from axis 0 of 'x'",
+        refused_by_onnxruntime=False,
+    ),
     "broadcast": Case(
         "g (float[n] x, float[m] z) => (float[k] y) { y = Add(x, z) }",
         ones(x=(1,), z=(5,)), ones(x=(3,), z=(5,)),

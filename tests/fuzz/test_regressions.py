@@ -112,6 +112,9 @@ GRAPHS = {
     "float64 functions to float64's precision": """
         g (double[3,n] x) => (double[3,n] s, double[3,n] c, double[3,n] a, double[3,n] h) {
             t = Tanh (x) s = Asin (t) c = Acos (t) a = Atan (x) h = Asinh (x) }""",
+    "bfloat16 sums along an axis that an input names": """
+        g (bfloat16[2,3] x, int64 k) => (bfloat16[a,b] y) <int64 p = {0}, int64 q = {1}> {
+            j = Clip (k, p, q) y = CumSum (x, j) }""",
 }
 
 

@@ -79,15 +79,15 @@ class Node:
         return self.origin[0] if self.origin else self.outputs[0]
 
 
-Rule = Literal["equal", "at most", "broadcast", "stretch"]
+Rule = Literal["equal", "unequal", "at most", "broadcast", "stretch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """An assumption of shape inference about two sizes, one of them symbolic: a run checks it.
 
-    `left` is equal to `right`, or at most as large, or equal unless one of them (broadcast) or the
-    left one (stretch) is 1; `node` is the ONNX node that needs it.
+    `left` is equal to `right`, or differs from it, or is at most as large, or equal unless one of
+    them (broadcast) or the left one (stretch) is 1; `node` is the ONNX node that needs it.
     """
 
     rule: Rule

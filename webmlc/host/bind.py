@@ -75,6 +75,7 @@ def bind_from_memory(program: Program, bind: Bind, data: Array) -> dict[str, int
 
 FAILURES: Mapping[Rule, str] = {
     "equal": "they must be equal",
+    "unequal": "they must differ, or the rank of the result changes: give the node its axes",
     "at most": "the first must not be larger",
     "broadcast": "they must be equal, or one of them 1",
     "stretch": "they must be equal, or the first 1",
@@ -98,8 +99,14 @@ def check_requirements(
             a, b = evaluate_size(left, symbols), evaluate_size(right, symbols)
         except InputError as error:
             raise InputError(f"node {requirement.node!r}: {error}") from error
-        holds = {"at most": a < b, "broadcast": 1 in (a, b), "stretch": a == 1}
-        if a == b or holds.get(requirement.rule, False):
+        holds: dict[Rule, bool] = {
+            "equal": a == b,
+            "unequal": a != b,
+            "at most": a <= b,
+            "broadcast": a == b or 1 in (a, b),
+            "stretch": a == b or a == 1,
+        }
+        if holds[requirement.rule]:
             continue
         sizes = " and ".join(
             str(size) if isinstance(size, Const) else f"{size} = {value}"

@@ -14,7 +14,7 @@ from tests.fuzz.sizes.devices import Way
 from tests.fuzz.sizes.draw import Form, Subject
 from tests.fuzz.sizes.inputs import Feeds
 from tests.fuzz.sizes.processes import Failure, Process
-from tests.fuzz.sizes.verdict import NUDGED_RUNS, Outputs, Verdict, judge_run
+from tests.fuzz.sizes.verdict import NUDGED_RUNS, UNJUDGED, Outputs, Verdict, judge_run
 
 JUDGE_SECONDS, SECONDS = 8, 60
 
@@ -115,12 +115,19 @@ class Bench:
     def _run(
         self, folder: str, way: Way, threads: int, runs: list[Feeds]
     ) -> list[Outputs | Failure]:
-        if way == "node":
-            return self.node.run(folder, threads, runs)
-        results = self.host.ask("run", folder, way, threads, runs)
+        """The results of all runs. If they end the process, each run has a process of its own."""
+
+        def ask(some: list[Feeds]) -> list[Outputs | Failure] | Failure:
+            if way == "node":
+                return self.node.run(folder, threads, some)
+            answer: list[Outputs | Failure] | Failure
+            answer = self.host.ask("run", folder, way, threads, some)
+            return answer
+
+        results = ask(runs)
         if not isinstance(results, Failure):
-            return list(results)
-        alone = [self.host.ask("run", folder, way, threads, [feeds]) for feeds in runs]
+            return results
+        alone = [ask([feeds]) for feeds in runs]
         return [r if isinstance(r, Failure) else r[0] for r in alone]
 
     def close(self) -> None:
@@ -131,5 +138,5 @@ class Bench:
 
 
 def _is_lost(result: Outputs | Failure) -> bool:
-    """True where the judge died: nothing can be said of the run."""
-    return isinstance(result, Failure) and result.kind in ("crash", "hang")
+    """True if the judge died, or has too little memory: nothing can be said of the run."""
+    return isinstance(result, Failure) and result.kind in UNJUDGED

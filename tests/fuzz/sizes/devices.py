@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import traceback
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -23,7 +24,7 @@ import onnx
 
 from tests.fuzz.graph import Array
 from tests.fuzz.sizes.inputs import Feeds
-from tests.fuzz.sizes.processes import Failure, answer_requests
+from tests.fuzz.sizes.processes import Failure, answer_requests, waits
 from tests.node import copy_with_red_zones
 
 Way = Literal["wasm", "webgpu", "node"]
@@ -100,8 +101,8 @@ class Node:
         copy_with_red_zones(Path(self.folder.name))
         self.process: subprocess.Popen[str] | None = None
 
-    def run(self, folder: str, threads: int, runs: list[Feeds]) -> Results:
-        """The result of each run of a package."""
+    def run(self, folder: str, threads: int, runs: list[Feeds]) -> Results | Failure:
+        """The result of each run of a package; a `Failure` if the process dies or hangs."""
         if self.process is None:
             self.process = subprocess.Popen(
                 ["node", str(SERVE), self.folder.name],
@@ -114,7 +115,7 @@ class Node:
         answer = self._ask(self.process, json.dumps(request))
         if isinstance(answer, Failure):
             self.close()
-            return [answer] * len(runs)
+            return answer
         return [_decoded(result) for result in answer]
 
     def _ask(self, process: subprocess.Popen[str], request: str) -> Any:
@@ -124,7 +125,7 @@ class Node:
             process.stdin.flush()
         except BrokenPipeError:
             return Failure("crash", "Node ended")
-        if not _is_ready(process.stdout, self.seconds):
+        if not waits(partial(_is_ready, process.stdout), process.pid, self.seconds):
             return Failure("hang", f"no result after {self.seconds:.0f} s")
         line = process.stdout.readline()
         return json.loads(line) if line else Failure("crash", f"Node ended: {process.wait()}")

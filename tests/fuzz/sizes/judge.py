@@ -1,4 +1,4 @@
-"""onnxruntime as the judge of a run: its outputs, and how far nudged inputs move them. Where it
+"""onnxruntime as the judge of a run: its outputs, and how far nudged inputs move them. If it
 differs from us, onnx.reference is the second opinion.
 
 Served from a process (`processes.Process(serve, seconds)`): onnxruntime may crash on bad inputs.
@@ -6,7 +6,10 @@ Served from a process (`processes.Process(serve, seconds)`): onnxruntime may cra
 
 from __future__ import annotations
 
+import contextlib
+import re
 import warnings
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 import ml_dtypes
@@ -15,8 +18,9 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_grid_sample
 
-from tests.fuzz.graph import Array
+from tests.fuzz.graph import Array, captured
 from tests.fuzz.sizes.inputs import Feeds
 from tests.fuzz.sizes.processes import Failure, answer_requests
 
@@ -24,6 +28,12 @@ ERRORS_ONLY = 4
 ULPS = 4.0
 EXACT_PRODUCTS = ("session.x64quantprecision", "1")
 """Products of bytes do not saturate, as they do on x64 processors without VNNI by default."""
+
+OUT_OF_MEMORY = re.compile(r"[Ff]ailed to allocate memory|bad_alloc|bad allocation")
+MAX_RESULT_BYTES = 64 << 20
+"""The most bytes of outputs that are judged. A `Range` of a moved limit has gigabytes, and takes
+longer to send from process to process than to compute. Chosen by hand.
+"""
 
 
 class Judge:
@@ -44,10 +54,11 @@ class Judge:
                 case "nudged", (dict(feeds), int(count)):
                     rng = np.random.default_rng(count)
                     return [self._run(nudged(feeds, rng)) for _ in range(count)]
-                case "reference", (bytes(data), dict(feeds)):
-                    return reference(data, feeds)
+                case "reference", (bytes(data), dict(feeds), tuple(names)):
+                    return reference(data, feeds, names)
         except Exception as error:  # onnxruntime raises classes of its own
-            return Failure("refused", f"{type(error).__name__}: {error}")
+            kind = "memory" if OUT_OF_MEMORY.search(str(error)) else "refused"
+            return Failure(kind, f"{type(error).__name__}: {error}")
         raise AssertionError(request)
 
     def _open(self, data: bytes) -> None:
@@ -60,11 +71,55 @@ class Judge:
             data, options, providers=["CPUExecutionProvider"]
         )
 
-    def _run(self, feeds: Feeds) -> dict[str, Array]:
+    def _run(self, feeds: Feeds) -> dict[str, Array] | Failure:
         assert self.session is not None
         names = [output.name for output in self.session.get_outputs()]
-        arrays = map(np.asarray, self.session.run(names, feeds))
+        arrays = list(map(np.asarray, self.session.run(names, feeds)))
+        size = sum(array.nbytes for array in arrays)
+        if size > MAX_RESULT_BYTES:
+            return Failure("memory", f"the outputs have {size} bytes")
         return dict(zip(names, arrays, strict=True))
+
+
+class LRN(OpRun):  # type: ignore[misc]
+    """The definition, with each window summed by itself. onnx.reference reads past the channels.
+    The sum of onnxruntime slides: a NaN or a large number stays in the sums of later channels.
+    """
+
+    def _run(self, x: Array, alpha: float, beta: float, bias: float, size: int) -> tuple[Array]:
+        squares = np.square(x.astype(np.float64))
+        channels = x.shape[1]
+        sums = np.zeros_like(squares)
+        for c in range(channels):
+            window = slice(max(c - (size - 1) // 2, 0), min(c + size // 2, channels - 1) + 1)
+            sums[:, c] = squares[:, window].sum(axis=1)
+        return ((x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)
+
+
+FAR = 1e4
+"""The largest position of a grid, from -1 to 1 inside, that a reference is asked for."""
+
+
+class GridSample(op_grid_sample.GridSample):  # type: ignore[misc]
+    """The operator of ONNX's own domain. onnxruntime casts infinite positions to integers, which
+    onnx.reference refuses to do: here they are far outside, and a NaN is nowhere.
+    """
+
+    op_domain = "com.microsoft"
+
+    def _run(
+        self,
+        x: Array,
+        grid: Array,
+        align_corners: int = 0,
+        mode: str = "bilinear",
+        padding_mode: str = "zeros",
+    ) -> tuple[Array]:
+        mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+        places = np.clip(np.nan_to_num(grid, posinf=FAR, neginf=-FAR), -FAR, FAR)
+        (result,) = super()._run(x, places, mode, padding_mode, align_corners)
+        is_nowhere = np.isnan(grid).any(axis=-1)[:, None]
+        return (np.where(is_nowhere, np.float32(np.nan), result),)
 
 
 class DynamicQuantizeMatMul(OpRun):  # type: ignore[misc]
@@ -84,15 +139,40 @@ class DynamicQuantizeMatMul(OpRun):  # type: ignore[misc]
         return (product if bias is None else product + bias,)
 
 
-def reference(data: bytes, feeds: Feeds) -> dict[str, Array]:
-    """What onnx.reference computes."""
-    evaluator = ReferenceEvaluator(
-        onnx.ModelProto.FromString(data), new_ops=[DynamicQuantizeMatMul]
-    )
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        arrays = map(np.asarray, evaluator.run(None, feeds))
-    return dict(zip(evaluator.output_names, arrays, strict=True))
+EXACT = (LRN, GridSample, DynamicQuantizeMatMul)
+"""Operators that onnx.reference does not have, or that it computes wrong."""
+
+
+def reference(data: bytes, feeds: Feeds, names: Sequence[str]) -> dict[str, Array]:
+    """What onnx.reference computes of these outputs. Those that need an operator which it does not
+    have are missing.
+    """
+    results: dict[str, Array] = {}
+    for name in names:
+        model = onnx.ModelProto.FromString(data)
+        _keep(model.graph, name)
+        with (
+            np.errstate(all="ignore"),
+            warnings.catch_warnings(),
+            contextlib.suppress(NotImplementedError),
+        ):
+            warnings.simplefilter("ignore")
+            evaluator = ReferenceEvaluator(model, new_ops=[*EXACT])
+            results[name] = np.asarray(evaluator.run(None, feeds)[0])
+    return results
+
+
+def _keep(graph: onnx.GraphProto, name: str) -> None:
+    """Remove the nodes that an output does not depend on, and the other outputs."""
+    nodes, needed = [], {name}
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            nodes.append(node)
+            needed.update((*node.input, *captured(node)))
+    outputs = [output for output in graph.output if output.name == name]
+    del graph.node[:], graph.output[:]
+    graph.node.extend(reversed(nodes))
+    graph.output.extend(outputs)
 
 
 def nudged(feeds: Feeds, rng: np.random.Generator) -> Feeds:
@@ -106,7 +186,7 @@ def _nudged(array: Array, rng: np.random.Generator) -> Array:
     step = ULPS * float(ml_dtypes.finfo(array.dtype).eps) * rng.uniform(-1, 1, array.shape)
     with np.errstate(all="ignore"):
         wide = array.astype(np.float64)
-        return (wide + step * np.abs(wide)).astype(array.dtype)
+        return np.asarray(wide + step * np.abs(wide), array.dtype)
 
 
 def serve(connection: Connection) -> None:

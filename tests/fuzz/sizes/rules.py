@@ -5,6 +5,12 @@ A row allows nothing else: a difference of an operator that no row names fails t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import onnx
+
+from tests.fuzz.sizes.inputs import Feeds
+
 STRICTER = {
     "Compress": "a true condition beyond the axis selects nothing that there is",
     "NhwcMaxPool": "a window longer than what it moves over",
@@ -12,7 +18,10 @@ STRICTER = {
     "SkipLayerNormalization": "a skip of more batches than there are, which is not one for each",
     "SkipSimplifiedLayerNormalization": "a skip of more batches than there are",
     "GroupNormalization": "one scale or bias for all channels, where ONNX has one for each",
-    "QLinearConcat": "an input without elements whose other sizes are not those of the rest",
+    **dict.fromkeys(
+        ("Concat", "QLinearConcat"),
+        "an input without elements whose other sizes are not those of the rest",
+    ),
     "Attention": "a mask of starts and ends, which no model that we know of has",
     "GlobalAveragePool": "nothing has no mean",
     "GlobalLpPool": "onnxruntime refuses a pool of nothing, but where there is no image",
@@ -26,7 +35,57 @@ STRICTER = {
 operator: onnxruntime does not look at indices and sizes where there is nothing to compute.
 """
 
+
+def _shape(node: onnx.NodeProto, feeds: Feeds, place: int) -> tuple[int, ...] | None:
+    """The shape of an input of a node; None if it is missing or computed."""
+    names = [*node.input, *[""] * (place + 1)]
+    return feeds[names[place]].shape if names[place] in feeds else None
+
+
+def _has_empty_input(_: onnx.NodeProto, feeds: Feeds) -> bool:
+    return any(array.size == 0 for array in feeds.values())
+
+
+def _has_starts(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x, mask = _shape(node, feeds, 0), _shape(node, feeds, 3)
+    return x is None or (mask is not None and mask == (2 * x[0],))
+
+
+def _has_longer_skip(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x, skip = _shape(node, feeds, 0), _shape(node, feeds, 1)
+    return x is None or skip is None or skip[0] > x[0]
+
+
+def _has_axes_of_1(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x = _shape(node, feeds, 0)
+    return len(node.input) == 1 and (x is None or 1 in x)
+
+
+def _repeats_axis(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    if len(node.input) < 2 or node.input[1] not in feeds:
+        return False
+    x, axes = _shape(node, feeds, 0), feeds[node.input[1]].tolist()
+    return len({axis % len(x) if x else axis for axis in axes}) < len(axes)
+
+
+STRICTER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
+    "Attention": _has_starts,
+    "Concat": _has_empty_input,
+    "QLinearConcat": _has_empty_input,
+    "GlobalAveragePool": _has_empty_input,
+    "GlobalLpPool": _has_empty_input,
+    "SkipLayerNormalization": _has_longer_skip,
+    "SkipSimplifiedLayerNormalization": _has_longer_skip,
+    "Squeeze": _has_axes_of_1,
+    **{name: _repeats_axis for name in STRICTER if name.startswith("Reduce")},
+}
+"""The runs in which a row of STRICTER counts, by a node and the inputs; all runs without an entry.
+What a node computes from is not known.
+"""
+
 LOOSER = {
+    "RoiAlign": "a region that ends before it starts, or at infinity: onnxruntime's count of its "
+    "samples overflows",
     "QLinearSoftmax": "a scale of zero or less, which onnxruntime refuses and we divide by",
     "QLinearGlobalAveragePool": "a scale far from 1, which onnxruntime refuses and we divide by",
     "Div": "the quotient of an integer and zero is undefined",
@@ -37,7 +96,9 @@ there is nothing that could be wrong.
 """
 
 DIFFERS = {
+    "ReduceMean": "ONNX leaves the mean of nothing undefined; ours is a NaN",
     "QGemm": "onnxruntime leaves zeros where nothing is summed; the sum is the bias",
+    "MatMulIntegerToFloat": "onnxruntime leaves what its memory held where nothing is summed",
     "NhwcMaxPool": "onnxruntime has a row at least where the window is longer than the map",
 }
 """What onnxruntime computes against its definition, or leaves open."""
@@ -49,7 +110,7 @@ _ORDER = (
 SUMS = dict.fromkeys(
     ("Attention", "BatchNormalization", "CDist", "Conv", "ConvTranspose", "DFT", "DeformConv",
      "Einsum", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "GRU", "GroupNormalization",
-     "GroupQueryAttention", "InstanceNormalization", "LRN", "LSTM", "LayerNormalization",
+     "GroupQueryAttention", "InstanceNormalization", "LSTM", "LayerNormalization",
      "LpNormalization", "MatMul", "MatMulNBits", "MeanVarianceNormalization",
      "MultiHeadAttention", "RMSNormalization", "RNN", "Resize", "RotaryEmbedding", "STFT",
      "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "TransposeMatMul", "CumSum",
@@ -79,20 +140,25 @@ NAN = {
 }  # fmt: skip
 """Operators that may differ in runs whose inputs hold a NaN."""
 
+_QUANTISED = (
+    "QLinearAdd",
+    "QLinearMul",
+    "QLinearSigmoid",
+    "QLinearLeakyRelu",
+    "QLinearAveragePool",
+    "QLinearGlobalAveragePool",
+    "QLinearConcat",
+    "QLinearWhere",
+)
+
+ZERO = dict.fromkeys(
+    _QUANTISED, "x / 0 is infinite or a NaN, and onnxruntime rounds neither as it saturates numbers"
+)
+"""Operators that may differ in runs whose inputs hold a zero, or a number below TINY."""
+TINY = 1.2e-38
+
 WILD = {
-    **dict.fromkeys(
-        (
-            "QLinearAdd",
-            "QLinearMul",
-            "QLinearSigmoid",
-            "QLinearLeakyRelu",
-            "QLinearAveragePool",
-            "QLinearGlobalAveragePool",
-            "QLinearConcat",
-            "QLinearWhere",
-        ),
-        "0 times an infinite scale is a NaN, which is no integer",
-    ),
+    **dict.fromkeys(_QUANTISED, "0 times an infinite scale is a NaN, which is no integer"),
     **dict.fromkeys(
         ("DynamicQuantizeLinear", "DynamicQuantizeMatMul"),
         "an infinite range makes the scale infinite and x / scale a NaN, which is no integer",
@@ -101,6 +167,7 @@ WILD = {
         ("Cast", "CastLike"),
         "ONNX leaves undefined which integer stands for a NaN or for a number beyond its range",
     ),
+    "MatMulNBits": "the zero points are multiplied apart: a huge element hides the others",
     **dict.fromkeys(
         ("Sin", "Cos", "Tan"),
         "angles of 2^22 and more count as 0: a float has no digits left that would tell them",

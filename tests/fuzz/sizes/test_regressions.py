@@ -20,7 +20,6 @@ from tests.fuzz.sizes.check import Bench
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> '
 INF, NAN = np.inf, np.nan
 YES, NO = np.array(True), np.array(False)
-ONE = np.array(1, np.float32)
 
 
 def floats(*numbers: float) -> np.ndarray:
@@ -29,6 +28,10 @@ def floats(*numbers: float) -> np.ndarray:
 
 def ones(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
+
+
+def number(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
 
 
 def integers(*numbers: int) -> np.ndarray:
@@ -226,6 +229,21 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             ("equal", {"c": np.array(False), "x": ones(3), "z": ones(2)}),
         ],
     ),
+    "rows of a size that is not known inside a branch": (
+        """g (bool c, float[n] x, float[m] z) => (float y) <int64[1] k = {-1}> {
+            y = If(c) <
+                then_branch = t () => (float a) {
+                    m = Shape(z) s = Concat<axis=0>(k, m) r = Reshape(x, s)
+                    q = Softmax<axis=0>(r) a = ReduceMax<keepdims=0>(q) },
+                else_branch = e () => (float b) { b = ReduceSum<keepdims=0>(x) }> }""",
+        [
+            ("equal", {"c": YES, "x": ones(6), "z": ones(3)}),
+            ("refused", {"c": YES, "x": ones(6), "z": ones(4)}),
+            ("refused", {"c": YES, "x": ones(6), "z": ones(0)}),
+            ("equal", {"c": NO, "x": ones(6), "z": ones(4)}),
+            ("equal", {"c": NO, "x": ones(6), "z": ones(0)}),
+        ],
+    ),
     "sizes that do not fit inside a loop": (
         """g (int64 k, float[2] x, float[n] p, float[m] q) => (float[2] y) {
             y = Loop <body = b (int64 i, bool more, float[2] s) => (bool go, float[2] t) {
@@ -287,15 +305,15 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
         [
             (
                 "equal",
-                {"c": YES, "x": ONE, "p": ones(2), "q": ones(2)},
+                {"c": YES, "x": number(1), "p": ones(2), "q": ones(2)},
             ),
             (
                 "refused",
-                {"c": YES, "x": ONE, "p": ones(3), "q": ones(2)},
+                {"c": YES, "x": number(1), "p": ones(3), "q": ones(2)},
             ),
             (
                 "equal",
-                {"c": NO, "x": ONE, "p": ones(3), "q": ones(2)},
+                {"c": NO, "x": number(1), "p": ones(3), "q": ones(2)},
             ),
         ],
     ),
@@ -364,6 +382,72 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
         [
             ("equal", {"x": ones(6), "s": integers(1), "e": integers(4)}),
             ("refused", {"x": ones(6), "s": integers(1), "e": integers(4, 5)}),
+        ],
+    ),
+    "filters beyond the spectrum": (
+        """g (int64 r, float l, float h) => (float[9,8] y) <int64 b = {8}, int64 n = {16}> {
+            y = MelWeightMatrix(b, n, r, l, h) }""",
+        [
+            (kind, {"r": np.array(rate), "l": number(low), "h": number(high)})
+            for kind, rate, low, high in (
+                ("equal", 8192, 0, 4096),
+                ("equal", 8192, 100, 4000),
+                ("refused", 8192, 0, 5000),
+                ("refused", 8192, -1, 4096),
+                ("refused", -7, 0, 4096),
+                ("refused", 0, 0, 4096),
+                ("refused", 8192, NAN, 4096),
+                ("refused", 8192, 0, INF),
+            )
+        ],
+    ),
+    "positions beyond a table of angles": (
+        """g (float[1,1,n,2] x, int64[1,n] p, float[m,1] c) => (float[1,1,n,2] y) {
+            y = com.microsoft.RotaryEmbedding(x, p, c, c) }""",
+        [
+            (kind, {"x": ones(1, 1, 2, 2), "p": integers(0, i).reshape(1, 2), "c": ones(3, 1)})
+            for kind, i in (("equal", 2), ("refused", 3), ("refused", -1), ("refused", 2**40))
+        ],
+    ),
+    "a bias of more columns than there are": (
+        "g (float[n,m] x, float[k] b) => (float[n,l] y) { y = com.microsoft.BiasGelu(x, b) }",
+        [
+            ("equal", {"x": ones(2, 3), "b": floats(1, 2, 3)}),
+            ("refused", {"x": ones(2, 1), "b": floats(1, 2, 3)}),
+            ("refused", {"x": ones(2, 3), "b": floats(1)}),
+        ],
+    ),
+    "biases and scales that are not one for each column": (
+        """g (float[2,3] x, uint8[3,n] w, float[k] s, float[m] b) => (float[2,l] y) {
+            y = com.microsoft.DynamicQuantizeMatMul(x, w, s, "", b) }""",
+        [
+            (kind, {"x": ones(2, 3), "w": np.ones((3, n), np.uint8), "s": ones(k), "b": ones(m)})
+            for kind, n, k, m in (
+                ("equal", 4, 4, 4),
+                ("equal", 4, 1, 4),
+                ("refused", 4, 4, 1),
+                ("refused", 1, 4, 4),
+            )
+        ],
+    ),
+    "zero points that are not one for each column": (
+        """g (uint8[2,3] x, uint8[3,n] w, uint8[k] z) => (int32[2,l] y) <uint8 o = {1}> {
+            y = MatMulInteger(x, w, o, z) }""",
+        [
+            (
+                kind,
+                {
+                    "x": np.ones((2, 3), np.uint8),
+                    "w": np.ones((3, n), np.uint8),
+                    "z": np.arange(k, dtype=np.uint8),
+                },
+            )
+            for kind, n, k in (
+                ("equal", 4, 4),
+                ("equal", 4, 1),
+                ("refused", 4, 5),
+                ("refused", 4, 3),
+            )
         ],
     ),
     "a clamped index of a size": (

@@ -50,7 +50,7 @@ NEWER = {"BitCast", "CumProd", "Swish", "TensorScatter"}
 
 def verdict(ours: Outputs | Failure, judged: Outputs | Failure) -> Verdict:
     missing = Failure("refused", "no reference")
-    return judge_run(MODEL, FEEDS, ours, judged, list, lambda: missing)
+    return judge_run(MODEL, FEEDS, ours, judged, list, lambda _: missing)
 
 
 def test_verdicts() -> None:

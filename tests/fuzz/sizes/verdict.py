@@ -9,7 +9,7 @@ we answer      `looser`: allowed for what ONNX defines (rules.LOOSER), else a si
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -45,6 +45,9 @@ class Verdict:
         return self.kind in BUGS
 
 
+UNJUDGED = ("crash", "hang", "memory")
+"""Failures of the judge that say nothing of a run."""
+
 BUGS = ("differs", "looser", "stricter", "unnamed", "internal", "crash", "hang")
 
 
@@ -54,10 +57,12 @@ def judge_run(
     ours: Outputs | Failure,
     judged: Outputs | Failure,
     nudge: Callable[[], Sequence[Outputs | Failure]],
-    reference: Callable[[], Outputs | Failure],
+    reference: Callable[[Sequence[str]], Outputs | Failure],
 ) -> Verdict:
-    """The verdict on one run; `nudge` runs the judge on nudged inputs."""
-    if isinstance(judged, Failure) and judged.kind in ("crash", "hang"):
+    """The verdict on one run. `nudge` runs the judge on nudged inputs; `reference` is the second
+    opinion on outputs.
+    """
+    if isinstance(judged, Failure) and judged.kind in UNJUDGED:
         return Verdict("unjudged", judged.message)
     first = str(model.graph.node[0].op_type)
     if isinstance(ours, Failure):
@@ -71,26 +76,33 @@ def judge_run(
         if operator and _is_empty(model, judged, operator):
             return Verdict("stricter by rule", ours.message, operator)
         kind = "unnamed" if operator is None else "stricter"
-        return _by_rule(kind, ours.message, operator or first, rules.STRICTER)
+        return _by_rule(kind, ours.message, operator or first, _stricter(model, feeds))
     if isinstance(judged, Failure):
-        refused = re.findall(r"running (\w+) node", judged.message)[:1] or [first]
-        if _is_empty(model, ours, refused[0]):
-            return Verdict("looser by rule", judged.message, refused[0])
-        return _by_rule("looser", judged.message, refused[0], rules.LOOSER)
-    name, message = difference(ours, judged, None)
+        refused = _refused_operator(model, judged.message) or first
+        if _is_empty(model, ours, refused):
+            return Verdict("looser by rule", judged.message, refused)
+        return _by_rule("looser", judged.message, refused, rules.LOOSER)
+    disputed = differences(ours, judged, None)
     others: list[Outputs] = []
-    if message:
+    if disputed:
         others = [r for r in nudge() if not isinstance(r, Failure)]
-        name, message = difference(ours, judged, others)
-    if not message:
+        disputed = differences(ours, judged, others)
+    if not disputed:
         return Verdict("equal")
-    makers = _makers(model, name)
-    second = reference()
-    if not isinstance(second, Failure) and not any(difference(ours, second, None)):
-        return Verdict("by reference", message, makers[0])
+    second = reference(tuple(disputed))
+    if not isinstance(second, Failure):
+        right = second.keys() - differences(ours, second, None).keys()
+        if right >= disputed.keys():
+            name, message = next(iter(disputed.items()))
+            return Verdict("by reference", message, _makers(model, name)[0])
+        disputed = {name: text for name, text in disputed.items() if name not in right}
     allowed = _allowed(feeds, ours, judged, others)
-    known = [maker for maker in makers if maker in allowed]
-    return _by_rule("differs", message, (known or makers)[0], allowed)
+    verdicts = []
+    for name, message in disputed.items():
+        makers = _makers(model, name)
+        named = [maker for maker in makers if maker in allowed]
+        verdicts.append(_by_rule("differs", message, (named or makers)[0], allowed))
+    return next((verdict for verdict in verdicts if verdict.is_bug), verdicts[0])
 
 
 def _allowed(
@@ -100,14 +112,26 @@ def _allowed(
     allowed = dict(rules.DIFFERS)
     if any(_holds(feeds, np.isnan)):
         allowed |= rules.NAN
+    if any(_holds(feeds, lambda array: np.abs(array) < rules.TINY)):
+        allowed |= rules.ZERO
     if any(_holds(feeds, lambda array: ~(np.abs(array) < rules.HUGE))) or _is_huge_half(feeds):
         allowed |= rules.WILD
-        if not any(difference(ours, judged, nudged, both_finite=True)):
+        if not differences(ours, judged, nudged, both_finite=True):
             allowed |= rules.SUMS
     return allowed
 
 
-def _by_rule(kind: str, message: str, operator: str, allowed: Mapping[str, str]) -> Verdict:
+def _stricter(model: onnx.ModelProto, feeds: Feeds) -> set[str]:
+    """The operators that may be refused in a run."""
+    return {
+        str(node.op_type)
+        for node in model.graph.node
+        if node.op_type in rules.STRICTER
+        and rules.STRICTER_IF.get(node.op_type, lambda *_: True)(node, feeds)
+    }
+
+
+def _by_rule(kind: str, message: str, operator: str, allowed: Container[str]) -> Verdict:
     return Verdict(f"{kind} by rule" if operator in allowed else kind, message, operator)
 
 
@@ -141,6 +165,27 @@ def _is_huge_half(feeds: Feeds) -> bool:
     return any(_holds(halves, lambda array: np.abs(array) >= HUGE_HALF))
 
 
+def _refused_operator(model: onnx.ModelProto, message: str) -> str | None:
+    """The operator of the node that onnxruntime refuses to run. If that is a node of the body of an
+    ONNX function, it is the only operator of the model that is such a function.
+    """
+    match = re.search(r"running (\w+) node", message)
+    operators = {str(node.op_type) for node in model.graph.node}
+    if match is None or match[1] in operators:
+        return match and match[1]
+    opset = model.opset_import[0].version
+    functions = [op for op in operators if _is_function(op, opset)]
+    return functions[0] if len(functions) == 1 else None
+
+
+def _is_function(operator: str, opset: int) -> bool:
+    """True if ONNX defines an operator by other operators."""
+    if not onnx.defs.has(operator):
+        return False
+    schema = onnx.defs.get_schema(operator, opset)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def _named_operator(model: onnx.ModelProto, message: str) -> str | None:
     """The operator of the node that an error names."""
     match = re.search(r"node ['\"]([^'\"]*)['\"]", message)
@@ -150,30 +195,34 @@ def _named_operator(model: onnx.ModelProto, message: str) -> str | None:
     return None
 
 
-def difference(
+def differences(
     ours: Outputs,
     judged: Outputs,
     nudged: Sequence[Outputs] | None,
     both_finite: bool = False,
-) -> tuple[str, str]:
-    """An output that differs and how, or two empty texts. `both_finite` asks only for elements that
-    are finite numbers on both sides.
+) -> dict[str, str]:
+    """How each output differs that does. `both_finite` asks only for elements of floats that are
+    finite numbers on both sides: an integer may come of one that is not.
     """
+    result = {}
     for name, want in judged.items():
         got = ours[name]
         if got.dtype != want.dtype or got.shape != want.shape:
             types = (f"{a.dtype}{list(a.shape)}" for a in (got, want))
-            return name, f"{name} is {', not '.join(types)}"
+            result[name] = f"{name} is {', not '.join(types)}"
+            continue
         others = None if nudged is None else [n[name] for n in nudged]
         wrong = _wrong(got, want, others)
-        if both_finite and want.dtype.name in TOLERANCES:
+        if both_finite and want.dtype.name not in TOLERANCES:
+            continue
+        if both_finite:
             wrong &= np.isfinite(got.astype(np.float64)) & np.isfinite(want.astype(np.float64))
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             count = f"{int(wrong.sum())} of {wrong.size} elements"
             first = f"first at {list(at)}: {got[at]}, not {want[at]}"
-            return name, f"{count} of {name} differ, {first}"
-    return "", ""
+            result[name] = f"{count} of {name} differ, {first}"
+    return result
 
 
 def _wrong(got: Array, want: Array, nudged: Sequence[Array] | None) -> Array:

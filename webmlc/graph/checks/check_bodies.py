@@ -22,12 +22,12 @@ import numpy as np
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Call, Expr, Var, as_int, call, const, select
-from webmlc.core.rewrite import substitute, variables, walk
+from webmlc.core.expr import Call, Expr, Var, as_int, call, const, maximum, select
+from webmlc.core.rewrite import rewrite, substitute, variables
 from webmlc.core.simplify import simplify
 from webmlc.graph.checks.check_indices import count_outside, counts_type
-from webmlc.graph.checks.requirements import MAX_ELEMENTS
-from webmlc.graph.ir import Check, Function, Module, Node, Requirement, TensorType
+from webmlc.graph.checks.requirements import MAX_ELEMENTS, factors
+from webmlc.graph.ir import Check, Function, Module, Node, Requirement, Rule, TensorType
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import object_array, symbolic_constant
 from webmlc.graph.ops.shapes import canonical
@@ -144,7 +144,6 @@ class _Counting:
         body.failures = [
             _Failure(_fails(requirement), requirement.node)
             for requirement in body.function.requirements
-            if _is_countable(requirement)
         ]
         self.fill(body)
         nodes, checks = count_outside(body.function)
@@ -232,27 +231,55 @@ def _size(body: _Body) -> int:
 
 
 def _fails(requirement: Requirement) -> Expr:
-    """The condition under which a requirement does not hold."""
-    left, right = requirement.left, requirement.right
-    if requirement.rule == "at most":
-        return right < left
-    fails = call("ne", left, right)
-    if requirement.rule in ("broadcast", "stretch"):
-        fails = fails & call("ne", left, const(1))
-    return fails & call("ne", right, const(1)) if requirement.rule == "broadcast" else fails
-
-
-def _is_countable(requirement: Requirement) -> bool:
-    """False of what kernels of 32-bit integers cannot compute: products that may be larger, and
-    divisions by what may be 0.
+    """The condition under which a requirement does not hold, in 32-bit integers: also for counts
+    that have more digits, and for divisors that are 0.
     """
-    return requirement.right != MAX_ELEMENTS and not any(
-        isinstance(node, Call)
-        and node.op in ("floordiv", "floormod")
-        and as_int(node.args[1]) is None
-        for side in (requirement.left, requirement.right)
-        for node in walk(side)
-    )
+    if requirement.right == MAX_ELEMENTS:
+        return _is_too_large(requirement.left)
+    divisors: list[Expr] = []
+
+    def guarded(node: Expr) -> Expr | None:
+        match node:
+            case Call(op="floordiv" | "floormod" as op, args=(a, b)) if as_int(b) is None:
+                divisors.append(b)
+                return call(op, a, maximum(b, 1))
+        return None
+
+    left, right = rewrite(requirement.left, guarded), rewrite(requirement.right, guarded)
+    fails = _breaks(requirement.rule, left, right)
+    for divisor in divisors:
+        fails = fails | (divisor < const(1))
+    return fails
+
+
+def _breaks(rule: Rule, left: Expr, right: Expr) -> Expr:
+    """The condition under which two sizes break a rule."""
+    match rule:
+        case "at most":
+            return right < left
+        case "unequal":
+            return call("eq", left, right)
+    breaks = call("ne", left, right)
+    if rule in ("broadcast", "stretch"):
+        breaks = breaks & call("ne", left, const(1))
+    return breaks & call("ne", right, const(1)) if rule == "broadcast" else breaks
+
+
+def _is_too_large(count: Expr) -> Expr:
+    """The condition under which a product of sizes exceeds `MAX_ELEMENTS`: the quotient by all
+    factors but one is less than that one.
+    """
+    number, powers = factors(count)
+    if not number:
+        return const(False)
+    first, *others = powers.elements()
+    limit: Expr = const(MAX_ELEMENTS.value // number)
+    for factor in others:
+        limit = limit // maximum(factor, 1)
+    exceeds = limit < first
+    for factor in others:
+        exceeds = exceeds & (const(0) < factor)
+    return exceeds
 
 
 def _somewhere(fails: Expr, symbol: Var, trips: Expr) -> Expr:

@@ -131,18 +131,18 @@ def _is_smaller_count(requirement: Requirement, candidates: Iterable[Requirement
     """True if a requirement is a count whose factors are all among those of a larger count."""
     if requirement.right != MAX_ELEMENTS:
         return False
-    number, factors = _factors(requirement.left)
+    number, powers = factors(requirement.left)
     for candidate in candidates:
         if candidate is not requirement and candidate.right == MAX_ELEMENTS:
-            candidate_number, candidate_factors = _factors(candidate.left)
-            if factors <= candidate_factors and number <= candidate_number:
+            candidate_number, candidate_powers = factors(candidate.left)
+            if powers <= candidate_powers and number <= candidate_number:
                 return True
     return False
 
 
-def _factors(total: Expr) -> tuple[int, Counter[Expr]]:
+def factors(total: Expr) -> tuple[int, Counter[Expr]]:
     """Split a product into a number and the count of each other factor."""
-    number, factors = 1, Counter[Expr]()
+    number, powers = 1, Counter[Expr]()
     pending = [total]
     while pending:
         factor = pending.pop()
@@ -152,5 +152,5 @@ def _factors(total: Expr) -> tuple[int, Counter[Expr]]:
         elif isinstance(factor, Call) and factor.op == "mul":
             pending += factor.args
         else:
-            factors[factor] += 1
-    return number, factors
+            powers[factor] += 1
+    return number, powers

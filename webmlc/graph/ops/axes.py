@@ -33,7 +33,6 @@ from webmlc.graph.ops.operator import (
     NotSupportedError,
     Operator,
     UnknownValueError,
-    given_types,
 )
 from webmlc.graph.ops.shapes import dimensions, operand, product, select_among
 
@@ -109,7 +108,7 @@ def cumulate_along(context: Context, build: Builder) -> tuple[str, ...] | None:
     y = build("Reshape", axis_last, rows)
     y = build(node.op, y, build.constant(np.int64(rank)), **node.attributes)
     y = build("Reshape", y, build("Shape", axis_last))
-    return (build("AxesBack", y, domain="webmlc", types=(context.type(0),)),)
+    return (build("AxesBack", y, domain="webmlc", shape=context.shape(0)),)
 
 
 def without_axes(context: Context, build: Builder, y: str, mask: str, count: int) -> str:
@@ -222,6 +221,10 @@ def _axes_last(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("axes_last", context.outputs[0].shape, element),)
 
 
+def _axes_back_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), context.attribute("shape")),)
+
+
 def _axes_back(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """The inverse of `AxesLast`."""
     x = operand(inputs, 0)
@@ -239,5 +242,5 @@ OPS: tuple[Operator, ...] = (
     Operator("SizesWithOnes", _sizes_with_ones_type, _sizes_with_ones, domain="webmlc",
              kind="injective"),
     Operator("AxesLast", _axes_last_type, _axes_last, domain="webmlc", kind="injective"),
-    Operator("AxesBack", given_types, _axes_back, domain="webmlc", kind="injective"),
+    Operator("AxesBack", _axes_back_type, _axes_back, domain="webmlc", kind="injective"),
 )  # fmt: skip

@@ -77,6 +77,10 @@ def _matmul(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def _matmul_integer_type(context: Context) -> tuple[TensorType, ...]:
+    for index, axis in ((0, -2), (1, -1)):
+        sizes = context.shape(index)
+        is_vector = context.has(index + 2) and context.rank(index + 2) == 1
+        check_stretches(context, index + 2, sizes[axis:][:1] if is_vector else sizes)
     return (TensorType(DType.int32, matmul_shape(context, context.shape(0), context.shape(1))),)
 
 

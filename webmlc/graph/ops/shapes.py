@@ -89,9 +89,12 @@ def require(context: Context, rule: Rule, left: Expr, right: Expr) -> bool:
         return True
     if right == ONE and rule == "broadcast":
         return True
-    if rule == "at most":
+    if rule in ("at most", "unequal"):
         slack = canonical(right - left)
-        if bounds(slack, dict.fromkeys(variables(slack), SYMBOL)).low >= 0:
+        limits = bounds(slack, dict.fromkeys(variables(slack), SYMBOL))
+        if limits.low > 0 or (limits.high < 0 and rule == "unequal"):
+            return True
+        if limits.low == 0 and rule == "at most":
             return True
     elif same(left, right):
         return True

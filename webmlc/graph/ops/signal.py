@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from webmlc.core.dtypes import DType
+from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Array, Node, TensorType
+from webmlc.graph.ops.index import within
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
     Context,
@@ -180,43 +181,74 @@ def _frames(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("frames", context.outputs[0].shape, element),)
 
 
-def _mel_type(context: Context) -> tuple[TensorType, ...]:
-    bins = dimensions(context, 0, "the number of mel bins")[0]
+def _mel(context: Context, build: Builder) -> tuple[str, ...]:
+    """Expand a MelWeightMatrix into the bins at which its triangles begin, and the triangles. A run
+    checks that all of them are bins of the spectrum.
+    """
+    filters = dimensions(context, 0, "the number of mel bins")[0]
     length = dimensions(context, 1, "the transform's length")[0]
-    dtype = ELEMENT_TYPES[int(context.attribute("output_datatype", 1))]
-    return (TensorType(dtype, (canonical(length // 2 + 1), bins)),)
+    bins = canonical(length // 2 + 1)
+    numbers = context.node.inputs[2:5]
+    edges = build("MelEdges", *numbers, domain="webmlc", filters=filters, length=length, bins=bins)
+    output_type = context.attribute("output_datatype", 1)
+    return (
+        build(
+            "MelFilters",
+            within(build, edges, bins),
+            domain="webmlc",
+            bins=bins,
+            output_datatype=output_type,
+        ),
+    )
 
 
-def _mel(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """The weights of triangles between bins that are evenly spaced on the mel scale."""
-    rate, low, high = (operand(inputs, i) for i in (2, 3, 4))
-    length = dimensions(context, 1, "the transform's length")[0]
-    output = context.outputs[0]
-    wide_dtype = DType.float64
+def _mel_edges_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(INDEX, (canonical(context.attribute("filters") + 4),)),)
 
-    def only(x: Tensor) -> Expr:
-        return x[(ZERO,) * x.rank].astype(wide_dtype)
+
+def _mel_edges(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The bins of a spectrum at which triangles begin that are evenly spaced on the mel scale; then
+    the bins of the least and the greatest frequency. A bin that the spectrum does not have is -1.
+    """
+    filters, length, bins = (context.attribute(n) for n in ("filters", "length", "bins"))
+    rate, low, high = (
+        x[(ZERO,) * x.rank].astype(DType.float64) for x in (operand(inputs, i) for i in range(3))
+    )
 
     def mel(hertz: Expr) -> Expr:
         return call("log", hertz / 700.0 + 1.0) * (2595 / math.log(10))
 
-    def edge(number: Expr) -> Expr:
-        """The bin of the spectrum at which triangle `number` begins."""
-        first, last = mel(only(low)), mel(only(high))
-        step = (last - first) / (output.shape[1] + 2).astype(wide_dtype)
-        place = number.astype(wide_dtype) * step + first
+    def element(number: Expr) -> Expr:
+        step = (mel(high) - mel(low)) / (filters + 2).astype(DType.float64)
+        place = number.astype(DType.float64) * step + mel(low)
         hertz = (call("exp", place * (math.log(10) / 2595)) - 1.0) * 700.0
-        return call("floor", hertz * (length + 1).astype(wide_dtype) / only(rate))
+        hertz = select(number.equals(filters + 2), low, hertz)
+        hertz = select(number.equals(filters + 3), high, hertz)
+        bin_ = call("floor", hertz * (length + 1).astype(DType.float64) / rate)
+        exists = (bin_ >= 0.0) & (bin_ < bins.astype(DType.float64))
+        return select(exists, bin_, Const(-1, DType.float64)).astype(INDEX)
+
+    return (compute("edges", context.outputs[0].shape, element),)
+
+
+def _mel_filters_type(context: Context) -> tuple[TensorType, ...]:
+    dtype = ELEMENT_TYPES[int(context.attribute("output_datatype"))]
+    return (TensorType(dtype, (context.attribute("bins"), canonical(context.shape(0)[0] - 4))),)
+
+
+def _mel_filters(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
+    """The weights of triangles between edges."""
+    edges, output = operand(inputs, 0), context.outputs[0]
 
     def element(bin_: Expr, number: Expr) -> Expr:
-        position = bin_.astype(wide_dtype)
-        left, middle, right = (edge(number + k) for k in range(3))
-        rising = (position - left) / call("max", middle - left, Const(1, wide_dtype))
-        rising = select(call("eq", left, middle), Const(1, wide_dtype), rising)
-        falling = (right - position) / call("max", right - middle, Const(1, wide_dtype))
+        position = bin_.astype(DType.float64)
+        left, middle, right = (edges[number + k].astype(DType.float64) for k in range(3))
+        rising = (position - left) / call("max", middle - left, Const(1, DType.float64))
+        rising = select(call("eq", left, middle), Const(1, DType.float64), rising)
+        falling = (right - position) / call("max", right - middle, Const(1, DType.float64))
         climbs = (position >= left) & (position <= middle)
         falls = (position >= middle) & (position < right)
-        value = select(falls, falling, select(climbs, rising, Const(0, wide_dtype)))
+        value = select(falls, falling, select(climbs, rising, Const(0, DType.float64)))
         return value.astype(output.dtype)
 
     return (compute("mel", output.shape, element),)
@@ -236,6 +268,8 @@ OPS: tuple[Operator, ...] = (
         case("float32[1, 32, 1]", np.int64(8), "float32[16]"),
         case("float32[1, 32, 2]", np.int64(8), "float32[16]", onesided=0))),
     Operator("Frames", _frames_type, _frames, kind="injective", domain="webmlc"),
-    Operator("MelWeightMatrix", _mel_type, _mel, kind="injective", cases=(
+    Operator("MelWeightMatrix", always_expands, expand=_mel, cases=(
         case(np.int64(8), np.int64(16), RATE, LOW, HIGH),)),
+    Operator("MelEdges", _mel_edges_type, _mel_edges, kind="injective", domain="webmlc"),
+    Operator("MelFilters", _mel_filters_type, _mel_filters, kind="injective", domain="webmlc"),
 )  # fmt: skip

@@ -268,9 +268,9 @@ def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
     """The exact remainder of a division that rounds towards zero (C's `fmod`) or down (numpy's
     `mod`).
 
-    The latter has the sign of the divisor, also for zero. Quotients of 2^52 and more are not
-    supported. The function subtracts q·b twice, where q has 26 bits and b is split into two parts
-    of 26 bits. Each product is therefore exact.
+    The latter has the sign of the divisor, also for zero. If the quotient is 2^52 or more, the
+    remainder is 0: a float has no digits left that would tell it. The function subtracts q·b twice,
+    where q has 26 bits and b is split into two parts of 26 bits. Each product is therefore exact.
     """
     x, y = a.astype(DType.float64), b.astype(DType.float64)
     zero, infinity = _const(0.0), _const(math.inf)
@@ -283,6 +283,7 @@ def remainder(a: Expr, b: Expr, rounds_down: bool) -> Expr:
     step = select(x < zero, -size, size)
     is_past_zero = call("bit_xor", remaining < zero, x < zero) & call("ne", remaining, zero)
     remaining = select(is_past_zero, remaining + step, remaining)  # the quotient was rounded up
+    remaining = select(call("abs", remaining) >= size, zero, remaining)
     is_unchanged = call("eq", size, infinity) & (call("abs", x) < infinity)
     remaining = select(is_unchanged, x, remaining)
     if rounds_down:

@@ -74,8 +74,9 @@ fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
     return select(result, {T}(1.0), (y == {T}(0.0)) | (x == {T}(1.0)));
 }}
 """,
-    # WGSL's % may be wrong by the divisor where a quotient is close to an integer. It does not
-    # define remainders by infinity: a finite number is its own remainder.
+    # WGSL's % may be wrong by the divisor where a quotient is close to an integer. If the quotient
+    # has more digits than a float, the remainder is 0. WGSL does not define remainders by infinity:
+    # a finite number is its own remainder.
     "remainder": """\
 fn remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
     let size = abs(b);
@@ -83,6 +84,7 @@ fn remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
     var rest = a - trunc(a / b) * b;
     rest = select(rest, rest + step, rest * step < {T}(0.0));
     rest = select(rest, rest - step, abs(rest) >= size);
+    rest = select(rest, {T}(0.0), abs(rest) >= size);
     let endless = bitcast<{U}>(size) == {U}(0x7f800000u);
     return select(rest, a, endless & ((bitcast<{U}>(a) & {U}(0x7fffffffu)) < {U}(0x7f800000u)));
 }}

@@ -86,6 +86,7 @@ def _fused_matmul(context: Context, build: Builder) -> tuple[str, ...]:
 
 
 def _biased(context: Context, build: Builder) -> str:
+    check_shapes(context, "... columns", "columns")
     bias = optional(context, 1)
     x = context.node.inputs[0]
     return x if bias is None else build("Add", x, bias)

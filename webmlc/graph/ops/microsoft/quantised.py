@@ -20,7 +20,7 @@ from webmlc.graph.ir import Array, TensorType
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
-from webmlc.graph.ops.shapes import canonical, check_shapes, operand
+from webmlc.graph.ops.shapes import canonical, check_shape, check_shapes, check_stretches, operand
 
 MICROSOFT = "com.microsoft"
 Expansion = Callable[[Context, Builder], tuple[str, ...]]
@@ -141,7 +141,15 @@ def _gemm(context: Context, b: Builder) -> tuple[str, ...]:
     return (requantise(b, sums, (left, right, _input(context, 7)), zero),)
 
 
+def _check_columns(context: Context, scale: int, bias: int) -> None:
+    """Check that the right operand has one scale, or one for each column, and so many biases."""
+    columns = context.shape(1)[-1]
+    check_stretches(context, scale, (columns,))
+    check_shape(context, bias, (columns,))
+
+
 def _to_float(context: Context, b: Builder) -> tuple[str, ...]:
+    _check_columns(context, 3, 6)
     sums = _products(context, b, (0, 1, 4, 5))
     scales = (_input(context, 2), _input(context, 3))
     return (_scaled(context, b, sums, scales, _input(context, 6)),)
@@ -149,6 +157,7 @@ def _to_float(context: Context, b: Builder) -> tuple[str, ...]:
 
 def _dynamic(context: Context, b: Builder) -> tuple[str, ...]:
     """Expand DynamicQuantizeMatMul: the left operand is quantised by its own range."""
+    _check_columns(context, 2, 4)
     a, scale, zero = b.many("DynamicQuantizeLinear", _input(context, 0), outputs=3)
     right_zero = _input(context, 3) or b.constant(0, context.dtype(1))
     sums = b("MatMulInteger", a, _input(context, 1), zero, right_zero)
