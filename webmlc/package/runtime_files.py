@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from webmlc.core.errors import InternalError
@@ -55,7 +56,17 @@ def runtime_files() -> dict[str, bytes]:
     files = {p.name: p for p in sorted(_folder().iterdir()) if p.suffix in SUFFIXES}
     scripts = {n: path.read_text("utf-8") for n, path in files.items() if path.suffix == ".js"}
     pages = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
-    return pages | {n: shorten(text).encode() for n, text in join_modules(scripts).items()}
+    return pages | dict(_short_files(tuple(scripts.items())))
+
+
+@lru_cache(maxsize=1)
+def _short_files(scripts: tuple[tuple[str, str], ...]) -> tuple[tuple[str, bytes], ...]:
+    """Join and shorten scripts, given as names and texts.
+
+    Cached, because this takes longer than the build of a small model, and every build of a process
+    asks for the same scripts.
+    """
+    return tuple((n, shorten(text).encode()) for n, text in join_modules(dict(scripts)).items())
 
 
 def join_modules(scripts: Mapping[str, str]) -> dict[str, str]:
