@@ -92,7 +92,9 @@ def main(
             ).gain  # fmt: skip
         with Database(database, must_exist=True) as records:
             choose = TunedChooser(records, engine)
-            manifest = webmlc.build(path, OUT / name / FOLDER, chosen, choose=choose)
+            out_folder = OUT / name / FOLDER
+            algorithms = choose.algorithms()
+            manifest = webmlc.build(path, out_folder, chosen, choose=choose, algorithms=algorithms)
         latencies = (
             paired(OUT / name, chosen, runs) if engine in LOCAL else in_browser(name, chosen, runs)
         )

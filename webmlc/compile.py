@@ -9,7 +9,7 @@ In: a model. Out: a package on disk (`build`), or its parts in memory (`compile_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,14 +74,15 @@ def build(
     emit_text: bool = False,
     force: bool = False,
     choose: Chooser = default_schedule,
+    algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
 ) -> Manifest:
     """Compile `model`, write the package into folder `out`, and return its manifest.
 
     `constants` are inputs that become constants, and that leave the signature. Integers and
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
-    the WAT text. `choose` chooses the schedule of each kernel. The same model and arguments give
-    the same bytes.
+    the WAT text. `choose` chooses the schedule of each kernel, and `algorithms` those of some
+    layers (`graph.algorithms.alternatives`). The same model and arguments give the same bytes.
 
     Raises:
     - `ModelError` if the model cannot be read;
@@ -91,7 +92,13 @@ def build(
     - `UserError` for any other mistake of the caller.
     """
     parts = compile_model(
-        model, target, constants=constants, emit_text=emit_text, choose=choose, on_stage=on_stage
+        model,
+        target,
+        constants=constants,
+        emit_text=emit_text,
+        choose=choose,
+        algorithms=algorithms,
+        on_stage=on_stage,
     )
     return write_package(Path(out), parts, force=force)
 
@@ -103,14 +110,16 @@ def compile_model(
     constants: Constants | None = None,
     emit_text: bool = False,
     choose: Chooser = default_schedule,
+    algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
 ) -> Parts:
-    """Run the whole pipeline in memory. `choose` chooses the schedule of each kernel."""
+    """Run the whole pipeline in memory (see `build`)."""
     if target not in ("wasm", "webgpu", "both"):
         raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
     watch = watcher(on_stage)
     devices = tuple(TARGETS) if target == "both" else (target,)
-    module, lowered_modules = kernel_modules(model, devices, constants, watch)
+    module = replace(shared_graph(model, constants, watch), algorithms=algorithms or {})
+    lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
 
@@ -144,12 +153,8 @@ def compile_model(
     )
 
 
-def kernel_modules(
-    model: Source, devices: Sequence[Device], constants: Constants | None, watch: Watcher
-) -> tuple[Module, dict[Device, Module]]:
-    """Read and optimise a model. Returns the graph that all devices share, and for each device the
-    module whose kernels are scheduled next.
-    """
+def shared_graph(model: Source, constants: Constants | None, watch: Watcher) -> Module:
+    """Read and optimise a model: the graph that all targets share."""
     module = _show(watch, "frontend", read_model(model, constants))
     module = _show(watch, "normalise", normalise(module))
     warn_of_training(module)
@@ -164,12 +169,10 @@ def kernel_modules(
     module = _show(watch, "simplify layouts", simplify_graph(module))
     module = _show(watch, "hand down constants", hand_down_constants(module))
     module = _show(watch, "flush subnormals", flush_subnormals(module))
-    module = _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
-
-    return module, {d: _kernels_of(module, TARGETS[d], watch) for d in devices}
+    return _show(watch, "duplicate dequantisation", duplicate_dequantisation(module))
 
 
-def _kernels_of(module: Module, target: Target, watch: Watcher) -> Module:
+def kernel_module(module: Module, target: Target, watch: Watcher) -> Module:
     """Run the passes of a target: from the graph that all targets share to loop functions."""
     for title, transform in target.passes:
         module = _show(watch, f"{target.device}: {title}", transform(module))

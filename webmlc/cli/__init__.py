@@ -120,7 +120,7 @@ def build(
         tuned = tuned or Path("tuned.db")
         search_first(model, tuned, target.value, constants, tune_for)
     with ExitStack() as stack:
-        choose = chooser(stack, tuned, platform)
+        choose, algorithms = chooser(stack, tuned, platform)
         advance = stack.enter_context(StageProgress(f"Building {model.name}", quiet=as_json))
         build_package(
             model,
@@ -130,6 +130,7 @@ def build(
             emit_text=emit_text,
             force=force,
             choose=choose,
+            algorithms=algorithms,
             on_stage=advance,
         )
     report = package_report(folder)

@@ -83,6 +83,9 @@ def tune(
     database: Annotated[Path, typer.Option(help="The file that keeps what was measured.")] = Path(
         "tuned.db"
     ),
+    algorithms: Annotated[
+        bool, typer.Option(help="Also search the algorithms of layers, such as Winograd's.")
+    ] = True,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what the database has of this model.")
     ] = False,
@@ -138,6 +141,7 @@ def tune(
             constants=read_constants(constant),
             seconds=duration(budget),
             strategy=strategy,
+            algorithms=algorithms,
             resume=resume,
             seed=seed,
             listen_at=None if listen is None else address(listen),
@@ -148,12 +152,16 @@ def tune(
     rows = rows_of(result.searches)
     if as_json:
         report, file = str(result.report), str(result.database)
-        print_json({"gain": result.gain, "kernels": rows, "report": report, "database": file})
+        chosen = {layer: {"name": n, "ratio": r} for layer, (n, r) in result.algorithms.items()}
+        report_rows = {"gain": result.gain, "kernels": rows, "algorithms": chosen}
+        print_json(report_rows | {"report": report, "database": file})
         return
     title = f"{model.name}: kernels {result.gain:.2f}× as fast"
     print_table(title, [_short(row) for row in rows[:SHOWN]])
     if len(rows) > SHOWN:
         console.print(f"{len(rows) - SHOWN} more kernels are on the page.")
+    for layer, (algorithm, ratio) in result.algorithms.items():
+        console.print(f"{layer}: [bold]{algorithm}[/] takes {ratio:.2f} of the default's time")
     console.print(f"A page to look at: [bold]{escape(str(result.report))}[/]")
     console.print(f"Build with it: [bold]webmlc build {model} --tuned {result.database}[/]")
 
@@ -177,8 +185,12 @@ def search_first(model: Path, database: Path, target: str, constants: Constants,
             )
 
 
-def chooser(stack: ExitStack, database: Path | None, platform: str) -> Chooser:
-    """What chooses the schedules of a build: the database, if there is one. The stack closes it."""
+def chooser(
+    stack: ExitStack, database: Path | None, platform: str
+) -> tuple[Chooser, dict[str, str]]:
+    """What chooses the schedules of a build, and the algorithms of its layers: the database, if
+    there is one. The stack closes it.
+    """
     from webmlc.schedule.rules import default_schedule
     from webmlc.tune.choose import TunedChooser
     from webmlc.tune.database import Database
@@ -186,8 +198,9 @@ def chooser(stack: ExitStack, database: Path | None, platform: str) -> Chooser:
     if database is None:
         if platform:
             raise UserError("--platform: it chooses among the records of --tuned FILE")
-        return default_schedule
-    return TunedChooser(stack.enter_context(Database(database, must_exist=True)), platform)
+        return default_schedule, {}
+    choose = TunedChooser(stack.enter_context(Database(database, must_exist=True)), platform)
+    return choose, choose.algorithms()
 
 
 def tune_worker(

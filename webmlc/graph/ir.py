@@ -132,7 +132,8 @@ class Module:
     """Functions side by side: graph functions (one is `main`) and, after lowering, loop functions.
 
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
-    `checks` are the last outputs of `main`.
+    `checks` are the last outputs of `main`. `algorithms` names the algorithm of some layers, where
+    a search chose it; the cost models choose that of the others (`algorithms/alternatives.py`).
     """
 
     name: str
@@ -140,6 +141,7 @@ class Module:
     kernels: Mapping[str, LoopFunction] = field(default_factory=dict)
     opsets: Mapping[str, int] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    algorithms: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def main(self) -> Function:

@@ -35,6 +35,7 @@ def tune(model: Source, *, database: str | Path = "tuned.db", **options: Any) ->
     - `constants`: inputs that become constants, as in `webmlc.build`.
     - `seconds`: the budget. Winners are confirmed after it.
     - `strategy`: "auto", "race", "evolve", "tpe", "model" or "random".
+    - `algorithms`: also search the algorithms of layers (Winograd's forms, Strassen's).
     - `resume`: go on with what an earlier search measured.
     - `listen_at`: an address and a port at which other devices join by opening a page.
     - `scheduler`: the address of a Dask scheduler, whose workers measure.

@@ -48,6 +48,16 @@ class TunedChooser:
         assert record.ratio is not None
         return schedule, Tuning(changes, record.platform.key, round(record.ratio, 4))
 
+    def algorithms(self) -> dict[str, str]:
+        """The best known algorithms of layers, where they are not the default ones."""
+        best: dict[str, tuple[int, str, str]] = {}
+        for record in self.database.algorithms():
+            similarity = max((p.similarity(record.platform) for p in self.platforms), default=0)
+            rank = (similarity, record.date, record.name if record.ratio < 1 else "")
+            if similarity > 0:
+                best[record.layer] = max(rank, best.get(record.layer, (0, "", "")))
+        return {layer: name for layer, (_, _, name) in best.items() if name}
+
     def _record(self, match: Match) -> Record | None:
         """The record that serves a kernel best, if it is worth a change."""
         key = kernel_key(match.function, match.machine)

@@ -44,6 +44,11 @@ CREATE TABLE record (
   features TEXT NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL, date TEXT NOT NULL,
   PRIMARY KEY (task, platform, sizes, parameters, state)
 ) STRICT;
+CREATE TABLE algorithm (
+  layer TEXT NOT NULL, platform TEXT NOT NULL REFERENCES platform, name TEXT NOT NULL,
+  ratio REAL NOT NULL, model TEXT NOT NULL, compiler TEXT NOT NULL, date TEXT NOT NULL,
+  PRIMARY KEY (layer, platform)
+) STRICT;
 """
 
 
@@ -73,6 +78,23 @@ class Record:
     rounds: int
     reason: str
     features: tuple[float, ...]
+    model: str
+    compiler: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmRecord:
+    """The fastest algorithm of a layer on a platform.
+
+    `layer` and `name` are those of `graph.algorithms.alternatives`. `ratio` is the time of the
+    layer's kernels, relative to those of the default algorithm; 1 if that is the fastest.
+    """
+
+    layer: str
+    platform: Platform
+    name: str
+    ratio: float
     model: str
     compiler: str
     date: str
@@ -112,10 +134,7 @@ class Database:
         """Add records; one of the same candidate and state is replaced."""
         with self._typed_errors(), self.connection as connection:
             for r in records:
-                platform = json.dumps(to_data(r.platform), sort_keys=True)
-                connection.execute(
-                    "INSERT OR REPLACE INTO platform VALUES (?, ?)", (r.platform.key, platform)
-                )
+                self._add_platform(r.platform)
                 connection.execute(
                     "INSERT OR REPLACE INTO task VALUES (?, ?, ?, ?)",
                     (r.task, r.name, r.device, r.rule),
@@ -151,6 +170,28 @@ class Database:
             for row in self.connection.execute(query, tuple(conditions.values())):
                 yield _record(row)
 
+    def add_algorithms(self, records: Iterable[AlgorithmRecord]) -> None:
+        """Add the algorithms of layers; one of the same layer and platform is replaced."""
+        with self._typed_errors(), self.connection as connection:
+            for r in records:
+                self._add_platform(r.platform)
+                connection.execute(
+                    "INSERT OR REPLACE INTO algorithm VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (r.layer, r.platform.key, r.name, r.ratio, r.model, r.compiler, r.date),
+                )
+
+    def algorithms(self) -> Iterator[AlgorithmRecord]:
+        """The algorithms of all layers on all platforms."""
+        query = (
+            "SELECT algorithm.*, description FROM algorithm"
+            " JOIN platform ON platform.key = algorithm.platform ORDER BY layer"
+        )
+        with self._typed_errors():
+            for row in self.connection.execute(query):
+                fields = {key: row[key] for key in row.keys()}  # noqa: SIM118
+                fields["platform"] = platform_of(json.loads(fields.pop("description")))
+                yield AlgorithmRecord(**fields)
+
     def platforms(self) -> list[Platform]:
         """The platforms that records are of."""
         with self._typed_errors():
@@ -161,7 +202,14 @@ class Database:
         """Add all records of another file; returns how many it has."""
         records = list(other.records())
         self.add(records)
+        self.add_algorithms(list(other.algorithms()))
         return len(records)
+
+    def _add_platform(self, platform: Platform) -> None:
+        description = json.dumps(to_data(platform), sort_keys=True)
+        self.connection.execute(
+            "INSERT OR REPLACE INTO platform VALUES (?, ?)", (platform.key, description)
+        )
 
     def _check(self) -> None:
         """Create the tables of an empty file; refuse a file that is not ours."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from webmlc.core.errors import UserError
@@ -19,17 +20,22 @@ from webmlc.core.machine import Device, Features
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
 from webmlc.host.serve import HOST
+from webmlc.tune.algorithm_search import plan
 from webmlc.tune.browsers import ENGINES as BROWSERS
 from webmlc.tune.browsers import is_installed
 from webmlc.tune.cluster import work_on_cluster
-from webmlc.tune.database import Database
+from webmlc.tune.database import AlgorithmRecord, Database
 from webmlc.tune.pages import PageServer
 from webmlc.tune.report import write_report
 from webmlc.tune.search import Options, Search, TaskSearch, gain
 from webmlc.tune.strategies import STRATEGIES
-from webmlc.tune.tasks import tasks_of
+from webmlc.tune.tasks import Graph, read_graph
 from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, ignore_interrupts, work
+from webmlc.version import VERSION
 
+ALGORITHM_SHARE = 0.2
+"""The share of the budget in which the variants of a model are lowered. They are measured after it
+(chosen by hand)."""
 ENGINES: Mapping[Device, tuple[str, ...]] = {
     "wasm": ("chromium", "node", "wasmtime", "firefox"),
     "webgpu": ("chromium", "wgpu"),
@@ -40,10 +46,13 @@ ENGINES: Mapping[Device, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class Result:
     """What a search found. `gain` is the time of the searched kernels in a run of the model with
-    their default schedules, over that with the winners. `report` is a page to look at.
+    their default schedules, over that with the winners. `algorithms` are the layers that have a
+    faster algorithm than their default, with its name and its relative time. `report` is a page to
+    look at.
     """
 
     searches: tuple[TaskSearch, ...]
+    algorithms: Mapping[str, tuple[str, float]]
     gain: float
     database: Path
     report: Path
@@ -63,6 +72,7 @@ class Request:
     constants: Constants | None = None
     seconds: float = 600.0
     strategy: str = "auto"
+    algorithms: bool = True
     database: Path = Path("tuned.db")
     resume: bool = False
     seed: int = 0
@@ -80,19 +90,65 @@ def run(request: Request) -> Result:
     options = Options(
         request.strategy, request.seconds, seed=request.seed, model=name, resume=request.resume
     )
-    with Database(request.database) as records:
-        tasks = tasks_of(
-            model, device, request.sizes, constants=request.constants, features=request.variant
+    context = multiprocessing.get_context("spawn")
+    with (
+        Database(request.database) as records,
+        ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as builders,
+    ):
+        graph = read_graph(
+            model,
+            device,
+            request.sizes,
+            constants=request.constants,
+            features=request.variant,
         )
+        algorithms, was_interrupted = _search_algorithms(graph, request, options, records, builders)
+        tasks = graph.tasks({layer: algorithm for layer, (algorithm, _) in algorithms.items()})
         if not tasks:
             raise UserError(f"{name}: no kernel of this model has a schedule to search")
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(os.cpu_count(), context, ignore_interrupts) as builders:
-            search = Search(tasks, options, records, request.threads, builders, request.on_change)
-            was_interrupted = _until_interrupted(search, request)
+        search = Search(tasks, options, records, request.threads, builders, request.on_change)
+        if was_interrupted:
+            search.end_budget()
+        was_interrupted |= _until_interrupted(search, request)
         searches = tuple(search.all_searches())
         report = write_report(request.database.with_suffix(".html"), searches, options)
-        return Result(searches, gain(searches), request.database, report, was_interrupted)
+        return Result(
+            searches, algorithms, gain(searches), request.database, report, was_interrupted
+        )
+
+
+def _search_algorithms(
+    graph: Graph, request: Request, options: Options, records: Database, builders: Executor
+) -> tuple[dict[str, tuple[str, float]], bool]:
+    """The faster algorithms of the model's layers, which the database keeps; and whether the user
+    interrupted the search.
+
+    Several platforms may disagree, so that a search with guests keeps the default algorithms.
+    """
+    if not request.algorithms or request.listen_at is not None or request.scheduler is not None:
+        return {}, False
+    variants = plan(graph, ALGORITHM_SHARE * request.seconds)
+    if not variants.variants:
+        return {}, False
+    survey = replace(options, measurements=0)
+    search = Search(variants.tasks, survey, None, request.threads, builders)
+    if _until_interrupted(search, request):
+        return {}, True
+    chosen = variants.choose(search.all_searches())
+    (platform,) = {s.platform for s in search.all_searches()}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    records.add_algorithms(
+        AlgorithmRecord(
+            variant.layer,
+            platform,
+            *chosen.get(variant.layer, (graph.alternatives()[variant.layer][0], 1.0)),
+            options.model,
+            VERSION,
+            date,
+        )
+        for variant in variants.variants
+    )
+    return chosen, False
 
 
 def _until_interrupted(search: Search, request: Request) -> bool:

@@ -268,13 +268,14 @@ class Search:
                 return None
             searches = self._of_platform(platform)
             self.started = min(self.started, time.monotonic())
+            for search in searches:  # how long does each default take?
+                if math.isnan(search.control_ms) and not search.failure and not search.in_flight:
+                    return self._job(search, [], confirms=False)
             while self.seconds_left > 0:
                 waiting = [s for s in searches if s.is_open and s.in_flight == 0]
                 if not waiting:
                     break
                 search = max(waiting, key=lambda s: s.share / (1 + s.trials) ** 2)
-                if math.isnan(search.control_ms):
-                    return self._job(search, [], confirms=False)  # how long does the default take?
                 candidates = search.propose()
                 if candidates:
                     return self._job(search, candidates, confirms=False)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from webmlc.compile import kernel_modules
+from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Expr, Var
 from webmlc.core.machine import Device, Features, Machine
@@ -27,6 +27,7 @@ from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
+from webmlc.graph.algorithms.alternatives import alternatives
 from webmlc.graph.ir import Module, Node
 from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
 from webmlc.loops.name_dimensions import name_dimensions
@@ -145,6 +146,59 @@ def kernel_key(function: LoopFunction, machine: Machine) -> str:
     return hashlib.sha256(f"{machine.device} {features}\n{text}".encode()).hexdigest()[:32]
 
 
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A model before its algorithms and kernels are chosen, and the sizes of its symbols."""
+
+    module: Module
+    device: Device
+    features: Features
+    sizes: Mapping[str, int]
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that the kernels are for."""
+        variants = TARGETS[self.device].variants
+        return variants[self.device] if self.device in variants else variants[self.features]
+
+    def tasks(self, algorithms: Mapping[str, str] | None = None) -> list[Task]:
+        """The tasks, in the order of the model's kernels, if some layers have these algorithms.
+
+        Kernels whose sizes depend on data, kernels with nothing to choose, and those that run once,
+        at load, are left out.
+        """
+        module = replace(self.module, algorithms=algorithms or {})
+        lowered = kernel_module(module, TARGETS[self.device], watcher(None))
+        return list(_merged(_tasks(lowered, self.device, self.features, self.sizes)))
+
+    def alternatives(self) -> dict[str, tuple[str, ...]]:
+        """The algorithms of each layer that has a choice, the default one first."""
+        return alternatives(self.module, self.machine) if self.device == "wasm" else {}
+
+
+def read_graph(
+    model: Source,
+    device: Device,
+    sizes: Mapping[str, int],
+    *,
+    constants: Constants | None = None,
+    features: Features = "relaxed",
+) -> Graph:
+    """Read a model whose kernels are to be searched. Symbolic dimensions that `sizes` does not name
+    are 1. `features` is the WebAssembly variant whose kernels are searched.
+
+    Raises `UserError` if `sizes` names no dimension of an input.
+    """
+    module = shared_graph(model, constants, watcher(None))
+    shapes = [module.main.type(name).shape for name in module.main.inputs]
+    inputs = {v.name for shape in shapes for d in shape for v in variables(d)}
+    if unknown := sorted(sizes.keys() - inputs):
+        names = ", ".join(sorted(inputs)) or "none"
+        message = f"--dim {unknown[0]}: the inputs have no such dimension (they have {names})"
+        raise UserError(message)
+    return Graph(module, device, features, {name: sizes.get(name, 1) for name in inputs})
+
+
 def tasks_of(
     model: Source,
     device: Device,
@@ -153,23 +207,8 @@ def tasks_of(
     constants: Constants | None = None,
     features: Features = "relaxed",
 ) -> list[Task]:
-    """The tasks of a model on a device, in the order of its kernels. Symbolic dimensions that
-    `sizes` does not name are 1. `features` is the WebAssembly variant whose kernels are searched.
-
-    Kernels whose sizes depend on data, and kernels with nothing to choose, are left out. Raises
-    `UserError` if `sizes` names no dimension of the model.
-    """
-    _, modules = kernel_modules(model, (device,), constants, watcher(None))
-    module = modules[device]
-    shapes = [module.main.type(name).shape for name in module.main.inputs]
-    inputs = {v.name for shape in shapes for d in shape for v in variables(d)}
-    if unknown := sorted(sizes.keys() - inputs):
-        names = ", ".join(sorted(inputs)) or "none"
-        raise UserError(
-            f"--dim {unknown[0]}: the inputs have no such dimension (they have {names})"
-        )
-    values = {name: sizes.get(name, 1) for name in inputs}
-    return list(_merged(_tasks(module, device, features, values)))
+    """The tasks of a model with its default algorithms (see `read_graph` and `Graph.tasks`)."""
+    return read_graph(model, device, sizes, constants=constants, features=features).tasks()
 
 
 def _tasks(

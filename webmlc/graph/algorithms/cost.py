@@ -17,6 +17,10 @@ ELEMENT_BYTES = 4
 """Bytes of an element: these algorithms compute in float32."""
 
 
+DIRECT = "direct"
+"""The name of the algorithm that computes a product or a convolution as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Multiply-adds that the parts of an algorithm take as long as, in one run of one layer."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import as_int
 from webmlc.core.machine import Machine
-from webmlc.graph.algorithms.cost import ELEMENT_BYTES, Cost, gain, product_cost
+from webmlc.graph.algorithms.cost import DIRECT, ELEMENT_BYTES, Cost, gain, product_cost
 from webmlc.graph.algorithms.strassen.operators import PRODUCTS
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Function, Module, Node
@@ -36,6 +36,8 @@ PANEL_COST = 3
 """Multiply-adds that take as long as computing an element of the right matrix's panels, which stay
 in the cache.
 """
+STRASSEN = "strassen"
+"""What a search calls the algorithm."""
 CODE = 8_000_000
 """Multiply-adds that all products of one shape must save in a run, to be worth the two thousand
 bytes of code of the kernels that they share.
@@ -48,10 +50,23 @@ def use_strassen(module: Module, machine: Machine) -> Module:
     needs: layouts chosen, inferred types. guarantees: inferred types, no dead code.
     """
     functions = {
-        name: remove_dead_code(_Rewrite(f, machine=machine).run())
+        name: remove_dead_code(_Rewrite(f, machine=machine).run(module.algorithms))
         for name, f in module.functions.items()
     }
     return replace(module, functions=functions)
+
+
+def strassen_alternatives(module: Module, machine: Machine) -> dict[str, tuple[str, ...]]:
+    """The names of both algorithms of each product that may use Strassen's, the default first."""
+    names: dict[str, tuple[str, ...]] = {}
+    for function in module.functions.values():
+        layers = list(_Rewrite(function, machine=machine).layers().values())
+        chosen = worthwhile(layers, machine)
+        for layer in layers:
+            if strassen_cost(layer, machine) is not None:
+                both = (STRASSEN, DIRECT) if layer in chosen else (DIRECT, STRASSEN)
+                names[layer.name] = both
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,12 @@ class Layer:
     depth: int
     columns: int
     readers: int = 1
+
+    @property
+    def name(self) -> str:
+        """What a search calls the layer: its sizes."""
+        readers = f", {self.readers} readers" if self.readers > 1 else ""
+        return f"product {self.rows}x{self.depth}x{self.columns}{readers}"
 
 
 def direct_cost(layer: Layer, machine: Machine) -> int:
@@ -85,12 +106,21 @@ def strassen_cost(layer: Layer, machine: Machine) -> Cost | None:
     )
 
 
-def worthwhile(layers: Iterable[Layer], machine: Machine) -> set[Layer]:
-    """The layers that, as often as they occur, save more than their kernels' code is worth."""
+def worthwhile(
+    layers: Iterable[Layer], machine: Machine, algorithms: Mapping[str, str] | None = None
+) -> set[Layer]:
+    """The layers that, as often as they occur, save more than their kernels' code is worth.
+
+    `algorithms` names the algorithm of some layers.
+    """
     chosen: set[Layer] = set()
     for layer, count in Counter(layers).items():
         cost = strassen_cost(layer, machine)
-        if cost is not None and gain(direct_cost(layer, machine), cost, count, CODE) > 0:
+        if cost is None:
+            continue
+        is_faster = gain(direct_cost(layer, machine), cost, count, CODE) > 0
+        default = STRASSEN if is_faster else DIRECT
+        if (algorithms or {}).get(layer.name, default) == STRASSEN:
             chosen.add(layer)
     return chosen
 
@@ -101,9 +131,9 @@ class _Rewrite(FunctionRewriter):
 
     machine: Machine = field(kw_only=True)
 
-    def run(self) -> Function:
+    def run(self, algorithms: Mapping[str, str]) -> Function:
         layers = self.layers()
-        chosen = worthwhile(layers.values(), self.machine)
+        chosen = worthwhile(layers.values(), self.machine, algorithms)
         for node in self.source.nodes:
             if layers.get(node) in chosen:
                 self.product(node)

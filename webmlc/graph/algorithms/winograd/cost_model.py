@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
 from webmlc.core.expr import as_int, const
 from webmlc.core.machine import Machine
-from webmlc.graph.algorithms.cost import ELEMENT_BYTES, Cost, gain, product_cost
+from webmlc.graph.algorithms.cost import DIRECT, ELEMENT_BYTES, Cost, gain, product_cost
 from webmlc.graph.algorithms.winograd.operators import MANY_POINTS, POINTS, Form, Forms
 from webmlc.graph.ops.layout import PACK
 
@@ -58,6 +58,17 @@ class Layer:
     kernel: tuple[int, int] = (3, 3)
     strides: tuple[int, int] = (1, 1)
     groups: int = 1
+
+    @property
+    def name(self) -> str:
+        """What a search calls the layer: its sizes."""
+        (height, width), (kh, kw), (sh, sw) = self.sizes, self.kernel, self.strides
+        steps = f", steps of {sh}x{sw}" if self.strides != (1, 1) else ""
+        groups = f", {self.groups} groups" if self.groups > 1 else ""
+        return (
+            f"conv {self.channels} to {self.outputs} over {height}x{width}, {kh}x{kw}"
+            f"{steps}{groups}"
+        )
 
     def folded(self, machine: Machine) -> Layer:
         """The same layer, with the inputs that its strides step over as channels: windows of stride
@@ -112,19 +123,42 @@ def _forms(kernel: int, stride: int, max_points: int, min_tile: int) -> list[For
     return [form for form in forms if form.points <= max_points and form.tile <= max_tile]
 
 
-def best_forms(layers: Iterable[Layer], machine: Machine) -> dict[Layer, Forms]:
-    """The forms of each layer that, as often as it occurs, gain most beside their kernels' code."""
+def best_forms(
+    layers: Iterable[Layer], machine: Machine, algorithms: Mapping[str, str] | None = None
+) -> dict[Layer, Forms]:
+    """The forms of each layer that, as often as it occurs, gain most beside their kernels' code.
+
+    `algorithms` names the forms of some layers, or that they are computed directly.
+    """
     best: dict[Layer, Forms] = {}
+    for layer, ranked in ranked_forms(layers, machine).items():
+        default = name_of(ranked[0][0]) if ranked[0][1] > 0 else DIRECT
+        chosen = (algorithms or {}).get(layer.name, default)
+        named = {name_of(forms): forms for forms, _ in ranked}
+        if chosen in named:
+            best[layer] = named[chosen]
+    return best
+
+
+def ranked_forms(layers: Iterable[Layer], machine: Machine) -> dict[Layer, list[tuple[Forms, int]]]:
+    """The forms of each layer that has any, with what they gain, the largest gain first."""
+    ranked: dict[Layer, list[tuple[Forms, int]]] = {}
     for layer, count in Counter(layers).items():
-        gains = {
-            forms: gain(
-                direct_cost(layer), winograd_cost(layer, forms, machine), count, _code(forms)
+        gains = [
+            (
+                forms,
+                gain(direct_cost(layer), winograd_cost(layer, forms, machine), count, _code(forms)),
             )
             for forms in layer.forms(machine)
-        }
-        if gains and max(gains.values()) > 0:
-            best[layer] = max(gains, key=lambda forms: gains[forms])
-    return best
+        ]
+        if gains:
+            ranked[layer] = sorted(gains, key=lambda item: -item[1])
+    return ranked
+
+
+def name_of(forms: Forms) -> str:
+    """What a search calls the forms of a layer: the outputs of a tile along rows and columns."""
+    return f"winograd {'x'.join(str(form.tile) for form in forms)}"
 
 
 def _code(forms: Forms) -> int:

@@ -25,11 +25,14 @@ from webmlc.core.expr import Expr, as_int, const, maximum
 from webmlc.core.machine import Machine
 from webmlc.core.rewrite import evaluate, variables
 from webmlc.core.simplify import simplify
+from webmlc.graph.algorithms.cost import DIRECT
 from webmlc.graph.algorithms.winograd.cost_model import (
     MAX_BLOCK_TAPS,
     Layer,
     best_forms,
     goes_by_rows,
+    name_of,
+    ranked_forms,
 )
 from webmlc.graph.algorithms.winograd.operators import Form, Forms
 from webmlc.graph.builder import Builder
@@ -42,6 +45,9 @@ TYPICAL_IMAGE_SIZE = 512
 """The value of a symbol, in pixels, when a form is chosen for a feature map of symbolic size: the
 symbol is the size of an input image, of which feature maps are a fraction (an estimate).
 """
+TRIED_FORMS = 3
+"""The forms of a layer that a search tries: those that gain most by the cost model (chosen by
+hand)."""
 
 
 def use_winograd(module: Module, machine: Machine) -> Module:
@@ -51,9 +57,23 @@ def use_winograd(module: Module, machine: Machine) -> Module:
     """
     rewrites = {n: _Rewrite(f, machine=machine) for n, f in module.functions.items()}
     layers = (layer for rewrite in rewrites.values() for layer in rewrite.layers())
-    forms = best_forms(layers, machine)
+    forms = best_forms(layers, machine, module.algorithms)
     functions = {name: remove_dead_code(r.run(forms)) for name, r in rewrites.items()}
     return replace(module, functions=functions)
+
+
+def winograd_alternatives(module: Module, machine: Machine) -> dict[str, tuple[str, ...]]:
+    """The names of the algorithms of each convolution that has a form, the default one first, and
+    of the forms those with the largest gains.
+    """
+    rewrites = [_Rewrite(f, machine=machine) for f in module.functions.values()]
+    layers = [layer for rewrite in rewrites for layer in rewrite.layers()]
+    names: dict[str, tuple[str, ...]] = {}
+    for layer, ranked in ranked_forms(layers, machine).items():
+        forms = [name_of(forms) for forms, _ in ranked[:TRIED_FORMS]]
+        default = forms[0] if ranked[0][1] > 0 else DIRECT
+        names[layer.name] = tuple(dict.fromkeys((default, *forms, DIRECT)))
+    return names
 
 
 @dataclass(slots=True)

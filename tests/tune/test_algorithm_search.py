@@ -1,0 +1,108 @@
+"""The search of algorithms: a layer's alternatives, what each adds and removes, and the answer."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import webmlc
+from tests.tune.small_search import PLATFORM
+from webmlc.graph.algorithms.cost import DIRECT
+from webmlc.tune.algorithm_search import Variants, plan
+from webmlc.tune.choose import TunedChooser
+from webmlc.tune.database import AlgorithmRecord, Database
+from webmlc.tune.platforms import Platform
+from webmlc.tune.search import Options, Search, TaskSearch
+from webmlc.tune.tasks import Graph, read_graph
+
+WEIGHTS = np.random.default_rng(0).normal(0, 0.1, (32, 32, 3, 3)).astype(np.float32)
+MODEL = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[1,32,20,20] x, float[32,32,3,3] w) => (float[1,32,18,18] y) { y = Conv(x, w) }""")
+LAYER = "conv 32 to 32 over 18x18, 3x3"
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """A convolution by constant weights."""
+    return read_graph(MODEL, "wasm", {}, constants={"w": WEIGHTS})
+
+
+@pytest.fixture(scope="module")
+def variants(graph: Graph) -> Variants:
+    """All variants of the convolution."""
+    return plan(graph, seconds=60)
+
+
+def searches_of(variants: Variants, milliseconds: dict[str, float]) -> list[TaskSearch]:
+    """Searches whose defaults take some time, by the start of a kernel's name; others take 1 ms."""
+    search = Search(variants.tasks, Options(measurements=0))
+    search.next_job(PLATFORM)
+    searches = search.all_searches()
+    for item in searches:
+        times = [ms for name, ms in milliseconds.items() if item.task.name.startswith(name)]
+        item.control_ms = times[0] if times else 1.0
+    return searches
+
+
+def test_a_convolution_has_forms_of_winograd_and_is_computed_directly(
+    graph: Graph, variants: Variants
+) -> None:
+    names = graph.alternatives()[LAYER]
+    assert DIRECT in names
+    assert len(names) >= 3
+    assert [variant.algorithm for variant in variants.variants] == list(names[1:])
+    kernels = {task.name for task in graph.tasks({LAYER: DIRECT})}
+    assert not any(name.startswith("winograd") for name in kernels)
+    forms = {task.name for task in graph.tasks({LAYER: "winograd 4x4"})}
+    assert any(name.startswith("winograd") for name in forms)
+
+
+def test_no_variant_is_lowered_without_time(graph: Graph) -> None:
+    assert plan(graph, seconds=-1).variants == ()
+
+
+def test_the_fastest_algorithm_is_chosen_if_it_is_worth_it(variants: Variants) -> None:
+    slow, fast = {"winograd": 10.0, "conv": 1.0}, {"winograd": 0.1, "conv": 100.0}
+    default = variants.variants[0].layer
+    chosen = variants.choose(searches_of(variants, slow))
+    algorithms = {variant.algorithm for variant in variants.variants}
+    if DIRECT in algorithms:
+        assert chosen[default][0] == DIRECT
+        assert chosen[default][1] < 0.95
+        assert variants.choose(searches_of(variants, fast)).get(default, ("", 1))[0] != DIRECT
+    same = variants.choose(searches_of(variants, {"winograd": math.nan, "conv": math.nan}))
+    assert same == {}  # what was not measured is not chosen
+
+
+@pytest.mark.parametrize("algorithm", [DIRECT, "winograd 2x2", "winograd 4x4", "no such form"])
+def test_a_build_follows_the_answer_and_computes_the_same(tmp_path: Path, algorithm: str) -> None:
+    x = np.random.default_rng(1).normal(size=(1, 32, 20, 20)).astype(np.float32)
+    outputs = []
+    for folder, algorithms in (("a", {}), ("b", {LAYER: algorithm})):
+        webmlc.build(
+            MODEL, tmp_path / folder, "wasm", constants={"w": WEIGHTS}, algorithms=algorithms
+        )
+        outputs.append(webmlc.load(tmp_path / folder, device="wasm").run({"x": x})["y"])
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-4)
+
+
+def test_the_database_answers_for_its_platform(tmp_path: Path) -> None:
+    other = Platform("chromium", "1", "A phone", "arm64")
+
+    def record(platform: Platform, name: str, ratio: float, layer: str = LAYER) -> AlgorithmRecord:
+        return AlgorithmRecord(layer, platform, name, ratio, "", "0", "2026-11-25")
+
+    with Database(tmp_path / "t.db") as database:
+        database.add_algorithms(
+            [
+                record(PLATFORM, DIRECT, 0.8),
+                record(other, "winograd 6x6", 0.7),
+                record(other, "winograd 2x2", 1.0, "conv 1 to 1"),
+            ]
+        )
+        assert TunedChooser(database, "An engine".lower()).algorithms() == {LAYER: DIRECT}
+        assert TunedChooser(database, "phone").algorithms() == {LAYER: "winograd 6x6"}

@@ -1,0 +1,101 @@
+"""Search the algorithms of a model's layers: Winograd's forms, Strassen's, or none.
+
+    variants = plan(graph, seconds=60)                      # what to measure
+    search = Search(variants.tasks, ...)                    # measures the default of each kernel
+    variants.choose(search.all_searches())                  # {layer: (algorithm, relative time)}
+
+A layer's algorithm decides which kernels its model has. For each alternative of a layer, the model
+is lowered with that one choice, and the time of all its kernels, with their default schedules, is
+compared with that of the model as it is. Kernels that both have are measured once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from webmlc.tune.search import TaskSearch
+from webmlc.tune.tasks import Graph, Task
+
+WORTHWHILE = 0.95
+"""The share of a layer's time below which another algorithm replaces the default: kernels of two
+algorithms are not measured in the same rounds, so that noise counts more than between schedules."""
+
+Identity = tuple[str, str]
+"""What tells kernels apart: the key of a task, and its bucket of sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A model in which one layer has another algorithm: how often each kernel is called."""
+
+    layer: str
+    algorithm: str
+    calls: Mapping[Identity, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """The variants of a model, and the kernels of all of them. `default` are the calls of the model
+    with its default algorithms.
+    """
+
+    default: Mapping[Identity, int]
+    variants: tuple[Variant, ...]
+    tasks: tuple[Task, ...]
+
+    def choose(self, searches: Iterable[TaskSearch]) -> dict[str, tuple[str, float]]:
+        """The fastest algorithm of each layer that has a faster one than its default, with the time
+        of its kernels relative to those of the default one.
+        """
+        times = {_identity(search.task): search.control_ms for search in searches}
+        chosen: dict[str, tuple[str, float]] = {}
+        for variant in self.variants:
+            ratio = self._ratio(variant, times)
+            if ratio < min(WORTHWHILE, chosen.get(variant.layer, ("", 1.0))[1]):
+                chosen[variant.layer] = (variant.algorithm, ratio)
+        return chosen
+
+    def _ratio(self, variant: Variant, times: Mapping[Identity, float]) -> float:
+        """The time of the kernels that a variant has instead of others, relative to that of those
+        others; infinite if a kernel was not measured.
+        """
+        removed = added = 0.0
+        for kernel in self.default.keys() | variant.calls.keys():
+            difference = variant.calls.get(kernel, 0) - self.default.get(kernel, 0)
+            milliseconds = times.get(kernel, math.nan)
+            if difference and math.isnan(milliseconds):
+                return math.inf
+            removed += max(0, -difference) * milliseconds if difference else 0.0
+            added += max(0, difference) * milliseconds if difference else 0.0
+        return added / removed if removed else math.inf
+
+
+def plan(graph: Graph, seconds: float) -> Variants:
+    """The variants of a model: as many as can be lowered in some seconds."""
+    deadline = time.monotonic() + seconds
+    tasks = {_identity(task): task for task in graph.tasks()}
+    default = _calls(tasks.values())
+    variants: list[Variant] = []
+    for layer, (_, *others) in graph.alternatives().items():
+        for algorithm in others:
+            if time.monotonic() > deadline:
+                break
+            lowered = graph.tasks({layer: algorithm})
+            variants.append(Variant(layer, algorithm, _calls(lowered)))
+            tasks |= {_identity(task): task for task in lowered}
+    return Variants(default, tuple(variants), tuple(tasks.values()))
+
+
+def _identity(task: Task) -> Identity:
+    return task.key, task.size_bucket
+
+
+def _calls(tasks: Iterable[Task]) -> Counter[Identity]:
+    calls: Counter[Identity] = Counter()
+    for task in tasks:
+        calls[_identity(task)] += task.calls
+    return calls
