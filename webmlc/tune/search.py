@@ -385,7 +385,7 @@ class Search:
 
     def _start(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
         """Begin the search of a task: with what the database has of it, or with its default."""
-        space = task.match.space()
+        space = task.match.space().without_proofs()  # what does not build is told as disqualified
         strategy = STRATEGIES["random"](space, 0)
         search = TaskSearch(task, platform, strategy, control, self.options, self.builders)
         name = self.options.strategy

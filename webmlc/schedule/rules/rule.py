@@ -126,7 +126,7 @@ def proven(space: Space, build: Callable[[F, P], Schedule], facts: F, default: P
         chosen = from_values(default, dict(zip(space.names, values, strict=True)))
         return accepts(lambda: build(facts, chosen))
 
-    every = Constraint("primitives prove every step", space.names, builds)
+    every = Constraint("primitives prove every step", space.names, builds, is_proof=True)
     return Space(space.choices, (*space.constraints, every))
 
 

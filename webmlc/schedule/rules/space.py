@@ -23,7 +23,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -49,11 +49,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What is true of the values of some parameters together in every member of a space."""
+    """What is true of the values of some parameters together in every member of a space.
+
+    `is_proof` says that it builds the schedule, which takes as long as all other constraints of a
+    hundred members.
+    """
 
     text: str
     names: tuple[str, ...]
     holds: Callable[..., bool]
+    is_proof: bool = False
 
     def is_met(self, values: Values) -> bool:
         """True where the constraint holds of some values."""
@@ -85,12 +90,16 @@ class Space:
         assert not missing, f"the constraint {text!r} is on {missing}, which are no parameters"
         return Space(self.choices, (*self.constraints, Constraint(text, names, holds)))
 
+    def without_proofs(self) -> Space:
+        """A space that holds every member of this one, and combinations that do not build."""
+        return Space(self.choices, tuple(c for c in self.constraints if not c.is_proof))
+
     def under(self, name: str) -> Space:
         """The same space, with every parameter's name under that of a part."""
         return Space(
             tuple(Choice(f"{name}.{c.name}", c.values) for c in self.choices),
             tuple(
-                Constraint(f"{name}: {c.text}", tuple(f"{name}.{n}" for n in c.names), c.holds)
+                replace(c, text=f"{name}: {c.text}", names=tuple(f"{name}.{n}" for n in c.names))
                 for c in self.constraints
             ),
         )
