@@ -18,6 +18,7 @@ from unittest.mock import patch
 import onnx
 
 from tests.fuzz.graph import Array, FuzzGraph
+from tests.fuzz.waiting import answers_in_time
 
 Device = Literal["wasm", "webgpu"]
 CONFIGURATIONS = {
@@ -62,7 +63,7 @@ class Runner:
         self._done += 1
         try:
             self.connection.send((graph.to_model().SerializeToString(), graph.feeds()))
-            if not self.connection.poll(self.seconds):
+            if not answers_in_time(self.connection.poll, self.process.pid, self.seconds):
                 self.close()
                 return Failure("hang", f"no result after {self.seconds:.0f} s")
             results: Results = self.connection.recv()

@@ -24,7 +24,8 @@ import onnx
 
 from tests.fuzz.graph import Array
 from tests.fuzz.sizes.inputs import Feeds
-from tests.fuzz.sizes.processes import Failure, answer_requests, waits
+from tests.fuzz.sizes.processes import Failure, answer_requests
+from tests.fuzz.waiting import answers_in_time
 from tests.node import copy_with_red_zones
 
 Way = Literal["wasm", "webgpu", "node"]
@@ -125,7 +126,7 @@ class Node:
             process.stdin.flush()
         except BrokenPipeError:
             return Failure("crash", "Node ended")
-        if not waits(partial(_is_ready, process.stdout), process.pid, self.seconds):
+        if not answers_in_time(partial(_is_ready, process.stdout), process.pid, self.seconds):
             return Failure("hang", f"no result after {self.seconds:.0f} s")
         line = process.stdout.readline()
         return json.loads(line) if line else Failure("crash", f"Node ended: {process.wait()}")

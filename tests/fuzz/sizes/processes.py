@@ -6,24 +6,17 @@ judge.ask("open", data)        # what the process answers, or a `Failure`
 
 from __future__ import annotations
 
-import math
 import multiprocessing
-import os
 import resource
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
+
+from tests.fuzz.waiting import answers_in_time
 
 MOST_BYTES = 3 << 30
 """Memory of a process: a run that needs more is refused, and no other process's end."""
-
-MAX_WAIT = 10
-"""The most seconds to wait for each second that a process may compute. Chosen by hand: ten
-processes may share a processor.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +29,6 @@ class Failure:
 
     kind: str
     message: str
-
-
-def waits(is_ready: Callable[[float], bool], process: int | None, seconds: float) -> bool:
-    """True if a process is ready before it has computed for so many seconds, or, as it may wait for
-    nothing, before `MAX_WAIT` times as many are over. Time that other processes take on a busy
-    machine is not its own.
-    """
-    assert process is not None
-    begin, used = time.monotonic(), _processor_seconds(process)
-    while not is_ready(seconds / 20):
-        if _processor_seconds(process) - used > seconds:
-            return False
-        if time.monotonic() - begin > MAX_WAIT * seconds:
-            return False
-    return True
-
-
-def _processor_seconds(process: int) -> float:
-    """The time that the threads of a process have computed; infinite if it has ended."""
-    try:
-        times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
-    except OSError:
-        return math.inf
-    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 class Process:
@@ -77,7 +46,7 @@ class Process:
         assert self.process is not None and self.connection is not None
         try:
             self.connection.send(request)
-            if not waits(self.connection.poll, self.process.pid, self.seconds):
+            if not answers_in_time(self.connection.poll, self.process.pid, self.seconds):
                 self.close()
                 return Failure("hang", f"no result after {self.seconds:.0f} s")
             return self.connection.recv()
