@@ -11,6 +11,8 @@ from onnx import TensorProto, helper
 
 import webmlc
 
+pytestmark = pytest.mark.xdist_group("attention")  # one worker builds what the tests share
+
 QUERIES, KEYS, CHANNELS = 28, 43, 12
 
 

@@ -15,6 +15,8 @@ from onnx import TensorProto, helper
 from webmlc.cli import main
 from webmlc.version import VERSION
 
+pytestmark = pytest.mark.xdist_group("cli")  # one worker builds what the tests share
+
 DIGITS = Path(__file__).parents[1] / "demos" / "digits" / "digits.onnx"
 
 

@@ -18,6 +18,8 @@ from webmlc.compile import compile_model
 from webmlc.core.errors import UnsupportedError, UserError
 from webmlc.host.load import Model, read_manifest
 
+pytestmark = pytest.mark.xdist_group("compile")  # one worker builds what the tests share
+
 DIGITS = Path(__file__).parents[1] / "demos" / "digits" / "digits.onnx"
 SHAPE_NAMES = ["batch", 1, 8, 8]
 

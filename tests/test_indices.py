@@ -17,6 +17,8 @@ import webmlc
 from tests.node import as_tensors, in_node
 from webmlc.core.errors import InputError
 
+pytestmark = pytest.mark.xdist_group("indices")  # one worker builds what the tests share
+
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -12,6 +12,8 @@ import pytest
 
 import webmlc
 
+pytestmark = pytest.mark.xdist_group("long_reductions")  # one worker builds what the tests share
+
 RNG = np.random.default_rng(0)
 NORMALISED = """agraph (float[n, 4, h, w] x) => (float[n, 4, h, w] y, float[4] top) {
     mean = ReduceMean <keepdims = 1> (x, axes)

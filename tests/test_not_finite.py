@@ -21,6 +21,8 @@ from tests.graph.test_rows import REFERENCE_DIFFERS, make_model
 from webmlc.frontend.read_model import NEWEST_OPSET
 from webmlc.graph.table import OPS
 
+pytestmark = pytest.mark.xdist_group("not_finite")  # one worker builds what the tests share
+
 Arrays = Mapping[str, np.ndarray]
 
 KINDS = frozenset({"elementwise", "broadcast", "reduction"})

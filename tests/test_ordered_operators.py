@@ -15,6 +15,8 @@ from webmlc.core.dtypes import DType
 from webmlc.core.machine import Device
 from webmlc.graph.ops.sort import _block_size
 
+pytestmark = pytest.mark.xdist_group("ordered_operators")  # one worker builds what the tests share
+
 RNG = np.random.default_rng(0)
 SIZES = [0, 1, 2, 255, 256, 257, 5000, 70_001]
 SCANS = """agraph (int32[n] x, float[r, c] f) => (int32[n] y, int32[n] z, float[r, c] g)

@@ -21,6 +21,8 @@ from tests.node import as_tensors, in_node
 from webmlc.core.errors import InputError
 from webmlc.package.manifest import Manifest
 
+pytestmark = pytest.mark.xdist_group("requirements")  # one worker builds what the tests share
+
 HEAD = '<ir_version: 8, opset_import: ["" : 18]> '
 
 Feeds = dict[str, np.ndarray]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -82,32 +84,37 @@ def build(case: Case, folder: Path, scale: float) -> None:
     assert list(kernels) == ["strasseninput", "strassenproduct"]
 
 
+def loaded_models(folder: Path) -> Iterator[tuple[str, webmlc.Model]]:
+    """A package's model in each variant on one thread and on two, with a description."""
+    for features, threads in product(("relaxed", "simd128"), (1, 2)):
+        model = webmlc.load(folder, "wasm", threads, features)
+        yield f"{features}, threads: {threads}", model
+        model.dispose()
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if c.activation == "Relu"], ids=str)
-@pytest.mark.parametrize("features", ["relaxed", "simd128"])
-def test_whole_numbers_are_exact(case: Case, features, tmp_path: Path) -> None:
+def test_whole_numbers_are_exact(case: Case, tmp_path: Path) -> None:
     build(case, tmp_path, 1)
     random = np.random.default_rng(1)
-    model = webmlc.load(tmp_path, "wasm", features=features)
-    for batch in (1, 3):
-        x = random.integers(-8, 9, (batch, case.rows, case.depth)).astype(np.float32)
-        np.testing.assert_array_equal(model.run({"x": x})["y"], case.expected(x, 1))
-    model.dispose()
+    for description, model in loaded_models(tmp_path):
+        for batch in (1, 3):
+            x = random.integers(-8, 9, (batch, case.rows, case.depth)).astype(np.float32)
+            np.testing.assert_array_equal(
+                model.run({"x": x})["y"], case.expected(x, 1), err_msg=description
+            )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("features", ["relaxed", "simd128"])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_error_is_small_for_any_batch(case: Case, features, threads, tmp_path: Path) -> None:
+def test_error_is_small_for_any_batch(case: Case, tmp_path: Path) -> None:
     scale = 0.2 / np.sqrt(case.depth)
     build(case, tmp_path, scale)
     random = np.random.default_rng(1)
-    model = webmlc.load(tmp_path, "wasm", threads, features)
-    for batch in (1, 3, 1):
-        x = random.standard_normal((batch, case.rows, case.depth)).astype(np.float32)
-        wanted = case.expected(x, scale)
-        error = np.abs(model.run({"x": x})["y"] - wanted).max()
-        assert error < BOUND * np.abs(wanted).max()
-    model.dispose()
+    for description, model in loaded_models(tmp_path):
+        for batch in (1, 3, 1):
+            x = random.standard_normal((batch, case.rows, case.depth)).astype(np.float32)
+            wanted = case.expected(x, scale)
+            error = np.abs(model.run({"x": x})["y"] - wanted).max()
+            assert error < BOUND * np.abs(wanted).max(), description
 
 
 def test_a_missing_row_has_no_part_in_others(tmp_path: Path) -> None:
@@ -123,9 +130,7 @@ def test_a_missing_row_has_no_part_in_others(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result[:, :-1], case.expected(others, 1))
 
 
-@pytest.mark.parametrize("features", ["relaxed", "simd128"])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_convolution_of_one_tap_is_exact(features, threads, tmp_path: Path) -> None:
+def test_a_convolution_of_one_tap_is_exact(tmp_path: Path) -> None:
     """Of whole numbers, in lines of three pairs, which tiles walk as one; and what follows it."""
     random = np.random.default_rng(0)
     w = random.integers(-8, 9, (64, 48)).astype(np.float32)
@@ -147,9 +152,9 @@ def test_a_convolution_of_one_tap_is_exact(features, threads, tmp_path: Path) ->
     manifest = webmlc.build(model, tmp_path, target="wasm")
     kernels = [step.kernel for step in manifest.programs["wasm"].steps]
     assert any(name.startswith("strassenproduct") for name in kernels)
-    loaded = webmlc.load(tmp_path, "wasm", threads, features)
-    for batch in (1, 2):
-        x = random.integers(-8, 9, (batch, 48, 8, 6)).astype(np.float32)
-        t = np.einsum("oi,nihw->nohw", w, x) + b
-        np.testing.assert_array_equal(loaded.run({"x": x})["y"], np.maximum(t * scale + t, 0))
-    loaded.dispose()
+    for description, loaded in loaded_models(tmp_path):
+        for batch in (1, 2):
+            x = random.integers(-8, 9, (batch, 48, 8, 6)).astype(np.float32)
+            t = np.einsum("oi,nihw->nohw", w, x) + b
+            want = np.maximum(t * scale + t, 0)
+            np.testing.assert_array_equal(loaded.run({"x": x})["y"], want, err_msg=description)

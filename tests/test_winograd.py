@@ -171,7 +171,11 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+# One worker builds the package of a case, which ten tests share.
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(c, id=c.name, marks=pytest.mark.xdist_group(c.name)) for c in CASES],
+)
 def case(request: pytest.FixtureRequest) -> Case:
     chosen: Case = request.param
     return chosen

@@ -24,6 +24,8 @@ from docs.walkthrough import (
 )
 from tests.docs.prose import ROOT, code_blocks, code_spans, is_path, named_paths
 
+pytestmark = pytest.mark.xdist_group("walkthrough")  # one worker builds what the tests share
+
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:

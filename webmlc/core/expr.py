@@ -83,7 +83,7 @@ class Expr:
             return False
         if not self.children():
             return self._key() == other._key()
-        return _same(self, other)
+        return _twin(self) is _twin(other) or _same(self, other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -176,35 +176,30 @@ def _same(a: Expr, b: Expr) -> bool:
         x, y = pending.pop()
         if x is y:
             continue
-        match x, y:
-            case Expr(), Expr():
-                if type(x) is not type(y) or x._hash != y._hash:
-                    return False
-                if _twin(x) is not _twin(y) and (id(x), id(y)) not in compared:
-                    compared[id(x), id(y)] = x, y
-                    pending.append((x._key(), y._key()))
-            case tuple(), tuple():
-                if len(x) != len(y):
-                    return False
-                pending.extend(zip(x, y, strict=True))
-            case _:
-                if x != y:
-                    return False
+        if isinstance(x, Expr):
+            if type(x) is not type(y) or x._hash != y._hash:
+                return False
+            if (id(x), id(y)) not in compared and _twin(x) is not _twin(y):
+                compared[id(x), id(y)] = x, y
+                pending.append((x._key(), y._key()))
+        elif isinstance(x, tuple) and isinstance(y, tuple):
+            if len(x) != len(y):
+                return False
+            pending.extend(zip(x, y, strict=True))
+        elif x != y:
+            return False
     for x, y in compared.values():
         object.__setattr__(_twin(y), "_twin", _twin(x))
     return True
 
 
 def _twin(expr: Expr) -> Expr:
-    """Find the representative of the expressions known to equal `expr`, and compress the path."""
-    representative = expr
-    while (twin := getattr(representative, "_twin", representative)) is not representative:
-        representative = twin
-    while expr is not representative:
-        following = expr._twin
-        object.__setattr__(expr, "_twin", representative)
-        expr = following
-    return representative
+    """Find the representative of the expressions known to equal `expr`, and halve the path."""
+    twin = getattr(expr, "_twin", expr)
+    while (following := getattr(twin, "_twin", twin)) is not twin:
+        object.__setattr__(expr, "_twin", following)
+        expr, twin = twin, following
+    return twin
 
 
 Operand = Expr | int | float | bool

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Literal
 
@@ -37,7 +38,7 @@ from webmlc.core.errors import InternalError
 from webmlc.loops.ir import LoopFunction
 from webmlc.target.wasm.legalise_division import legalise_division
 from webmlc.target.wasm.printer import Printed, print_kernel
-from webmlc.target.wasm.reduce_strength import reduce_strength
+from webmlc.target.wasm.reduce_strength import StrengthReduced, reduce_strength
 from webmlc.target.wasm.share_constants import share_constants
 from webmlc.target.wasm.share_values import share_values
 from webmlc.target.wasm.threads import RUNNING, THREADS
@@ -109,11 +110,16 @@ def emit_module(
 
 def print_function(kernel: LoopFunction, name: str, features: str, table: int = 0) -> Printed:
     """The WAT of one kernel, with its origin as a comment (see `print_kernel`)."""
-    reduced = legalise_division(reduce_strength(kernel))
-    reduced = replace(reduced, function=share_values(reduced.function))
-    printed = print_kernel(reduced, name, features != "simd128", table)
+    printed = print_kernel(_printable(kernel), name, features != "simd128", table)
     comment = "".join(f";; {origin}\n" for origin in kernel.origin)
     return replace(printed, text=comment + printed.text)
+
+
+@lru_cache(maxsize=1024)
+def _printable(kernel: LoopFunction) -> StrengthReduced:
+    """The form of a kernel that is printed. Cached: most kernels are the same in every variant."""
+    reduced = legalise_division(reduce_strength(kernel))
+    return replace(reduced, function=share_values(reduced.function))
 
 
 def _program(kernels: Mapping[str, LoopFunction], steps: Sequence[Step]) -> str:
