@@ -72,6 +72,10 @@ def everything(
                 D[()] = T.select(y == T.int64(0), y, T.neg(y))
             else:
                 pass
+    for i_2, j_2 in T.grid(n, 8):
+        with T.block("E"):
+            vi_2, vj_2 = T.axis.remap("SS", [i_2, j_2])
+            C[vi_2, vj_2] = T.combination([[1, 0.5], [-1, 0]], vj_2 % 2, A[vi_2, 0], A[vi_2, 1])
     base = n // 2
     C[0, T.ramp(base, 1, 4)] = T.broadcast(T.float32("nan"), 4) + A[0, T.ramp(base, 2, 4)]
     pass"""
@@ -242,6 +246,18 @@ HEAD = '@T.kernel\ndef f(A: T.Buffer((8,), "float32"), n: T.symbol):\n'
             "blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z\n"
             "        for i in T.thread_binding(8, 'warp'):\n"
             "                 ^",
+        ),
+        (
+            "    A[0] = T.combination([[1, 2]], 0, A[0])",
+            "loop text, line 3: T.combination of 1 values has a row of other length\n"
+            "        A[0] = T.combination([[1, 2]], 0, A[0])\n"
+            "               ^",
+        ),
+        (
+            "    A[0] = T.combination([[n]], 0, A[0])",
+            "loop text, line 3: the first operand of T.combination is a matrix of numbers\n"
+            "        A[0] = T.combination([[n]], 0, A[0])\n"
+            "               ^",
         ),
         (
             "    A[0] = = 1",

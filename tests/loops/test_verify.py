@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from webmlc.core.combination import Combination
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Broadcast, Call, Const, Ramp, Var, const
@@ -126,6 +127,30 @@ BROKEN: dict[str, tuple[LoopFunction, str, str]] = {
         "add of vectors of [1, 4] lanes",
         "B[T.ramp(0, 1, 4)] = T.broadcast(T.float32(0.0), 4) + B[vi]\n"
         "~~~~~~~~~~~~~~~~~~~~~^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+    ),
+    "combination": (
+        with_store(lambda s: Store(s.buffer, s.indices, Combination(((1.0, 2.0),), VI, (B[VI],)))),
+        "1 values for rows of [2]",
+        "B[vi] = T.combination([[1, 2]], vi, B[vi])\n~~~~~~~~" + "^" * 34,
+    ),
+    "row of a combination": (
+        with_store(lambda s: Store(s.buffer, s.indices, Combination(((1.0,),), B[VI], (B[VI],)))),
+        "a combination's row is float32, not int32",
+        "B[vi] = T.combination([[1]], B[vi], B[vi])\n~~~~~~~~" + "^" * 34,
+    ),
+    "combined types": (
+        with_store(
+            lambda s: Store(s.buffer, s.indices, Combination(((1.0, 1.0),), VI, (B[VI], VI)))
+        ),
+        "a combination of float32, int32",
+        "B[vi] = T.combination([[1, 1]], vi, B[vi], vi)\n~~~~~~~~" + "^" * 38,
+    ),
+    "combined vectors": (
+        with_store(
+            lambda s: Store(s.buffer, s.indices, Combination(((1.0,),), VI, (Broadcast(ZERO, 4),)))
+        ),
+        "a combination of vectors of 4 lanes",
+        "B[vi] = T.combination([[1]], vi, T.broadcast(T.float32(0.0), 4))\n~~~~~~~~" + "^" * 56,
     ),
     "twice": (
         replace(ROW_SUM, body=seq(ROW_SUM.body, ROW_SUM.body)),

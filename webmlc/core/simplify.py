@@ -22,6 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from webmlc.core.bounds import Interval, Ranges, bounds
+from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Number, Var, call
 from webmlc.core.rewrite import variables
@@ -104,6 +105,8 @@ class _Simplifier:
                 return then if value else otherwise
             case Call(op="select", args=(_, then, otherwise)) if then == otherwise:
                 return then
+            case Combination(matrix=matrix, row=Const(value=int(row))) if 0 <= row < len(matrix):
+                return node.sums[row]
             case Call() if node.lanes > 1:
                 return None
             case Call(dtype=dtype) if dtype == INDEX and _is_arithmetic(node):

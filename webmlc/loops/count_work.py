@@ -34,6 +34,7 @@ from webmlc.loops.ir import (
     Store,
     expressions,
 )
+from webmlc.loops.write_out_combinations import write_out_combinations
 
 _MOVES = frozenset({"select", "bit_and", "bit_or", "bit_xor", "bit_not", "shift_left",
                     "shift_right"})  # fmt: skip
@@ -65,7 +66,7 @@ def count_work(function: LoopFunction, sizes: Mapping[str, int]) -> Work:
     """Count the work of one run with these values of the symbols; a symbol without one is 1."""
     values = {symbol.name: sizes.get(symbol.name, 1) for symbol in function.symbols}
     counting = _Counting(values)
-    counting.statement(function.body, _Domain())
+    counting.statement(write_out_combinations(function).body, _Domain())
     return Work(counting.flops, counting.read, counting.written)
 
 

@@ -28,6 +28,7 @@ from webmlc.core.rewrite import evaluate
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.loops.to_python import is_lockstep, launch_extents, print_python
+from webmlc.loops.write_out_combinations import write_out_combinations
 
 Array = np.ndarray[Any, Any]
 Kernel = Callable[[Mapping[str, Array], tuple[int, ...]], Iterator[int] | None]
@@ -60,7 +61,7 @@ def run(
 
 @lru_cache(maxsize=256)
 def _compile(function: LoopFunction, symbols: tuple[tuple[str, int], ...]) -> Kernel:
-    source = print_python(function, dict(symbols))
+    source = print_python(write_out_combinations(function), dict(symbols))
     namespace = dict(_NAMESPACE)
     exec(compile(source, f"<interp {function.name}>", "exec"), namespace)
     kernel: Kernel = namespace["kernel"]

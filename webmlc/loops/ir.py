@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from webmlc.core.combination import Combination
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Expr, Operand, Var, as_expr
 from webmlc.core.rewrite import rewrite, substitute, walk
@@ -328,6 +329,12 @@ def loads(root: Stmt) -> Iterator[Load]:
     for stmt in walk_statements(root):
         for expr in expressions(stmt):
             yield from (node for node in walk(expr) if isinstance(node, Load))
+
+
+def combinations(root: Stmt) -> list[Combination]:
+    """The linear combinations in `root`, in any order; equal ones of one expression come once."""
+    roots = (expr for stmt in walk_statements(root) for expr in expressions(stmt))
+    return [node for expr in roots for node in walk(expr) if isinstance(node, Combination)]
 
 
 def stores(root: Stmt) -> Iterator[Store]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 
+from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, Ramp, Var
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
@@ -76,7 +77,7 @@ def operands(node: ast.expr) -> list[ast.expr]:
         case ast.Subscript(slice=index):
             return [index]
         case ast.Call(args=args):
-            return [a for a in args if literal_text(a) is None]
+            return [a for a in args if literal_text(a) is None and not isinstance(a, ast.List)]
     return []
 
 
@@ -159,6 +160,8 @@ def _call(node: ast.Call, name: str, parts: Sequence[Part], error: Error) -> Exp
             return Ramp(start, _as_expr(node, stride, INDEX, error), width)
         case "broadcast", [value, int() as width], []:
             return Broadcast(_as_expr(node, value, INDEX, error), width)
+        case "combination", [row, *values], []:
+            return _combination(node, row, values, error)
         case _, [int() | float() as value], [] if name in DType.__members__:
             return typed_literal(node, value, DType(name), error)
         case "bool", [Const() as literal], []:
@@ -168,3 +171,17 @@ def _call(node: ast.Call, name: str, parts: Sequence[Part], error: Error) -> Exp
     if name not in SCALAR_OPERATORS or texts:
         raise error(node, f"T.{name} is not an operator, or not with these operands")
     return operation(node, name, parts, error)
+
+
+def _combination(node: ast.Call, row: Part, values: Sequence[Part], error: Error) -> Expr:
+    """Build `T.combination([[1, 0], [0.5, -1]], i, a, b)`. Numbers take the last value's dtype."""
+    try:
+        lines = ast.literal_eval(node.args[0])
+        matrix = tuple(tuple(map(float, line)) for line in lines)
+    except (ValueError, TypeError):
+        raise error(node, "the first operand of T.combination is a matrix of numbers") from None
+    if not values or any(len(line) != len(values) for line in matrix):
+        raise error(node, f"T.combination of {len(values)} values has a row of other length")
+    like = next((v.dtype for v in reversed(values) if isinstance(v, Expr)), DType.float32)
+    index = _as_expr(node, row, INDEX, error)
+    return Combination(matrix, index, tuple(_as_expr(node, v, like, error) for v in values))

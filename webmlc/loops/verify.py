@@ -27,6 +27,7 @@ import keyword
 from collections.abc import Sequence
 from typing import NoReturn, get_args
 
+from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Expr, Ramp, Var
@@ -213,6 +214,8 @@ class _Verifier:
                         )
                 case Call():
                     self.call(node, culprit)
+                case Combination():
+                    self.combination(node, culprit)
                 case Ramp(base=base, stride=stride) if base.lanes != 1 or stride.lanes != 1:
                     self.fail(culprit, f"a ramp of vectors: {node}", str(node))
 
@@ -252,6 +255,18 @@ class _Verifier:
             widths.add(node.args[0].lanes)
         if len(widths) != 1:
             self.fail(culprit, f"{node.op} of vectors of {sorted(widths)} lanes", str(node))
+
+    def combination(self, node: Combination, culprit: Culprit) -> None:
+        widths = {len(row) for row in node.matrix}
+        if widths != {len(node.values)}:
+            self.fail(culprit, f"{len(node.values)} values for rows of {sorted(widths)}", str(node))
+        if node.row.dtype != INDEX:
+            self.fail(culprit, f"a combination's row is {node.row.dtype}, not {INDEX}", str(node))
+        if len({value.dtype for value in node.values}) != 1:
+            kinds = ", ".join(value.dtype for value in node.values)
+            self.fail(culprit, f"a combination of {kinds}", str(node))
+        if node.lanes != 1:
+            self.fail(culprit, f"a combination of vectors of {node.lanes} lanes", str(node))
 
 
 def _is_name(name: str) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from webmlc.core.bounds import SYMBOL, Interval, bounds
+from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call
 from webmlc.core.rewrite import evaluate, substitute, variables, walk
@@ -35,6 +36,7 @@ from webmlc.loops.ir import (
     loads,
     stores,
 )
+from webmlc.loops.write_out_combinations import write_out_combinations
 from webmlc.schedule.same import Same
 from webmlc.schedule.tree import path_to_block, ranges_along
 
@@ -206,15 +208,18 @@ def reads_evenly(function: LoopFunction, block: str, loop: str) -> bool:
 
 
 def conditions(block: Block) -> list[Expr]:
-    """The conditions of selects, over indices: true of all lanes or of none only if the lane axis
-    does not decide them.
+    """What decides over indices which values are used, and must not differ between lanes: the
+    conditions of selects and the rows of combinations.
     """
     assert isinstance(block.body, Store)
-    return [
-        node.args[0]
-        for node in value_nodes(block.body.value)
-        if isinstance(node, Call) and node.op == "select" and not _reads_memory(node.args[0])
-    ]
+    choices: list[Expr] = []
+    for node in value_nodes(block.body.value):
+        match node:
+            case Call(op="select", args=(condition, _, _)) if not _reads_memory(condition):
+                choices.append(condition)
+            case Combination(row=row):
+                choices.append(row)
+    return choices
 
 
 def has_vector_types(block: Block) -> bool:
@@ -369,7 +374,7 @@ def operations(function: LoopFunction) -> int:
         for child in child_statements(stmt):
             visit(child, times)
 
-    visit(function.body, 1)
+    visit(write_out_combinations(function).body, 1)
     return total
 
 
@@ -387,7 +392,7 @@ def only_moves(block: Block) -> bool:
     """True where a block's one store computes nothing: it moves elements."""
     assert isinstance(block.body, Store)
     return not any(
-        isinstance(node, Cast) or (isinstance(node, Call) and node.op != "select")
+        isinstance(node, Cast | Combination) or (isinstance(node, Call) and node.op != "select")
         for node in value_nodes(block.body.value)
         if not _is_index(node) and node.dtype is not DType.bool
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from webmlc.core.combination import combination
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import (
     Const,
@@ -30,7 +31,6 @@ from webmlc.graph.algorithms.attention.operators import attention as attention_o
 from webmlc.graph.algorithms.strassen.operators import PRODUCTS, left_planes, strassen_product
 from webmlc.graph.algorithms.winograd.operators import (
     Form,
-    _transformed,
     input_planes,
     output_tiles,
     plane_products,
@@ -173,10 +173,10 @@ def winograd_input(tiles: int, channels: int) -> LoopFunction:
     matrix = Form(3, 1, 2, 3).transforms.input
 
     def column(x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
-        return _transformed(matrix, i, [a[y, x * 2 + b, c] for y in range(4)])
+        return combination(matrix, i, [a[y, x * 2 + b, c] for y in range(4)])
 
     def plane(i: Expr, j: Expr, x: Expr, c: Expr) -> Expr:
-        return _transformed(matrix, j, [columns[x, b, i, c] for b in range(4)])
+        return combination(matrix, j, [columns[x, b, i, c] for b in range(4)])
 
     columns = compute("columns", _sizes(tiles, 4, 4, channels), column, keep=True)
     return naive([a], compute("planes", _sizes(4, 4, tiles, channels), plane))

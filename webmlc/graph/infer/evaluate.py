@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from webmlc.core.combination import write_out
 from webmlc.core.dtypes import INDEX, DType
 from webmlc.core.expr import Bitcast, Call, Cast, Const, Expr, Var
 from webmlc.core.rewrite import evaluate as evaluate_expr
@@ -155,9 +156,9 @@ def _scatter(
 
 @lru_cache(maxsize=4096)
 def _in_order(root: Expr) -> tuple[Expr, ...]:
-    """The nodes of an expression, operands first."""
+    """The nodes of an expression, operands first. Combinations are written out."""
     order: list[Expr] = []
-    rewrite(root, order.append)
+    rewrite(write_out(root), order.append)
     return tuple(order)
 
 
@@ -182,9 +183,10 @@ class _Grid:
 
     def value(self, root: Expr) -> Any:
         done: dict[Expr, Any] = {}
-        for node in _in_order(root):
+        order = _in_order(root)
+        for node in order:
             done[node] = self.node(node, done)
-        return done[root]
+        return done[order[-1]]
 
     def node(self, node: Expr, done: Mapping[Expr, Any]) -> Any:
         match node:

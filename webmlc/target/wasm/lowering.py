@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 from webmlc.core.machine import Machine
+from webmlc.loops.write_out_combinations import write_out_combinations
 from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
@@ -27,6 +28,7 @@ def lowering(machine: Machine) -> tuple[Pass, ...]:
 @lru_cache
 def _passes(vector_registers: int, has_dot: bool) -> tuple[Pass, ...]:
     return (
+        write_out_combinations,
         lower_blocks,
         compact_buffers,
         flatten_buffers,

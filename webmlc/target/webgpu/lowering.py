@@ -6,6 +6,7 @@ from functools import lru_cache, partial
 
 from webmlc.core.dtypes import DType
 from webmlc.core.machine import Machine
+from webmlc.loops.write_out_combinations import write_out_combinations
 from webmlc.target.check_scopes import check_scopes
 from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
@@ -33,6 +34,7 @@ def lowering(machine: Machine) -> tuple[Pass, ...]:
 @lru_cache
 def _passes(vector_registers: int) -> tuple[Pass, ...]:
     return (
+        write_out_combinations,
         lower_blocks,
         merge_guards,
         compact_buffers,

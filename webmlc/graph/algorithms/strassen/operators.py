@@ -21,9 +21,8 @@ multiplication within the level 3 BLAS" (1990).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from webmlc.core.expr import Expr, const, minimum, select
+from webmlc.core.combination import combination
+from webmlc.core.expr import Expr, const, minimum
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
@@ -35,13 +34,33 @@ Tensors = tuple[Tensor | None, ...]
 
 PRODUCTS = 7
 
-
-def _one_of(index: Expr, values: Sequence[Expr]) -> Expr:
-    """The value at `index`. The schedule unrolls the index, which leaves one of the values."""
-    *others, result = values
-    for place, value in reversed(list(enumerate(others))):
-        result = select(index.equals(place), value, result)
-    return result
+LEFT_SUMS = (
+    (1, 0, 0, 0, 0, 0),
+    (0, 1, 0, 0, 0, 0),
+    (0, 1, 0, 0, 0, -1),
+    (0, 0, 0, 1, 0, 0),
+    (0, 0, 0, 0, 1, 0),
+    (0, 0, 0, 0, 0, 1),
+    (1, 0, -1, 0, 0, 0),
+)
+"""The planes of the left matrix, of a11, a12, a21, a22, s1 = a21 + a22 and s2 = s1 - a11."""
+RIGHT_SUMS = (
+    (1, 0, 0, 0, 0, 0),
+    (0, 0, 1, 0, 0, 0),
+    (0, 0, 0, 1, 0, 0),
+    (0, 0, -1, 0, 0, 1),
+    (0, 0, 0, 0, 1, 0),
+    (0, 0, 0, 0, 0, 1),
+    (0, -1, 0, 1, 0, 0),
+)
+"""The planes of the right matrix, of b11, b12, b21, b22, t1 = b12 - b11 and t2 = b22 - t1."""
+RESULT_SUMS = (
+    (1, 1, 0, 0, 0, 0, 0),
+    (0, 0, 1, 0, 1, 1, 0),
+    (0, 0, 0, 1, 0, 0, -1),
+    (0, 0, 0, 1, 1, 0, 0),
+)
+"""The quarters of the result, of p1, p2, u2 = p1 + p6, u3 = u2 + p7, p5, p3 and p4."""
 
 
 def _infer_input(context: Context) -> tuple[TensorType, ...]:
@@ -66,7 +85,7 @@ def left_planes(data: Tensor, shape: Shape) -> Tensor:
         a11, a12, a21, a22 = (data[(*batch, row, c)] for row in pair for c in (k, k + half))
         s1 = a21 + a22
         s2 = s1 - a11
-        return _one_of(p, (a11, a12, a12 - s2, a22, s1, s2, a11 - a21))
+        return combination(LEFT_SUMS, p, (a11, a12, a21, a22, s1, s2))
 
     return compute("planes", shape, plane)
 
@@ -89,7 +108,7 @@ def strassen_product(planes: Tensor, matrix: Tensor, shape: Shape) -> Tensor:
         b11, b12, b21, b22 = (matrix[j * 2 + h, r, lane] for r in (k, k + half) for h in range(2))
         t1 = b12 - b11
         t2 = b22 - t1
-        return _one_of(p, (b11, b21, b22, t2 - b21, t1, t2, b22 - b12))
+        return combination(RIGHT_SUMS, p, (b11, b12, b21, b22, t1, t2))
 
     pairs = (const(PRODUCTS), simplify(matrix.shape[0] // 2), half, const(PACK))
     panels = compute("panels", pairs, panel, keep=True)
@@ -107,10 +126,8 @@ def strassen_product(planes: Tensor, matrix: Tensor, shape: Shape) -> Tensor:
         p1, p2, p3, p4, p5, p6, p7 = (products[(const(p), *place)] for p in range(PRODUCTS))
         u2 = p1 + p6
         u3 = u2 + p7
-        right = n // PACK % 2
-        even = _one_of(right, (p1 + p2, u2 + p5 + p3))
-        odd = _one_of(right, (u3 - p4, u3 + p5))
-        return _one_of(m % 2, (even, odd))
+        quarter = m % 2 * 2 + n // PACK % 2
+        return combination(RESULT_SUMS, quarter, (p1, p2, u2, u3, p5, p3, p4))
 
     return compute("tile", shape, tile)
 

@@ -16,12 +16,13 @@ its own. If the size of the feature map is known at run time only, that kernel c
 in whole parts of a row, and whole vectors of outputs, so that no loop tests where the feature map
 ends. `WinogradWanted` then leaves out the surplus.
 
-A `Form` says how one dimension is cut. Each transform is two one-dimensional ones, along columns
-and along rows. A window of stride s is s windows of stride 1, each over every s-th input: their
-planes are side by side, and the output transform adds them. A long window is cut into blocks, each
-one tile further, which share the planes of the inputs. There the product is itself a convolution
-over tiles (the 1s in the shape above). The same holds for tiles of one output along a dimension:
-along it there is a product for each tap, and there are no more weights than the window has.
+A `Form` says how one dimension is cut. Each transform is two linear combinations
+(`core/combination.py`), along columns and along rows. A window of stride s is s windows of stride
+1, each over every s-th input: their planes are side by side, and the output transform adds them. A
+long window is cut into blocks, each one tile further, which share the planes of the inputs. There
+the product is itself a convolution over tiles (the 1s in the shape above). The same holds for tiles
+of one output along a dimension: along it there is a product for each tap, and there are no more
+weights than the window has.
 
 Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016); the
 matrices are those of Toom and Cook, see B. Barabasz et al., "Error Analysis and Improving the
@@ -35,7 +36,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from webmlc.core.expr import Expr, as_int, const, select
+from webmlc.core.combination import combination
+from webmlc.core.expr import Expr, as_int, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import TensorType
@@ -178,81 +180,6 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     return tuple(coefficients)
 
 
-def _transformed(matrix: Matrix, row: Expr, values: Sequence[Expr]) -> Expr:
-    """Element `row` of the product of a matrix and a vector. The schedule unrolls `row`, which
-    leaves the sum of one row.
-    """
-    *sums, result = _sums(*_folded(matrix, values))
-    for index, total in reversed(list(enumerate(sums))):
-        result = select(row.equals(index), total, result)
-    return result
-
-
-def _folded(matrix: Matrix, values: Sequence[Expr]) -> tuple[Matrix, list[Expr]]:
-    """An equal product, in which two columns that differ only by signs become the sum and the
-    difference of their values. Every row then has one of the two.
-    """
-    columns, remaining = list(zip(*matrix, strict=True)), list(values)
-    folded: list[tuple[Fraction, ...]] = []
-    terms: list[Expr] = []
-    while columns:
-        column, value = columns.pop(0), remaining.pop(0)
-        twin = _twin(column, columns)
-        if twin is None:
-            folded, terms = [*folded, column], [*terms, value]
-            continue
-        other, twin_value = columns.pop(twin), remaining.pop(twin)
-        pairs = list(zip(column, other, strict=True))
-        folded.append(tuple(a if a == b else Fraction(0) for a, b in pairs))
-        folded.append(tuple(a if a != b else Fraction(0) for a, b in pairs))
-        terms += [value + twin_value, value - twin_value]
-    return tuple(zip(*folded, strict=True)), terms
-
-
-def _sums(matrix: Matrix, values: Sequence[Expr]) -> list[Expr]:
-    """The product of each row. Rows that differ only by signs share the sum of their equal terms,
-    and the sum of the others.
-    """
-    sums: dict[int, Expr] = {}
-    for index, row in enumerate(matrix):
-        if index in sums:
-            continue
-        twin = _twin(row, matrix[index + 1 :])
-        if twin is None:
-            sums[index] = _sum(row, values)
-            continue
-        pairs = list(zip(row, matrix[index + 1 + twin], strict=True))
-        equal = _sum([a if a == b else Fraction(0) for a, b in pairs], values)
-        other = _sum([a if a != b else Fraction(0) for a, b in pairs], values)
-        sums[index], sums[index + 1 + twin] = equal + other, equal - other
-    return [sums[index] for index in range(len(matrix))]
-
-
-def _twin(row: Sequence[Fraction], others: Sequence[Sequence[Fraction]]) -> int | None:
-    """The first of the others that differs from a row by the signs of some terms, not of all."""
-    for index, other in enumerate(others):
-        signs = [a == b for a, b in zip(row, other, strict=True) if a or b]
-        if any(signs) and not all(signs) and list(map(abs, row)) == list(map(abs, other)):
-            return index
-    return None
-
-
-def _sum(coefficients: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
-    """The sum of values times coefficients, positive ones first, without the zeros."""
-    used = [(float(c), v) for c, v in zip(coefficients, values, strict=True) if c]
-    used.sort(key=lambda term: term[0] < 0)
-    total: Expr | None = None
-    for factor, value in used:
-        if total is None:
-            total = value if factor == 1 else value * factor
-        elif factor in (1, -1):
-            total = total + value if factor > 0 else total - value
-        else:
-            total = total + value * factor
-    assert total is not None
-    return total
-
-
 def _tensor(tensors: Sequence[Tensor | None], index: int = 0) -> Tensor:
     tensor = tensors[index]
     assert tensor is not None
@@ -303,14 +230,14 @@ def input_planes(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
     def column(n: Expr, y: Expr, x: Expr, b: Expr, i: Expr, c: Expr) -> Expr:
         place = x * columns.step + b
         taps = [tap(n, y * rows.step + a, place, c) for a in range(rows.span)]
-        return _transformed(rows.transforms.input, i, taps)
+        return combination(rows.transforms.input, i, taps)
 
     each = (batch, down, across, const(columns.span), planes, channels)
     by_columns = compute("columns", each, column, keep=_are_both_cut(forms))
 
     def plane(i: Expr, j: Expr, n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
         taps = [by_columns[n, y, x, b, i, c] for b in range(columns.span)]
-        return _transformed(columns.transforms.input, j, taps)
+        return combination(columns.transforms.input, j, taps)
 
     return compute("planes", shape, plane, keep=True)
 
@@ -335,14 +262,14 @@ def _weights(context: Context, tensors: tuple[Tensor | None, ...]) -> tuple[Tens
     def column(o: Expr, u: Expr, v: Expr, k: Expr, b: Expr, i: Expr, lane: Expr) -> Expr:
         place = v * columns.taps + b
         taps = [data[o, u * rows.taps + a, place, k, lane] for a in range(rows.taps)]
-        return _transformed(rows.transforms.weights, i, taps)
+        return combination(rows.transforms.weights, i, taps)
 
     shape = (panels, down, across, channels, const(columns.taps), planes, lanes)
     by_columns = compute("columns", shape, column, keep=_are_both_cut(forms))
 
     def plane(i: Expr, j: Expr, o: Expr, u: Expr, v: Expr, k: Expr, lane: Expr) -> Expr:
         taps = [by_columns[o, u, v, k, b, i, lane] for b in range(columns.taps)]
-        return _transformed(columns.transforms.weights, j, taps)
+        return combination(columns.transforms.weights, j, taps)
 
     return (compute("planes", context.outputs[0].shape, plane),)
 
@@ -402,7 +329,7 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
 
     def line(n: Expr, y: Expr, x: Expr, j: Expr, a: Expr, o: Expr) -> Expr:
         sums = [data[i, j, n, y, x, o] for i in range(rows.planes)]
-        return _transformed(rows.transforms.output, a, sums)
+        return combination(rows.transforms.output, a, sums)
 
     each = (batch, down, across, planes, const(rows.tile), channels)
     by_lines = compute("lines", each, line, keep=_are_both_cut(forms))
@@ -412,7 +339,7 @@ def output_tiles(data: Tensor, forms: Forms, shape: Shape) -> Tensor:
         h = above[0] if above else const(0)
         y, x, a, b = h // rows.tile, w // columns.tile, h % rows.tile, w % columns.tile
         sums = [by_lines[n, y, x, j, a, o] for j in range(columns.planes)]
-        return _transformed(columns.transforms.output, b, sums)
+        return combination(columns.transforms.output, b, sums)
 
     return compute("tile", shape, element)
 

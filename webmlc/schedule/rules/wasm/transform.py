@@ -1,16 +1,16 @@
 """Small linear transforms of tiles: Winograd's.
 
-In: pointwise stages of which each element picks its formula by a short axis (`select(i == 0, ...,
-select(i == 1, ...))`), the last one writing the kernel's result. Out: one loop over tiles and over
-vectors of channels; under it every stage of a tile, its short axes unrolled, so that each formula
-is straight code and intermediate values are registers.
+In: stages of linear combinations (`core/combination.py`), each of whose rows is picked by a short
+axis, the last one writing the kernel's result. Out: one loop over tiles and over vectors of
+channels; under it every stage of a tile, its short axes unrolled, so that each row's sum is
+straight code and intermediate values are registers.
 
 Where the result is planes, each tile writes to all of them. There the loop is over cache lines of
 channels:
 
     for tile, line:
-        for b, vector(4): columns[b, 0:6, vector] = formula 0, ..., formula 5
-        for i, vector(4): planes[i, 0:6, tile, line, vector] = formula 0, ..., formula 5
+        for b, vector(4): columns[b, 0:6, vector] = row 0, ..., row 5
+        for i, vector(4): planes[i, 0:6, tile, line, vector] = row 0, ..., row 5
 
 Planes that are a multiple of 4 KiB apart share a set of the cache: there the lines are made in a
 `local` buffer, and each is copied to its plane as a whole.
@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Const, Expr, Var, as_int
 from webmlc.core.machine import Machine
-from webmlc.core.rewrite import variables, walk
+from webmlc.core.rewrite import variables
 from webmlc.core.simplify import divides, simplify
-from webmlc.loops.ir import Block, LoopFunction, Store, expressions, loads
+from webmlc.loops.ir import Block, LoopFunction, Store, combinations, loads
 from webmlc.schedule.analysis import fold_of, is_vectorizable
 from webmlc.schedule.primitives.prefetch import LINE_BYTES
 from webmlc.schedule.rules.rule import Rule
@@ -79,8 +79,8 @@ class TransformParameters:
 
 @dataclass(frozen=True, slots=True)
 class TileLoops:
-    """The loops of a stage: over whole tiles, within a tile (they pick its formulas), and along
-    channels. `planes`: the outermost picks, so that a tile is written to planes.
+    """The loops of a stage: over whole tiles, within a tile (they pick rows), and along channels.
+    `planes`: the outermost picks, so that a tile is written to planes.
     """
 
     tiles: tuple[str, ...]
@@ -90,9 +90,9 @@ class TileLoops:
 
 
 def is_transform(schedule: Schedule, stages: Sequence[str], lanes: int) -> bool:
-    """True where every stage picks its formulas, and channels fill vectors."""
+    """True where every stage is a linear combination, and channels fill vectors."""
     blocks = [schedule.block(name) for name in stages]
-    if not blocks or any(fold_of(block) is not None or not _picked(block) for block in blocks):
+    if not blocks or any(fold_of(b) is not None or not combinations(b.body) for b in blocks):
         return False
     return (as_int(blocks[-1].axes[-1].extent) or 1) % lanes == 0
 
@@ -164,7 +164,7 @@ def transform_tiles(
 
 def _finish(schedule: Schedule, block: str, loops: list[str], lanes: int, few_vectors: int) -> None:
     """Order one stage's loops within a tile, and unroll them: all in a tile of one vector, else
-    those that pick its formula; of a copy, its line.
+    those that pick its row; of a copy, its line.
     """
     *short, line = loops
     picking = [loop for loop in short if _picks(schedule, block, loop)]
@@ -216,33 +216,20 @@ def find_loops(
 
 
 def _picked(block: Block) -> frozenset[Expr]:
-    """What picks a formula: axes, or axes modulo a tile, that are compared with all their values
-    but the last.
-    """
-    compared: dict[Expr, set[int]] = {}
-    for root in expressions(block.body):
-        for node in walk(root):
-            match node:
-                case Call(op="select", args=(Call(op="eq", args=(index, Const() as value)), _, _)):
-                    compared.setdefault(index, set()).add(as_int(value) or 0)
-    sizes = {index: _values(index, block) for index in compared}
-    return frozenset(
-        index for index, size in sizes.items() if size and compared[index] == set(range(size - 1))
-    )
+    """What picks the rows of the block's combinations: axes, or axes modulo a tile."""
+    return frozenset(c.row for c in combinations(block.body) if _is_short(c.row))
 
 
-def _values(index: Expr, block: Block) -> int | None:
-    """How many values an axis has, or an axis modulo a literal; `None` for another index."""
+def _is_short(index: Expr) -> bool:
+    """True for an axis, and for an axis modulo a tile."""
     match index:
-        case Var():
-            return next((as_int(axis.extent) for axis in block.axes if axis.var == index), None)
-        case Call(op="floormod", args=(Var(), Const() as size)):
-            return as_int(size)
-    return None
+        case Var() | Call(op="floormod", args=(Var(), Const())):
+            return True
+    return False
 
 
 def _read_where_picked(producer: Block, reader: Block) -> set[Expr]:
-    """The indices of `reader` along the dimensions of a producer's buffer that pick its formula."""
+    """The indices of `reader` along the dimensions of a producer's buffer that pick its rows."""
     assert isinstance(producer.body, Store)
     stored, picked = producer.body, _picked(producer)
     return {
@@ -250,12 +237,12 @@ def _read_where_picked(producer: Block, reader: Block) -> set[Expr]:
         for load in loads(reader.body)
         if load.buffer == stored.buffer
         for index, axis in zip(load.indices, stored.indices, strict=True)
-        if axis in picked and _values(index, reader) is not None
+        if axis in picked and _is_short(index)
     }
 
 
 def _picks(schedule: Schedule, block: str, loop: str) -> bool:
-    """True where a loop runs along an axis that picks the block's formula."""
+    """True where a loop runs along an axis that picks a row of the block's combination."""
     stage = schedule.block(block)
     picked = {v for index in _picked(stage) for v in variables(index)}
     return any(
@@ -282,7 +269,7 @@ class Parameters:
 
 
 def match(function: LoopFunction, machine: Machine) -> Facts | None:
-    """Matches stages that pick their formulas, the last one writing the kernel's result."""
+    """Matches stages of linear combinations, the last one writing the kernel's result."""
     schedule = Schedule(function)
     *producers, last = schedule.blocks()
     result = written_buffer(schedule.block(last))
