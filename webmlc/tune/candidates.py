@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from webmlc.core.combination import Combination
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Const
 from webmlc.core.machine import PAGE_BYTES
@@ -42,6 +43,8 @@ MAX_COPIES = 8
 INEXACT_TOLERANCE = 1e-4
 """The share of an output's magnitude that orders of rounding may change: ten times what sums of a
 few thousand float32 change by."""
+FRACTION = 2**-10
+"""Small multiples of this are exact in any order of sums and products."""
 _EXACT = {"add", "sub", "mul", "fma", "min", "max", "relaxed_max", "neg", "abs", "sign", "floor",
           "ceil", "trunc", "round", "select"}  # fmt: skip
 """Operators that give small multiples of a power of two for small multiples of a power of two."""
@@ -95,7 +98,11 @@ def is_exact(function: LoopFunction) -> bool:
                 match node:
                     case Call(op=op) if op not in _EXACT:
                         return False
-                    case Const(value=value) if math.isfinite(value) and value % 2**-10:
+                    case Const(value=value) if math.isfinite(value) and value % FRACTION:
+                        return False
+                    case Combination(matrix=matrix) if any(
+                        c % FRACTION for row in matrix for c in row
+                    ):
                         return False
     return True
 
