@@ -79,7 +79,7 @@ class Bench:
         for way in ways or self.ways:
             ours = self._run(folder, way, threads, runs)
             checked.verdicts[way] = [
-                self._verdict(model, feeds, o, j)
+                self._verdict(model, way, feeds, o, j)
                 for o, j, feeds in zip(ours, judged, runs, strict=True)
             ]
         return checked
@@ -87,12 +87,13 @@ class Bench:
     def _verdict(
         self,
         model: onnx.ModelProto,
+        way: Way,
         feeds: Feeds,
         ours: Outputs | Failure,
         judged: Outputs | Failure,
     ) -> Verdict:
         data = model.SerializeToString()
-        nudge = partial(self._nudged, data, feeds)
+        nudge = partial(self._nudged, data, feeds, way == "webgpu")
         reference = partial(self.judge.ask, "reference", data, feeds)
         return judge_run(model, feeds, ours, judged, nudge, reference)
 
@@ -107,9 +108,10 @@ class Bench:
                 opened = self.judge.ask("open", data)
         return results
 
-    def _nudged(self, data: bytes, feeds: Feeds) -> list[Outputs | Failure]:
+    def _nudged(self, data: bytes, feeds: Feeds, flushes: bool) -> list[Outputs | Failure]:
+        """Runs of the judge on nudged inputs. WGSL lets a GPU take subnormal numbers for 0."""
         self.judge.ask("open", data)
-        results = self.judge.ask("nudged", feeds, NUDGED_RUNS)
+        results = self.judge.ask("nudged", feeds, NUDGED_RUNS, flushes)
         return [results] if isinstance(results, Failure) else results
 
     def _run(

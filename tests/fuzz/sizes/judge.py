@@ -51,9 +51,9 @@ class Judge:
                     return None
                 case "run", (dict(feeds),):
                     return self._run(feeds)
-                case "nudged", (dict(feeds), int(count)):
+                case "nudged", (dict(feeds), int(count), bool(flushes)):
                     rng = np.random.default_rng(count)
-                    return [self._run(nudged(feeds, rng)) for _ in range(count)]
+                    return [self._run(nudged(feeds, rng, flushes)) for _ in range(count)]
                 case "reference", (bytes(data), dict(feeds), tuple(names)):
                     return reference(data, feeds, names)
         except Exception as error:  # onnxruntime raises classes of its own
@@ -175,17 +175,22 @@ def _keep(graph: onnx.GraphProto, name: str) -> None:
     graph.output.extend(outputs)
 
 
-def nudged(feeds: Feeds, rng: np.random.Generator) -> Feeds:
-    """The inputs with their floats a few units in the last place off."""
-    return {name: _nudged(array, rng) for name, array in feeds.items()}
+def nudged(feeds: Feeds, rng: np.random.Generator, flushes: bool) -> Feeds:
+    """The inputs with their floats a few units in the last place off. If a device flushes subnormal
+    numbers, some of them are zeros.
+    """
+    return {name: _nudged(array, rng, flushes) for name, array in feeds.items()}
 
 
-def _nudged(array: Array, rng: np.random.Generator) -> Array:
+def _nudged(array: Array, rng: np.random.Generator, flushes: bool) -> Array:
     if array.dtype.kind not in "fV" or not array.size:
         return array
     step = ULPS * float(ml_dtypes.finfo(array.dtype).eps) * rng.uniform(-1, 1, array.shape)
     with np.errstate(all="ignore"):
         wide = array.astype(np.float64)
+        if flushes:
+            is_normal = np.abs(wide) >= float(ml_dtypes.finfo(array.dtype).tiny)
+            wide = np.where(is_normal | (rng.uniform(size=wide.shape) < 0.5), wide, 0.0)
         return np.asarray(wide + step * np.abs(wide), array.dtype)
 
 

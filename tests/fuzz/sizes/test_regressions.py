@@ -450,6 +450,19 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             )
         ],
     ),
+    "powers of infinity, and infinite powers": (
+        "g (float[n] x, float[n] e) => (float[n] y) { y = Pow(x, e) }",
+        [
+            (
+                "equal",
+                {
+                    "x": np.full(9, base, np.float32),
+                    "e": floats(-INF, -128.5, -3, -0.5, 0, 0.5, 3, 128.5, INF),
+                },
+            )
+            for base in (-INF, -1, 1, INF, NAN)
+        ],
+    ),
     "a clamped index of a size": (
         "g (double[n] x, int64 i) => (double y) { v = Exp(x) y = Gather<axis=-1>(v, i) }",
         [
@@ -463,6 +476,7 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
 ON_GPU = {
     "diagonals far outside",
     "indices that look like others in 32 bits",
+    "powers of infinity, and infinite powers",
     "samples at infinity",
     "sizes that do not fit in some iteration",
 }

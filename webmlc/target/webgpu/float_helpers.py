@@ -61,17 +61,20 @@ fn error_function_{suffix}(v: {T}) -> {T} {{
     return select(x * p / q, v, is_nan_{suffix}(v));
 }}
 """,
-    # WGSL leaves pow of a negative base undefined, and does not define 0 to the power 0.
+    # WGSL leaves pow of a negative base undefined, and does not define 0 to the power 0, powers of
+    # minus infinity, and -1 to the power infinity.
     "power": """\
 fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
     let whole = floor(y) == y;
-    let odd = floor(y * 0.5) * 2.0 != y;
+    let odd = whole & (floor(y * 0.5) * 2.0 != y);
     let magnitude = pow(abs(x), y);
     let undefined = bitcast<{T}>({U}(infinity_bits | 0x400000u));
-    let negative = select(undefined, select(magnitude, -magnitude, odd), whole);
+    let defined = whole | (bitcast<{U}>(abs(x)) == {U}(infinity_bits));
+    let negative = select(undefined, select(magnitude, -magnitude, odd), defined);
     var result = select(magnitude, negative, x < {T}(0.0));
     result = select(select(result, y, is_nan_{suffix}(y)), x, is_nan_{suffix}(x));
-    return select(result, {T}(1.0), (y == {T}(0.0)) | (x == {T}(1.0)));
+    let endless = (x == {T}(-1.0)) & (bitcast<{U}>(abs(y)) == {U}(infinity_bits));
+    return select(result, {T}(1.0), endless | (y == {T}(0.0)) | (x == {T}(1.0)));
 }}
 """,
     # WGSL's % may be wrong by the divisor where a quotient is close to an integer. If the quotient
