@@ -128,7 +128,7 @@ def test_what_maps_a_concat_is_written_part_by_part() -> None:
     assert np.array_equal(written, np.maximum(np.concatenate([a, b], -1) + k, 0))
 
 
-def test_dear_values_are_stored_for_the_stages_that_share_them() -> None:
+def test_expensive_values_are_stored_for_the_stages_that_share_them() -> None:
     text = "g (float[4,16] x) => (float[4,16] y) { y = Softmax <axis = -1> (x) }"
     names = [b.name for b in next(iter(kernels(text).values())).allocations]
     assert len(names) == 3  # the maximum, the exponentials, their sum

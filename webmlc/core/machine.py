@@ -28,6 +28,25 @@ PAGE_BYTES = 4096
 Derived from the page size of x86 and most ARM systems.
 """
 
+TYPICAL_SIZE = 32
+"""The value of a symbolic dimension where a rough count of operations is enough, in elements.
+
+Chosen by hand.
+"""
+
+EXPENSIVE_COST = 4
+"""The least cost of a scalar operator that is not computed again for each of several readers.
+
+Unit: additions (`ScalarOperator.cost`). Chosen by hand: the cost of a division or a square root.
+"""
+
+POLYNOMIAL_COST = 16
+"""The least cost of a scalar operator that takes a polynomial, such as an exponential.
+
+Unit: additions (`ScalarOperator.cost`). It decides whether code is repeated for each register of a
+tile. Chosen by hand: the cost of the cheapest such operators.
+"""
+
 MAX_BINDINGS = 8
 """The number of storage buffers that a kernel can bind on every WebGPU device.
 

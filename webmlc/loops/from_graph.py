@@ -22,6 +22,7 @@ import numpy as np
 from webmlc.core.bounds import Interval
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, const
+from webmlc.core.machine import EXPENSIVE_COST
 from webmlc.core.rewrite import substitute, unfold, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import simplify
@@ -57,11 +58,6 @@ from webmlc.loops.ir import (
 )
 from webmlc.loops.kernel_form import CPU_FORM, KernelForm
 
-_EXPENSIVE = 4
-"""Store a value with several readers, if one of its scalar operators has at least this cost.
-
-Unit: additions (`ScalarOperator.cost`). Chosen by hand: the cost of a division or a square root.
-"""
 _HALVES = (DType.float16, DType.bfloat16)
 _MAX_PIECES = 8
 """Write the elementwise consumer of a value by pieces only if the value has at most this many.
@@ -434,7 +430,7 @@ def _count_readers(order: list[Tensor]) -> dict[Tensor, list[Tensor]]:
 
 def _is_expensive(value: Expr) -> bool:
     return any(
-        isinstance(node, Call) and SCALAR_OPERATORS[node.op].cost >= _EXPENSIVE
+        isinstance(node, Call) and SCALAR_OPERATORS[node.op].cost >= EXPENSIVE_COST
         for node in walk(value)
     )
 

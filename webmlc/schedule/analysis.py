@@ -18,6 +18,7 @@ from webmlc.core.bounds import SYMBOL, Interval, bounds
 from webmlc.core.combination import Combination
 from webmlc.core.dtypes import INDEX, LANE_TYPES, DType
 from webmlc.core.expr import Call, Cast, Const, Expr, Var, as_int, call
+from webmlc.core.machine import POLYNOMIAL_COST, TYPICAL_SIZE
 from webmlc.core.rewrite import evaluate, substitute, variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
 from webmlc.core.simplify import prove_equal, simplify
@@ -354,10 +355,6 @@ def free_values(block: Block) -> list[Expr]:
     return [node for node in nodes if isinstance(node, Var)]
 
 
-TYPICAL_SIZE = 32
-"""What a symbolic dimension counts as where only a rough number is wanted."""
-
-
 def operations(function: LoopFunction) -> int:
     """Scalar operations of one run, roughly; a symbolic dimension counts as `TYPICAL_SIZE`."""
     total = 0
@@ -378,14 +375,11 @@ def operations(function: LoopFunction) -> int:
     return total
 
 
-DEAR = 16
-"""Cost of an operator that takes a polynomial."""
-
-
-def is_dear(block: Block) -> bool:
+def takes_polynomial(block: Block) -> bool:
     """True where an element of a block takes a polynomial."""
     nodes = (node for e in expressions(block.body) for node in walk(e))
-    return any(isinstance(n, Call) and SCALAR_OPERATORS[n.op].cost >= DEAR for n in nodes)
+    operators = (SCALAR_OPERATORS[node.op] for node in nodes if isinstance(node, Call))
+    return any(operator.cost >= POLYNOMIAL_COST for operator in operators)
 
 
 def only_moves(block: Block) -> bool:

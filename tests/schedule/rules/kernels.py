@@ -219,7 +219,7 @@ def strassen_input(m: int, k: int, batch: Size = 1) -> LoopFunction:
     return naive([a], left_planes(a, _sizes(PRODUCTS, batch, (m + 1) // 2, k // 2)))
 
 
-def strassen(m: int, n: int, k: int, batch: Size = 1, dear: bool = False) -> LoopFunction:
+def strassen(m: int, n: int, k: int, batch: Size = 1, polynomial: bool = False) -> LoopFunction:
     """A product of such planes; bias, and relu or a polynomial."""
     a, c = _tensor("a", PRODUCTS, batch, (m + 1) // 2, k // 2), _tensor("c", n)
     b = _tensor("b", n // 8, k, 8)
@@ -227,7 +227,7 @@ def strassen(m: int, n: int, k: int, batch: Size = 1, dear: bool = False) -> Loo
 
     def finish(h: Expr, i: Expr, j: Expr) -> Expr:
         value = y[h, i, j] + c[j]
-        return call("exp", value) if dear else maximum(value, _f32(0))
+        return call("exp", value) if polynomial else maximum(value, _f32(0))
 
     return naive([a, b, c], compute("finish", y.shape, finish))
 

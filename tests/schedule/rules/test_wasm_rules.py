@@ -109,7 +109,7 @@ CASES: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "strassen, lines": ("strassen", k.strassen(6, 16, 8, 5), {}),
     "strassen, odd lines": ("strassen", k.strassen(5, 16, 8, 3), {}),
     "strassen, symbolic batch": ("strassen", k.strassen(17, 16, 24, S), {"s": 2}),
-    "strassen, dear": ("strassen", k.strassen(15, 32, 8, dear=True), {}),
+    "strassen, polynomial": ("strassen", k.strassen(15, 32, 8, polynomial=True), {}),
     "conv 3x3 in a border": ("slabs", k.bordered(k.convolution(7, 7, 3, 16, 3), 7, 7, 16), {}),
     "conv 3x3 in a border, symbolic size": (
         "slabs",
@@ -497,7 +497,7 @@ def test_a_panel_that_tiles_share_comes_from_memory_at_once(
     assert "parallel" in _kinds(function)
 
 
-def test_a_dear_epilogue_is_no_part_of_the_unrolled_tile() -> None:
+def test_an_epilogue_with_a_polynomial_is_no_part_of_the_unrolled_tile() -> None:
     """One polynomial for the two vectors of a row, not for each of the tile's 12."""
     lowered = lower(choose_rule(k.matmul_sigmoid(12, 16, 480), RELAXED)[1].function, RELAXED)
     text = emit_module({"kernel": lowered}, [Step("kernel", (0, 1, 2))], "relaxed").text

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.rewrite import variables
 from webmlc.loops.ir import Block, Buffer, LoopFunction, Store, blocks, loads, stores
-from webmlc.schedule.analysis import fold_of, is_dear, stride
+from webmlc.schedule.analysis import fold_of, stride, takes_polynomial
 from webmlc.schedule.schedule import Schedule
 from webmlc.schedule.tree import outer_blocks
 
@@ -105,7 +105,7 @@ def accumulate_locally(schedule: Schedule, update: str) -> Nest:
     if epilogue is None:
         return Nest(update, schedule.cache_write(update, "local"))
     schedule.set_scope(update, "local")
-    copy = schedule.cache_write(update, "local") if is_dear(epilogue) else None
+    copy = schedule.cache_write(update, "local") if takes_polynomial(epilogue) else None
     return Nest(update, epilogue.name, copy)
 
 

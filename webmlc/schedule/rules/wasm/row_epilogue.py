@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from webmlc.core.machine import Machine
-from webmlc.schedule.analysis import is_dear, is_vectorizable
+from webmlc.schedule.analysis import is_vectorizable, takes_polynomial
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.nests import (
     accumulate_locally,
@@ -61,7 +61,7 @@ def epilogue_facts(schedule: Schedule, machine: Machine) -> EpilogueFacts | None
     """What such a kernel is; `None` where it is something else."""
     update, *others = schedule.blocks()
     epilogue = epilogue_of(schedule.function, schedule.block(update))
-    if epilogue is None or others != [epilogue.name] or not is_dear(epilogue):
+    if epilogue is None or others != [epilogue.name] or not takes_polynomial(epilogue):
         return None
     loops = [loop for loop in schedule.loops(others[0]) if extent_of(schedule, loop) != 1]
     if len(loops) < 2:

@@ -20,7 +20,7 @@ from webmlc.core.expr import Expr, as_int
 from webmlc.core.machine import Machine
 from webmlc.core.simplify import divides
 from webmlc.loops.ir import For, LoopFunction, loads
-from webmlc.schedule.analysis import Contraction, contraction_of, is_dear
+from webmlc.schedule.analysis import Contraction, contraction_of, takes_polynomial
 from webmlc.schedule.rules.rule import Rule
 from webmlc.schedule.rules.space import Space
 from webmlc.schedule.rules.tiling.cover import Part, cover, divisors, partition_into, split_off
@@ -143,7 +143,8 @@ def _nest(schedule: Schedule, group: int, panel: int, lanes: int) -> str:
     schedule.compute_at(total, *(several or [pair]))
     schedule.compute_at(products, schedule.loops(total)[-1])
     schedule.compute_at(panels, across)
-    _vectorize(schedule, lane, odd, right, *(() if is_dear(schedule.block(last)) else (vector,)))
+    unrolled = () if takes_polynomial(schedule.block(last)) else (vector,)
+    _vectorize(schedule, lane, odd, right, *unrolled)
     _sum_panels(schedule, panels, lanes)
     return pair
 
