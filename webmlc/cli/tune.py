@@ -208,7 +208,9 @@ def tune_worker(
         str, typer.Option(metavar="tcp://HOST:PORT", help="The address of a Dask scheduler.")
     ],
     engine: Annotated[str, typer.Option(help="What measures: wasmtime or wgpu.")] = "wasmtime",
-    threads: Threads = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Trials that are measured at the same time.")
+    ] = 1,
 ) -> None:
     """Measure for a `webmlc tune --scheduler` of another machine, until its scheduler ends."""
     from webmlc.tune.cluster import run_worker

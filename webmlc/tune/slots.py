@@ -1,0 +1,152 @@
+"""The slots of a worker of a Dask cluster: each of them measures one trial at a time.
+
+In: a function that starts an engine. Out: a plugin of the Dask worker, and two functions that the
+tuner submits to it as tasks (see `cluster`):
+
+    describe(threads)            # the worker's platform, and the number of its slots
+    measure(trial, seconds)      # a measurement, or the text of what went wrong
+
+An engine runs in a process beside the Dask worker. A candidate that crashes it leaves the worker
+alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+
+import distributed
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from webmlc.core.errors import UserError
+from webmlc.tune.platforms import Platform
+from webmlc.tune.trial import Measurement, Trial
+from webmlc.tune.workers import LOCAL_ENGINES, ProcessWorker, Worker, WorkerFailed
+
+CONNECT_SECONDS = 10.0
+"""Seconds in which a scheduler must answer."""
+
+
+class Slots(WorkerPlugin):
+    """The engines of a Dask worker, one for each trial that it measures at the same time."""
+
+    name = "webmlc"
+
+    def __init__(self, start: Callable[[int], Worker], count: int) -> None:
+        """`start` starts an engine for kernels of some threads. `count` is the number of slots."""
+        self.count = count
+        self._start = start
+        self._idle: dict[int, list[Worker]] = defaultdict(list)
+        self._engines: list[Worker] = []
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def platform(self, threads: int) -> Platform:
+        """What kernels of some threads are measured on. Raises `UserError` if the engine cannot be
+        used here.
+        """
+        engine = self._take(threads)
+        self._return(engine, threads)
+        return engine.platform
+
+    def measure(self, trial: Trial, seconds: float) -> Measurement | str:
+        """Measure a trial within some seconds, or say what went wrong."""
+        engine = self._take(trial.threads)
+        try:
+            return engine.measure(trial, seconds)
+        except WorkerFailed as error:
+            if self._is_closed:
+                raise UserError("the worker ends") from error  # the candidates are not at fault
+            return str(error)
+        finally:
+            self._return(engine, trial.threads)
+
+    def teardown(self, worker: distributed.Worker) -> None:
+        """Stop all engines: the Dask worker ends."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop all engines."""
+        with self._lock:
+            self._is_closed = True
+            for engine in self._engines:
+                engine.stop()
+
+    def _take(self, threads: int) -> Worker:
+        """An engine that is idle, or a new one."""
+        with self._lock:
+            if self._idle[threads]:
+                return self._idle[threads].pop()
+        engine = self._start(threads)
+        with self._lock:
+            self._engines.append(engine)
+        return engine
+
+    def _return(self, engine: Worker, threads: int) -> None:
+        with self._lock:
+            self._idle[threads].append(engine)
+
+
+def describe(threads: int) -> tuple[Platform, int]:
+    """The platform of this Dask worker, for kernels of some threads, and the number of its slots.
+
+    Raises `UserError` if it cannot measure.
+    """
+    slots = _slots()
+    return slots.platform(threads), slots.count
+
+
+def measure(trial: Trial, seconds: float) -> Measurement | str:
+    """Measure a trial on this Dask worker."""
+    return _slots().measure(trial, seconds)
+
+
+def _slots() -> Slots:
+    slots = distributed.get_worker().plugins.get(Slots.name)
+    if not isinstance(slots, Slots):
+        raise UserError("it was not started by `webmlc tune-worker`")
+    return slots
+
+
+def serve(scheduler: str, engine: str, threads: int) -> None:
+    """Measure for a scheduler until it ends, or until Ctrl-C.
+
+    Raises `UserError` if the engine cannot be used here, or if no scheduler answers.
+    """
+    if engine not in LOCAL_ENGINES:
+        raise UserError(f"--engine {engine}: choose one of {', '.join(LOCAL_ENGINES)}")
+    slots = Slots(partial(ProcessWorker, engine), threads)
+    try:
+        asyncio.run(_serve(scheduler, slots))
+    except KeyboardInterrupt:
+        pass
+    except (OSError, ValueError) as error:
+        raise no_scheduler(scheduler, error) from error
+
+
+async def _serve(scheduler: str, slots: Slots) -> None:
+    platform = await asyncio.to_thread(slots.platform, 1)
+    try:
+        async with distributed.Worker(
+            scheduler,
+            nthreads=slots.count,
+            plugins=(slots,),
+            death_timeout=CONNECT_SECONDS,
+            memory_limit=0,  # the engines' memory is not the worker's
+        ) as worker:
+            trials = "1 trial" if slots.count == 1 else f"{slots.count} trials"
+            print(f"{platform.key}: measures {trials} at a time for {scheduler}", flush=True)
+            await worker.finished()
+    finally:
+        slots.stop()
+
+
+def no_scheduler(address: str, error: Exception) -> UserError:
+    """The error of an address at which no scheduler answers."""
+    return UserError(
+        f"--scheduler {address}: no Dask scheduler answers there ({error}). "
+        "Start one with `dask scheduler`, or correct the address."
+    )
