@@ -106,7 +106,7 @@ class Builder:
         The function may read all values of the expansion, so none of its own has a name of theirs.
         """
         assert isinstance(self.destination, Expansion)
-        expansion = Expansion(self.destination.taken)
+        expansion = Expansion(self.destination.taken_names)
         return Builder(replace(self.source, outputs=(self.fresh(what),)), expansion), expansion
 
     def append(self, node: Node, types: Sequence[TensorType] = ()) -> tuple[str, ...]:
@@ -118,10 +118,10 @@ class Builder:
 class Expansion:
     """A destination that only collects: what an operator's `expand` writes. Inference types it.
 
-    Values get names under the source's first output, and none that is `taken`.
+    Values get names under the source's first output, and none of `taken_names`.
     """
 
-    taken: set[str] = field(default_factory=set)
+    taken_names: set[str] = field(default_factory=set)
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
@@ -139,8 +139,8 @@ class Expansion:
     def fresh(self, source: Node, what: str) -> str:
         stem = f"{next(o for o in source.outputs if o)}/{what}"
         name = stem
-        while name in self.taken:
+        while name in self.taken_names:
             self._counts[stem] = self._counts.get(stem, 0) + 1
             name = f"{stem}_{self._counts[stem]}"
-        self.taken.add(name)
+        self.taken_names.add(name)
         return name

@@ -35,12 +35,13 @@ A larger factor copies less often, but wastes more memory. Chosen by hand.
 class Loaded:
     """A package's files in memory, verified: what an executor is made from.
 
-    `own` is the program's device; `tensors` the raw bytes of each constant it uses. `red_zones`
-    says that buffers lie apart, and that the bytes between them are checked after each run.
+    `program_device` is the device of the program that runs; `tensors` the raw bytes of each
+    constant it uses. `red_zones` says that buffers lie apart, and that the bytes between them are
+    checked after each run.
     """
 
     manifest: Manifest
-    own: Device
+    program_device: Device
     tensors: Mapping[str, memoryview]
     module: bytes
     shaders: str
@@ -54,7 +55,7 @@ class Loaded:
     @property
     def program(self) -> Program:
         """The program that runs."""
-        return self.manifest.programs[self.own]
+        return self.manifest.programs[self.program_device]
 
 
 def trip_count(loop: Control, symbols: Mapping[str, int]) -> int:

@@ -53,7 +53,7 @@ class Model:
     def __init__(self, loaded: Loaded, threads: int, device_reason: str = "requested") -> None:
         self.manifest = loaded.manifest
         self.program = loaded.program
-        self.device: Device = loaded.own
+        self.device: Device = loaded.program_device
         self.device_reason = device_reason
         self.threads = threads
         self._loaded = loaded
@@ -205,10 +205,10 @@ def load(
 
 
 def _read(
-    folder: Path, manifest: Manifest, own: Device, features: Features, red_zones: bool
+    folder: Path, manifest: Manifest, program_device: Device, features: Features, red_zones: bool
 ) -> Loaded:
-    """The verified files that the program `own` needs."""
-    program = manifest.programs[own]
+    """The verified files that the program of a device needs."""
+    program = manifest.programs[program_device]
     tensors = {b.tensor for b in program.buffers if b.tensor is not None}
     files = tuple(f for f in manifest.weights if tensors & f.tensors.keys())
     module, shaders = b"", ""
@@ -216,7 +216,7 @@ def _read(
         module = _verified(folder, manifest, _variant(program.modules, features))
     if program.shaders is not None:
         shaders = _verified(folder, manifest, program.shaders).decode()
-    return Loaded(manifest, own, read_weights(folder, files), module, shaders, red_zones)
+    return Loaded(manifest, program_device, read_weights(folder, files), module, shaders, red_zones)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -95,7 +95,9 @@ class WasmExecutor:
 
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded, program = self.loaded, self.loaded.program
-        plan = layout(loaded.manifest, loaded.own, "wasm", symbols, self.threads, loaded.placing)
+        plan = layout(
+            loaded.manifest, loaded.program_device, "wasm", symbols, self.threads, loaded.placing
+        )
         expected = program.resources.arena.get("wasm")
         if expected is not None and plan.arena != expected and not loaded.red_zones:
             raise InternalError(

@@ -101,7 +101,9 @@ class WebGpuExecutor:
 
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded = self.loaded
-        plan = layout(loaded.manifest, loaded.own, "webgpu", symbols, placing=loaded.placing)
+        plan = layout(
+            loaded.manifest, loaded.program_device, "webgpu", symbols, placing=loaded.placing
+        )
         expected = loaded.program.resources.arena.get("webgpu")
         if expected is not None and plan.arena != expected and not loaded.red_zones:
             raise InternalError(
@@ -227,7 +229,7 @@ class WebGpuExecutor:
         Constants share a buffer up to the largest permitted size.
         """
         loaded = self.loaded
-        addresses, total = place_constants(loaded.manifest, loaded.own, "webgpu", 0)
+        addresses, total = place_constants(loaded.manifest, loaded.program_device, "webgpu", 0)
         limit = self.device.limits["max-buffer-size"] // ALIGNMENT["webgpu"] * ALIGNMENT["webgpu"]
         tensors = {b.name: b.tensor for b in loaded.program.buffers if b.tensor is not None}
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_DST | wgpu.BufferUsage.COPY_SRC

@@ -265,29 +265,31 @@ def loop_ranges(program: Program) -> list[tuple[int, int]]:
 
 def layout(
     manifest: Manifest,
-    own: Device,
+    program_device: Device,
     device: Device,
     symbols: Mapping[str, int],
     threads: int = 1,
     placing: Placing = place,
 ) -> Layout:
-    """Where everything of program `own` lies in the memory of `device`, for these symbols: all, or
-    those that are bound so far.
+    """Where every buffer of a device's program lies in the memory of `device`, for these symbols:
+    all, or those that are bound so far.
     """
-    program = manifest.programs[own]
+    program = manifest.programs[program_device]
     groups = size_groups(program)
-    known = {b.name for b in program.buffers if b.symbols <= symbols.keys()}
-    sizes = {b.name: _bytes(b, symbols) for b in program.buffers if b.name in known}
-    stage_list = stages(program, manifest.results, own)
-    spans = lifetimes(program, stage_list, device, own)
-    loading = load_lifetimes(manifest, own, device)
+    sized_names = {b.name for b in program.buffers if b.symbols <= symbols.keys()}
+    sizes = {b.name: _bytes(b, symbols) for b in program.buffers if b.name in sized_names}
+    stage_list = stages(program, manifest.results, program_device)
+    spans = lifetimes(program, stage_list, device, program_device)
+    loading = load_lifetimes(manifest, program_device, device)
     least = ALIGNMENT[device]
     intervals = {
         n: Interval(sizes[n], *span, weights_alignment(sizes[n], least), group=-1)
         for n, span in loading.items()
     }
     intervals |= {
-        n: Interval(sizes[n], *span, least, groups[n]) for n, span in spans.items() if n in known
+        n: Interval(sizes[n], *span, least, groups[n])
+        for n, span in spans.items()
+        if n in sized_names
     }
     placement = placing(list(intervals.values()))
     offsets = dict(zip(intervals, placement.offsets, strict=True))
@@ -300,7 +302,7 @@ def layout(
     base = align(
         scratch + threads * scratch_stride(program.resources.scratch_per_thread), CONSTANT_ALIGNMENT
     )
-    constants, base = place_constants(manifest, own, device, base)
+    constants, base = place_constants(manifest, program_device, device, base)
     base = align(base, max((interval.alignment for interval in intervals.values()), default=1))
     constants |= {name: base + offsets.pop(name) for name in loading}
     addresses = {name: base + offset for name, offset in offsets.items()}

@@ -70,12 +70,12 @@ def _same(
 
 def _is_dense(indices: Sequence[Expr], spans: Sequence[Span | None], scanned: Scan) -> bool:
     """True where every dimension is run through without gaps, by loops of its own."""
-    seen: set[Var] = set()
+    earlier_variables: set[Var] = set()
     for index, span in zip(indices, spans, strict=True):
         used = {var for var in variables(simplify(index, scanned.ranges)) if var in scanned.inner}
-        if span is None or used & seen or (used and span.step != 1):
+        if span is None or used & earlier_variables or (used and span.step != 1):
             return False
-        seen |= used
+        earlier_variables |= used
     return True
 
 
@@ -98,8 +98,8 @@ def _iterations(indices: Sequence[Expr], scanned: Scan) -> Expr:
 
 
 def _inner_variables(indices: Sequence[Expr], scanned: Scan) -> list[Var]:
-    found = {var for index in indices for var in variables(index) if var in scanned.inner}
-    return sorted(found, key=lambda var: var.name)
+    inner_variables = {var for index in indices for var in variables(index) if var in scanned.inner}
+    return sorted(inner_variables, key=lambda var: var.name)
 
 
 def _writes_everything(scanned: Scan, writes: Sequence[Access]) -> bool:

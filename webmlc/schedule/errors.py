@@ -55,6 +55,6 @@ def _places(line: str, name: str) -> list[tuple[int, int]]:
     head = re.match(r"\s*for (.*?) in ", line)
     if head is None:
         return []
-    found = re.search(rf"\b{quoted}\b", head.group(1))
+    name_match = re.search(rf"\b{quoted}\b", head.group(1))
     offset = head.start(1)
-    return [] if found is None else [(offset + found.start(), offset + found.end())]
+    return [] if name_match is None else [(offset + name_match.start(), offset + name_match.end())]

@@ -28,7 +28,7 @@ class Part:
 
 
 def nest_block(
-    block: Block, parts: Mapping[Var, Part], taken: set[str], ranges: Mapping[Var, Interval]
+    block: Block, parts: Mapping[Var, Part], taken_names: set[str], ranges: Mapping[Var, Interval]
 ) -> Stmt:
     """`block` under new serial loops over `parts` (by axis variable), spatial axes outside reduce
     axes.
@@ -43,7 +43,7 @@ def nest_block(
         if as_int(width) == 0:
             binding = simplify(low, inside)
         else:
-            var = Var(fresh(loop_name(axis.var), taken))
+            var = Var(fresh(loop_name(axis.var), taken_names))
             extent = simplify(width + 1, inside)
             inside[var] = interval_of(extent, inside)
             loops[axis.kind].append((var, extent))
@@ -120,7 +120,7 @@ def copy_spatial_loops(
     block: Block,
     loops: Sequence[For],
     suffix: str,
-    taken: set[str],
+    taken_names: set[str],
 ) -> Copies:
     """Copies of those of `loops` that choose what `block` writes, not what it reduces over.
 
@@ -147,7 +147,7 @@ def copy_spatial_loops(
     copies: list[For] = []
     for loop in loops:
         if loop.var in used:
-            new = Var(fresh(f"{loop.var.name}_{suffix}", taken))
+            new = Var(fresh(f"{loop.var.name}_{suffix}", taken_names))
             copies.append(replace(loop, var=new, extent=substitute(loop.extent, mapping)))
             mapping[loop.var] = new
     if predicate is not None:

@@ -117,10 +117,10 @@ def _is_symbol(var: Var, ranges: Mapping[Var, Interval]) -> bool:
 
 def scan(root: Stmt, ranges: Mapping[Var, Interval], buffers: Iterable[str] | None = None) -> Scan:
     """The accesses of `root` to `buffers` (all of them by default)."""
-    found = Scan(ranges=dict(ranges))
-    wanted = None if buffers is None else frozenset(buffers)
-    _Walker(found, wanted).visit(root, _Inside())
-    return found
+    result = Scan(ranges=dict(ranges))
+    buffer_names = None if buffers is None else frozenset(buffers)
+    _Walker(result, buffer_names).visit(root, _Inside())
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,10 @@ class _Inside:
 
 @dataclass(slots=True)
 class _Walker:
-    """Walks statements and records their accesses in `found`."""
+    """Walks statements and records their accesses in `result`."""
 
-    found: Scan
-    wanted: frozenset[str] | None
+    result: Scan
+    buffer_names: frozenset[str] | None
 
     def visit(self, stmt: Stmt, inside: _Inside) -> None:
         match stmt:
@@ -147,8 +147,8 @@ class _Walker:
                     self.visit(inner, inside)
             case For(var=var, body=body):
                 extent = substitute(stmt.extent, inside.values)
-                self.found.inner[var] = extent
-                self.found.ranges[var] = interval_of(extent, self.found.ranges)
+                self.result.inner[var] = extent
+                self.result.ranges[var] = interval_of(extent, self.result.ranges)
                 self.visit(body, inside)
             case Block():
                 self.block(stmt, inside)
@@ -171,11 +171,13 @@ class _Walker:
         values = dict(outside.values)
         for axis, binding in zip(block.axes, block.bindings, strict=True):
             values[axis.var] = substitute(binding, outside.values)
-        own = tuple(substitute(c, outside.values) for c in conjuncts(block.predicate))
+        predicate_conditions = tuple(
+            substitute(c, outside.values) for c in conjuncts(block.predicate)
+        )
         inside = _Inside(
             values,
             block.name if outside.block is None else outside.block,
-            (*outside.conditions, *own),
+            (*outside.conditions, *predicate_conditions),
             outside.conditional,
         )
         if block.init is not None:
@@ -186,12 +188,12 @@ class _Walker:
         """Record the loads of an expression; what one side of a `select` loads is conditional."""
         guarded = replace(inside, conditional=True)
         stack = [(root, inside)]
-        seen: set[tuple[int, bool]] = set()
+        visited: set[tuple[int, bool]] = set()
         while stack:
             node, place = stack.pop()
-            if (id(node), place is guarded) in seen:
+            if (id(node), place is guarded) in visited:
                 continue
-            seen.add((id(node), place is guarded))
+            visited.add((id(node), place is guarded))
             match node:
                 case Load(buffer=buffer, indices=indices):
                     self.add(buffer, indices, False, place)
@@ -201,9 +203,9 @@ class _Walker:
             stack.extend((child, place) for child in node.children())
 
     def add(self, buffer: Buffer, indices: tuple[Expr, ...], writes: bool, inside: _Inside) -> None:
-        if self.wanted is None or buffer.name in self.wanted:
+        if self.buffer_names is None or buffer.name in self.buffer_names:
             new = tuple(substitute(index, inside.values) for index in indices)
-            self.found.accesses.append(
+            self.result.accesses.append(
                 Access(buffer, new, writes, inside.block, inside.conditions, inside.conditional)
             )
 
@@ -233,7 +235,9 @@ def _relax(index: Expr, scanned: Scan) -> Span | None:
             if size is None or size <= 0 or span is None:
                 return None
             return (
-                _quotient(span, size, scanned) if op == "floordiv" else _rest(span, size, scanned)
+                _quotient(span, size, scanned)
+                if op == "floordiv"
+                else _remainder(span, size, scanned)
             )
         case Call(op="min" | "max" as op, args=(a, b)):
             left, right = _relax(a, scanned), _relax(b, scanned)
@@ -247,7 +251,7 @@ def _relax(index: Expr, scanned: Scan) -> Span | None:
 def _sum(index: Expr, scanned: Scan) -> Span | None:
     """The span of a sum: its terms move independently where they share no inner loop."""
     spans: list[Span] = []
-    seen: set[Var] = set()
+    earlier_variables: set[Var] = set()
     independent = True
     for term, sign in _terms(index):
         span = _relax(term, scanned)
@@ -256,8 +260,8 @@ def _sum(index: Expr, scanned: Scan) -> Span | None:
         if sign < 0:
             span = Span(-(span.low + span.width), span.width, span.exact, span.step)
         used = {var for var in variables(term) if var in scanned.inner}
-        independent = independent and not used & seen
-        seen |= used
+        independent = independent and not used & earlier_variables
+        earlier_variables |= used
         spans.append(span)
     low: Expr = Const(0)
     width: Expr = Const(0)
@@ -321,7 +325,7 @@ def _quotient(span: Span, size: int, scanned: Scan) -> Span:
     return Span(span.low // size, (span.width + (size - 1)) // size, False, step)
 
 
-def _rest(span: Span, size: int, scanned: Scan) -> Span:
+def _remainder(span: Span, size: int, scanned: Scan) -> Span:
     low = simplify(span.low % size, scanned.ranges)
     if bounds(simplify(low + span.width, scanned.ranges), scanned.ranges).high < size:
         return Span(low, span.width, span.exact, span.step)
@@ -347,10 +351,10 @@ def disjoint(
     a: Sequence[Span | None], b: Sequence[Span | None], ranges: Mapping[Var, Interval]
 ) -> bool:
     """True where two boxes certainly share no element."""
-    for one, other in zip(a, b, strict=True):
-        if one is None or other is None:
+    for left, right in zip(a, b, strict=True):
+        if left is None or right is None:
             continue
-        for lower, upper in ((one, other), (other, one)):
+        for lower, upper in ((left, right), (right, left)):
             gap = bounds(simplify(upper.low - lower.low - lower.width, ranges), ranges)
             if gap.low > 0:
                 return True

@@ -259,19 +259,19 @@ def unique_loops(function: LoopFunction) -> LoopFunction:
     names = [s.var.name for s in walk_statements(function.body) if isinstance(s, For)]
     if len(set(names)) == len(names):
         return function
-    taken = used_names(function)
-    seen: set[str] = set()
+    taken_names = used_names(function)
+    visited_names: set[str] = set()
     ranges = symbol_ranges(function)
 
     def visit(stmt: Stmt) -> Stmt:
         from webmlc.loops.ir import map_statements
 
         def rule(node: Stmt) -> Stmt | None:
-            if not isinstance(node, For) or node.var.name not in seen:
+            if not isinstance(node, For) or node.var.name not in visited_names:
                 if isinstance(node, For):
-                    seen.add(node.var.name)
+                    visited_names.add(node.var.name)
                 return None
-            var = Var(fresh(node.var.name, taken))
+            var = Var(fresh(node.var.name, taken_names))
             body = rebind(node.body, {node.var: var}, ranges)
             return For(var, node.extent, body, node.kind, node.thread)
 

@@ -104,9 +104,9 @@ def replace_last(path: Path, new: Stmt | None) -> Stmt:
     for parent in reversed(path[:-1]):
         match parent:
             case Seq(statements=statements):
-                kept = [new if s is old else s for s in statements]
-                left = [s for s in kept if s is not None]
-                new = seq(*left) if left else None
+                replacements = [new if s is old else s for s in statements]
+                new_statements = [s for s in replacements if s is not None]
+                new = seq(*new_statements) if new_statements else None
             case For() | Let():
                 new = None if new is None else replace(parent, body=new)
             case If(then=then, otherwise=otherwise) if old is then:
@@ -142,13 +142,13 @@ def block_names(function: LoopFunction) -> set[str]:
     return {stmt.name for stmt in walk_statements(function.body) if isinstance(stmt, Block)}
 
 
-def fresh(base: str, taken: set[str]) -> str:
+def fresh(base: str, taken_names: set[str]) -> str:
     """`base`, or `base_1`, `base_2`, ...: the first that is not taken; it is taken now."""
     name, count = base, 0
-    while name in taken:
+    while name in taken_names:
         count += 1
         name = f"{base}_{count}"
-    taken.add(name)
+    taken_names.add(name)
     return name
 
 

@@ -12,7 +12,7 @@ kernel is cut between blocks, and the buffers between the parts become values of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.machine import Machine
@@ -126,33 +126,40 @@ class _Splitter:
         nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
         if len(nests) == 1 or self.passes(function, self.machine):
             return (function.name,)
-        groups: list[list[Stmt]] = []
-        for nest in nests:
+        reads = [{load.buffer.name for load in loads(nest)} for nest in nests]
+        groups: list[list[int]] = []
+        for position in range(len(nests)):
             if groups:
-                larger_part = _part(function, [*groups[-1], nest], nests)
+                larger_part = _part(function, [*groups[-1], position], nests, reads)
                 if self.passes(larger_part, self.machine):
-                    groups[-1].append(nest)
+                    groups[-1].append(position)
                     continue
-            groups.append([nest])
+            groups.append([position])
         names = []
         for number, group in enumerate(groups):
-            part = replace(_part(function, group, nests), name=f"{function.name}_part{number}")
+            part = _part(function, group, nests, reads)
+            part = replace(part, name=f"{function.name}_part{number}")
             self.kernels[part.name] = part
             names.append(part.name)
         return tuple(names)
 
 
-def _part(function: LoopFunction, group: Sequence[Stmt], nests: Sequence[Stmt]) -> LoopFunction:
-    """The kernel of a group of a function's nests. Buffers that other nests write are its inputs,
-    and buffers that other nests read are its outputs.
+def _part(
+    function: LoopFunction,
+    group: Sequence[int],
+    nests: Sequence[Stmt],
+    reads: Sequence[Set[str]],
+) -> LoopFunction:
+    """The kernel of a group of a function's nests, by their positions. Buffers that other nests
+    write are its inputs, and buffers that other nests read are its outputs. `reads` names the
+    buffers that each nest reads.
     """
-    body = seq(*group)
-    group_ids = {id(nest) for nest in group}
+    body = seq(*(nests[position] for position in group))
     names_written = {s.buffer.name for s in stores(body)}
-    names_read = {load.buffer.name for load in loads(body)}
-    read_elsewhere = {
-        load.buffer.name for nest in nests if id(nest) not in group_ids for load in loads(nest)
-    }
+    names_read = set[str]().union(*(reads[position] for position in group))
+    read_elsewhere = set[str]().union(
+        *(names for position, names in enumerate(reads) if position not in group)
+    )
     results = {b.name for b in function.params[len(function.params) - function.outputs :]}
     buffers = (*function.params, *function.allocations)
     inputs = [b for b in buffers if b.name in names_read - names_written]

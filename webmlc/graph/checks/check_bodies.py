@@ -226,8 +226,8 @@ class _Counting:
 
 def _size(body: _Body) -> int:
     """The number of counts of a body."""
-    own = len({failure.node for failure in body.failures})
-    return own + sum(len(count.nodes) for count in body.inner)
+    node_count = len({failure.node for failure in body.failures})
+    return node_count + sum(len(count.nodes) for count in body.inner)
 
 
 def _fails(requirement: Requirement) -> Expr:

@@ -207,7 +207,7 @@ class Outline:
         draft = Function(name, inputs, outputs, nodes, types, expansion.constants)
         inferred = self.infer(draft, self.scope)
         local_values = {*inputs, *(o for node in inferred.nodes for o in node.outputs)}
-        expansion.taken |= local_values
+        expansion.taken_names |= local_values
         read_values = dict.fromkeys(i for node in inferred.nodes for i in node.inputs if i)
         constants: dict[str, Array] = {}
         symbolic: list[Node] = []

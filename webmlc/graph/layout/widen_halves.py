@@ -150,7 +150,7 @@ class _Widening(FunctionWriter):
 
 def _calculates(root: Tensor) -> bool:
     """True if a tensor is computed by arithmetic on halves."""
-    stack, seen = [root], {root}
+    stack, visited = [root], {root}
     while stack:
         tensor = stack.pop()
         if isinstance(tensor.body, Reduction | Scatter) and tensor.body.combine is not None:
@@ -159,7 +159,7 @@ def _calculates(root: Tensor) -> bool:
             match node:
                 case Call(op=op, args=args) if op != "select" and args[-1].dtype in HALVES:
                     return True
-                case Read(tensor=source) if source not in seen:
-                    seen.add(source)
+                case Read(tensor=source) if source not in visited:
+                    visited.add(source)
                     stack.append(source)
     return False

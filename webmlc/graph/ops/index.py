@@ -312,7 +312,7 @@ def _lengths(context: Context) -> tuple[IndexInput, ...]:
     return (IndexInput(context.node.inputs[1], (limit,), from_end=False),)
 
 
-def within(build: Builder, value: str, size: Expr) -> str:
+def require_within(build: Builder, value: str, size: Expr) -> str:
     """Return the same integers. A run checks that they are between 0 and size - 1."""
     return build("Within", value, domain="webmlc", size=size)
 

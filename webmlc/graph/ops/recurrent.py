@@ -17,7 +17,7 @@ import numpy as np
 from webmlc.core.expr import as_int
 from webmlc.graph.builder import Builder
 from webmlc.graph.ir import Attribute, Function, TensorType
-from webmlc.graph.ops.index import within
+from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.shapes import canonical, check_shapes
 
@@ -214,7 +214,7 @@ def _run(direction: _Direction, x: str, backward: bool, batchwise: bool) -> tupl
     output = new_state[0]
     if context.has(4):  # after its end, a sequence keeps its state, and outputs are zero
         longest = canonical(context.shape(0)[1 if batchwise else 0] + 1)
-        lengths = within(build, context.node.inputs[4], longest)
+        lengths = require_within(build, context.node.inputs[4], longest)
         number = inner("Cast", position, to=6)
         is_inside = inner("Unsqueeze", inner("Less", number, lengths), axes=(1,))
         output = inner("Where", is_inside, output, inner.constant(0, context.dtype(0)))

@@ -38,12 +38,12 @@ def flush_subnormals(module: Module) -> Module:
 
 
 def _flushed(function: Function) -> Function:
-    others = set(function.outputs)
+    preserved_names = set(function.outputs)
     for node in function.nodes:
         if (node.domain, node.op) not in _SUMS:
-            others.update(node.inputs)
+            preserved_names.update(node.inputs)
     constants = {
-        name: array if name in others or array.dtype != np.float32 else _without(array)
+        name: array if name in preserved_names or array.dtype != np.float32 else _without(array)
         for name, array in function.constants.items()
     }
     return replace(function, constants=constants)

@@ -299,7 +299,7 @@ def use_sigmoid(rewriting: Rewriting, node: Node, context: Context) -> Node | No
             continue
         build = Builder(replace(node, origin=maker.origin), rewriting)
         two = build.constant(np.array(2, shift.dtype), name=tanh)
-        doubled, sigmoid = (build.fresh(what) for what in ("doubled", "sigmoid"))
+        doubled, sigmoid = (build.fresh(name) for name in ("doubled", "sigmoid"))
         rewriting.types[doubled] = context.outputs[0]
         name = _multiply(rewriting, (maker.inputs[0], two), doubled, maker.origin)
         name = build.typed(context.outputs[0], "Sigmoid", name, output=sigmoid)

@@ -65,13 +65,13 @@ def blockize(function: LoopFunction, loop: str) -> tuple[LoopFunction, str]:
     if block.predicate is not None and variables(block.predicate) & inner:
         reason = f"block {block.name!r} has the predicate {block.predicate} on the inner loops"
         raise ScheduleError(_NAME, reason, function, block.name)
-    taken = used_names(function)
+    taken_names = used_names(function)
     axes: list[Axis] = []
     outer_bindings: list[Expr] = []
     bindings: list[Expr] = []
     for axis, binding in zip(block.axes, block.bindings, strict=True):
         tile = _tile(function, block, axis, binding, loops, ranges)
-        var = Var(fresh(f"{axis.var.name}o", taken))
+        var = Var(fresh(f"{axis.var.name}o", taken_names))
         extent = simplify((axis.extent + (tile.size - 1)) // tile.size, ranges)
         axes.append(Axis(var, extent, axis.kind))
         outer_bindings.append(tile.outer)
@@ -80,7 +80,7 @@ def blockize(function: LoopFunction, loop: str) -> tuple[LoopFunction, str]:
     name = fresh(f"{block.name}_o", names)
     init = None
     if block.init is not None:
-        init = _init(block, bindings, loops, fresh(f"{block.name}_init", names), taken)
+        init = _init(block, bindings, loops, fresh(f"{block.name}_init", names), taken_names)
     body = replace(block, bindings=tuple(bindings), init=None, predicate=None)
     nest: Stmt = body
     for each in reversed(loops):
@@ -136,7 +136,9 @@ def _tile(
     return Tile(simplify(outer // size, ranges), size, inner)
 
 
-def _init(block: Block, bindings: list[Expr], loops: list[For], name: str, taken: set[str]) -> Stmt:
+def _init(
+    block: Block, bindings: list[Expr], loops: list[For], name: str, taken_names: set[str]
+) -> Stmt:
     """The init over copies of the loops of spatial axes, as a block of its own."""
     assert block.init is not None
     pairs = [
@@ -146,10 +148,12 @@ def _init(block: Block, bindings: list[Expr], loops: list[For], name: str, taken
     ]
     used = frozenset[Var]().union(*(variables(binding) for _, binding in pairs))
     copies: dict[Var, Expr] = {
-        loop.var: Var(fresh(f"{loop.var.name}_init", taken)) for loop in loops if loop.var in used
+        loop.var: Var(fresh(f"{loop.var.name}_init", taken_names))
+        for loop in loops
+        if loop.var in used
     }
     renamed: dict[Var, Expr] = {
-        axis.var: Var(fresh(f"{axis.var.name}_init", taken)) for axis, _ in pairs
+        axis.var: Var(fresh(f"{axis.var.name}_init", taken_names)) for axis, _ in pairs
     }
     axes = [Axis(_var(renamed[axis.var]), axis.extent, "spatial") for axis, _ in pairs]
     body = Block(

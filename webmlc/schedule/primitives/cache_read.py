@@ -60,25 +60,25 @@ def cache_read(
     if any(store.buffer == source for store in stores(reader)):
         reason = f"block {block!r} writes {buffer!r}"
         raise ScheduleError("cache_read", reason, function, block)
-    taken = used_names(function)
-    cache = Buffer(fresh(f"{buffer}_{scope}", taken), source.shape, source.dtype, scope)
+    taken_names = used_names(function)
+    cache = Buffer(fresh(f"{buffer}_{scope}", taken_names), source.shape, source.dtype, scope)
     root = _root(path, source)
     ranges = ranges_along(function, root[:-1])
-    found = scan(root[-1], ranges, [buffer])
-    accesses = [a for a in found.accesses if a.block == block and not a.writes]
+    scan_result = scan(root[-1], ranges, [buffer])
+    accesses = [a for a in scan_result.accesses if a.block == block and not a.writes]
     guarded = any(access.guarded for access in accesses)
     name = fresh(cache.name, block_names(function))
     axes = tuple(
-        Axis(Var(fresh(f"v{name}_{d}", taken)), size, "spatial")
+        Axis(Var(fresh(f"v{name}_{d}", taken_names)), size, "spatial")
         for d, size in enumerate(source.shape)
     )
     indices = tuple(axis.var for axis in axes)
     copy = Block(name, axes, indices, Store(cache, indices, source[indices]))
     parts = {
         axis.var: Part(span, None if span.exact and not guarded else _all(axis.extent))
-        for axis, span in zip(axes, whole(source, found.region(accesses)), strict=True)
+        for axis, span in zip(axes, whole(source, scan_result.region(accesses)), strict=True)
     }
-    nest = nest_block(copy, parts, taken, ranges)
+    nest = nest_block(copy, parts, taken_names, ranges)
     swapped = map_expressions(reader, lambda e: _redirect(e, source, cache))
     after = replace_last(path[len(root) - 1 :], swapped)
     body = replace_last(root, seq(nest, after))

@@ -60,16 +60,16 @@ def cache_write(function: LoopFunction, block: str, scope: Scope) -> tuple[LoopF
             "decompose_reduction"
         )
         raise ScheduleError("cache_write", reason, function, block)
-    taken = used_names(function)
-    cache = Buffer(fresh(f"{buffer.name}_{scope}", taken), buffer.shape, buffer.dtype, scope)
+    taken_names = used_names(function)
+    cache = Buffer(fresh(f"{buffer.name}_{scope}", taken_names), buffer.shape, buffer.dtype, scope)
     root = _root(function, path, buffer)
     name = fresh(f"{block}_write", block_names(function))
     around = [
         loop for loop in loops_of(path) if any(loop is stmt for stmt in path[len(root) - 1 :])
     ]
     loops = [For(loop.var, loop.extent, loop.body) for loop in around]
-    copies = copy_spatial_loops("cache_write", function, writer, loops, "write", taken)
-    copy = _copy(name, _indices(function, writer), cache, buffer, copies, taken)
+    copies = copy_spatial_loops("cache_write", function, writer, loops, "write", taken_names)
+    copy = _copy(name, _indices(function, writer), cache, buffer, copies, taken_names)
     swapped = replace_buffers(root[-1], {buffer: cache})
     body = replace_last(root, seq(swapped, copies.around(copy)))
     return with_body(function, body, (*function.allocations, cache)), name
@@ -126,11 +126,11 @@ def _copy(
     source: Buffer,
     destination: Buffer,
     copies: Copies,
-    taken: set[str],
+    taken_names: set[str],
 ) -> Block:
     """The block that copies one element of `source` to `destination`."""
     axes = tuple(
-        Axis(Var(fresh(f"v{name}_{dimension}", taken)), size, "spatial")
+        Axis(Var(fresh(f"v{name}_{dimension}", taken_names)), size, "spatial")
         for dimension, size in enumerate(source.shape)
     )
     element = tuple(axis.var for axis in axes)

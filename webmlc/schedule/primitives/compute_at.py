@@ -61,11 +61,11 @@ def compute_at(function: LoopFunction, block: str, loop: str) -> LoopFunction:
     removed = with_body(function, taken_body)
     path, target = path_to_loop(removed, "compute_at", loop)
     ranges = ranges_along(function, path)
-    found = scan(target.body, ranges, [buffer.name])
+    scan_result = scan(target.body, ranges, [buffer.name])
     if buffer.scope == "shared":  # what one thread makes, all threads of the workgroup read
-        found.inner.update(_threads(path))
-    reads = [access for access in found.accesses if not access.writes]
-    parts = _parts(function, producer, buffer, found.region(reads), reads, found.ranges)
+        scan_result.inner.update(_threads(path))
+    reads = [access for access in scan_result.accesses if not access.writes]
+    parts = _parts(function, producer, buffer, scan_result.region(reads), reads, scan_result.ranges)
     nest = nest_block(producer, parts, used_names(removed), ranges)
     body = _insert_before_reader(target.body, nest, buffer)
     new = For(target.var, target.extent, body, target.kind, target.thread)
@@ -144,10 +144,10 @@ def _parts(
     parts = {axis.var: Part(full(axis.extent)) for axis in producer.axes}
     guarded = any(access.guarded for access in reads)
     for index, span, size in zip(store.indices, region, buffer.shape, strict=True):
-        found = invert(index, axes)
-        if span is None or found is None:
+        place = invert(index, axes)
+        if span is None or place is None:
             continue
-        axis, offset = found
+        axis, offset = place
         moved = Span(simplify(span.low - offset, ranges), span.width, span.exact)
         covered = offset == Const(0) and prove_equal(size, extents[axis], ranges)
         sure = covered and span.exact and not guarded

@@ -61,5 +61,5 @@ def compute_inline(function: LoopFunction, block: str) -> LoopFunction:
             raise refuse(reason, block, other.name)
     removed = replace_last(path, None)
     body = map_expressions(removed, lambda e: inline_loads(e, buffer, axes, store.value))
-    kept = tuple(other for other in function.allocations if other != buffer)
-    return with_body(function, body, kept)
+    new_allocations = tuple(other for other in function.allocations if other != buffer)
+    return with_body(function, body, new_allocations)

@@ -89,15 +89,15 @@ def decompose_reduction(function: LoopFunction, block: str, loop: str) -> tuple[
 def _init_nest(function: LoopFunction, block: Block, loops: tuple[For, ...]) -> tuple[Stmt, str]:
     """The init block under copies of the spatial `loops`, and its name."""
     assert block.init is not None
-    taken = used_names(function)
+    taken_names = used_names(function)
     name = fresh(f"{block.name}_init", block_names(function))
-    copies = copy_spatial_loops("decompose_reduction", function, block, loops, "init", taken)
+    copies = copy_spatial_loops("decompose_reduction", function, block, loops, "init", taken_names)
     axes: list[Axis] = []
     bindings: list[Expr] = []
     renamed: dict[Var, Expr] = {}
     for axis, binding in zip(block.axes, block.bindings, strict=True):
         if axis.kind == "spatial":
-            axes.append(replace(axis, var=Var(fresh(f"{axis.var.name}_init", taken))))
+            axes.append(replace(axis, var=Var(fresh(f"{axis.var.name}_init", taken_names))))
             bindings.append(substitute(binding, copies.mapping))
             renamed[axis.var] = axes[-1].var
     init = Block(

@@ -53,12 +53,12 @@ def fission(function: LoopFunction, loop: str) -> tuple[LoopFunction, tuple[str,
                     "its statements must keep their order"
                 )
                 raise ScheduleError("fission", reason, function, loop)
-    taken = used_names(function)
+    taken_names = used_names(function)
     outer = ranges_along(function, path[:-1])
     outer[old.var] = interval_of(old.extent, outer)
     loops = [For(old.var, old.extent, old.body.statements[0])]
     for statement in old.body.statements[1:]:
-        var = Var(fresh(loop, taken))
+        var = Var(fresh(loop, taken_names))
         inside = {**outer, var: outer[old.var]}
         loops.append(For(var, old.extent, rebind(statement, {old.var: var}, inside)))
     body = replace_last(path, seq(*loops))
@@ -99,7 +99,8 @@ def _flat(shape: Sequence[Expr], indices: Sequence[Expr]) -> Expr:
 def _differs(a: Expr, b: Expr, earlier: Scan, later: Scan, var: Var) -> bool:
     """True where two indices move equally with `var`, by more than they are apart in one iteration.
 
-    `a(i) - b(j) = step * (i - j) + rest`, with `rest` in an interval shorter than `step` both ways.
+    `a(i) - b(j) = step * (i - j) + offset`, with `offset` in an interval shorter than `step` both
+    ways.
     """
     ranges = {**earlier.ranges, **later.ranges}
     renamed: dict[Var, Expr] = {}
@@ -111,11 +112,11 @@ def _differs(a: Expr, b: Expr, earlier: Scan, later: Scan, var: Var) -> bool:
     if step is None or step != other:
         return False
     start: dict[Var, Expr] = {var: Const(0)}
-    rest = bounds(simplify(substitute(a, start) - substitute(b, start), ranges), ranges)
+    offset = bounds(simplify(substitute(a, start) - substitute(b, start), ranges), ranges)
     size = bounds(step, ranges)
     if size.high < 0:
-        return rest.low > size.high and rest.high < -size.high
-    return rest.low > -size.low and rest.high < size.low
+        return offset.low > size.high and offset.high < -size.high
+    return offset.low > -size.low and offset.high < size.low
 
 
 def _step(index: Expr, var: Var, ranges: Mapping[Var, Interval]) -> Expr | None:

@@ -67,34 +67,34 @@ def partition(
     require_serial("partition", function, old)
     symbols = symbol_ranges(function)
     at = simplify(as_expr(at), symbols)
-    rest = simplify(old.extent - at, symbols)
+    tail_extent = simplify(old.extent - at, symbols)
     if (
-        bounds(rest, symbols).low < 0
+        bounds(tail_extent, symbols).low < 0
         or bounds(at, symbols).low < 0
-        or 0 in (as_int(at), as_int(rest))
+        or 0 in (as_int(at), as_int(tail_extent))
     ):
         reason = f"{at} does not lie inside the {old.extent} iterations of loop {loop!r}"
         raise ScheduleError("partition", reason, function, loop)
-    taken = used_names(function)
-    buffers = _own_buffers(function, old, taken)
+    taken_names = used_names(function)
+    buffers = _own_buffers(function, old, taken_names)
     outer = ranges_along(function, path[:-1])
     ranges = {**outer, old.var: interval_of(at, outer)}
     first = For(old.var, at, _settle(old.body, ranges))
-    copy = _rename(replace_buffers(old.body, buffers), taken, block_names(function))
-    tail = Var(fresh(f"{loop}_tail", taken))
-    ranges = {**outer, tail: interval_of(rest, outer)}
+    copy = _rename(replace_buffers(old.body, buffers), taken_names, block_names(function))
+    tail = Var(fresh(f"{loop}_tail", taken_names))
+    ranges = {**outer, tail: interval_of(tail_extent, outer)}
     body = _settle(rebind(copy, {old.var: simplify(tail + at, ranges)}, ranges), ranges)
-    body_after = replace_last(path, seq(first, For(tail, rest, body)))
+    body_after = replace_last(path, seq(first, For(tail, tail_extent, body)))
     allocations = (*function.allocations, *buffers.values())
     return with_body(function, body_after, allocations), (loop, tail.name)
 
 
-def _own_buffers(function: LoopFunction, loop: For, taken: set[str]) -> dict[Buffer, Buffer]:
+def _own_buffers(function: LoopFunction, loop: For, taken_names: set[str]) -> dict[Buffer, Buffer]:
     """New allocations for the buffers that nothing outside `loop` uses."""
     inside = _uses(loop)
     total = _uses(function.body)
     return {
-        buffer: replace(buffer, name=fresh(f"{buffer.name}_tail", taken))
+        buffer: replace(buffer, name=fresh(f"{buffer.name}_tail", taken_names))
         for buffer in function.allocations
         if inside[buffer.name] > 0 and inside[buffer.name] == total[buffer.name]
     }
@@ -105,17 +105,17 @@ def _uses(stmt: Stmt) -> Counter[str]:
     return Counter(names + [store.buffer.name for store in stores(stmt)])
 
 
-def _rename(root: Stmt, taken: set[str], taken_blocks: set[str]) -> Stmt:
+def _rename(root: Stmt, taken_names: set[str], taken_blocks: set[str]) -> Stmt:
     """A copy of `root` with new names for its loops, lets, blocks and axes."""
     mapping: dict[Var, Expr] = {}
     for stmt in walk_statements(root):
         match stmt:
             case For(var=var) | Let(var=var):
-                mapping[var] = Var(fresh(f"{var.name}_tail", taken), var.dtype)
+                mapping[var] = Var(fresh(f"{var.name}_tail", taken_names), var.dtype)
             case Block(axes=axes):
                 for axis in axes:
                     if axis.var not in mapping:
-                        mapping[axis.var] = Var(fresh(f"{axis.var.name}_tail", taken))
+                        mapping[axis.var] = Var(fresh(f"{axis.var.name}_tail", taken_names))
 
     def renamed(var: Var) -> Var:
         new = mapping[var]

@@ -54,33 +54,35 @@ def prefetch(
             "prefetch", f"nothing under loop {loop!r} reads {buffer!r}", function, loop
         )
     ranges = ranges_along(function, path)
-    found = scan(around.body, ranges, [buffer])
-    spans = [span for span in found.region(found.accesses) if span is not None and span.exact]
+    scan_result = scan(around.body, ranges, [buffer])
+    spans = [
+        span for span in scan_result.region(scan_result.accesses) if span is not None and span.exact
+    ]
     limits = whole(source, [None] * len(source.shape))
-    guarded = any(access.guarded for access in found.accesses)
+    guarded = any(access.guarded for access in scan_result.accesses)
     inside = all(within(*pair, ranges) for pair in zip(spans, limits, strict=False))
     if len(spans) != len(limits) or (guarded and not inside):
         reason = f"it is not known what of {buffer!r} an iteration of loop {loop!r} reads"
         raise ScheduleError("prefetch", reason, function, loop)
-    taken = used_names(function)
+    taken_names = used_names(function)
     name = fresh(f"{buffer}_prefetch", block_names(function))
     spatial: list[Axis] = []
     reduced: list[Axis] = []
     loops: list[tuple[Var, Expr]] = []
     indices: list[Expr] = []
     if times != ONE:
-        loops.append((Var(fresh(f"{name}_times", taken)), times))
-        reduced.append(Axis(Var(fresh(f"v{name}_times", taken)), times, "reduce"))
+        loops.append((Var(fresh(f"{name}_times", taken_names)), times))
+        reduced.append(Axis(Var(fresh(f"v{name}_times", taken_names)), times, "reduce"))
     for size, span, step in zip(source.shape, spans, _steps(source, spans), strict=True):
-        first = Var(fresh(f"v{name}_{len(spatial)}", taken))
+        first = Var(fresh(f"v{name}_{len(spatial)}", taken_names))
         spatial.append(Axis(first, size, "spatial"))
         indices.append(first)
         count = simplify(span.width // step + 1, ranges)
         if as_int(count) != 1:
-            loops.append((Var(fresh(name, taken)), count))
-            reduced.append(Axis(Var(fresh(f"v{name}_line", taken)), count, "reduce"))
+            loops.append((Var(fresh(name, taken_names)), count))
+            reduced.append(Axis(Var(fresh(f"v{name}_line", taken_names)), count, "reduce"))
             indices[-1] = first + reduced[-1].var * step
-    line = Buffer(fresh(f"{buffer}_line", taken), source.shape, source.dtype, "local")
+    line = Buffer(fresh(f"{buffer}_line", taken_names), source.shape, source.dtype, "local")
     store = Store(line, tuple(axis.var for axis in spatial), source[tuple(indices)])
     bindings = (*(span.low for span in spans), *(var for var, _ in loops))
     block = Block(name, (*spatial, *reduced), bindings, store)

@@ -29,8 +29,8 @@ def reorder(function: LoopFunction, *loops: str) -> LoopFunction:
     if len(set(loops)) != len(loops) or not loops:
         reason = f"{list(loops)} must name each loop once"
         raise ScheduleError("reorder", reason, function, *loops)
-    found = [path_to_loop(function, "reorder", name)[0] for name in loops]
-    top, bottom = min(found, key=len), max(found, key=len)
+    paths = [path_to_loop(function, "reorder", name)[0] for name in loops]
+    top, bottom = min(paths, key=len), max(paths, key=len)
     chain = bottom[len(top) - 1 :]
     nest: list[For] = []
     for stmt in chain:
@@ -44,8 +44,8 @@ def reorder(function: LoopFunction, *loops: str) -> LoopFunction:
             reason = f"loop {name!r} is not on one path with loop {nest[-1].var.name!r}"
             raise ScheduleError("reorder", reason, function, name, nest[-1].var.name)
     by_name = {loop.var.name: loop for loop in nest}
-    wanted = iter(loops)
-    order = [by_name[next(wanted)] if loop.var.name in loops else loop for loop in nest]
+    new_order = iter(loops)
+    order = [by_name[next(new_order)] if loop.var.name in loops else loop for loop in nest]
     _check_extents(function, order)
     if order != nest:
         _check_blocks(function, bottom, nest)
@@ -73,12 +73,12 @@ def _check_blocks(function: LoopFunction, path: tuple[Stmt, ...], nest: list[For
     of loops matters.
     """
     names = frozenset(loop.var.name for loop in nest if as_int(loop.extent) != 1)
-    found = scan(nest[-1].body, ranges_along(function, path))
-    for name, accesses in found.by_buffer().items():
+    scan_result = scan(nest[-1].body, ranges_along(function, path))
+    for name, accesses in scan_result.by_buffer().items():
         blocks = {access.block for access in accesses if access.block is not None}
         if len(blocks) < 2 or not any(access.writes for access in accesses):
             continue
-        bases = {_moving(found.base(access), names) for access in accesses}
+        bases = {_moving(scan_result.base(access), names) for access in accesses}
         fixed = {var.name for _, index in next(iter(bases)) for var in variables(index)}
         if len(bases) > 1 or len(names - fixed) > 1:
             reason = (

@@ -100,19 +100,22 @@ def _check_order(function: LoopFunction, path: Path, last: Block, old: Buffer, n
     shared = _shared(path, sum(_uses(b, old) for b in outer_blocks(function.body)), old)
     body = getattr(path[shared], "body", path[shared]) if shared >= 0 else function.body
     statements = body.statements if isinstance(body, Seq) else (body,)
-    own = next(s for s in statements if any(b is last for b in outer_blocks(s)))
-    after = statements[next(i for i, s in enumerate(statements) if s is own) :]
+    enclosing_statement = next(s for s in statements if any(b is last for b in outer_blocks(s)))
+    after = statements[next(i for i, s in enumerate(statements) if s is enclosing_statement) :]
     for statement in after:
         for other in outer_blocks(statement):
             if other is not last and _uses(other, old):
                 reason = f"block {other.name!r} uses {old.name!r} beside or after {last.name!r}"
                 raise ScheduleError(_NAME, reason, function, last.name, other.name)
     ranges = ranges_along(function, path[: shared + 1]) if shared >= 0 else symbol_ranges(function)
-    found = scan(body, ranges, [old.name, new.name])
-    by_buffer = found.by_buffer()
-    needed, written = found.region(by_buffer[old.name]), found.region(by_buffer[new.name])
-    inside = all(within(a, b, found.ranges) for a, b in zip(needed, written, strict=True))
-    if None in written or not inside or not fills(found, by_buffer[new.name]):
+    scan_result = scan(body, ranges, [old.name, new.name])
+    by_buffer = scan_result.by_buffer()
+    needed, written = (
+        scan_result.region(by_buffer[old.name]),
+        scan_result.region(by_buffer[new.name]),
+    )
+    inside = all(within(a, b, scan_result.ranges) for a, b in zip(needed, written, strict=True))
+    if None in written or not inside or not fills(scan_result, by_buffer[new.name]):
         reason = (
             f"an iteration of the loops that the users of {old.name!r} share needs more of it than "
             f"{last.name!r} writes there"
@@ -122,11 +125,11 @@ def _check_order(function: LoopFunction, path: Path, last: Block, old: Buffer, n
 
 def _shared(path: Path, users: int, buffer: Buffer) -> int:
     """The place in the path of the innermost statement around all users; -1 for the function."""
-    found = -1
+    position = -1
     for place, stmt in enumerate(path[:-1]):
         if not isinstance(stmt, Seq) and sum(_uses(b, buffer) for b in outer_blocks(stmt)) == users:
-            found = place
-    return found
+            position = place
+    return position
 
 
 def _uses(stmt: Stmt, buffer: Buffer) -> bool:

@@ -83,16 +83,20 @@ class _Move:
             raise self.refuse(f"block {name!r} is under loop {loop!r} already", name, loop)
         read = {load.buffer.name for load in loads(self.consumer)}
         inside = scan(self.target.body, ranges_along(self.function, self.path))
-        made = {n: [a for a in found if a.writes] for n, found in inside.by_buffer().items()}
-        made = {n: found for n, found in made.items() if found and n in read}
-        if not made:
+        writes_by_buffer = {
+            n: [a for a in accesses if a.writes] for n, accesses in inside.by_buffer().items()
+        }
+        writes_by_buffer = {
+            n: accesses for n, accesses in writes_by_buffer.items() if accesses and n in read
+        }
+        if not writes_by_buffer:
             raise self.refuse(f"no block under loop {loop!r} writes what it reads", name, loop)
         if self.updates():
             raise self.refuse(f"block {name!r} adds to what it wrote before", name)
         domains = self.domains(scan(_outermost(self.block_path), symbol_ranges(self.function)))
         everything = self.everything(inside)
         parts = {axis.var: Part(domains[axis.var]) for axis in self.consumer.axes}
-        for buffer, writes in made.items():
+        for buffer, writes in writes_by_buffer.items():
             self.check_finished(buffer)
             needed = self.needed(buffer, domains)
             if not fills(inside, writes):
@@ -121,8 +125,8 @@ class _Move:
 
     def updates(self) -> bool:
         """True for a block that reads its own output and does not begin by an init."""
-        own = {store.buffer.name for store in stores(self.consumer)}
-        reads = any(load.buffer.name in own for load in loads(self.consumer))
+        output_names = {store.buffer.name for store in stores(self.consumer)}
+        reads = any(load.buffer.name in output_names for load in loads(self.consumer))
         return reads and self.consumer.init is None
 
     def everything(self, inside: Scan) -> Scan:
@@ -156,14 +160,14 @@ class _Move:
             )
             raise self.refuse(reason, name, loop)
 
-    def domains(self, own: Scan) -> dict[Var, Span]:
+    def domains(self, scan_result: Scan) -> dict[Var, Span]:
         """The values each axis of the consumer runs through now."""
         result: dict[Var, Span] = {}
         for axis, binding in zip(self.consumer.axes, self.consumer.bindings, strict=True):
             everything = full(axis.extent)
-            span = relax(binding, own)
-            closed = None if span is None else own.close(span)
-            inside = closed is not None and within(closed, everything, own.ranges)
+            span = relax(binding, scan_result)
+            closed = None if span is None else scan_result.close(span)
+            inside = closed is not None and within(closed, everything, scan_result.ranges)
             result[axis.var] = closed if inside and closed is not None else everything
         return result
 
@@ -185,14 +189,14 @@ class _Move:
     def read_dimensions(self, buffer: str) -> dict[int, tuple[Var, Expr] | None]:
         """Where each dimension is read: at an axis plus an offset, or (`None`) anywhere."""
         axes = frozenset(axis.var for axis in self.consumer.axes)
-        found: dict[int, tuple[Var, Expr] | None] = {}
+        places: dict[int, tuple[Var, Expr] | None] = {}
         for load in dict.fromkeys(loads(self.consumer)):
             if load.buffer.name == buffer:
                 for dimension, index in enumerate(load.indices):
                     place = invert(index, axes)
-                    if found.setdefault(dimension, place) != place:
-                        found[dimension] = None
-        return found
+                    if places.setdefault(dimension, place) != place:
+                        places[dimension] = None
+        return places
 
     def needed(self, buffer: str, domains: Mapping[Var, Span]) -> dict[int, Span]:
         """The box of `buffer` that the consumer reads in all."""
@@ -214,26 +218,30 @@ class _Move:
         name, loop = self.consumer.name, self.target.var.name
         if end < start:
             raise self.refuse(f"block {name!r} runs before loop {loop!r} ends", name, loop)
-        own = scan(_outermost(self.block_path), symbol_ranges(self.function)).by_buffer()
+        consumer_accesses = scan(
+            _outermost(self.block_path), symbol_ranges(self.function)
+        ).by_buffer()
         for other in everything[start + 1 : end]:
             path, _ = path_to_block(self.function, _NAME, other.name)
-            found = scan(_outermost(path), symbol_ranges(self.function))
-            for buffer, accesses in found.by_buffer().items():
+            scan_result = scan(_outermost(path), symbol_ranges(self.function))
+            for buffer, accesses in scan_result.by_buffer().items():
                 theirs = [a for a in accesses if a.block == other.name]
-                mine = [a for a in own.get(buffer, []) if a.block == name]
+                mine = [a for a in consumer_accesses.get(buffer, []) if a.block == name]
                 if not any(a.writes for a in theirs + mine) or not theirs or not mine:
                     continue
-                if not self.apart(mine, theirs, found):
+                if not self.apart(mine, theirs, scan_result):
                     reason = (
                         f"block {other.name!r}, in between, shares buffer {buffer!r} with block "
                         f"{name!r}"
                     )
                     raise self.refuse(reason, name, other.name)
 
-    def apart(self, mine: list[Access], theirs: list[Access], found: Scan) -> bool:
+    def apart(self, mine: list[Access], theirs: list[Access], scan_result: Scan) -> bool:
         """True where the two sets of accesses certainly touch different elements."""
-        own = scan(_outermost(self.block_path), symbol_ranges(self.function))
-        return disjoint(own.region(mine), found.region(theirs), symbol_ranges(self.function))
+        consumer_scan = scan(_outermost(self.block_path), symbol_ranges(self.function))
+        return disjoint(
+            consumer_scan.region(mine), scan_result.region(theirs), symbol_ranges(self.function)
+        )
 
 
 def _shift(span: Span, offset: Expr) -> Span:

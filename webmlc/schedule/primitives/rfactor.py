@@ -83,16 +83,18 @@ def rfactor(function: LoopFunction, loop: str, axis: int) -> tuple[LoopFunction,
     position = axis if axis >= 0 else axis + rank + 1
     if not 0 <= position <= rank:
         raise ScheduleError(_NAME, f"axis {axis} of {rank + 1} dimensions", function, loop)
-    taken = used_names(function)
+    taken_names = used_names(function)
     shape = list(update.buffer.shape)
     shape.insert(position, target.extent)
     partial = replace(
-        update.buffer, name=fresh(f"{update.buffer.name}_rf", taken), shape=tuple(shape)
+        update.buffer, name=fresh(f"{update.buffer.name}_rf", taken_names), shape=tuple(shape)
     )
     name = fresh(f"{block.name}_rf", block_names(function))
-    factored = _factored(function, path, block, target, update, partial, position, name, taken)
+    factored = _factored(
+        function, path, block, target, update, partial, position, name, taken_names
+    )
     root = _root(path, block)
-    final = _final(function, root, block, target, update, partial, position, taken)
+    final = _final(function, root, block, target, update, partial, position, taken_names)
     after = replace_last(path[len(root) - 1 :], factored)
     body = replace_last(root, seq(after, final))
     return with_body(function, body, (*function.allocations, partial)), name
@@ -142,7 +144,7 @@ def _factored(
     partial: Buffer,
     position: int,
     name: str,
-    taken: set[str],
+    taken_names: set[str],
 ) -> Block:
     """The block that fills the new buffer: the target loop is a spatial axis of it, every other
     loop of the reduction a reduce axis.
@@ -156,13 +158,13 @@ def _factored(
             reduced |= variables(binding) - set(function.symbols)
             values[axis.var] = binding
         else:
-            axes.append(Axis(Var(fresh(axis.var.name, taken)), axis.extent, "spatial"))
+            axes.append(Axis(Var(fresh(axis.var.name, taken_names)), axis.extent, "spatial"))
             bindings.append(binding)
             values[axis.var] = axes[-1].var
     as_axes: dict[Var, Expr] = {}
     for loop in loops_of(path):
         if loop.var in reduced:
-            var = Var(fresh(f"v{loop.var.name}", taken))
+            var = Var(fresh(f"v{loop.var.name}", taken_names))
             axes.append(Axis(var, loop.extent, "spatial" if loop is target else "reduce"))
             bindings.append(loop.var)
             as_axes[loop.var] = var
@@ -207,7 +209,7 @@ def _final(
     update: Update,
     partial: Buffer,
     position: int,
-    taken: set[str],
+    taken_names: set[str],
 ) -> Stmt:
     """The loops and the block that reduce the new buffer into the result."""
     assert block.init is not None
@@ -218,7 +220,7 @@ def _final(
     parts: dict[Var, Part] = {}
     for axis, binding in zip(block.axes, block.bindings, strict=True):
         if axis.kind == "spatial":
-            var = Var(fresh(axis.var.name, taken))
+            var = Var(fresh(axis.var.name, taken_names))
             axes.append(Axis(var, axis.extent, "spatial"))
             span = relax(binding, inside)
             closed = None if span is None else inside.close(span)
@@ -231,7 +233,7 @@ def _final(
                 sure = closed.exact and in_domain
                 parts[var] = Part(closed, None if sure else domain)
             mapping[axis.var] = var
-    factor = Axis(Var(fresh(f"v{target.var.name}", taken)), target.extent, "reduce")
+    factor = Axis(Var(fresh(f"v{target.var.name}", taken_names)), target.extent, "reduce")
     axes.append(factor)
     parts[factor.var] = Part(full(target.extent))
     indices = tuple(substitute(index, mapping) for index in update.indices)
@@ -246,4 +248,4 @@ def _final(
         Store(update.buffer, indices, value),
         substitute_statement(block.init, mapping),
     )
-    return nest_block(final, parts, taken, ranges)
+    return nest_block(final, parts, taken_names, ranges)

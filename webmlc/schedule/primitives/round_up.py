@@ -66,8 +66,8 @@ def round_up(function: LoopFunction, loop: str, size: int) -> LoopFunction:
     larger = replace(buffer, shape=shape)
     inner = map_statements(old.body, lambda s: grown if isinstance(s, Block) else None)
     body = replace_last(path, For(old.var, Const(extent + more), inner))
-    kept = tuple(larger if b == buffer else b for b in function.allocations)
-    return with_body(function, replace_buffers(body, {buffer: larger}), kept)
+    new_allocations = tuple(larger if b == buffer else b for b in function.allocations)
+    return with_body(function, replace_buffers(body, {buffer: larger}), new_allocations)
 
 
 def _ending_axis(

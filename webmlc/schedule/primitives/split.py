@@ -43,8 +43,8 @@ def split(
     path, old = path_to_loop(function, "split", loop)
     require_serial("split", function, old)
     extents, exact = _extents(function, old, factors)
-    taken = used_names(function)
-    new = [Var(fresh(f"{loop}_{position}", taken)) for position in range(len(extents))]
+    taken_names = used_names(function)
+    new = [Var(fresh(f"{loop}_{position}", taken_names)) for position in range(len(extents))]
     index: Expr = Const(0)
     ranges = ranges_along(function, path[:-1])
     for var, extent in zip(new, extents, strict=True):
@@ -62,13 +62,13 @@ def _extents(
 ) -> tuple[list[Expr], bool]:
     """The extents of the new loops, and whether they cover the old one exactly."""
     name, extent = loop.var.name, loop.extent
-    known = [factor for factor in factors if factor is not None]
-    if not factors or len(known) < len(factors) - 1 or any(factor < 1 for factor in known):
+    numbers = [factor for factor in factors if factor is not None]
+    if not factors or len(numbers) < len(factors) - 1 or any(factor < 1 for factor in numbers):
         reason = f"factors {list(factors)} must be positive, with at most one None"
         raise ScheduleError("split", reason, function, name)
-    product = math.prod(known)
+    product = math.prod(numbers)
     symbols = symbol_ranges(function)
-    if len(known) == len(factors):
+    if len(numbers) == len(factors):
         exact = prove_equal(extent, Const(product), symbols)
         size = as_int(extent)
         if not exact and (size is None or size > product):
@@ -77,7 +77,9 @@ def _extents(
                 f"{name!r}"
             )
             raise ScheduleError("split", reason, function, name)
-        return [Const(factor) for factor in known], exact
+        return [Const(factor) for factor in numbers], exact
     exact = divides(product, extent, symbols)
-    rest = simplify(extent // product if exact else (extent + (product - 1)) // product, symbols)
-    return [rest if factor is None else Const(factor) for factor in factors], exact
+    missing_factor = simplify(
+        extent // product if exact else (extent + (product - 1)) // product, symbols
+    )
+    return [missing_factor if factor is None else Const(factor) for factor in factors], exact

@@ -63,19 +63,19 @@ def split_dimension(function: LoopFunction, block: str, dimension: int, size: in
         return split.block(stmt, ranges) if isinstance(stmt, Block) else None
 
     body = map_statements(function.body, rule)
-    kept = tuple(split.new if b == old else b for b in function.allocations)
-    return with_body(function, body, kept)
+    new_allocations = tuple(split.new if b == old else b for b in function.allocations)
+    return with_body(function, body, new_allocations)
 
 
 class _Split:
     """One buffer's dimension, and the names that are taken."""
 
     def __init__(
-        self, old: Buffer, new: Buffer, dimension: int, size: int, taken: set[str]
+        self, old: Buffer, new: Buffer, dimension: int, size: int, taken_names: set[str]
     ) -> None:
         self.old, self.new = old, new
         self.dimension, self.size = dimension, size
-        self.taken = taken
+        self.taken_names = taken_names
 
     def block(self, block: Block, ranges: Mapping[Var, Interval]) -> Block:
         """The block over two axes for each that runs along the dimension, using the new buffer."""
@@ -91,7 +91,7 @@ class _Split:
                 axes.append(axis)
                 bindings.append(binding)
                 continue
-            outer, inner = (Var(fresh(f"{axis.var.name}_{i}", self.taken)) for i in range(2))
+            outer, inner = (Var(fresh(f"{axis.var.name}_{i}", self.taken_names)) for i in range(2))
             count = self.new.shape[self.dimension]
             axes += [Axis(outer, count, axis.kind), Axis(inner, Const(self.size), axis.kind)]
             bindings += [binding // self.size, binding % self.size]

@@ -59,18 +59,18 @@ def tensorize(function: LoopFunction, loop: str, intrinsic: str) -> tuple[LoopFu
     loops, inner = _nest(outer)
     values = {axis.var: b for axis, b in zip(inner.axes, inner.bindings, strict=True)}
     ranges = ranges_along(blocked, (*path, *loops))
-    found: Match | None = None
+    matched_places: Match | None = None
     if isinstance(inner.body, Store):
         store = Store(
             inner.body.buffer,
             tuple(substitute(index, values) for index in inner.body.indices),
             substitute(inner.body.value, values),
         )
-        found = match_intrinsic(loops, store, semantics, ranges)
-    if found is None:
+        matched_places = match_intrinsic(loops, store, semantics, ranges)
+    if matched_places is None:
         reason = f"loop {loop!r} and what is inside it is not what {intrinsic!r} means"
         raise ScheduleError(_NAME, reason, function, loop)
-    writer = _Writer(found, used_names(blocked))
+    writer = _Writer(matched_places, used_names(blocked))
     body = writer.write(implementation)
     new = replace(outer, body=body, intrinsic=intrinsic)
     allocations = (*blocked.allocations, *writer.allocations)
@@ -92,16 +92,16 @@ class _Writer:
     """Writes an implementation over the buffers of a match, under names that are free."""
 
     places: Match
-    taken: set[str]
+    taken_names: set[str]
     allocations: tuple[Buffer, ...] = ()
 
     def write(self, implementation: LoopFunction) -> Stmt:
         renamed: dict[Var, Var] = {}
         for stmt in walk_statements(implementation.body):
             if isinstance(stmt, For | Let):
-                renamed[stmt.var] = replace(stmt.var, name=fresh(stmt.var.name, self.taken))
+                renamed[stmt.var] = replace(stmt.var, name=fresh(stmt.var.name, self.taken_names))
         locals_: Mapping[Buffer, Buffer] = {
-            buffer: replace(buffer, name=fresh(buffer.name, self.taken))
+            buffer: replace(buffer, name=fresh(buffer.name, self.taken_names))
             for buffer in implementation.allocations
         }
         self.allocations = tuple(locals_.values())
