@@ -16,7 +16,7 @@ from webmlc.core.expr import Const, Expr, as_int, call, const, select
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute
 from webmlc.graph.ir import Array, Node, TensorType
-from webmlc.graph.ops.index import within
+from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.operator import (
     ELEMENT_TYPES,
     Context,
@@ -194,7 +194,7 @@ def _mel(context: Context, build: Builder) -> tuple[str, ...]:
     return (
         build(
             "MelFilters",
-            within(build, edges, bins),
+            require_within(build, edges, bins),
             domain="webmlc",
             bins=bins,
             output_datatype=output_type,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from webmlc.graph.builder import Builder
-from webmlc.graph.ops.index import within
+from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
     piece,
@@ -70,7 +70,7 @@ def _rotary(context: Context, build: Builder) -> tuple[str, ...]:
         one, zero = build.constant(np.int64(1)), build.constant(np.int64(0))
         steps = build("Range", zero, size_of(build, value, 2), one)
         places = build("Unsqueeze", build("Add", steps, places), axes=(0,))
-    places = within(build, places, context.shape(2)[0])
+    places = require_within(build, places, context.shape(2)[0])
     interleaved = bool(context.attribute("interleaved", 0))
     y = rotate(build, value, (cos, sin), places, width, interleaved)
     if flat:
