@@ -9,10 +9,10 @@ from xml.etree.ElementTree import Element, SubElement
 
 import pytest
 
-from tests.tune.small_search import CONFIRMED_RATIO, CONTROL_MS, PLATFORM, small_search
+from tests.tune.small_search import CONFIRMED_RATIO, CONTROL_MS, PLATFORM, small_search, small_tasks
 from webmlc.tune.outcomes import limit_of, outcomes_of, work_of
 from webmlc.tune.report import rows_of, write_report
-from webmlc.tune.search import Search, TaskSearch
+from webmlc.tune.search import Options, Search, TaskSearch
 
 
 class PageParser(HTMLParser):
@@ -172,9 +172,11 @@ def test_a_kernel_without_a_winner_keeps_its_default(tmp_path: Path) -> None:
     assert [row["gain"] for row in rows_of(search.all_searches())] == [1.0, 1.0]
 
 
-def test_a_budget_that_measures_nothing_says_so(tmp_path: Path) -> None:
-    page = page_of(small_search(seconds=-1.0).all_searches(), tmp_path)
-    assert "The budget ended before any kernel was measured." in text_of(page)
+def test_a_search_that_measured_nothing_says_so(tmp_path: Path) -> None:
+    search = Search(small_tasks(), Options())
+    search.next_job(PLATFORM)  # which nobody measures
+    page = page_of(search.all_searches(), tmp_path)
+    assert "The search ended before any kernel was measured." in text_of(page)
     assert "0 of 2 measured, 0 faster" in text_of(page)
 
 

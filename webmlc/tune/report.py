@@ -120,7 +120,7 @@ def _head(
         )
         yield element("section", figure, bars, class_="whole")
     else:
-        yield element("p", "The budget ended before any kernel was measured.", class_="error")
+        yield element("p", "The search ended before any kernel was measured.", class_="error")
     now = datetime.now(UTC)
     facts = {
         "Model": options.model or "not a file",
