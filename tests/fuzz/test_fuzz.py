@@ -15,7 +15,7 @@ from tests.fuzz.worker import Device, Failure, Results, Runner, build_and_run
 from webmlc.frontend.read_model import NEWEST_OPSET
 from webmlc.graph.table import OPS
 
-GRAPHS = {"wasm": 4, "webgpu": 4}
+GRAPHS = {"wasm": 8, "webgpu": 8}
 FIXED = '<ir_version: 10, opset_import: ["" : 21]> g (float[2,3] x) => (float[2,3] y, int64[2] i) '
 GRAPH = FuzzGraph.from_text(
     f"{FIXED} {{ y = Softmax (x) i = ArgMax <keepdims: int = 0, axis: int = 1> (x) }}", {}
