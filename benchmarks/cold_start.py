@@ -24,7 +24,7 @@ from rich.table import Table
 
 from webmlc.loops.count_work import count_work
 from webmlc.tune.search import Options, Search
-from webmlc.tune.tasks import Task, tasks_of
+from webmlc.tune.tasks import Task, read_graph
 from webmlc.tune.workers import ProcessWorker, ignore_interrupts, work
 
 TASKS = {
@@ -50,7 +50,7 @@ def task_of(name: str) -> Task:
         i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input
     }
     weights = {"w": RNG.normal(size=shapes["w"]).astype(np.float32)} if "w" in shapes else {}
-    tasks = tasks_of(model, "wasm", {}, constants=weights)
+    tasks = read_graph(model, "wasm", {}, constants=weights).tasks()
     return max(tasks, key=lambda task: count_work(task.match.function, task.all_sizes).flops)
 
 

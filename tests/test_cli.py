@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
-from webmlc.cli import main
+from tests.command_line import run
 from webmlc.version import VERSION
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker builds what the tests share
@@ -20,28 +20,10 @@ pytestmark = pytest.mark.xdist_group("cli")  # one worker builds what the tests 
 DIGITS = Path(__file__).parents[1] / "demos" / "digits" / "digits.onnx"
 
 
-class Result:
-    """Exit code and what was printed."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
 @pytest.fixture
 def webmlc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
     """A function that runs the command line in this process."""
-
-    def run(*arguments: str | Path) -> Result:
-        monkeypatch.setattr(sys, "argv", ["webmlc", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return Result(code, printed.out, printed.err)
-
-    return run
+    return partial(run, monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

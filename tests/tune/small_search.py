@@ -11,7 +11,7 @@ import onnx.parser
 
 from webmlc.tune.platforms import Platform
 from webmlc.tune.search import BATCH, Options, Search
-from webmlc.tune.tasks import Task, tasks_of
+from webmlc.tune.tasks import Task, read_graph
 from webmlc.tune.trial import Measurement, Trial
 from webmlc.tune.workers import work
 
@@ -62,7 +62,7 @@ def small_tasks() -> list[Task]:
     """The tasks of a model one of whose nodes has the name of an HTML element."""
     model = onnx.parser.parse_model(MODEL)
     model.graph.node[0].name = "<script>alert('&')</script>"
-    return tasks_of(model, "wasm", {})
+    return read_graph(model, "wasm", {}).tasks()
 
 
 def small_search(measurements: int = 8, seconds: float = 36_000.0, step: float = 0.05) -> Search:

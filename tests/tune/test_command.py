@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +13,11 @@ import onnx.parser
 import pytest
 
 import webmlc
+from tests import command_line
 from tests.tune.small_search import MODEL
-from webmlc.cli import main
 from webmlc.tune.database import Database, Record
 from webmlc.tune.platforms import Platform
-from webmlc.tune.tasks import tasks_of
+from webmlc.tune.tasks import read_graph
 from webmlc.tune.workers import local_platform
 
 Run = Callable[..., tuple[int, str, str]]
@@ -26,17 +25,13 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs the command line: its exit code, output and messages."""
+    """A function that runs the command line: its exit code, its output, and its messages without
+    line breaks.
+    """
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["webmlc", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, " ".join(printed.err.split())
+        result = command_line.run(monkeypatch, capsys, *arguments)
+        return result.code, result.out, " ".join(result.err.split())
 
     return run
 
@@ -51,7 +46,8 @@ def model(tmp_path: Path) -> Path:
 
 def record_of(model: Path, platform: Platform, ratio: float, **changes: object) -> Record:
     """A confirmed record of the model's longest kernel, with some parameters changed."""
-    (task,) = (t for t in tasks_of(model, "wasm", {}) if t.match.rule.name == "contraction")
+    tasks = read_graph(model, "wasm", {}).tasks()
+    (task,) = (t for t in tasks if t.match.rule.name == "contraction")
     space = task.match.space()
     values = next(m for m in space.members() if task.match.default() is not None)
     return Record(

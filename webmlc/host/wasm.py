@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +70,7 @@ class WasmExecutor:
         self.bindings: Cache[Binding] = Cache()
         self.bound: Binding | None = None
         self.bytes: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self.memory: wasmtime.SharedMemory | None = None
+        self.memory: SharedMemory | None = None
         self.runs: list[Function] = []
 
     def bind(self, symbols: Mapping[str, int]) -> None:
@@ -156,8 +156,7 @@ class WasmExecutor:
             self.memory = SharedMemory(self.engine, kind)
         except wasmtime.WasmtimeError as error:
             raise UserError(f"cannot allocate {pages * PAGE} bytes for the model") from error
-        pointer = ctypes.cast(self.memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8))
-        self.bytes = np.ctypeslib.as_array(pointer, (self.memory.data_len(),))
+        self.bytes = self.memory.bytes
         if self.module is not None:
             self.runs = [
                 instantiate(self.engine, self.module, self.memory) for _ in range(self.threads)
@@ -215,12 +214,23 @@ class WasmExecutor:
         return self.bytes[address : address + plan.sizes[name]]
 
     def _words(self, address: int, values: list[int]) -> None:
-        words = np.array(values, np.int64).astype(np.int32).view(np.uint8)
-        self.bytes[address : address + len(words)] = words
+        write_words(self.bytes, address, values)
+
+
+def write_words(memory: NDArray[np.uint8], address: int, values: Sequence[int]) -> None:
+    """Write 32-bit words, signed or unsigned, to the bytes of a memory."""
+    words = np.array(values, np.int64).astype(np.int32).view(np.uint8)
+    memory[address : address + len(words)] = words
 
 
 class SharedMemory(wasmtime.SharedMemory):
     """A shared memory that can be imported. (wasmtime-py 50 passes a pointer to the pointer.)"""
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """A view of the bytes, which is valid as long as the memory is referenced."""
+        pointer = ctypes.cast(self.data_ptr(), ctypes.POINTER(ctypes.c_uint8))
+        return np.ctypeslib.as_array(pointer, (self.data_len(),))
 
     def _as_extern(self) -> ffi.wasmtime_extern_t:
         union = ffi.wasmtime_extern_union(sharedmemory=self.ptr())

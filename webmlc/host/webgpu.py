@@ -263,15 +263,8 @@ class WebGpuExecutor:
         )
         pipelines = {}
         for kernel, step in steps.items():
-            types = [
-                "read-only-storage" if a in self.constants else "storage" for a in step.arguments
-            ]
-            types += ["uniform"] if step.symbols else []
-            entries = [
-                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": t}}
-                for i, t in enumerate(types)
-            ]
-            group = self.device.create_bind_group_layout(entries=entries)
+            is_constant = [name in self.constants for name in step.arguments]
+            group = bind_group_layout(self.device, is_constant, bool(step.symbols))
             self.layouts[kernel] = group
             pipelines[kernel] = self.device.create_compute_pipeline(
                 label=kernel,
@@ -381,6 +374,18 @@ def _words(names: Sequence[str], symbols: Mapping[str, int]) -> bytes:
     words = np.zeros(align(len(names), 4), np.int32)
     words[: len(names)] = [symbols.get(n, 0) for n in names]
     return words.tobytes()
+
+
+def bind_group_layout(device: Any, are_read_only: Sequence[bool], has_uniform: bool) -> Any:
+    """The layout of a kernel's bindings: storage buffers, and the uniform of the symbols."""
+    types = ["read-only-storage" if is_read else "storage" for is_read in are_read_only]
+    types += ["uniform"] if has_uniform else []
+    return device.create_bind_group_layout(
+        entries=[
+            {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": t}}
+            for i, t in enumerate(types)
+        ]
+    )
 
 
 def find_adapter() -> Any:

@@ -10,6 +10,7 @@ in which it holds. A condition over data counts as if it always held.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,12 @@ class Work:
     def moved(self, buffer: Buffer) -> int:
         """The bytes read and written in a buffer."""
         return self.read.get(buffer, 0) + self.written.get(buffer, 0)
+
+
+def buffer_bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
+    """The bytes of a buffer, with these values of the symbols."""
+    elements = math.prod(int(evaluate(dimension, dict(sizes))) for dimension in buffer.shape)
+    return elements * buffer.dtype.bytes
 
 
 def count_work(function: LoopFunction, sizes: Mapping[str, int]) -> Work:

@@ -8,12 +8,10 @@ In: a kernel as its meaning (the naive function) and as its code (the lowered fu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from webmlc.core.rewrite import evaluate
-from webmlc.loops.count_work import Work, count_work
+from webmlc.loops.count_work import Work, buffer_bytes, count_work
 from webmlc.loops.ir import Buffer, LoopFunction
 from webmlc.target.registers import register_lanes
 
@@ -59,10 +57,7 @@ def _least(function: LoopFunction, work: Work, sizes: Mapping[str, int]) -> int:
     symbol_values = {symbol.name: sizes.get(symbol.name, 1) for symbol in function.symbols}
 
     def least(buffer: Buffer, moved: int) -> int:
-        buffer_bytes = (
-            math.prod(int(evaluate(d, symbol_values)) for d in buffer.shape) * buffer.dtype.bytes
-        )
-        return min(buffer_bytes, moved)
+        return min(buffer_bytes(buffer, symbol_values), moved)
 
     input_bytes = sum(least(b, work.read.get(b, 0)) for b in function.params[:inputs])
     return input_bytes + sum(least(b, work.written.get(b, 0)) for b in function.params[inputs:])

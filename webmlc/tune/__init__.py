@@ -1,7 +1,11 @@
 """Find faster schedules by measuring the members of a rule's space.
 
     webmlc.tune("model.onnx", device="wasm", engine="chromium", seconds=600)
-    webmlc.build("model.onnx", "build/model", tuned="tuned.db")
+    with Database(Path("tuned.db"), must_exist=True) as database:
+        choose = TunedChooser(database)
+        webmlc.build("model.onnx", "build/model", choose=choose, algorithms=choose.algorithms())
+
+`webmlc tune` and `webmlc build --tuned tuned.db` do the same from the command line.
 
 - `tasks`: the kernels of a model. `candidates`: members of their spaces as code.
 - `trial`: candidates that are measured together. `engines`, `page`: what measures them.

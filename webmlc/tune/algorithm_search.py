@@ -40,10 +40,11 @@ class Variant:
 @dataclass(frozen=True, slots=True)
 class Variants:
     """The variants of a model, and the kernels of all of them. `default` are the calls of the model
-    with its default algorithms.
+    with its default algorithms, which `algorithms` names by layer.
     """
 
     default: Mapping[Identity, int]
+    algorithms: Mapping[str, str]
     variants: tuple[Variant, ...]
     tasks: tuple[Task, ...]
 
@@ -80,14 +81,16 @@ def plan(graph: Graph, seconds: float) -> Variants:
     tasks = {_identity(task): task for task in graph.tasks()}
     default = _calls(tasks.values())
     variants: list[Variant] = []
-    for layer, (_, *others) in graph.alternatives().items():
+    algorithms: dict[str, str] = {}
+    for layer, (default_algorithm, *others) in graph.alternatives().items():
         for algorithm in others:
             if time.monotonic() > deadline:
                 break
+            algorithms[layer] = default_algorithm
             lowered = graph.tasks({layer: algorithm})
             variants.append(Variant(layer, algorithm, _calls(lowered)))
             tasks |= {_identity(task): task for task in lowered}
-    return Variants(default, tuple(variants), tuple(tasks.values()))
+    return Variants(default, algorithms, tuple(variants), tuple(tasks.values()))
 
 
 def _identity(task: Task) -> Identity:

@@ -13,12 +13,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from webmlc.core.combination import Combination
 from webmlc.core.errors import InternalError
 from webmlc.core.expr import Call, Const
 from webmlc.core.machine import PAGE_BYTES
-from webmlc.core.rewrite import evaluate, walk
+from webmlc.core.rewrite import walk
 from webmlc.core.sizes import evaluate_size
+from webmlc.loops.count_work import buffer_bytes
 from webmlc.loops.ir import LoopFunction, expressions, walk_statements
 from webmlc.package.memory_plan import (
     ALIGNMENT,
@@ -33,6 +37,7 @@ from webmlc.schedule.rules.space import Value, Values, from_values
 from webmlc.target.wasm.assemble import assemble
 from webmlc.target.wasm.emit_module import ModuleControl, Step, emit_module, print_function
 from webmlc.target.webgpu.emit_shaders import emit_shaders
+from webmlc.tune.features import features
 from webmlc.tune.tasks import Task
 from webmlc.tune.trial import PROTOCOL, Protocol, Trial, TrialBuffer, pattern_of
 
@@ -52,11 +57,14 @@ _EXACT = {"add", "sub", "mul", "fma", "min", "max", "relaxed_max", "neg", "abs",
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A member of a task's space, the lowered kernel it gives, and that kernel's text."""
+    """A member of a task's space, and the lowered kernel that it gives, with its text and its
+    features for the cost model.
+    """
 
     values: Mapping[str, Value]
     kernel: LoopFunction
     text: str
+    features: NDArray[np.float32]
 
 
 def candidate(task: Task, values: Values) -> Candidate:
@@ -66,7 +74,7 @@ def candidate(task: Task, values: Values) -> Candidate:
         text = emit_shaders({"kernel": kernel}, {"kernel": task.constants}).text
     else:
         text = print_function(kernel, "kernel", task.variant).text
-    return Candidate(values, kernel, text)
+    return Candidate(values, kernel, text, features(kernel, task.all_sizes))
 
 
 def try_candidate(task: Task, values: Values) -> Candidate | None:
@@ -81,11 +89,15 @@ def make_trial(
     task: Task, candidates: Sequence[Candidate], threads: int, protocol: Protocol = PROTOCOL
 ) -> Trial:
     """The trial of some candidates; the first is the control."""
-    memory = _memory(task)
-    tolerance = 0.0 if is_exact(task.match.function) else INEXACT_TOLERANCE
-    if task.device == "webgpu":
-        return _gpu_trial(task, candidates, memory, tolerance, protocol)
-    return _wasm_trial(task, candidates, memory, threads, tolerance, protocol)
+    trial = replace(
+        _buffers(task),
+        threads=threads,
+        candidates=len(candidates),
+        tolerance=0.0 if is_exact(task.match.function) else INEXACT_TOLERANCE,
+        protocol=protocol,
+    )
+    with_code = _with_shaders if task.device == "webgpu" else _with_module
+    return with_code(trial, task, candidates)
 
 
 def is_exact(function: LoopFunction) -> bool:
@@ -107,27 +119,12 @@ def is_exact(function: LoopFunction) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """The buffers of a trial, placed from byte 0 on, and those of each call (see `Trial`)."""
-
-    buffers: tuple[TrialBuffer, ...]
-    calls: tuple[tuple[int, ...], ...]
-    end: int
-
-    def shifted(self, start: int) -> _Memory:
-        """The same buffers, placed from byte `start` on."""
-        buffers = tuple(replace(b, offset=b.offset + start) for b in self.buffers)
-        return replace(self, buffers=buffers, end=self.end + start)
-
-
-def _memory(task: Task) -> _Memory:
-    """Place a buffer for each parameter of the task's kernel, and several for each constant."""
+def _buffers(task: Task) -> Trial:
+    """A trial without candidates: a buffer for each parameter of the task's kernel, and several for
+    each constant. They are placed from byte 0 on.
+    """
     function, sizes = task.match.function, task.all_sizes
-    bytes_of = {
-        b: math.prod(int(evaluate(d, dict(sizes))) for d in b.shape) * b.dtype.bytes
-        for b in function.params
-    }
+    bytes_of = {parameter: buffer_bytes(parameter, sizes) for parameter in function.params}
     inputs = function.params[: len(function.params) - function.outputs]
     constant_bytes = sum(size for b, size in bytes_of.items() if b.name in task.constants)
     room = min(task.constant_bytes, CONSTANT_BYTES)
@@ -146,91 +143,57 @@ def _memory(task: Task) -> _Memory:
                 buffers.append(TrialBuffer(offset, size, parameter.dtype, pattern))
                 end = offset + align(max(size, 4), 64)
             call.append(len(buffers) - 1)
-    return _Memory(tuple(buffers), tuple(map(tuple, calls)), end)
+    return Trial(task.device, tuple(buffers), tuple(map(tuple, calls)), total_bytes=end)
 
 
-def _wasm_trial(
-    task: Task,
-    candidates: Sequence[Candidate],
-    memory: _Memory,
-    threads: int,
-    tolerance: float,
-    protocol: Protocol,
-) -> Trial:
-    """A module of all candidates, each a loop of calls."""
-    function = candidates[0].kernel
-    symbols = [task.sizes[s.name] for s in function.symbols]
-    buffers = len(memory.buffers)
-    slots = [*range(buffers + len(symbols))]
-    counter = len(slots)
-    names = [f"c{number}" for number in range(len(candidates))]
+def _with_module(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> Trial:
+    """Add a module of all candidates, each a loop of calls, and move the buffers behind what the
+    module needs at the start of memory.
+    """
+    symbols = [task.sizes[s.name] for s in candidates[0].kernel.symbols]
+    symbol_slots = range(len(trial.buffers), len(trial.buffers) + len(symbols))
+    counter = symbol_slots.stop
+    length = 2 + len(trial.calls)
+    kernels = {f"c{number}": item.kernel for number, item in enumerate(candidates)}
     steps: list[Step] = []
-    length = 2 + len(memory.calls)
-    for number, name in enumerate(names):
+    for number, name in enumerate(kernels):
         first = number * length
         steps.append(Step("", (), control=ModuleControl("loop", first + length, counter)))
-        steps += [Step(name, (*call, *slots[buffers:])) for call in memory.calls]
+        steps += [Step(name, (*call, *symbol_slots)) for call in trial.calls]
         steps.append(Step("", (), control=ModuleControl("next", first + 1, counter)))
-    kernels = {n: c.kernel for n, c in zip(names, candidates, strict=True)}
     module = emit_module(kernels, steps, task.variant)
 
     scratch = align(SLOT_TABLE + 4 * (counter + 2), 64)
     stride = scratch_stride(module.scratch_bytes)
-    memory = memory.shifted(align(scratch + stride * threads, PAGE_BYTES))
-    table = [*(b.offset for b in memory.buffers), *symbols, 0, 1]
-    return Trial(
-        device="wasm",
-        threads=threads,
-        candidates=len(candidates),
-        buffers=memory.buffers,
-        calls=memory.calls,
-        total_bytes=memory.end,
-        tolerance=tolerance,
-        protocol=protocol,
+    start = align(scratch + stride * trial.threads, PAGE_BYTES)
+    buffers = tuple(replace(b, offset=b.offset + start) for b in trial.buffers)
+    table = (*(b.offset for b in buffers), *symbols, 0, 1)
+    return replace(
+        trial,
+        buffers=buffers,
+        total_bytes=start + trial.total_bytes,
         module=assemble(module.text),
-        pages=-(-memory.end // PAGE),
+        pages=-(-(start + trial.total_bytes) // PAGE),
         steps=length,
         repeats_address=SLOT_TABLE + 4 * (counter + 1),
-        words=((SLOT_TABLE, tuple(map(_signed, table))), (SCRATCH_BASE, (scratch, stride))),
+        words=((SLOT_TABLE, table), (SCRATCH_BASE, (scratch, stride))),
     )
 
 
-def _gpu_trial(
-    task: Task,
-    candidates: Sequence[Candidate],
-    memory: _Memory,
-    tolerance: float,
-    protocol: Protocol,
-) -> Trial:
-    """A shader for each candidate."""
-    shaders, entries, workgroups = [], [], []
-    symbols: tuple[str, ...] = ()
-    for item in candidates:
-        emitted = emit_shaders({"kernel": item.kernel}, {"kernel": task.constants})
-        entry = emitted.entries["kernel"]
-        shaders.append(emitted.text)
-        entries.append(entry.name)
+def _with_shaders(trial: Trial, task: Task, candidates: Sequence[Candidate]) -> Trial:
+    """Add a shader for each candidate."""
+    emitted = [emit_shaders({"k": c.kernel}, {"k": task.constants}) for c in candidates]
+    entries = [shaders.entries["k"] for shaders in emitted]
+    words = [task.sizes[name] for name in entries[0].symbols]
+    workgroups = []
+    for entry in entries:
         x, y, z = (evaluate_size(w, task.sizes) for w in entry.workgroups)
         workgroups.append((x, y, z))
-        symbols = entry.symbols
-    words = [task.sizes[name] for name in symbols]
-    return Trial(
-        device="webgpu",
-        threads=1,
-        candidates=len(candidates),
-        buffers=memory.buffers,
-        calls=memory.calls,
-        total_bytes=memory.end,
-        tolerance=tolerance,
-        protocol=protocol,
-        shaders=tuple(shaders),
-        entries=tuple(entries),
+    return replace(
+        trial,
+        shaders=tuple(shaders.text for shaders in emitted),
+        entries=tuple(entry.name for entry in entries),
         read_only=tuple(b.name in task.constants for b in task.match.function.params),
         workgroups=tuple(workgroups),
         uniform=tuple(words + [0] * (-len(words) % 4)),
     )
-
-
-def _signed(word: int) -> int:
-    """An unsigned 32-bit word as the int32 of the same bits."""
-    return word - (1 << 32) if word >= 1 << 31 else word

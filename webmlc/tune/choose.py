@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from webmlc.core.errors import InternalError, UserError
 from webmlc.schedule.rules import Tuning, default_schedule
 from webmlc.schedule.rules.rule import Match
-from webmlc.schedule.rules.space import from_values, values_of
+from webmlc.schedule.rules.space import changes, from_values, values_of
 from webmlc.schedule.schedule import Schedule
-from webmlc.tune.database import Database, Record
+from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.platforms import Platform, cpu_platform
 from webmlc.tune.tasks import kernel_key
 
@@ -26,10 +26,10 @@ class TunedChooser:
     """Chooses the schedule of each kernel (`schedule.rules.Chooser`)."""
 
     def __init__(self, database: Database, platform: str = "") -> None:
-        """`platform` is a part of the name of the platform to build for. Without it, the build is
+        """`platform` is a part of the names of the platforms to build for. Without it, the build is
         for this machine, or for the only platform that the database has records of.
 
-        Raises `UserError` where the database has no such platform, or more than one.
+        Raises `UserError` where the database has no platform of that name.
         """
         self.database = database
         self.platforms = _platforms(database, platform)
@@ -39,20 +39,20 @@ class TunedChooser:
         record = self._record(match)
         if record is None:
             return default_schedule(match)
-        values = values_of(match.default())
-        changes = {k: v for k, v in record.parameters.items() if values.get(k) != v}
+        default = match.default()
+        changed = changes(values_of(default), record.parameters)
         try:
-            schedule = match.build(from_values(match.default(), record.parameters))
+            schedule = match.build(from_values(default, record.parameters))
         except InternalError:
             return default_schedule(match)
         assert record.ratio is not None
-        return schedule, Tuning(changes, record.platform.key, round(record.ratio, 4))
+        return schedule, Tuning(changed, record.platform.key, round(record.ratio, 4))
 
     def algorithms(self) -> dict[str, str]:
         """The best known algorithms of layers, where they are not the default ones."""
         best: dict[str, tuple[int, str, str]] = {}
         for record in self.database.algorithms():
-            similarity = max((p.similarity(record.platform) for p in self.platforms), default=0)
+            similarity = self._similarity(record)
             rank = (similarity, record.date, record.name if record.ratio < 1 else "")
             if similarity > 0:
                 best[record.layer] = max(rank, best.get(record.layer, (0, "", "")))
@@ -74,15 +74,13 @@ class TunedChooser:
         best = max(usable, key=lambda r: (self._similarity(r), r.date))
         return best if best.ratio is not None and best.ratio < 1 else None
 
-    def _similarity(self, record: Record) -> int:
-        """How well a record serves the platforms of the build: those of the other device do not
-        matter.
-        """
+    def _similarity(self, record: Record | AlgorithmRecord) -> int:
+        """How well a record serves the platforms of the build."""
         return max((p.similarity(record.platform) for p in self.platforms), default=0)
 
 
 def _platforms(database: Database, name: str) -> Sequence[Platform]:
-    """The platforms that a build is for: at most one of each kind of engine."""
+    """The platforms of the database that a build is for."""
     available = database.platforms()
     if name:
         chosen = [p for p in available if name.lower() in p.key.lower()]

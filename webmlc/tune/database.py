@@ -2,7 +2,7 @@
 
     with Database(Path("tuned.db")) as database:
         database.add(record)
-        database.best(task_key, platform)
+        database.records(task=record.task, state="confirmed")
 
 A record is one candidate of one task, measured on one platform beside the default schedule. It is
 kept from the moment it was measured, so that an interrupted search loses nothing and the cost model
@@ -188,9 +188,7 @@ class Database:
         )
         with self._typed_errors():
             for row in self.connection.execute(query):
-                fields = {key: row[key] for key in row.keys()}  # noqa: SIM118
-                fields["platform"] = platform_of(json.loads(fields.pop("description")))
-                yield AlgorithmRecord(**fields)
+                yield AlgorithmRecord(**_fields(row))
 
     def platforms(self) -> list[Platform]:
         """The platforms that records are of."""
@@ -237,9 +235,15 @@ class Database:
             raise UserError(f"{self.path}: not a usable database ({error})") from error
 
 
-def _record(row: sqlite3.Row) -> Record:
+def _fields(row: sqlite3.Row) -> dict[str, Any]:
+    """The columns of a row, by the names of a record's fields."""
     fields: dict[str, Any] = {key: row[key] for key in row.keys()}  # noqa: SIM118
     fields["platform"] = platform_of(json.loads(fields.pop("description")))
+    return fields
+
+
+def _record(row: sqlite3.Row) -> Record:
+    fields = _fields(row)
     fields["parameters"] = json.loads(fields["parameters"])
     fields["features"] = tuple(json.loads(fields["features"]))
     return Record(**fields)

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from webmlc.core.bounds import Interval, bounds
 from webmlc.core.expr import Call, Expr, Var
-from webmlc.core.rewrite import evaluate, variables, walk
+from webmlc.core.rewrite import variables, walk
 from webmlc.core.scalar_operators import SCALAR_OPERATORS
+from webmlc.loops.count_work import buffer_bytes
 from webmlc.loops.ir import (
     Barrier,
     Buffer,
@@ -80,11 +81,11 @@ def features(function: LoopFunction, sizes: Mapping[str, int]) -> NDArray[np.flo
     counts = counting.counts
     operations = counts["vector operations"] + counts["scalar operations"]
     loads = counts["vector loads"] + counts["scalar loads"]
-    parameter_bytes = sum(_bytes(b, sizes) for b in function.params)
+    parameter_bytes = sum(buffer_bytes(b, sizes) for b in function.params)
     scopes: Counter[str] = Counter()
     for buffer in function.allocations:
         if buffer not in counting.registers:
-            scopes[buffer.scope] += _bytes(buffer, sizes)
+            scopes[buffer.scope] += buffer_bytes(buffer, sizes)
     derived = (
         parameter_bytes,
         scopes["global"] + scopes["local"],
@@ -207,7 +208,3 @@ def _contains_loop(stmt: Stmt) -> bool:
         case Let(body=body):
             return _contains_loop(body)
     return False
-
-
-def _bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
-    return math.prod(int(evaluate(d, dict(sizes))) for d in buffer.shape) * buffer.dtype.bytes

@@ -45,17 +45,16 @@ class ModelSearch:
         space: Space,
         seed: int,
         features: Features,
-        known: Sequence[tuple[NDArray[np.float32], float]] = (),
+        examples: Sequence[tuple[NDArray[np.float32], float]] = (),
     ) -> None:
-        """`known`: features and milliseconds of other kernels, measured on the same platform."""
+        """`examples`: features and milliseconds of kernels that were measured on this platform."""
         self.space, self.seed, self.features = space, seed, features
         self.generator = Random(seed)
-        self.known = list(known)
         self.told: dict[str, tuple[Values, float]] = {}
         self.asked: set[str] = set()
-        self.measured: list[tuple[NDArray[np.float32], float]] = []
+        self.examples = list(examples)
         self.model: CostModel | None = None
-        self.learned = -RETRAIN
+        self.next_training = max(FEWEST, len(self.examples))
 
     def ask(self, count: int) -> list[dict[str, Value]]:
         """See `strategies.Strategy`."""
@@ -81,7 +80,7 @@ class ModelSearch:
 
     def learn(self, features: NDArray[np.float32], milliseconds: float) -> None:
         """A measurement of this task, for the model of features."""
-        self.measured.append((features, milliseconds))
+        self.examples.append((features, milliseconds))
 
     def _pool(self, size: int, told: list[Values]) -> list[dict[str, Value]]:
         """Members that were not asked for: half random, half mutated from the elite."""
@@ -113,12 +112,12 @@ class ModelSearch:
         return [built[i][0] for i in np.argsort(predicted, kind="stable")[:count]]
 
     def _train(self) -> None:
-        examples = [*self.known, *self.measured]
-        if len(examples) < FEWEST or len(self.measured) - self.learned < RETRAIN:
+        if len(self.examples) < self.next_training:
             return
-        self.learned = len(self.measured)
-        rows = np.stack([row for row, _ in examples])
-        self.model = CostModel(rows, [milliseconds for _, milliseconds in examples], self.seed)
+        self.next_training = len(self.examples) + RETRAIN
+        rows = np.stack([row for row, _ in self.examples])
+        times = [milliseconds for _, milliseconds in self.examples]
+        self.model = CostModel(rows, times, self.seed)
 
 
 class _ParameterModel:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from webmlc.schedule.rules.space import Value, Values
+from webmlc.schedule.rules.space import Value, Values, changes
 from webmlc.target.kernel_work import Kernel, KernelWork, kernel_work
 from webmlc.tune.search import TaskSearch
 
@@ -53,7 +53,7 @@ class Outcome:
     @property
     def changes(self) -> dict[str, tuple[Value, Value]]:
         """The default and the chosen value of each parameter in which they differ."""
-        return differences(self.search.control.values, self.parameters)
+        return changed_pairs(self.search.control.values, self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ def work_of(search: TaskSearch) -> KernelWork:
     return kernel_work(Kernel(task.match.function, search.control.kernel), task.all_sizes)
 
 
-def differences(default: Values, values: Values) -> dict[str, tuple[Value, Value]]:
+def changed_pairs(default: Values, values: Values) -> dict[str, tuple[Value, Value]]:
     """The default and the other value of each parameter in which some values differ from it."""
-    return {name: (default[name], v) for name, v in values.items() if v != default[name]}
+    return {name: (default[name], value) for name, value in changes(default, values).items()}
 
 
 def run_ms(outcomes: Iterable[Outcome]) -> tuple[float, float]:

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from webmlc.core.errors import UserError
@@ -72,12 +71,7 @@ class PageServer:
     def __enter__(self) -> PageServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def launch(self, engine: str) -> None:
@@ -99,9 +93,10 @@ class PageServer:
             self._give_up_overdue()
             if self.browser is None:
                 continue
-            ours = [page for page in self.pages.values() if page.is_ours]
+            ours = [name for name, page in self.pages.items() if page.is_ours]
             if self.browser.has_ended():
-                self._lose(ours, f"{self.engine} crashed")
+                for name in ours:
+                    self._lose(name, f"{self.engine} crashed")
                 self.launch(self.engine)
                 started = time.monotonic()
             elif not ours and time.monotonic() - started > PATIENCE_SECONDS:
@@ -163,18 +158,16 @@ class PageServer:
                 continue
             if page.is_ours and self.browser is not None:
                 self.browser.stop()  # `wait` starts it again
-            self._lose([page], "no result in time")
-            self.pages.pop(name, None)
+            self._lose(name, "no result in time")
 
-    def _lose(self, pages: list[Page], reason: str) -> None:
-        for page in pages:
-            job, page.job = page.job, None
-            if job is not None and page.is_ours:
-                self.search.fail(job, reason)
-            elif job is not None:
-                self.search.give_back(job)
-            for name in [n for n, p in self.pages.items() if p is page]:
-                del self.pages[name]
+    def _lose(self, name: str, reason: str) -> None:
+        """Forget a page, and let its trial be measured again."""
+        page = self.pages.pop(name)
+        job, page.job = page.job, None
+        if job is not None and page.is_ours:
+            self.search.fail(job, reason)
+        elif job is not None:
+            self.search.give_back(job)
 
     def _platform(self, data: Mapping[str, Any]) -> Platform:
         """The platform that a page describes (`page/join.js`). Raises `UserError`."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -50,12 +49,7 @@ class Progress:
             self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._search is not None:
             self._update(self._search)
         if self.console.is_terminal:
@@ -91,8 +85,8 @@ class Progress:
         if self._search is None:
             return Text(f"{self.title}: preparing the kernels")
         left = self._search.seconds_left
-        rest = f"{budget(left)} left" if left > 0 else "confirming the winners"
-        return Text(f"{self.title}: {rest} · {self._summary}")
+        state = f"{budget(left)} left" if left > 0 else "confirming the winners"
+        return Text(f"{self.title}: {state} · {self._summary}")
 
     def _view(self) -> RenderableType:
         """What the terminal shows now."""

@@ -32,7 +32,7 @@ from webmlc.tune.markup import element, page_text
 from webmlc.tune.outcomes import (
     Limit,
     Outcome,
-    differences,
+    changed_pairs,
     limit_of,
     outcomes_of,
     run_ms,
@@ -386,4 +386,4 @@ def _parameter_section(searches: Sequence[TaskSearch]) -> Iterator[Element]:
 
 def _changes_of(search: TaskSearch, text: str) -> dict[str, tuple[Value, Value]]:
     """The parameters in which the candidate with this text differs from the default."""
-    return differences(search.control.values, search.members[text])
+    return changed_pairs(search.control.values, search.members[text])

@@ -139,14 +139,9 @@ def _search_algorithms(
     date = datetime.now(UTC).isoformat(timespec="seconds")
     records.add_algorithms(
         AlgorithmRecord(
-            variant.layer,
-            platform,
-            *chosen.get(variant.layer, (graph.alternatives()[variant.layer][0], 1.0)),
-            options.model,
-            VERSION,
-            date,
+            layer, platform, *chosen.get(layer, (default, 1.0)), options.model, VERSION, date
         )
-        for variant in variants.variants
+        for layer, default in variants.algorithms.items()
     )
     return chosen, False
 

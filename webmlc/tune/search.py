@@ -2,7 +2,7 @@
 
     search = Search(tasks, options, database)
     job = search.next_job(platform)             # a trial for a worker; None: nothing left to do
-    search.finish(job, measurement)             # or search.give_back(job, "lost"), search.fail(...)
+    search.finish(job, measurement)             # or give_back(job), or fail(job, reason)
 
 A worker asks for jobs until there are none (see `workers`). Many workers may ask at once, from any
 thread. Workers of one platform share a search of each task; another platform starts its own. Tasks
@@ -21,15 +21,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import repeat
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from webmlc.schedule.rules.space import Value, Values, values_of
+from webmlc.schedule.rules.space import Values, changes, values_of
 from webmlc.tune.candidates import Candidate, candidate, make_trial, try_candidate
 from webmlc.tune.database import Database, Record, State
-from webmlc.tune.features import features
 from webmlc.tune.model_search import ModelSearch
 from webmlc.tune.platforms import Platform
 from webmlc.tune.strategies import STRATEGIES, Strategy, identity, is_small
@@ -129,8 +127,9 @@ class TaskSearch:
     @property
     def share(self) -> float:
         """The milliseconds that a run of the model spends in this kernel, as far as known."""
-        known = not math.isnan(self.control_ms)
-        return self.task.calls * self.control_ms * self.best if known else math.inf
+        if math.isnan(self.control_ms):
+            return math.inf
+        return self.task.calls * self.control_ms * self.best
 
     @property
     def is_open(self) -> bool:
@@ -178,9 +177,7 @@ class TaskSearch:
     def features_of(self, members: Sequence[Values]) -> list[NDArray[np.float32] | None]:
         """The features of some members' code, `None` for code that was measured before."""
         return [
-            None
-            if built is None or built.text in self.ratios
-            else features(built.kernel, self.task.all_sizes)
+            None if built is None or built.text in self.ratios else built.features
             for built in self.build(members)
         ]
 
@@ -190,23 +187,23 @@ class TaskSearch:
         self.members[built.text] = built.values
         self.strategy.tell(built.values, ratio)
         if milliseconds is not None and isinstance(self.strategy, ModelSearch):
-            self.strategy.learn(features(built.kernel, self.task.all_sizes), milliseconds)
+            self.strategy.learn(built.features, milliseconds)
         self.curve.append(self.best)
 
     def simplified(self, values: Values) -> Values:
         """The same code from fewer changes: parameters that do not matter are the default ones."""
         (target,) = self.build([values])
-        changes = [n for n, v in values.items() if v != self.control.values[n]]
-        without = [{**values, name: self.control.values[name]} for name in changes]
-        idle = [
-            name
-            for name, built in zip(changes, self.build(without), strict=True)
-            if built is not None and target is not None and built.text == target.text
-        ]
-        simple = {**values, **{name: self.control.values[name] for name in idle}}
+        default = self.control.values
+
+        def is_same(built: Candidate | None) -> bool:
+            return built is not None and target is not None and built.text == target.text
+
+        changed = changes(default, values)
+        without = [{**values, name: default[name]} for name in changed]
+        builds = zip(changed, self.build(without), strict=True)
+        simple = {**values, **{name: default[name] for name, built in builds if is_same(built)}}
         (built,) = self.build([simple])
-        is_same = built is not None and target is not None and built.text == target.text
-        return simple if is_same and simple in self.task.match.space() else values
+        return simple if is_same(built) and simple in self.task.match.space() else values
 
     def finalists(self) -> list[Candidate]:
         """The fastest candidates, the fastest first."""
@@ -235,7 +232,6 @@ class Search:
         self.threads, self.builders = threads, builders
         self.searches: dict[str, list[TaskSearch]] = {}
         self.jobs: dict[int, Job] = {}
-        self.bugs: list[Record] = []
         self.started = math.inf
         self.count = 0
         self.is_cancelled = False
@@ -312,10 +308,7 @@ class Search:
                 if ratio is None:
                     search.reasons[built.text] = reason
                     state = "wrong" if reason.startswith("wrong") else "failed"
-                record = self._record(job, number, state, times, ratio, reason)
-                records.append(record)
-                if state == "wrong":
-                    self.bugs.append(record)
+                records.append(self._record(job, number, state, times, ratio, reason))
             if job.confirms:
                 records = [r for r in records if r.parameters == best[0]]
                 simple = search.simplified(best[0])
@@ -386,17 +379,15 @@ class Search:
     def _start(self, task: Task, platform: Platform, control: Candidate) -> TaskSearch:
         """Begin the search of a task: with what the database has of it, or with its default."""
         space = task.match.space().without_proofs()  # what does not build is told as disqualified
-        strategy = STRATEGIES["random"](space, 0)
-        search = TaskSearch(task, platform, strategy, control, self.options, self.builders)
-        name = self.options.strategy
+        name, seed = self.options.strategy, self.options.seed
         if name == "auto":
             name = "race" if is_small(space) else "model"
         if name == "model":
-            search.strategy = ModelSearch(
-                space, self.options.seed, search.features_of, self._known(task, platform)
-            )
+            examples = self._examples(task, platform)
+            strategy: Strategy = ModelSearch(space, seed, lambda m: search.features_of(m), examples)
         else:
-            search.strategy = STRATEGIES[name](space, self.options.seed)
+            strategy = STRATEGIES[name](space, seed)
+        search = TaskSearch(task, platform, strategy, control, self.options, self.builders)
         if self.options.cold:
             first = candidate(task, next(space.members()))
             search.retries.append([first])
@@ -421,7 +412,7 @@ class Search:
         records = self.database.records(task=task.key, platform=platform.key)
         return [r for r in records if r.sizes == task.size_bucket and r.state != "confirmed"]
 
-    def _known(self, task: Task, platform: Platform) -> list[tuple[NDArray[np.float32], float]]:
+    def _examples(self, task: Task, platform: Platform) -> list[tuple[NDArray[np.float32], float]]:
         """What was measured of other tasks on this platform, for the cost model."""
         if self.database is None:
             return []
@@ -451,7 +442,6 @@ class Search:
         reason: str,
     ) -> Record:
         task, built = job.search.task, job.candidates[number]
-        row: Any = features(built.kernel, task.all_sizes) if times else ()
         return Record(
             task=task.key,
             name=task.name,
@@ -465,7 +455,7 @@ class Search:
             ratio=ratio,
             rounds=len(times),
             reason=reason,
-            features=tuple(map(float, row)),
+            features=tuple(map(float, built.features)) if times else (),
             model=self.options.model,
             compiler=VERSION,
             date=datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -496,8 +486,3 @@ def gain(searches: Iterable[TaskSearch]) -> float:
             default += milliseconds
             tuned += milliseconds * (search.confirmed[1] if search.confirmed else search.best)
     return default / tuned if tuned else 1.0
-
-
-def parameters_of(search: TaskSearch) -> dict[str, Value]:
-    """The parameters that the search chose: the confirmed winner, or the default."""
-    return dict(search.confirmed[0] if search.confirmed else search.control.values)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Protocol
 
@@ -195,14 +195,9 @@ def identity(values: Values) -> str:
     return json.dumps(dict(values), sort_keys=True)
 
 
-def combinations(space: Space) -> int:
-    """The combinations of choices, constraints aside."""
-    return math.prod(len(choice.values) for choice in space.choices)
-
-
 def is_small(space: Space) -> bool:
     """True if the space has few enough members to race."""
-    if combinations(space) > 100 * RACE_MEMBERS:
+    if math.prod(len(choice.values) for choice in space.choices) > 100 * RACE_MEMBERS:
         return False
     return len(list(itertools.islice(space.members(), RACE_MEMBERS + 1))) <= RACE_MEMBERS
 
@@ -214,13 +209,3 @@ STRATEGIES: dict[str, Callable[[Space, int], Strategy]] = {
     "random": RandomSearch,
 }
 """Strategies that need nothing but the space, and a seed. `search` adds `model`."""
-
-
-def neighbours(space: Space, values: Values) -> Iterator[dict[str, Value]]:
-    """The members that differ from `values` in one parameter."""
-    for choice in space.choices:
-        for value in choice.values:
-            if value != values[choice.name] or type(value) is not type(values[choice.name]):
-                other = {**values, choice.name: value}
-                if all(c.is_met(other) for c in space.constraints):
-                    yield other

@@ -2,7 +2,7 @@
 
 In: a model, a device, and the sizes of symbolic dimensions. Out: its tasks, without duplicates.
 
-    for task in tasks_of("model.onnx", "wasm", {"batch": 1}):
+    for task in read_graph("model.onnx", "wasm", {"batch": 1}).tasks():
         print(task.name, task.calls, len(task.match.space().names))
 
 Kernels of several models are the same task if they differ only in the names of things: `key` is a
@@ -21,7 +21,7 @@ from typing import Any
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Expr, Var
-from webmlc.core.machine import Device, Features, Machine
+from webmlc.core.machine import DOT, RELAXED, Device, Features, Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import watcher
@@ -96,9 +96,9 @@ class Task:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to another process without the rule, whose functions cannot: it is found again."""
-        fields = (self.key, self.name, self.match.function, self.match.machine, self.dimensions)
-        rest = (self.constants, dict(self.sizes), self.calls, self.constant_bytes, self.origin)
-        return _task_again, (*fields, *rest)
+        kernel = (self.key, self.name, self.match.function, self.match.machine, self.dimensions)
+        calls = (self.constants, dict(self.sizes), self.calls, self.constant_bytes, self.origin)
+        return _task_again, (*kernel, *calls)
 
     def lower(self, parameters: Any) -> LoopFunction:
         """The lowered kernel with these parameters of its rule."""
@@ -169,7 +169,7 @@ class Graph:
         """
         module = replace(self.module, algorithms=algorithms or {})
         lowered = kernel_module(module, TARGETS[self.device], watcher(None))
-        return list(_merged(_tasks(lowered, self.device, self.features, self.sizes)))
+        return list(_merged(_tasks(lowered, self.machine, self.sizes)))
 
     def alternatives(self) -> dict[str, tuple[str, ...]]:
         """The algorithms of each layer that has a choice, the default one first."""
@@ -199,42 +199,25 @@ def read_graph(
     return Graph(module, device, features, {name: sizes.get(name, 1) for name in inputs})
 
 
-def tasks_of(
-    model: Source,
-    device: Device,
-    sizes: Mapping[str, int],
-    *,
-    constants: Constants | None = None,
-    features: Features = "relaxed",
-) -> list[Task]:
-    """The tasks of a model with its default algorithms (see `read_graph` and `Graph.tasks`)."""
-    return read_graph(model, device, sizes, constants=constants, features=features).tasks()
-
-
-def _tasks(
-    module: Module, device: Device, features: Features, values: Mapping[str, int]
-) -> Iterator[Task]:
-    """A task for each call of a kernel on the device."""
-    variants = TARGETS[device].variants
+def _tasks(module: Module, machine: Machine, values: Mapping[str, int]) -> Iterator[Task]:
+    """A task for each call of a kernel on the machine's device."""
     constants = {n: a for f in module.functions.values() for n, a in f.constants.items()}
     constant_bytes = sum(a.nbytes for a in constants.values())
     resident = set(constants)  # values that no input changes: they are computed once, at load
-    for node in _calls(module, device):
+    for node in _calls(module, machine.device):
         if resident.issuperset(filter(None, node.inputs)):
             resident.update(node.outputs)
             continue
         kernel = module.kernels[str(node.attributes["kernel"])]
-        machine = variants[device] if device in variants else variants[features]
-        if features == "dot" and device == "wasm" and not multiplies_bytes(kernel):
-            machine = variants["relaxed"]
         if not {s.name for s in kernel.symbols} <= values.keys():
             continue
         named = name_dimensions(kernel)
-        match = match_kernel(named.function, machine)
-        if match is None or not match.rule.space(match.facts, machine).choices:
+        plain = RELAXED if machine is DOT and not multiplies_bytes(kernel) else machine
+        match = match_kernel(named.function, plain)
+        if match is None or not match.rule.space(match.facts, plain).choices:
             continue
         yield Task(
-            kernel_key(named.function, machine),
+            kernel_key(named.function, plain),
             kernel.name,
             match,
             named.values,

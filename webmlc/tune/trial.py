@@ -85,7 +85,7 @@ class Trial:
 
         memory[repeats_address] = repeats; run(steps * i, steps * (i + 1), 0, threads)
 
-    after the engine has written `words`, pairs of an address and the int32s to store there.
+    after the engine has written `words`, pairs of an address and the 32-bit words to store there.
 
     On `webgpu`, candidate i is the entry point `entries[i]` of the WGSL module `shaders[i]`, with
     the bindings of group 0: binding b is buffer `calls[c][b]`, for one call c after the other. The
@@ -100,12 +100,12 @@ class Trial:
     """
 
     device: Device
-    threads: int
-    candidates: int
     buffers: tuple[TrialBuffer, ...]
     calls: tuple[tuple[int, ...], ...]
     total_bytes: int
-    tolerance: float
+    threads: int = 1
+    candidates: int = 0
+    tolerance: float = 0.0
     protocol: Protocol = PROTOCOL
     module: bytes = b""
     pages: int = 0

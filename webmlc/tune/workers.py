@@ -9,6 +9,7 @@ trial.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import signal
 import time
@@ -177,7 +178,7 @@ def work(search: Search, worker: Worker) -> None:
 def seconds_for(job: Job) -> float:
     """The seconds that a trial may take: many times what the control's time suggests."""
     protocol, control = job.trial.protocol, job.search.control_ms
-    if control != control:  # not measured yet
+    if math.isnan(control):  # not measured yet
         return 10 * LEAST_SECONDS
     sample = max(protocol.sample_ms, control * len(job.trial.calls))
     per_candidate = protocol.warmup_ms + 8 * sample + protocol.rounds * sample

@@ -179,6 +179,11 @@ def from_values(like: P, values: Values) -> P:
     return result
 
 
+def changes(default: Values, values: Values) -> dict[str, Value]:
+    """The values that differ from the default ones, by name."""
+    return {name: value for name, value in values.items() if value != default[name]}
+
+
 def _items(parameters: Any) -> list[tuple[str, Any]]:
     """The names and values of a dataclass' fields, or of a tuple's items."""
     if isinstance(parameters, tuple):

@@ -84,18 +84,18 @@ fn power_{suffix}(x: {T}, y: {T}) -> {T} {{
 fn remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
     let size = abs(b);
     let step = select(size, -size, a < {T}(0.0));
-    var rest = a - trunc(a / b) * b;
-    rest = select(rest, rest + step, rest * step < {T}(0.0));
-    rest = select(rest, rest - step, abs(rest) >= size);
-    rest = select(rest, {T}(0.0), abs(rest) >= size);
+    var result = a - trunc(a / b) * b;
+    result = select(result, result + step, result * step < {T}(0.0));
+    result = select(result, result - step, abs(result) >= size);
+    result = select(result, {T}(0.0), abs(result) >= size);
     let endless = bitcast<{U}>(size) == {U}(0x7f800000u);
-    return select(rest, a, endless & ((bitcast<{U}>(a) & {U}(0x7fffffffu)) < {U}(0x7f800000u)));
+    return select(result, a, endless & ((bitcast<{U}>(a) & {U}(0x7fffffffu)) < {U}(0x7f800000u)));
 }}
 """,
     "floored_remainder": """\
 fn floored_remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
-    let rest = remainder_{suffix}(a, b);
-    return select(rest, rest + b, rest * sign(b) < {T}(0.0));
+    let result = remainder_{suffix}(a, b);
+    return select(result, result + b, result * sign(b) < {T}(0.0));
 }}
 """,
     # Repeated squaring over the bits of the exponent, which is not negative.

@@ -14,6 +14,9 @@ from webmlc.tune.trial import Measurement, Trial, difference
 SHORTEST_MS = 1e-6
 """Milliseconds that stand for a time too short for the timer."""
 
+MAX_GROWTH = 8
+"""How many times as often a candidate repeats in the next sample of its warm-up, at most."""
+
 
 class EngineError(Exception):
     """A candidate that the engine refuses to load or to run."""
@@ -78,4 +81,4 @@ def _warm_up(trial: Trial, runner: Runner, candidate: int) -> int:
         fitting = min(max(1, fitting), protocol.max_repeats)
         if spent >= protocol.warmup_ms:
             return fitting
-        repeats = min(fitting, 8 * repeats)
+        repeats = min(fitting, MAX_GROWTH * repeats)

@@ -5,13 +5,11 @@ A module that never ends blocks the process: `workers.ProcessWorker` runs this i
 
 from __future__ import annotations
 
-import ctypes
 from time import perf_counter
 
-import numpy as np
 import wasmtime
 
-from webmlc.host.wasm import SharedMemory, Worker, engine_config, instantiate
+from webmlc.host.wasm import SharedMemory, Worker, engine_config, instantiate, write_words
 from webmlc.target.wasm.threads import RUNNING
 from webmlc.tune.engines.rounds import EngineError, Runner, measure
 from webmlc.tune.trial import POISON, Measurement, Trial, fill
@@ -36,13 +34,12 @@ class _WasmRunner(Runner):
             memory = SharedMemory(engine, kind)
         except wasmtime.WasmtimeError as error:
             raise EngineError(str(error)) from error
-        pointer = ctypes.cast(memory.data_ptr(), ctypes.POINTER(ctypes.c_uint8))
         self.memory = memory  # which `bytes` is a view of
-        self.bytes = np.ctypeslib.as_array(pointer, (memory.data_len(),))
+        self.bytes = memory.bytes
         self.runs = [instantiate(engine, module, memory) for _ in range(trial.threads)]
         self.helpers = [Worker(tid) for tid in range(1, trial.threads)]
         for address, words in trial.words:
-            self._write(address, words)
+            write_words(self.bytes, address, words)
         for seed, buffer in enumerate(trial.buffers):
             if not buffer.is_output:
                 data = fill(buffer, seed)
@@ -69,9 +66,9 @@ class _WasmRunner(Runner):
 
     def _run(self, candidate: int, repeats: int) -> None:
         trial = self.trial
-        self._write(trial.repeats_address, (repeats,))
+        write_words(self.bytes, trial.repeats_address, (repeats,))
         first, last = trial.steps * candidate, trial.steps * (candidate + 1)
-        self._write(RUNNING, (1,))
+        write_words(self.bytes, RUNNING, (1,))
         calls = [
             helper.submit(run, (0, 0, helper.tid, trial.threads))
             for helper, run in zip(self.helpers, self.runs[1:], strict=True)
@@ -81,10 +78,6 @@ class _WasmRunner(Runner):
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
             raise EngineError(str(error).splitlines()[0]) from error
         finally:
-            self._write(RUNNING, (0,))
+            write_words(self.bytes, RUNNING, (0,))
             for call in calls:
                 call.result()
-
-    def _write(self, address: int, words: tuple[int, ...]) -> None:
-        data = np.array(words, np.int32).view(np.uint8)
-        self.bytes[address : address + len(data)] = data

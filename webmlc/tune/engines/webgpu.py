@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
-from webmlc.host.webgpu import BINDING_MULTIPLE, DEFAULT_LIMITS, find_adapter
+from webmlc.host.webgpu import BINDING_MULTIPLE, DEFAULT_LIMITS, bind_group_layout, find_adapter
 from webmlc.package.memory_plan import align
 from webmlc.tune.engines.rounds import EngineError, Runner, measure
 from webmlc.tune.trial import POISON, Measurement, Trial, fill
@@ -48,7 +48,7 @@ class _GpuRunner(Runner):
         self.uniform = words and self.device.create_buffer_with_data(
             data=words, usage=wgpu.BufferUsage.UNIFORM
         )
-        self.layout = self._layout()
+        self.layout = bind_group_layout(self.device, trial.read_only, bool(self.uniform))
         self.groups = [self._group(call) for call in trial.calls]
         self.pipelines: dict[int, Any] = {}
 
@@ -70,16 +70,6 @@ class _GpuRunner(Runner):
         self._submit(candidate, repeats)
         self.device.queue.read_buffer(self.memories[0], 0, 4)  # waits until the work is done
         return (perf_counter() - start) * 1e3
-
-    def _layout(self) -> Any:
-        types = ["read-only-storage" if r else "storage" for r in self.trial.read_only]
-        types += ["uniform"] if self.uniform else []
-        return self.device.create_bind_group_layout(
-            entries=[
-                {"binding": i, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": t}}
-                for i, t in enumerate(types)
-            ]
-        )
 
     def _group(self, call: tuple[int, ...]) -> Any:
         """The bindings of one call."""
