@@ -15,8 +15,8 @@ STRICTER = {
     "Compress": "a true condition beyond the axis selects nothing that there is",
     "NhwcMaxPool": "a window longer than what it moves over",
     "Squeeze": "without axes, a size of 1 would give the result another rank",
-    "SkipLayerNormalization": "a skip of more batches than there are, which is not one for each",
-    "SkipSimplifiedLayerNormalization": "a skip of more batches than there are",
+    "SkipLayerNormalization": "a skip of another number of batches, which is not one for each",
+    "SkipSimplifiedLayerNormalization": "a skip of another number of batches",
     "GroupNormalization": "one scale or bias for all channels, where ONNX has one for each",
     **dict.fromkeys(
         ("Concat", "QLinearConcat"),
@@ -42,8 +42,9 @@ def _shape(node: onnx.NodeProto, feeds: Feeds, place: int) -> tuple[int, ...] | 
     return feeds[names[place]].shape if names[place] in feeds else None
 
 
-def _has_empty_input(_: onnx.NodeProto, feeds: Feeds) -> bool:
-    return any(array.size == 0 for array in feeds.values())
+def _has_empty_input(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    """True if an input of the node is empty, constant or computed."""
+    return any(name not in feeds or feeds[name].size == 0 for name in node.input)
 
 
 def _has_starts(node: onnx.NodeProto, feeds: Feeds) -> bool:
@@ -51,9 +52,9 @@ def _has_starts(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return x is None or (mask is not None and mask == (2 * x[0],))
 
 
-def _has_longer_skip(node: onnx.NodeProto, feeds: Feeds) -> bool:
+def _has_other_skip(node: onnx.NodeProto, feeds: Feeds) -> bool:
     x, skip = _shape(node, feeds, 0), _shape(node, feeds, 1)
-    return x is None or skip is None or skip[0] > x[0]
+    return x is None or skip is None or skip[0] not in (1, x[0])
 
 
 def _has_axes_of_1(node: onnx.NodeProto, feeds: Feeds) -> bool:
@@ -65,7 +66,7 @@ def _repeats_axis(node: onnx.NodeProto, feeds: Feeds) -> bool:
     if len(node.input) < 2 or node.input[1] not in feeds:
         return False
     x, axes = _shape(node, feeds, 0), feeds[node.input[1]].tolist()
-    return len({axis % len(x) if x else axis for axis in axes}) < len(axes)
+    return not x or len({axis % len(x) for axis in axes}) < len(axes)
 
 
 STRICTER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
@@ -74,8 +75,8 @@ STRICTER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
     "QLinearConcat": _has_empty_input,
     "GlobalAveragePool": _has_empty_input,
     "GlobalLpPool": _has_empty_input,
-    "SkipLayerNormalization": _has_longer_skip,
-    "SkipSimplifiedLayerNormalization": _has_longer_skip,
+    "SkipLayerNormalization": _has_other_skip,
+    "SkipSimplifiedLayerNormalization": _has_other_skip,
     "Squeeze": _has_axes_of_1,
     **{name: _repeats_axis for name in STRICTER if name.startswith("Reduce")},
 }

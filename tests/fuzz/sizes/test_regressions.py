@@ -463,6 +463,29 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
             for base in (-INF, -1, 1, INF, NAN)
         ],
     ),
+    "axes of which only a run knows how many there are": (
+        """g (float[6,4] x, int64[n] a) => (float[i,j] y, float[k,l] z)
+            <int64[1] s = {-2}, int64[1] e = {3}, int64[1] o = {1}, int64[2] p = {1,2}> {
+            y = Slice(x, s, e, a, o) z = Pad(x, p, "", a) }""",
+        [
+            (kind, {"x": np.arange(24, dtype=np.float32).reshape(6, 4), "a": integers(*axes)})
+            for kind, axes in (
+                ("equal", (0,)),
+                ("equal", (1,)),
+                ("equal", (-1,)),
+                ("refused", (2,)),
+                ("refused", (-(2**63),)),
+                ("refused", (0, 1)),
+            )
+        ],
+    ),
+    "negative powers of integers": (
+        "g (int32[n] x, int32 e) => (int32[n] y) { y = Pow(x, e) }",
+        [
+            ("equal", {"x": np.array([-3, -2, -1, 1, 2, 3], np.int32), "e": np.array(e, np.int32)})
+            for e in (-7, -2, -1, 0, 3)
+        ],
+    ),
     "a clamped index of a size": (
         "g (double[n] x, int64 i) => (double y) { v = Exp(x) y = Gather<axis=-1>(v, i) }",
         [
@@ -476,6 +499,7 @@ CASES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]]]] = {
 ON_GPU = {
     "diagonals far outside",
     "indices that look like others in 32 bits",
+    "negative powers of integers",
     "powers of infinity, and infinite powers",
     "samples at infinity",
     "sizes that do not fit in some iteration",

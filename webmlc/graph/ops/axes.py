@@ -48,18 +48,20 @@ def axis_mask(context: Context, build: Builder, index: int, rank: int | None = N
     """The int64[rank] mask that is 1 for the axes that input `index` names, and 0 for the others.
     It is `INVALID` everywhere if the axes are wrong.
     """
-    ones = build.constant(np.ones(axis_count(context, index), np.int64))
+    count = axis_count(context, index)
+    ones = build.constant(np.ones(count, np.int64))
     rank = context.rank(0) if rank is None else rank
-    return by_axis(build, ones, context.node.inputs[index], rank, default=0, invalid=INVALID)
+    axes = context.node.inputs[index]
+    return by_axis(build, ones, axes, count, rank, default=0, invalid=INVALID)
 
 
 def by_axis(
-    build: Builder, values: str, axes: str, rank: int, *, default: int, invalid: int
+    build: Builder, values: str, axes: str, count: int, rank: int, *, default: int, invalid: int
 ) -> str:
-    """The int64[rank] that holds each of `values` at its axis, and `default` at the other axes. It
-    is `invalid` everywhere if the axes are wrong.
+    """The int64[rank] that holds each of `count` values at its axis, and `default` at the other
+    axes. It is `invalid` everywhere if the axes are wrong.
     """
-    axes = build("Reshape", axes, build.constant(np.array([-1])))
+    axes = build("Reshape", axes, build.constant(np.array([count])))
     return build(
         "ByAxis", values, axes, domain="webmlc", rank=rank, default=default, invalid=invalid
     )

@@ -103,7 +103,7 @@ def _slice_expanded(context: Context, builder: Builder) -> tuple[str, ...] | Non
             for i, default in ((3, np.arange(count)), (4, np.ones(count, np.int64)))
         )
         starts, ends, steps = (
-            by_axis(builder, values, axis_input, rank, default=default, invalid=0)
+            by_axis(builder, values, axis_input, count, rank, default=default, invalid=0)
             for values, default in ((starts, 0), (ends, FAR_END), (steps, 1))
         )
         axes = tuple(range(rank))
@@ -250,9 +250,11 @@ def _pad_expanded(context: Context, builder: Builder) -> tuple[str, ...] | None:
         return None
     x, pads, *optional_inputs = context.node.inputs
     if context.is_decided_by_run(3):
+        count, rank = axis_count(context, 1) // 2, context.rank(0)
+        check_shape(context, 3, (const(count),))
         halves = builder.many("Split", pads, outputs=2, axis=0, num_outputs=2)
         full = (
-            by_axis(builder, half, optional_inputs[1], context.rank(0), default=0, invalid=-FAR_END)
+            by_axis(builder, half, optional_inputs[1], count, rank, default=0, invalid=-FAR_END)
             for half in halves
         )
         everywhere = builder("Concat", *full, axis=0)

@@ -98,7 +98,8 @@ fn floored_remainder_{suffix}(a: {T}, b: {T}) -> {T} {{
     return select(result, result + b, result * sign(b) < {T}(0.0));
 }}
 """,
-    # Repeated squaring over the bits of the exponent, which is not negative.
+    # Repeated squaring over the bits of the exponent. The reciprocal of an integer is 0 unless it
+    # is 1 or -1.
     "whole_power": """\
 fn whole_power_{suffix}(x: {T}, y: {T}) -> {T} {{
     var result = {T}(1);
@@ -108,7 +109,7 @@ fn whole_power_{suffix}(x: {T}, y: {T}) -> {T} {{
         result = select(result, result * square, odd);
         square = square * square;
     }}
-    return result;
+    return select(result, {T}(0), (y < {T}(0)) & (abs(x) != {T}(1)));
 }}
 """,
     # Near 1, WGSL bounds only the absolute error: use the series of atanh((x - 1) / (x + 1)).

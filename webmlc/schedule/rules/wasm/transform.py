@@ -272,8 +272,9 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     """Matches stages of linear combinations, the last one writing the kernel's result."""
     schedule = Schedule(function)
     *producers, last = schedule.blocks()
-    result = written_buffer(schedule.block(last))
-    if result is None or not is_parameter(schedule.function, result):
+    results = [written_buffer(schedule.block(name)) for name in (*producers, last)]
+    is_output = [buffer and is_parameter(schedule.function, buffer) for buffer in results]
+    if None in is_output or any(is_output[:-1]) or not is_output[-1]:
         return None
     if not is_transform(schedule, (*producers, last), machine.lanes):
         return None
