@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,14 @@ from webmlc.tune.database import Database
 from webmlc.tune.search import Options, Search
 from webmlc.tune.strategies import identity
 
-START_SECONDS = 60.0
-"""Seconds in which a process of the cluster must start."""
+WAIT_SECONDS = 30.0
+"""Seconds in which a process must end that has a reason to."""
+OPTIONS = Options("random", 600, measurements=8, protocol=QUICK)
 SCHEDULER = """
-import asyncio, distributed
+import asyncio, distributed, logging
 
 async def serve():
+    logging.disable()
     async with distributed.Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
         print(scheduler.address, flush=True)
         await scheduler.finished()
@@ -33,77 +36,109 @@ async def serve():
 asyncio.run(serve())
 """
 
+Process = subprocess.Popen[str]
+
 
 @contextmanager
-def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process of Python, and the first line that it prints."""
+def process(*arguments: str) -> Iterator[Process]:
+    """A process of Python, which is killed in the end."""
     with subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, text=True
     ) as started:
         try:
-            assert started.stdout is not None
-            yield started, started.stdout.readline().strip()
+            yield started
         finally:
             started.kill()
 
 
-def worker(scheduler: str) -> tuple[str, ...]:
-    """The arguments of Python that start a worker."""
-    return ("-m", "webmlc", "tune-worker", "--scheduler", scheduler)
+def first_line(started: Process) -> str:
+    """The first line that a process prints."""
+    assert started.stdout is not None
+    return started.stdout.readline().strip()
 
 
-def test_a_worker_is_killed_and_no_measurement_is_lost(tmp_path: Path) -> None:
-    killed = threading.Event()
-    with (
-        Database(tmp_path / "t.db") as database,
-        process("-c", SCHEDULER) as (_, scheduler),
-        process(*worker(scheduler)) as (victim, line),
-        process(*worker(scheduler)),
-    ):
-        assert line.startswith("wasmtime / ")
-        assert line.endswith(f": measures 1 trial at a time for {scheduler}")
+@contextmanager
+def cluster(workers: int) -> Iterator[tuple[str, Process, list[Process]]]:
+    """The address of a scheduler, its process, and those of workers that have joined it."""
+    with process("-c", SCHEDULER) as scheduler, ExitStack() as stack:
+        address = first_line(scheduler)
+        command = ("-m", "webmlc", "tune-worker", "--scheduler", address)
+        members = [stack.enter_context(process(*command)) for _ in range(workers)]
+        for member in members:
+            line = first_line(member)
+            assert line.startswith("wasmtime / ")
+            assert line.endswith(f": measures 1 trial at a time for {address}")
+        yield address, scheduler, members
 
-        def kill(search: Search) -> None:
-            if any(s.trials for s in search.all_searches()) and not killed.is_set():
-                killed.set()
-                victim.kill()
 
-        options = Options("random", 600, measurements=12, protocol=QUICK)
-        search = Search(small_tasks(), options, database, on_change=kill)
-        work_on_cluster(search, scheduler, "wasm")
-        assert killed.is_set()
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[str, list[Process]]]:
+    """The address of a scheduler, and two workers; the one that lives longer ends by Ctrl-C."""
+    with cluster(2) as (address, _, members):
+        yield address, members
+        members[1].send_signal(signal.SIGINT)
+        assert members[1].wait(WAIT_SECONDS) == 0
+
+
+def test_a_worker_is_killed_and_no_measurement_is_lost(
+    pair: tuple[str, list[Process]], tmp_path: Path
+) -> None:
+    address, (victim, _) = pair
+    counts: list[int] = []
+
+    def kill_one(search: Search) -> None:
+        counts.append(len(search.jobs))
+        if len(counts) == 2:
+            victim.kill()
+
+    with Database(tmp_path / "t.db") as database:
+        search = Search(small_tasks(), OPTIONS, database, on_change=kill_one)
+        work_on_cluster(search, address, "wasm")
+        assert victim.wait(WAIT_SECONDS) < 0
+        assert len(counts) > 2
         assert search.is_done
         assert search.is_idle
-        (searches,) = search.searches.values()
-        for searched in searches:
+        for searched in search.all_searches():
             records = database.records(task=searched.task.key)
             stored = {identity(r.parameters) for r in records if r.state != "confirmed"}
             assert stored == {identity(v) for v in searched.members.values()}
-            assert len(stored) == len(searched.ratios) > 4
+            assert len(stored) == 1 + searched.measured > 4
             assert not searched.reasons
+            assert searched.confirmed is not None
 
 
-def test_a_scheduler_that_vanishes_is_one_clear_error() -> None:
-    with process("-c", SCHEDULER) as (started, scheduler), process(*worker(scheduler)):
+def test_a_worker_of_another_device_gets_no_jobs(
+    pair: tuple[str, list[Process]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, _ = pair
+    monkeypatch.setattr(feeder, "PATIENCE_SECONDS", 1.0)
+    reason = re.escape(
+        f"The scheduler {address} has no worker that measures kernels on webgpu (wasmtime does "
+        f"not measure kernels on webgpu). Start one with `webmlc tune-worker --scheduler {address}`"
+    )
+    with pytest.raises(UserError, match=reason):
+        work_on_cluster(Search(small_tasks(), Options()), address, "webgpu")
 
-        def kill(_: Search) -> None:
-            started.kill()
 
-        options = Options("random", 600, measurements=12, protocol=QUICK)
-        search = Search(small_tasks(), options, on_change=kill)
-        with pytest.raises(UserError, match="has ended"):
-            work_on_cluster(search, scheduler, "wasm")
+def test_the_scheduler_vanishes_and_its_workers_end() -> None:
+    with cluster(1) as (address, scheduler, (member,)):
+        search = Search(small_tasks(), OPTIONS, on_change=lambda _: scheduler.kill())
+        with pytest.raises(UserError, match=f"The scheduler {address} has ended"):
+            work_on_cluster(search, address, "wasm")
         assert search.is_idle
+        assert member.wait(WAIT_SECONDS) == 0
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://here"])
-def test_no_scheduler_answers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (feeder, slots):
-        monkeypatch.setattr(module, "CONNECT_SECONDS", 1.0)
-    with pytest.raises(UserError, match="no Dask scheduler answers there"):
-        work_on_cluster(Search(small_tasks(), Options()), address, "wasm")
+def test_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeder, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(slots, "CONNECT_SECONDS", 0.5)
+    for address in ("nonsense", "tcp://127.0.0.1:1"):
+        with pytest.raises(UserError, match=f"--scheduler {address}: no Dask scheduler answers"):
+            work_on_cluster(Search(small_tasks(), Options()), address, "wasm")
+    with pytest.raises(UserError, match=f"--scheduler {address}: no Dask scheduler answers"):
+        run_worker(address, "wasmtime", 1)
 
 
-def test_a_worker_needs_an_engine_of_python() -> None:
-    with pytest.raises(UserError, match="choose one of wasmtime, wgpu"):
-        run_worker("tcp://127.0.0.1:9", "chromium", 1)
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(UserError, match="--engine chromium: choose one of wasmtime, wgpu"):
+        run_worker("tcp://127.0.0.1:1", "chromium", 1)

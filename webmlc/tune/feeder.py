@@ -108,6 +108,7 @@ class Feeder:
             self._check_members()
             has_fed = [self._feed(pool) for pool in self.pools.values()]
             self._handle_events(0.0 if any(has_fed) else self._pause())
+        self.client.unsubscribe_topic("all")
 
     def give_back_all(self) -> None:
         """Give back every job that is measured now."""

@@ -120,31 +120,33 @@ def serve(scheduler: str, engine: str, threads: int) -> None:
         raise UserError(f"--engine {engine}: choose one of {', '.join(LOCAL_ENGINES)}")
     slots = Slots(partial(ProcessWorker, engine), threads)
     try:
-        asyncio.run(_serve(scheduler, slots))
+        platform = slots.platform(1)
+        asyncio.run(_serve(scheduler, slots, platform))
     except KeyboardInterrupt:
-        pass
-    except (OSError, ValueError) as error:
-        raise no_scheduler(scheduler, error) from error
+        return
+    finally:
+        slots.stop()
 
 
-async def _serve(scheduler: str, slots: Slots) -> None:
-    platform = await asyncio.to_thread(slots.platform, 1)
+async def _serve(scheduler: str, slots: Slots, platform: Platform) -> None:
+    """Join a scheduler, and return when it has ended."""
     try:
-        async with distributed.Worker(
+        worker = await distributed.Worker(
             scheduler,
             nthreads=slots.count,
             plugins=(slots,),
             death_timeout=CONNECT_SECONDS,
             memory_limit=0,  # the engines' memory is not the worker's
-        ) as worker:
-            trials = "1 trial" if slots.count == 1 else f"{slots.count} trials"
-            print(f"{platform.key}: measures {trials} at a time for {scheduler}", flush=True)
-            await worker.finished()
-    finally:
-        slots.stop()
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise no_scheduler(scheduler, error.__cause__ or error) from error
+    async with worker:
+        trials = "1 trial" if slots.count == 1 else f"{slots.count} trials"
+        print(f"{platform.key}: measures {trials} at a time for {scheduler}", flush=True)
+        await worker.finished()
 
 
-def no_scheduler(address: str, error: Exception) -> UserError:
+def no_scheduler(address: str, error: BaseException) -> UserError:
     """The error of an address at which no scheduler answers."""
     return UserError(
         f"--scheduler {address}: no Dask scheduler answers there ({error}). "
