@@ -21,16 +21,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from webmlc.core.dtypes import DType
 from webmlc.core.errors import PackageError
 from webmlc.core.expr import Const, Expr
 from webmlc.core.machine import Device
 from webmlc.graph.ir import Check, Requirement, Rule
+from webmlc.package.json_object import JsonObject
 from webmlc.package.manifest import (
     FORMAT,
     VERSION,
@@ -56,7 +57,6 @@ from webmlc.package.memory_plan import align
 from webmlc.package.weights import ALIGNMENT
 from webmlc.schedule.rules import Tuning
 
-T = TypeVar("T")
 LINE = 160
 """Keep a container on one line if its text has at most this many characters. Chosen by hand."""
 
@@ -223,67 +223,6 @@ def _segment(segment: Segment) -> dict[str, Any]:
             return {**data, "elements": list(elements), "origin": list(origin)}
 
 
-class _Object:
-    """A JSON object, with its path in the manifest for error messages."""
-
-    def __init__(self, data: Any, where: str) -> None:
-        if not isinstance(data, dict):
-            raise PackageError(f"manifest.json: {where or 'the whole'} is not an object")
-        self.data: dict[str, Any] = data
-        self.where = where
-
-    def path(self, key: str) -> str:
-        return f"{self.where}.{key}" if self.where else key
-
-    def get(self, key: str, kind: type[T]) -> T:
-        if key not in self.data:
-            raise PackageError(f"manifest.json: {self.path(key)} is missing")
-        value = self.data[key]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-            raise PackageError(
-                f"manifest.json: {self.path(key)} is {value!r}, expected {kind.__name__}"
-            )
-        return value
-
-    def strings(self, key: str) -> tuple[str, ...]:
-        values = self.get(key, list)
-        if not all(isinstance(v, str) for v in values):
-            raise PackageError(
-                f"manifest.json: {self.path(key)} holds a value that is not a string"
-            )
-        return tuple(values)
-
-    def integers(self, key: str) -> tuple[int, ...]:
-        values = self.get(key, list)
-        if not all(isinstance(v, int) for v in values):
-            raise PackageError(
-                f"manifest.json: {self.path(key)} holds a value that is not an integer"
-            )
-        return tuple(values)
-
-    def size(self, key: str) -> int | None:
-        return None if self.data.get(key) is None else self.get(key, int)
-
-    def one_of(self, key: str, allowed: tuple[str, ...]) -> str:
-        value = self.get(key, str)
-        if value not in allowed:
-            raise PackageError(
-                f"manifest.json: {self.path(key)} is {value!r}, not one of {', '.join(allowed)}"
-            )
-        return value
-
-    def shape(self, key: str, named: Mapping[str, Any] | None = None) -> tuple[Expr, ...]:
-        return tuple(from_size(d, named) for d in self.get(key, list))
-
-    def objects(self, key: str, read: Callable[[_Object], T]) -> tuple[T, ...]:
-        items = self.get(key, list)
-        return tuple(read(_Object(v, f"{self.path(key)}[{i}]")) for i, v in enumerate(items))
-
-    def mapping(self, key: str, read: Callable[[_Object], T]) -> dict[str, T]:
-        items = self.get(key, dict)
-        return {name: read(_Object(v, f"{self.path(key)}.{name}")) for name, v in items.items()}
-
-
 def from_json(text: str) -> Manifest:
     """Parse the records of a `manifest.json`.
 
@@ -293,7 +232,7 @@ def from_json(text: str) -> Manifest:
         data = json.loads(text)
     except ValueError as error:
         raise PackageError(f"manifest.json is not JSON: {error}") from error
-    root = _Object(data, "")
+    root = JsonObject(data, "")
     if root.data.get("format") != FORMAT:
         raise PackageError("manifest.json: not a webmlc package")
     if root.get("version", int) != VERSION:
@@ -301,7 +240,7 @@ def from_json(text: str) -> Manifest:
             f"manifest.json: package version {root.data['version']}, this webmlc reads {VERSION}: "
             "rebuild it"
         )
-    weights = _Object(root.get("weights", dict), "weights")
+    weights = JsonObject(root.get("weights", dict), "weights")
     files = root.mapping("files", lambda o: File(o.get("bytes", int), o.get("sha256", str)))
     weight_files = weights.objects("files", lambda o: _read_weight_file(o, files))
     manifest = Manifest(
@@ -322,23 +261,23 @@ def from_json(text: str) -> Manifest:
     return manifest
 
 
-def _read_symbol(o: _Object) -> Symbol:
+def _read_symbol(o: JsonObject) -> Symbol:
     return Symbol(o.get("name", str), o.get("input", str), o.get("axis", int))
 
 
-def _read_tuned(o: _Object) -> TunedKernel:
+def _read_tuned(o: JsonObject) -> TunedKernel:
     tuning = Tuning(o.get("changes", dict), o.get("platform", str), o.get("ratio", float))
     return TunedKernel(o.get("kernel", str), o.get("variant", str), tuning)
 
 
-def _read_sequences(root: _Object) -> dict[str, tuple[str, ...] | None]:
+def _read_sequences(root: JsonObject) -> dict[str, tuple[str, ...] | None]:
     if "sequences" not in root.data:
         return {}
-    o = _Object(root.data["sequences"], "sequences")
+    o = JsonObject(root.data["sequences"], "sequences")
     return {name: None if o.data[name] is None else o.strings(name) for name in o.data}
 
 
-def _read_requirements(root: _Object) -> tuple[Requirement, ...]:
+def _read_requirements(root: JsonObject) -> tuple[Requirement, ...]:
     requirements: list[Requirement] = []
     for item in root.get("requirements", list):
         match item:
@@ -351,7 +290,7 @@ def _read_requirements(root: _Object) -> tuple[Requirement, ...]:
     return tuple(requirements)
 
 
-def _read_checks(root: _Object) -> tuple[Check, ...]:
+def _read_checks(root: JsonObject) -> tuple[Check, ...]:
     checks: list[Check] = []
     for item in root.get("checks", list):
         match item:
@@ -362,15 +301,15 @@ def _read_checks(root: _Object) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _read_dtype(o: _Object) -> DType:
+def _read_dtype(o: JsonObject) -> DType:
     return DType(o.one_of("dtype", tuple(str(d) for d in DType)))
 
 
-def _read_port(o: _Object) -> Port:
+def _read_port(o: JsonObject) -> Port:
     return Port(o.get("name", str), _read_dtype(o), o.shape("shape"), o.get("buffer", str))
 
 
-def _read_weight_file(o: _Object, files: Mapping[str, File]) -> WeightFile:
+def _read_weight_file(o: JsonObject, files: Mapping[str, File]) -> WeightFile:
     tensors: dict[str, tuple[int, int]] = {}
     end = o.get("start", int)
     for index, item in enumerate(o.get("tensors", list)):
@@ -394,20 +333,20 @@ def _read_weight_file(o: _Object, files: Mapping[str, File]) -> WeightFile:
     )
 
 
-def _read_programs(root: _Object, tensors: AbstractSet[str]) -> Mapping[Device, Program]:
+def _read_programs(root: JsonObject, tensors: AbstractSet[str]) -> Mapping[Device, Program]:
     devices: tuple[Device, ...] = ("wasm", "webgpu")
     programs = root.get("programs", dict)
     for name in programs.keys() - set(devices):
         raise PackageError(f"manifest.json: programs.{name} is for an unknown device")
     return {
-        device: _read_program(_Object(programs[device], f"programs.{device}"), device, tensors)
+        device: _read_program(JsonObject(programs[device], f"programs.{device}"), device, tensors)
         for device in devices
         if device in programs
     }
 
 
-def _read_program(o: _Object, device: Device, tensors: AbstractSet[str]) -> Program:
-    resources = _Object(o.get("resources", dict), o.path("resources"))
+def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> Program:
+    resources = JsonObject(o.get("resources", dict), o.path("resources"))
     sizes = o.get("sizes", dict) if "sizes" in o.data else {}
     buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes, tensors))
     return Program(
@@ -427,7 +366,7 @@ def _read_program(o: _Object, device: Device, tensors: AbstractSet[str]) -> Prog
     )
 
 
-def _read_buffer(o: _Object, sizes: Mapping[str, Any], tensors: AbstractSet[str]) -> Buffer:
+def _read_buffer(o: JsonObject, sizes: Mapping[str, Any], tensors: AbstractSet[str]) -> Buffer:
     name = o.get("name", str)
     kind = _usual_kind(name, tensors)
     if "kind" in o.data:
@@ -439,11 +378,11 @@ def _read_buffer(o: _Object, sizes: Mapping[str, Any], tensors: AbstractSet[str]
     )
 
 
-def _read_device(o: _Object) -> Device:
+def _read_device(o: JsonObject) -> Device:
     return cast("Device", o.one_of("device", ("wasm", "webgpu")))
 
 
-def _read_step(o: _Object, program_device: Device, buffers: Sequence[Buffer]) -> Step:
+def _read_step(o: JsonObject, program_device: Device, buffers: Sequence[Buffer]) -> Step:
     positions = o.integers("arguments")
     if not all(0 <= position < len(buffers) for position in positions):
         raise PackageError(f"manifest.json: {o.path('arguments')} are not all buffers")
@@ -463,8 +402,8 @@ def _read_step(o: _Object, program_device: Device, buffers: Sequence[Buffer]) ->
     )
 
 
-def _read_control(step: _Object) -> Control:
-    o = _Object(step.data["control"], step.path("control"))
+def _read_control(step: JsonObject) -> Control:
+    o = JsonObject(step.data["control"], step.path("control"))
     return Control(
         cast("Literal['if']", o.one_of("kind", ("if", "else", "loop", "next"))),
         o.get("target", int),
@@ -473,7 +412,7 @@ def _read_control(step: _Object) -> Control:
     )
 
 
-def _read_segment(o: _Object) -> Segment:
+def _read_segment(o: JsonObject) -> Segment:
     if "bind" in o.data:
         buffer, symbols = o.get("bind", str), o.strings("symbols")
         elements = o.integers("elements")
