@@ -35,9 +35,9 @@ def run_worker(scheduler: str, engine: str, threads: int) -> None:
     Raises `UserError` if the engine cannot be used here, or if no scheduler answers.
     """
     _prepare_distributed()
-    from webmlc.tune.slots import serve
+    from webmlc.tune.slots import engine_slots, serve
 
-    serve(scheduler, engine, threads)
+    serve(scheduler, engine_slots(engine, threads))
 
 
 def _prepare_distributed() -> None:

@@ -91,8 +91,9 @@ class TaskSearch:
     """The search of one task on one platform: what was tried, and how fast it was.
 
     `ratios` holds the relative time of each text of code (`None`: disqualified), `reasons` why a
-    text is disqualified. `curve` holds the best ratio after each measurement. `builders` build
-    candidates side by side. `failure` says why not even the default schedule could be measured.
+    text is disqualified. `best` is the lowest ratio, and `curve` what it was after each
+    measurement. `builders` build candidates side by side. `failure` says why not even the default
+    schedule could be measured.
     """
 
     task: Task
@@ -106,6 +107,7 @@ class TaskSearch:
     members: dict[str, Values] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     retries: list[list[Candidate]] = field(default_factory=list)
+    best: float = 1.0
     curve: list[float] = field(default_factory=list)
     trials: int = 0
     in_flight: int = 0
@@ -113,11 +115,6 @@ class TaskSearch:
     is_exhausted: bool = False
     failure: str = ""
     confirmed: tuple[Values, float] | None = None
-
-    @property
-    def best(self) -> float:
-        """The lowest relative time so far; 1 if nothing beats the default."""
-        return min((r for r in self.ratios.values() if r is not None), default=1.0)
 
     @property
     def measured(self) -> int:
@@ -183,6 +180,8 @@ class TaskSearch:
 
     def learn(self, built: Candidate, ratio: float | None, milliseconds: float | None) -> None:
         """Note the time of a candidate, relative to the control's."""
+        if ratio is not None:
+            self.best = min(self.best, ratio)
         self.ratios[built.text] = ratio
         self.members[built.text] = built.values
         self.strategy.tell(built.values, ratio)
@@ -391,6 +390,7 @@ class Search:
         if self.options.cold:
             first = candidate(task, next(space.members()))
             search.retries.append([first])
+            search.best = math.inf  # the default does not count
         else:
             search.strategy.tell(control.values, 1.0)
             search.ratios[control.text] = 1.0

@@ -111,14 +111,18 @@ def _slots() -> Slots:
     return slots
 
 
-def serve(scheduler: str, engine: str, threads: int) -> None:
-    """Measure for a scheduler until it ends, or until Ctrl-C.
-
-    Raises `UserError` if the engine cannot be used here, or if no scheduler answers.
-    """
+def engine_slots(engine: str, count: int) -> Slots:
+    """The slots of this machine for an engine of Python. Raises `UserError` for any other one."""
     if engine not in LOCAL_ENGINES:
         raise UserError(f"--engine {engine}: choose one of {', '.join(LOCAL_ENGINES)}")
-    slots = Slots(partial(ProcessWorker, engine), threads)
+    return Slots(partial(ProcessWorker, engine), count)
+
+
+def serve(scheduler: str, slots: Slots) -> None:
+    """Measure for a scheduler until it ends, or until Ctrl-C.
+
+    Raises `UserError` if an engine cannot be used here, or if no scheduler answers.
+    """
     try:
         platform = slots.platform(1)
         asyncio.run(_serve(scheduler, slots, platform))

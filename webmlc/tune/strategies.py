@@ -17,7 +17,6 @@ proposal is told the time of the repaired member).
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Mapping
 from random import Random
@@ -192,7 +191,7 @@ def mutate(space: Space, values: Values, generator: Random, seed: int) -> dict[s
 
 def identity(values: Values) -> str:
     """A text that is the same for the same values."""
-    return json.dumps(dict(values), sort_keys=True)
+    return repr(sorted(values.items()))
 
 
 def is_small(space: Space) -> bool:
