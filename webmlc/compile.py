@@ -43,7 +43,7 @@ from webmlc.package.manifest import Manifest, TunedKernel
 from webmlc.package.program import Signature, module_calls, program_parts, signature
 from webmlc.package.write import Parts, ProgramParts, write_package
 from webmlc.schedule.analysis import multiplies_bytes
-from webmlc.schedule.rules import Chooser, default_schedule, find_match
+from webmlc.schedule.rules import Chooser, default_schedule, find_match, machine_of
 from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.kernel_work import Kernel
@@ -189,8 +189,7 @@ def _wasm_modules(
     """Emit the variants of the one wasm module, which holds every CPU kernel of every program.
 
     Returns the variants, and the kernels of the relaxed variant by program. The variant `dot`
-    exists only if some kernel has dot products of bytes. Only such kernels differ from those of the
-    relaxed variant.
+    exists only if some kernel has dot products of bytes.
     """
     by_program: dict[Device, dict[str, Kernel]] = {device: {} for device in programs}
     calls = module_calls(programs, model_signature)
@@ -203,14 +202,10 @@ def _wasm_modules(
     if not steps:
         return {}, by_program
     modules: dict[str, WasmModule] = {}
-    dots = {name: kernel for name, kernel in kernels.items() if multiplies_bytes(kernel)}
-    without_dots = {name: kernel for name, kernel in kernels.items() if name not in dots}
     for variant, machine in TARGETS["wasm"].variants.items():
-        if variant == "dot" and not dots:
+        if variant == "dot" and not any(map(multiplies_bytes, kernels.values())):
             continue
-        plain = RELAXED if variant == "dot" else machine
-        compiled = _compile_kernels(without_dots, plain, variant, schedule, watch)
-        compiled |= _compile_kernels(dots, machine, variant, schedule, watch)
+        compiled = _compile_kernels(kernels, machine, variant, schedule, watch)
         modules[variant] = emit_module(compiled, steps, variant)
         watch(Stage(f"{variant}: wat", partial(str, modules[variant].text)))
         if machine is RELAXED:
@@ -247,14 +242,15 @@ def _shaders(
 
 def _compile_kernels(
     kernels: Mapping[str, LoopFunction],
-    machine: Machine,
+    variant: Machine,
     title: str,
     schedule: Scheduler,
     watch: Watcher,
 ) -> dict[str, LoopFunction]:
-    """Schedule and lower every kernel for a machine."""
+    """Schedule and lower every kernel for a variant's machine."""
     compiled = {}
     for name, kernel in kernels.items():
+        machine = machine_of(kernel, variant)
         named_dimensions = name_dimensions(kernel)
         watch(
             Stage(

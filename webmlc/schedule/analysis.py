@@ -315,9 +315,19 @@ def contraction_of(block: Block) -> Contraction | None:
 
 def multiplies_bytes(function: LoopFunction) -> bool:
     """True where a function has dot products of words of bytes."""
-    roots = (e for stmt in stores(function.body) for e in expressions(stmt))
-    nodes = (node for root in roots for node in value_nodes(root))
-    return any(isinstance(node, Call) and node.op == "dot_u8_i8" for node in nodes)
+    return _calls(function.body, "dot_u8_i8")
+
+
+def reduces_products(function: LoopFunction) -> bool:
+    """True where a block of a function multiplies and reduces."""
+    reductions = (block for block in blocks(function.body) if _reduce_axes(block))
+    return any(_calls(block.body, "mul") for block in reductions) or multiplies_bytes(function)
+
+
+def _calls(root: Stmt, op: str) -> bool:
+    """True where a scalar operator computes a part of a stored value."""
+    values = (value_nodes(store.value) for store in stores(root))
+    return any(isinstance(node, Call) and node.op == op for nodes in values for node in nodes)
 
 
 def _operand(value: Expr) -> Load | None:

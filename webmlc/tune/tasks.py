@@ -21,7 +21,7 @@ from typing import Any
 from webmlc.compile import kernel_module, shared_graph
 from webmlc.core.errors import UserError
 from webmlc.core.expr import Expr, Var
-from webmlc.core.machine import DOT, RELAXED, Device, Features, Machine
+from webmlc.core.machine import Device, Features, Machine
 from webmlc.core.rewrite import variables
 from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import watcher
@@ -32,8 +32,7 @@ from webmlc.graph.ir import Module, Node
 from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
 from webmlc.loops.name_dimensions import name_dimensions
 from webmlc.loops.text import print_function
-from webmlc.schedule.analysis import multiplies_bytes
-from webmlc.schedule.rules import find_match, match_kernel
+from webmlc.schedule.rules import find_match, machine_of, match_kernel
 from webmlc.schedule.rules.rule import Match
 from webmlc.target.bind_dimensions import bind_dimensions
 from webmlc.target.targets import TARGETS, lower
@@ -212,7 +211,7 @@ def _tasks(module: Module, machine: Machine, values: Mapping[str, int]) -> Itera
         if not {s.name for s in kernel.symbols} <= values.keys():
             continue
         named = name_dimensions(kernel)
-        plain = RELAXED if machine is DOT and not multiplies_bytes(kernel) else machine
+        plain = machine_of(kernel, machine)
         match = match_kernel(named.function, plain)
         if match is None or not match.rule.space(match.facts, plain).choices:
             continue

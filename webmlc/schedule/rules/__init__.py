@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from webmlc.core.errors import InternalError
-from webmlc.core.machine import Device, Machine
+from webmlc.core.machine import DOT, RELAXED, SIMD128, Device, Machine
 from webmlc.loops.ir import LoopFunction
+from webmlc.schedule.analysis import multiplies_bytes, reduces_products
 from webmlc.schedule.rules import wasm, webgpu
 from webmlc.schedule.rules.rule import AnyRule, Match, match_rules
 from webmlc.schedule.rules.space import Value
@@ -44,6 +45,19 @@ Chooser = Callable[[Match], tuple[Schedule, Tuning | None]]
 def default_schedule(match: Match) -> tuple[Schedule, None]:
     """The schedule that a kernel has where nobody searched for a better one."""
     return schedule_kernel(match.function, match.machine), None
+
+
+def machine_of(function: LoopFunction, variant: Machine) -> Machine:
+    """The machine that a kernel of a variant is compiled for: of variants in which the kernel is
+    the same, the relaxed one, so that it is compiled once.
+
+    `DOT` differs from `RELAXED` in products of bytes, `SIMD128` in the register tile of products.
+    """
+    if variant == DOT and not multiplies_bytes(function):
+        return RELAXED
+    if variant == SIMD128 and not reduces_products(function):
+        return RELAXED
+    return variant
 
 
 def find_match(function: LoopFunction, machine: Machine) -> Match:
