@@ -1,6 +1,6 @@
 # make demo            build the digits model and classify held-out digits on the CPU and on the GPU
-# make test            lint, types, tests (GPU and Chromium included)
-# make test-browsers   packages in Chromium, Firefox, WebKit, Node, Deno and Bun (some minutes)
+# make test            lint, types, tests in Python, on the GPU and in Node
+# make test-browsers   pages in Chromium; packages in Chromium, Firefox, WebKit, Node, Deno and Bun
 # make bench           measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
 # make clean           remove what the commands above made
 SHELL := /bin/bash -euo pipefail
@@ -11,17 +11,17 @@ BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
 
-.PHONY: demo test test-browsers lint types bench system clean
+.PHONY: demo test test-browsers lint types bench gpu clean
 
-demo: $(VENV)/.stamp system
+demo: $(VENV)/.stamp gpu
 	$(BIN)/python demos/digits/run.py
 
-test: lint types system
+test: lint types gpu
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
-test-browsers: $(VENV)/.stamp node_modules/.stamp
-	@.ci/install-system-packages gpu chromium firefox webkit
-	$(BIN)/python -m pytest -q tests/hosts
+test-browsers: $(VENV)/.stamp node_modules/.stamp gpu
+	@.ci/install-system-packages chromium firefox webkit
+	$(BIN)/python -m pytest -q tests/browser tests/hosts
 
 lint: $(VENV)/.stamp
 	$(BIN)/ruff check --quiet .
@@ -31,7 +31,8 @@ types: $(VENV)/.stamp node_modules/.stamp
 	$(BIN)/mypy --strict webmlc
 	npx --no-install tsc --project tsconfig.json
 
-bench: $(VENV)/.stamp node_modules/.stamp system
+bench: $(VENV)/.stamp node_modules/.stamp gpu
+	@.ci/install-system-packages chromium
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 $(VENV)/.stamp: pyproject.toml
@@ -46,8 +47,8 @@ node_modules/.stamp: package.json package-lock.json
 	@npm ci --silent || npm ci
 	@touch $@
 
-system:
-	@.ci/install-system-packages gpu chromium
+gpu:
+	@.ci/install-system-packages gpu
 
 clean:
 	rm -rf $(VENV) node_modules .mypy_cache .ruff_cache .pytest_cache
