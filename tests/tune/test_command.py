@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ import pytest
 import webmlc
 from tests import command_line
 from tests.tune.small_search import MODEL
-from webmlc.tune.database import Database, Record
+from webmlc.tune import json_lines
+from webmlc.tune.database import AlgorithmRecord, Database, Record
+from webmlc.tune.json_lines import shipped
 from webmlc.tune.platforms import Platform
 from webmlc.tune.tasks import read_graph
 from webmlc.tune.workers import local_platform
@@ -120,6 +123,50 @@ def test_records_of_other_machines_need_their_name(run: Run, model: Path, tmp_pa
     assert code == 2
     assert "--platform 'watch'" in error
     assert "A phone" in error
+
+
+def test_records_of_a_browser_come_before_those_of_python(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    database = tmp_path / "tuned.db"
+    python = local_platform("wasmtime", 1)
+    browser = replace(python, engine="chromium")
+    with Database(database) as records:
+        records.add([record_of(model, python, 0.25), record_of(model, browser, 0.5)])
+    build = ("build", model, "--target", "wasm", "--json", "--tuned", database, "-o")
+    assert json.loads(run(*build, tmp_path / "a")[1])["tuned"][0]["measured on"] == browser.key
+    named = run(*build, tmp_path / "b", "--platform", "wasmtime")[1]
+    assert json.loads(named)["tuned"][0]["measured on"] == python.key
+
+
+def test_exported_records_can_be_merged_and_shipped(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, copy, lines = (tmp_path / n for n in ("tuned.db", "copy.db", "records.jsonl"))
+    layer = AlgorithmRecord("conv", local_platform("wasmtime", 1), "direct", 0.9, "small", "0", "")
+    with Database(database) as records:
+        records.add([record_of(model, local_platform("wasmtime", 1), 0.5)])
+        records.add_algorithms([layer])
+        expected = [*records.records(), *records.algorithms()]
+    assert run("tune", "--database", database, "--export", lines)[0] == 0
+    assert run("tune", "--database", copy, "--merge", lines)[0] == 0
+    with Database(copy, must_exist=True) as records:
+        assert [*records.records(), *records.algorithms()] == expected
+    monkeypatch.setattr(json_lines, "SHIPPED", lines)
+    build = ("build", model, "--tuned", "shipped", "-o", tmp_path / "p", "--json")
+    code, out, _ = run(*build, "--target", "wasm")
+    assert code == 0
+    assert [row["gain"] for row in json.loads(out)["tuned"]] == ["2.00×"]
+    assert "name a file with --tuned" in run(*build, "--tune", "1s")[2]
+    lines.write_text('{"task": 1}')
+    code, _, error = run("tune", "--database", copy, "--merge", lines)
+    assert code == 2
+    assert "records.jsonl, line 1: not a record" in error
+
+
+def test_the_shipped_records_can_be_read() -> None:
+    with shipped() as records:
+        assert all(r.state == "confirmed" and (r.ratio or 1) < 1 for r in records.records())
 
 
 def test_parameters_that_the_rule_no_longer_has_are_ignored(

@@ -40,7 +40,7 @@ from webmlc.cli.options import (
     Threads,
     dimensions,
 )
-from webmlc.cli.tune import chooser, search_first, tune, tune_worker
+from webmlc.cli.tune import SHIPPED, chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.stages import Listing, Stage, Watcher
 from webmlc.version import VERSION
@@ -86,7 +86,12 @@ def build(
     constant: ConstantInputs = [],  # noqa: B006
     emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
     tuned: Annotated[
-        Path | None, typer.Option(help="Use the schedules that `webmlc tune` kept in this file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE|shipped",
+            help="Use the schedules that `webmlc tune` kept in this file, or those that come with "
+            "webmlc.",
+        ),
     ] = None,
     platform: Annotated[
         str,
@@ -118,6 +123,8 @@ def build(
     constants = read_constants(constant)
     if tune_for is not None:
         tuned = tuned or Path("tuned.db")
+        if tuned == SHIPPED:
+            raise UserError("--tune: name a file with --tuned that keeps what it finds")
         search_first(model, tuned, target.value, constants, tune_for)
     with ExitStack() as stack:
         choose, algorithms = chooser(stack, tuned, platform)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import ExitStack
 from enum import StrEnum
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from webmlc.schedule.rules import Chooser
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+SHIPPED = Path("shipped")
+"""What names the records that come with webmlc, in the place of a file."""
 SHOWN = 15
 """Kernels that the terminal shows after a search."""
 
@@ -107,7 +108,10 @@ def tune(
         bool, typer.Option("--list", help="List what the database holds, and stop.")
     ] = False,
     merge: Annotated[
-        list[Path], typer.Option(help="Add the records of this database (repeatable), and stop.")
+        list[Path],
+        typer.Option(
+            help="Add the records of this database, or exported .jsonl file (repeatable), and stop."
+        ),
     ] = [],  # noqa: B006
     export: Annotated[
         Path | None, typer.Option(help="Write the records as JSON lines to this file, and stop.")
@@ -194,12 +198,14 @@ def chooser(
     from webmlc.schedule.rules import default_schedule
     from webmlc.tune.choose import TunedChooser
     from webmlc.tune.database import Database
+    from webmlc.tune.json_lines import shipped
 
     if database is None:
         if platform:
             raise UserError("--platform: it chooses among the records of --tuned FILE")
         return default_schedule, {}
-    choose = TunedChooser(stack.enter_context(Database(database, must_exist=True)), platform)
+    records = shipped() if database == SHIPPED else Database(database, must_exist=True)
+    choose = TunedChooser(stack.enter_context(records), platform)
     return choose, choose.algorithms()
 
 
@@ -223,17 +229,21 @@ def _manage(
 ) -> None:
     """Merge, export and list records."""
     from webmlc.tune.database import Database
-    from webmlc.tune.summary import exported, summary
+    from webmlc.tune.json_lines import add_lines, to_lines
+    from webmlc.tune.summary import summary
 
     with Database(database, must_exist=not merge) as records:
         for path in merge:
-            with Database(path, must_exist=True) as other:
-                count = records.merge(other)
+            if path.suffix == ".jsonl" and path.is_file():
+                count = add_lines(records, path)
+            else:
+                with Database(path, must_exist=True) as other:
+                    count = records.merge(other)
             errors.print(f"{escape(str(path))}: {count} records added")
         if export is not None:
-            lines: list[dict[str, Any]] = list(exported(records))
-            export.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
-            errors.print(f"{escape(str(export))}: {len(lines)} records written")
+            lines = to_lines(records)
+            export.write_text(lines, "utf-8")
+            errors.print(f"{escape(str(export))}: {lines.count(chr(10))} records written")
         if list_records:
             rows = summary(records)
             if as_json:

@@ -20,6 +20,7 @@ from webmlc.schedule.schedule import Schedule
 from webmlc.tune.database import AlgorithmRecord, Database, Record
 from webmlc.tune.platforms import Platform, cpu_platform
 from webmlc.tune.tasks import kernel_key
+from webmlc.tune.workers import LOCAL_ENGINES
 
 
 class TunedChooser:
@@ -50,13 +51,11 @@ class TunedChooser:
 
     def algorithms(self) -> dict[str, str]:
         """The best known algorithms of layers, where they are not the default ones."""
-        best: dict[str, tuple[int, str, str]] = {}
+        best: dict[str, AlgorithmRecord] = {}
         for record in self.database.algorithms():
-            similarity = self._similarity(record)
-            rank = (similarity, record.date, record.name if record.ratio < 1 else "")
-            if similarity > 0:
-                best[record.layer] = max(rank, best.get(record.layer, (0, "", "")))
-        return {layer: name for layer, (_, _, name) in best.items() if name}
+            if self._similarity(record) > 0:
+                best[record.layer] = max(record, best.get(record.layer, record), key=self._rank)
+        return {layer: record.name for layer, record in best.items() if record.ratio < 1}
 
     def _record(self, match: Match) -> Record | None:
         """The record that serves a kernel best, if it is worth a change."""
@@ -71,8 +70,15 @@ class TunedChooser:
         ]
         if not usable:
             return None
-        best = max(usable, key=lambda r: (self._similarity(r), r.date))
+        best = max(usable, key=self._rank)
         return best if best.ratio is not None and best.ratio < 1 else None
+
+    def _rank(self, record: Record | AlgorithmRecord) -> tuple[int, bool, str]:
+        """How well a record serves the build. Packages are for browsers, so records of the
+        engines that only Python uses come last.
+        """
+        is_for_browsers = record.platform.engine not in LOCAL_ENGINES
+        return self._similarity(record), is_for_browsers, record.date
 
     def _similarity(self, record: Record | AlgorithmRecord) -> int:
         """How well a record serves the platforms of the build."""
@@ -80,7 +86,9 @@ class TunedChooser:
 
 
 def _platforms(database: Database, name: str) -> Sequence[Platform]:
-    """The platforms of the database that a build is for."""
+    """The platforms of the database that a build is for: those with a name, else those of this
+    machine, else those of similar machines, else the only one.
+    """
     available = database.platforms()
     if name:
         chosen = [p for p in available if name.lower() in p.key.lower()]
@@ -90,4 +98,5 @@ def _platforms(database: Database, name: str) -> Sequence[Platform]:
         return chosen
     this_machine = cpu_platform("", "", 1)
     here = [p for p in available if p.hardware == this_machine.hardware]
-    return here or (available if len(available) == 1 else here)
+    similar = [p for p in available if this_machine.similarity(p) > 0]
+    return here or similar or (available if len(available) == 1 else [])

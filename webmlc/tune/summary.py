@@ -1,10 +1,8 @@
-"""What a database holds, as rows to print and as records to export."""
+"""What a database holds, as rows to print."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from webmlc.tune.database import Database, Record
@@ -33,9 +31,3 @@ def summary(database: Database) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def exported(database: Database) -> Iterator[dict[str, Any]]:
-    """Every record as JSON data."""
-    for record in database.records():
-        yield asdict(record)

@@ -1,0 +1,78 @@
+"""Records as lines of JSON: what `webmlc tune --export` writes, and the records that come with
+webmlc.
+
+    path.write_text(to_lines(database), "utf-8")
+    add_lines(database, path)
+    with shipped() as database: ...      # webmlc build MODEL --tuned shipped
+
+`shipped.jsonl` holds the schedules that were confirmed on machines of webmlc's developers, for the
+kernels of the benchmark models. `python -m webmlc.tune.json_lines tuned.db` adds those of a file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from webmlc.core.errors import UserError
+from webmlc.tune.database import AlgorithmRecord, Database, Record
+from webmlc.tune.platforms import platform_of
+
+SHIPPED = Path(__file__).parent / "shipped.jsonl"
+"""The file of the records that come with webmlc."""
+
+
+def to_lines(database: Database) -> str:
+    """Every record of a database, and the algorithm of every layer, a line of JSON each."""
+    return _text([*database.records(), *database.algorithms()])
+
+
+def add_lines(database: Database, path: Path) -> int:
+    """Add the records of a file of lines to a database; returns how many it has.
+
+    Raises `UserError` where a line is not a record.
+    """
+    records: list[Record] = []
+    algorithms: list[AlgorithmRecord] = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        try:
+            data: dict[str, Any] = json.loads(line)
+            data["platform"] = platform_of(data["platform"])
+            if "layer" in data:
+                algorithms.append(AlgorithmRecord(**data))
+            else:
+                records.append(Record(**(data | {"features": tuple(data["features"])})))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}, line {number}: not a record ({error!r})") from error
+    database.add(records)
+    database.add_algorithms(algorithms)
+    return len(records)
+
+
+def shipped() -> Database:
+    """The records that come with webmlc, in memory."""
+    database = Database(Path(":memory:"))
+    add_lines(database, SHIPPED)
+    return database
+
+
+def _text(records: Iterable[Record | AlgorithmRecord]) -> str:
+    return "".join(f"{json.dumps(asdict(record), sort_keys=True)}\n" for record in records)
+
+
+def _ship(path: Path) -> None:
+    """Add to the shipped records what a database confirmed to be faster than the default."""
+    with shipped() as database, Database(path, must_exist=True) as other:
+        confirmed = other.records(state="confirmed")
+        gains = (r for r in confirmed if r.ratio is not None and r.ratio < 1)
+        database.add(replace(record, features=()) for record in gains)
+        database.add_algorithms(a for a in other.algorithms() if a.ratio < 1)
+        SHIPPED.write_text(to_lines(database), "utf-8")
+
+
+if __name__ == "__main__":
+    _ship(Path(sys.argv[1]))
