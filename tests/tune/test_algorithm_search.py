@@ -12,6 +12,7 @@ import pytest
 import webmlc
 from tests.tune.small_search import PLATFORM
 from webmlc.graph.algorithms.cost import DIRECT
+from webmlc.graph.fuse.choose_padding import APART, BEFORE
 from webmlc.tune.algorithm_search import Variants, plan
 from webmlc.tune.choose import TunedChooser
 from webmlc.tune.database import AlgorithmRecord, Database
@@ -88,6 +89,49 @@ def test_a_build_follows_the_answer_and_computes_the_same(tmp_path: Path, algori
         )
         outputs.append(webmlc.load(tmp_path / folder, device="wasm").run({"x": x})["y"])
     np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-4)
+
+
+PADDED = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[1,8,40,40] x, float[8,8,1,1] v, float[8,8,3,3] w) => (float[1,8,40,40] y)
+    { a = Conv(x, v) b = Relu(a) y = Conv<pads = [1, 1, 1, 1]>(b, w) }""")
+"""A pointwise convolution, whose result the next one reads padded."""
+PADDING = "pad 1x40x40x8 to 1x42x42x8"
+
+
+def test_a_feature_map_is_padded_before_or_apart(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    shapes = {"v": (8, 8, 1, 1), "w": (8, 8, 3, 3)}
+    constants = {n: random.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    graph = read_graph(PADDED, "wasm", {}, constants=constants)
+    default, other = graph.alternatives()[PADDING]
+    assert (default, other) == (APART, BEFORE)
+    names = {place: [t.name for t in graph.tasks({PADDING: place})] for place in (default, other)}
+    assert any(name.startswith("pad") for name in names[APART])
+    assert not any(name.startswith("pad") for name in names[BEFORE])
+    x = random.normal(size=(1, 8, 40, 40)).astype(np.float32)
+    outputs = []
+    for place in (default, other):
+        chosen = {PADDING: place}
+        webmlc.build(PADDED, tmp_path / place, "wasm", constants=constants, algorithms=chosen)
+        outputs.append(webmlc.load(tmp_path / place, device="wasm").run({"x": x})["y"])
+    np.testing.assert_array_equal(*outputs)
+
+
+SUM = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[40,64,6] x) => (float[6] y) <int64[2] axes = {0, 1}>
+    { y = ReduceSum<keepdims = 0>(x, axes) }""")
+REDUCTION = "reduce 40x64 to 6"
+
+
+@pytest.mark.parametrize("parts", ["1 part", "4 parts", "256 parts"])
+def test_a_reduction_on_the_gpu_has_several_numbers_of_parts(tmp_path: Path, parts: str) -> None:
+    alternatives = read_graph(SUM, "webgpu", {}).alternatives()
+    assert {"1 part", "4 parts", "16 parts", "64 parts", "256 parts"} <= {*alternatives[REDUCTION]}
+    x = np.random.default_rng(3).integers(-4, 5, (40, 64, 6)).astype(np.float32)
+    manifest = webmlc.build(SUM, tmp_path, "webgpu", algorithms={REDUCTION: parts})
+    assert len(manifest.programs["webgpu"].steps) == (1 if parts == "1 part" else 2)
+    y = webmlc.load(tmp_path, device="webgpu").run({"x": x})["y"]
+    np.testing.assert_array_equal(y, x.sum((0, 1)))
 
 
 def test_the_database_answers_for_its_platform(tmp_path: Path) -> None:

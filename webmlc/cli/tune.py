@@ -85,7 +85,11 @@ def tune(
         "tuned.db"
     ),
     algorithms: Annotated[
-        bool, typer.Option(help="Also search the algorithms of layers, such as Winograd's.")
+        bool,
+        typer.Option(
+            help="Also search how layers become kernels: Winograd's and Strassen's algorithms, "
+            "where to pad, how to split reductions."
+        ),
     ] = True,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what the database has of this model.")

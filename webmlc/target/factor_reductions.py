@@ -11,7 +11,7 @@ workgroups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf, prod
 
@@ -37,6 +37,10 @@ _PARTS_PER_LIMIT = 8
 """The parts that a reduction gets for every `MAX_SERIAL_ELEMENTS` elements of a thread. Chosen by
 hand.
 """
+SEARCHED_PARTS = (1, 4, 16, 64, 256)
+"""The numbers of parts that a search tries (chosen by hand: each is four times the one before)."""
+_FEWEST_ELEMENTS = 8
+"""Elements of a part, at least, for a search to try it (chosen by hand)."""
 SYMBOLIC_PARTS = 64
 """The parts of a reduction whose length is a symbol, at most. Chosen by hand."""
 
@@ -45,23 +49,67 @@ def factor_reductions(module: Module, machine: Machine) -> Module:
     """needs: naive kernels. guarantees: the same results. On `machine`'s device, no thread reduces
     more than `MAX_SERIAL_ELEMENTS` elements while most of the GPU is idle.
     """
-    kernel_names = {
+    names = _kernels_of(module, machine)
+    kernels = {
+        n: factor_kernel(k, machine, module.algorithms) if n in names else k
+        for n, k in module.kernels.items()
+    }
+    return replace(module, kernels=kernels)
+
+
+def reduction_alternatives(module: Module, machine: Machine) -> dict[str, tuple[str, ...]]:
+    """The numbers of parts that each reduction with few results may have, the default one first.
+
+    needs: naive kernels.
+    """
+    names: dict[str, tuple[str, ...]] = {}
+    for kernel in _kernels_of(module, machine):
+        for fold in blocks(module.kernels[kernel].body):
+            results, _ = _extent(axes_of_kind(fold, "spatial"))
+            elements, is_known = _extent(axes_of_kind(fold, "reduce"))
+            if is_known and _threads(fold, results, machine) < machine.filling_threads:
+                most = elements // _FEWEST_ELEMENTS
+                counts = (n for n in SEARCHED_PARTS if n <= most)
+                every = dict.fromkeys((parts_of(fold, machine), *counts))
+                if len(every) > 1:
+                    names[_name(fold)] = tuple(map(_parts_name, every))
+    return names
+
+
+def _kernels_of(module: Module, machine: Machine) -> set[str]:
+    """The names of the kernels that run on a machine's device."""
+    return {
         node.attributes["kernel"]
         for function in module.functions.values()
         for node in function.nodes
         if node.op == "call_kernel" and node.attributes["device"] == machine.device
     }
-    kernels = {
-        n: factor_kernel(k, machine) if n in kernel_names else k for n, k in module.kernels.items()
+
+
+def _name(fold: Block) -> str:
+    """The name of a reduction's class: its loops."""
+    sizes = {
+        kind: "x".join(str(simplify(a.extent)) for a in axes_of_kind(fold, kind)) or "1"
+        for kind in ("reduce", "spatial")
     }
-    return replace(module, kernels=kernels)
+    return f"reduce {sizes['reduce']} to {sizes['spatial']}"
 
 
-def factor_kernel(function: LoopFunction, machine: Machine) -> LoopFunction:
-    """Split the reductions of one kernel that are too long."""
+def _parts_name(count: int) -> str:
+    return f"{count} part{'s' * (count > 1)}"
+
+
+def factor_kernel(
+    function: LoopFunction, machine: Machine, algorithms: Mapping[str, str] | None = None
+) -> LoopFunction:
+    """Split the reductions of one kernel that are too long. `algorithms` names the parts of some
+    reductions, where a search chose them.
+    """
     schedule = Schedule(function)
     for block in list(blocks(function.body)):
         count = parts_of(block, machine)
+        if algorithms and (chosen := algorithms.get(_name(block))):
+            count = int(chosen.split()[0])
         if count > 1:
             trial = schedule.copy()
             try:
@@ -82,10 +130,11 @@ def parts_of(fold: Block, machine: Machine) -> int:
     reduce_axes = axes_of_kind(fold, "reduce")
     results, _ = _extent(axes_of_kind(fold, "spatial"))
     elements, is_known = _extent(reduce_axes)
+    threads = _threads(fold, results, machine)
     if has_adjacent_results(fold):
-        threads, share = -(-results // machine.lanes), elements
+        share = elements
     else:
-        threads, share = results * machine.workgroup_size, elements // machine.workgroup_size
+        share = elements // machine.workgroup_size
         is_known = True  # a workgroup handles any length
     if (
         not reduce_axes
@@ -99,6 +148,15 @@ def parts_of(fold: Block, machine: Machine) -> int:
         if is_known
         else min(parts, SYMBOLIC_PARTS)
     )
+
+
+def _threads(fold: Block, results: int, machine: Machine) -> int:
+    """The threads that compute some results: one for each vector of adjacent ones, or a workgroup
+    for each other one.
+    """
+    if has_adjacent_results(fold):
+        return -(-results // machine.lanes)
+    return results * machine.workgroup_size
 
 
 def _extent(axes: Iterable[Axis]) -> tuple[int, bool]:

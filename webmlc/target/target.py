@@ -23,12 +23,14 @@ class Target:
 
     `variants` maps the name of each feature set to the machine that its kernels are scheduled for:
     a variant is a module or shader. `passes` lead from the graph that all targets share to a module
-    whose kernels can each be scheduled. `limits` bound its fusion. `lowering` gives the passes from
-    a scheduled kernel to the form that the target's printer prints.
+    whose kernels can each be scheduled. `alternatives` names what these passes could do for each
+    layer instead (`Module.algorithms`), the default first. `limits` bound its fusion. `lowering`
+    gives the passes from a scheduled kernel to the form that the target's printer prints.
     """
 
     device: Device
     variants: Mapping[str, Machine]
     limits: FusionLimits
     passes: tuple[ModulePass, ...]
+    alternatives: Callable[[Module], Mapping[str, tuple[str, ...]]]
     lowering: Lowering

@@ -1,4 +1,5 @@
-"""Search the algorithms of a model's layers: Winograd's forms, Strassen's, or none.
+"""Search what the passes of a target could do for a model's layers instead: Winograd's forms,
+Strassen's algorithm or none; a padding in the kernel before or apart; the parts of a reduction.
 
     variants = plan(graph, seconds=60)                      # what to measure
     search = Search(variants.tasks, ...)                    # measures the default of each kernel

@@ -27,7 +27,6 @@ from webmlc.core.sizes import evaluate_size
 from webmlc.core.stages import watcher
 from webmlc.frontend.bind_constants import Constants
 from webmlc.frontend.read_model import Source
-from webmlc.graph.algorithms.alternatives import alternatives
 from webmlc.graph.ir import Module, Node
 from webmlc.loops.ir import Block, For, Let, LoopFunction, walk_statements
 from webmlc.loops.name_dimensions import name_dimensions
@@ -170,9 +169,9 @@ class Graph:
         lowered = kernel_module(module, TARGETS[self.device], watcher(None))
         return list(_merged(_tasks(lowered, self.machine, self.sizes)))
 
-    def alternatives(self) -> dict[str, tuple[str, ...]]:
+    def alternatives(self) -> Mapping[str, tuple[str, ...]]:
         """The algorithms of each layer that has a choice, the default one first."""
-        return alternatives(self.module, self.machine) if self.device == "wasm" else {}
+        return TARGETS[self.device].alternatives(self.module)
 
 
 def read_graph(

@@ -14,14 +14,14 @@ Third, the other nodes form groups among themselves, forward and backward.
 from __future__ import annotations
 
 import keyword
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from webmlc.core.expr import Expr, as_int
 from webmlc.core.simplify import prove_equal
 from webmlc.graph.compute import placeholder
+from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
@@ -36,10 +36,6 @@ kernel of the tested models has 58 nodes (a quantised LSTM).
 _MAX_LOOK_AHEAD = 24
 """The most nodes after an anchor that are tried for its epilogue (chosen by hand, to bound the time
 of a build).
-"""
-_MIN_SAVED_COPY = 1 << 18
-"""Fuse a `Pad` into its producer only if that saves copying at least this many bytes: the kernel
-gets two hundred bytes more of code, and no other kernel shares it.
 """
 
 
@@ -66,16 +62,22 @@ def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
     its group only if another group or the caller reads it.
     """
     chosen_limits = limits or FusionLimits()
-    functions = {name: _Fusion(f, chosen_limits).run() for name, f in module.functions.items()}
+    functions = {
+        name: _Fusion(f, chosen_limits, module.algorithms).run()
+        for name, f in module.functions.items()
+    }
     return replace(module, functions=functions)
 
 
 @dataclass(slots=True)
 class _Fusion:
-    """The state: which group (a list of nodes, in order) each node is in."""
+    """The state: which group (a list of nodes, in order) each node is in. `algorithms` are those
+    of the module.
+    """
 
     function: Function
     limits: FusionLimits
+    algorithms: Mapping[str, str] = field(default_factory=dict)
     groups: dict[Node, list[Node]] = field(default_factory=dict)
     users: dict[str, list[Node]] = field(default_factory=dict)
     makers: dict[str, Node] = field(default_factory=dict)
@@ -147,15 +149,9 @@ class _Fusion:
             return
         (pad,) = readers
         type_ = self.scope.type_of(live[0])
-        if pad.op != "Pad" or pad in self.groups or type_ is None:
+        if not is_constant(pad) or pad in self.groups or type_ is None:
             return
-        if pad.attributes.get("mode", "constant") != "constant":
-            return  # the border repeats elements, which the kernel writes only once
-        sizes = [as_int(size) for size in type_.shape[1:]]
-        if (
-            None not in sizes
-            and math.prod(filter(None, sizes)) * type_.dtype.bytes < _MIN_SAVED_COPY
-        ):
+        if not writes_padded(type_, self.function.type(pad.outputs[0]), self.algorithms):
             return
         data = placeholder(live[0], type_.shape, type_.dtype)
         if pieces_of_node(pad, self.scope, (data,)) and self.fits_limits([*group, pad]):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from webmlc.core.machine import RELAXED, WASM_MACHINES
+from webmlc.graph.algorithms.alternatives import alternatives
 from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.algorithms.strassen.use_strassen import use_strassen
 from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
+from webmlc.graph.fuse.choose_padding import padding_alternatives
 from webmlc.graph.fuse.concat_in_place import concat_in_place
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.fuse.split_operands import split_operands
@@ -29,6 +31,11 @@ def split_for_scratch(module: Module) -> Module:
     return split_kernels(module, RELAXED, fits_scratch)
 
 
+def cpu_alternatives(module: Module) -> dict[str, tuple[str, ...]]:
+    """The algorithms of convolutions and products, and the places of paddings."""
+    return alternatives(module, RELAXED) | padding_alternatives(module)
+
+
 WASM = Target(
     device="wasm",
     variants=WASM_MACHINES,
@@ -44,6 +51,7 @@ WASM = Target(
         ("lower", partial(lower_module, form=CPU_FORM)),
         ("split for scratch", split_for_scratch),
     ),
+    alternatives=cpu_alternatives,
     lowering=lowering,
 )
 """The target for the CPU."""

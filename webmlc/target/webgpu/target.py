@@ -9,30 +9,42 @@ from webmlc.core.machine import WEBGPU as MACHINE
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.fuse.split_large_constants import split_large_constants
 from webmlc.graph.fuse.split_operands import split_operands
+from webmlc.graph.ir import Module
 from webmlc.loops.kernel_form import GPU_FORM
 from webmlc.loops.lower_module import lower_module
-from webmlc.target.factor_reductions import factor_reductions
+from webmlc.target.factor_reductions import factor_reductions, reduction_alternatives
 from webmlc.target.split_kernels import fits_dispatch, split_kernels
-from webmlc.target.target import Target
+from webmlc.target.target import ModulePass, Target
 from webmlc.target.wasm.target import split_for_scratch
 from webmlc.target.webgpu.lowering import lowering
 
 
 def webgpu_target(limits: FusionLimits) -> Target:
     """The target for devices with these limits."""
+    to_kernels: tuple[ModulePass, ...] = (
+        ("split operands", partial(split_operands, limits=limits)),
+        ("fuse", partial(fuse, limits=limits)),
+        ("split large constants", partial(split_large_constants, limits=limits)),
+        ("lower", partial(lower_module, form=GPU_FORM)),
+    )
+
+    def alternatives(module: Module) -> dict[str, tuple[str, ...]]:
+        """The numbers of parts of reductions."""
+        for _, transform in to_kernels:
+            module = transform(module)
+        return reduction_alternatives(module, MACHINE)
+
     return Target(
         device="webgpu",
         variants={"webgpu": MACHINE},
         limits=limits,
         passes=(
-            ("split operands", partial(split_operands, limits=limits)),
-            ("fuse", partial(fuse, limits=limits)),
-            ("split large constants", partial(split_large_constants, limits=limits)),
-            ("lower", partial(lower_module, form=GPU_FORM)),
+            *to_kernels,
             ("factor reductions", partial(factor_reductions, machine=MACHINE)),
             ("split kernels", partial(split_kernels, machine=MACHINE, passes=fits_dispatch)),
             ("split for scratch", split_for_scratch),
         ),
+        alternatives=alternatives,
         lowering=lowering,
     )
 
