@@ -10,11 +10,14 @@ Out: a `PageReport` per page, with the result of the function as JSON.
 A missing Chromium or missing node_modules is an error that says what to install, never a skip.
 """
 
+import atexit
 import json
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -60,7 +63,8 @@ def open_pages(
     other: Mapping[str, Path] | None = None,
     other_headers: Mapping[str, str] = CORS,
 ) -> list[PageReport]:
-    """Open the pages one after the other in one Chromium.
+    """Open the pages one after the other in one Chromium, which all tests of a process share. Each
+    page has a profile of its own.
 
     `mounts` maps URL prefixes to folders; `isolated` sends COOP and COEP. `other` holds the mounts
     of a second origin, whose address is the second argument of the pages' functions. Raises
@@ -76,19 +80,49 @@ def open_pages(
         "otherHeaders": dict(other_headers),
         "pages": [asdict(page) for page in pages],
     }
-    process = subprocess.run(
-        ["node", str(HERE / "run_pages.mjs")],
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS + sum(page.timeout for page in pages) / 1000,
-        check=False,
-    )
-    if process.returncode:
-        raise RuntimeError(f"the browser did not run:\n{process.stderr[-2000:]}")
-    reports = json.loads(process.stdout)
+    reports = _run(job, START_SECONDS + sum(page.timeout for page in pages) / 1000)
     for page, report in zip(pages, reports, strict=True):
         if "error" in report:
             heard = "\n".join([*report["errors"], *report["console"]])
             raise AssertionError(f"page {page.path}: {report['error']}\n{heard}")
     return [PageReport(**report) for report in reports]
+
+
+def _run(job: Mapping[str, Any], seconds: float) -> Any:
+    """What `run_pages.mjs` says of a job."""
+    runner = _runner()
+    assert runner.stdin is not None and runner.stdout is not None
+    runner.stdin.write(f"{json.dumps(job)}\n")
+    runner.stdin.flush()
+    watchdog = Timer(seconds, runner.kill)
+    watchdog.start()
+    try:
+        line = runner.stdout.readline()
+    finally:
+        watchdog.cancel()
+    if not line:
+        _runner.cache_clear()
+        raise RuntimeError(f"the browser did not run: exit code {runner.wait()} (see above)")
+    return json.loads(line)
+
+
+@lru_cache(maxsize=1)
+def _runner() -> subprocess.Popen[str]:
+    """The process that runs the jobs of this one, and ends with it."""
+    runner = subprocess.Popen(
+        ["node", str(HERE / "run_pages.mjs")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(_end, runner)
+    return runner
+
+
+def _end(runner: subprocess.Popen[str]) -> None:
+    assert runner.stdin is not None
+    runner.stdin.close()
+    try:
+        runner.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        runner.kill()

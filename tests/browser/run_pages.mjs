@@ -1,4 +1,4 @@
-// Open pages in one Chromium, and print the value that each returns, as JSON.
+// Open pages in one Chromium, and print the value that each returns. A line of JSON is a job.
 //
 //   in (stdin):   { mounts, isolated?, headers?, other, otherHeaders, pages: [{ path, context?, arg?, timeout?, evaluate | script }] }
 //   out (stdout): [{ value, console, errors, requests } | { error, console, errors, requests }, ...]
@@ -8,6 +8,7 @@
 // second origin, whose address is the second argument of `evaluate`. `context` is playwright's options of a context (viewport,
 // colorScheme, reducedMotion, ...).
 
+import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 import { startBrowser } from "./chromium.mjs";
 import { startServer } from "./server.mjs";
@@ -49,21 +50,30 @@ async function runPage(browser, server, other, job) {
   return report;
 }
 
-async function main() {
-  let input = "";
-  for await (const chunk of process.stdin) input += chunk;
-  const job = JSON.parse(input);
+/** The reports of one job, whose folders are served while it runs. */
+async function runJob(browser, job) {
   const server = await startServer(job.mounts, job);
   const other = await startServer(job.other, { isolated: false, headers: job.otherHeaders });
-  const browser = await startBrowser();
   try {
     const reports = [];
     for (const page of job.pages) reports.push(await runPage(browser, server, other, page));
-    process.stdout.write(JSON.stringify(reports));
+    return reports;
   } finally {
-    await browser.close();
     await server.close();
     await other.close();
+  }
+}
+
+/** Run jobs until the input ends. A browser that has crashed is replaced. */
+async function main() {
+  let browser;
+  try {
+    for await (const line of createInterface({ input: process.stdin })) {
+      if (!browser?.isConnected()) browser = await startBrowser();
+      process.stdout.write(`${JSON.stringify(await runJob(browser, JSON.parse(line)))}\n`);
+    }
+  } finally {
+    await browser?.close();
   }
 }
 
