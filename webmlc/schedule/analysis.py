@@ -103,12 +103,12 @@ def axis_ranges(block: Block) -> dict[Var, Interval]:
 
 def accesses(block: Block) -> tuple[Access, ...]:
     """Every distinct access of a block's body; writes first."""
-    found: dict[Access, None] = {}
+    distinct: dict[Access, None] = {}
     for stmt in stores(block.body):
-        found[Access(stmt.buffer, flat_index(stmt.buffer, stmt.indices), True)] = None
+        distinct[Access(stmt.buffer, flat_index(stmt.buffer, stmt.indices), True)] = None
     for load in loads(block.body):
-        found[Access(load.buffer, flat_index(load.buffer, load.indices), False)] = None
-    return tuple(found)
+        distinct[Access(load.buffer, flat_index(load.buffer, load.indices), False)] = None
+    return tuple(distinct)
 
 
 def stride(index: Expr, var: Var, ranges: dict[Var, Interval]) -> Expr | None:
@@ -332,8 +332,8 @@ def _calls(root: Stmt, op: str) -> bool:
 
 def _operand(value: Expr) -> Load | None:
     """The only load of an operand (which may be a converted or offset load)."""
-    found = [node for node in value_nodes(value) if isinstance(node, Load)]
-    return found[0] if len(found) == 1 else None
+    operands = [node for node in value_nodes(value) if isinstance(node, Load)]
+    return operands[0] if len(operands) == 1 else None
 
 
 def _index_variables(load: Load) -> frozenset[Var]:

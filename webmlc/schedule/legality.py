@@ -78,11 +78,11 @@ def repeating_loops(block: Block, loops: Iterable[For]) -> list[str]:
     """
     extents = {loop.var: as_int(loop.extent) for loop in loops if as_int(loop.extent) != 1}
     followed = {var for binding in block.bindings for var in variables(binding)}
-    found = [var.name for var in extents if var not in followed]
+    names = [var.name for var in extents if var not in followed]
     for axis, binding in zip(block.axes, block.bindings, strict=True):
         if axis.kind == "spatial":
-            found += _overlapping(binding, extents)
-    return sorted(set(found))
+            names += _overlapping(binding, extents)
+    return sorted(set(names))
 
 
 def _overlapping(binding: Expr, extents: Mapping[Var, int | None]) -> list[str]:

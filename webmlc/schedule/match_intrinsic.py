@@ -94,8 +94,8 @@ class _Attempt:
         match expr, pattern:
             case Load(), Load(buffer=parameter):
                 place = self.place(expr, pattern)
-                known = places.get(parameter.name, place)
-                if place is not None and known == place:
+                earlier = places.get(parameter.name, place)
+                if place is not None and earlier == place:
                     yield {**places, parameter.name: place}
             case Call(op="fma", args=(a, b, c)), Call(op="add"):
                 expanded = Call("add", (c, Call("mul", (a, b), a.dtype)), c.dtype)
@@ -119,7 +119,7 @@ class _Attempt:
         """Where the pattern's parameter lies, so that both access the same elements."""
         if load.dtype != pattern.dtype:
             return None
-        wanted = list(pattern.indices)
+        indices = list(pattern.indices)
         start: list[Expr] = []
         dimensions: list[int] = []
         zeros: dict[Var, Expr] = {var: Const(0) for var in self.inner}
@@ -130,7 +130,7 @@ class _Attempt:
             inside = simplify(renamed - origin, self.ranges)
             if inside == Const(0):
                 continue
-            if not wanted or variables(inside) - self.inner or inside != simplify(wanted.pop(0)):
+            if not indices or variables(inside) - self.inner or inside != simplify(indices.pop(0)):
                 return None
             dimensions.append(dimension)
-        return None if wanted else Place(load.buffer, tuple(start), tuple(dimensions))
+        return None if indices else Place(load.buffer, tuple(start), tuple(dimensions))

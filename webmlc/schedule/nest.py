@@ -157,8 +157,8 @@ def copy_spatial_loops(
 
 def axis_variables(block: Block, kind: AxisKind) -> frozenset[Var]:
     """The loop variables in the bindings of the axes of one kind."""
-    found: set[Var] = set()
+    loop_variables: set[Var] = set()
     for axis, binding in zip(block.axes, block.bindings, strict=True):
         if axis.kind == kind:
-            found |= variables(binding)
-    return frozenset(found)
+            loop_variables |= variables(binding)
+    return frozenset(loop_variables)

@@ -40,8 +40,8 @@ def only_store(primitive: str, function: LoopFunction, block: Block) -> Store:
 def distinct_axes(indices: Sequence[Expr], block: Block) -> tuple[Var, ...] | None:
     """`indices` where they are different axes of `block`, one each; else `None`."""
     axes = {axis.var for axis in block.axes}
-    found = tuple(index for index in indices if isinstance(index, Var) and index in axes)
-    return found if len(found) == len(indices) == len(set(found)) else None
+    variables = tuple(index for index in indices if isinstance(index, Var) and index in axes)
+    return variables if len(variables) == len(indices) == len(set(variables)) else None
 
 
 def inline_loads(root: Expr, buffer: Buffer, axes: Sequence[Var], value: Expr) -> Expr:
@@ -63,11 +63,11 @@ def blocks_in_order(function: LoopFunction) -> list[Block]:
 
 def reads(block: Stmt, buffers: Iterable[str]) -> bool:
     """True where `block` loads from one of the buffers."""
-    wanted = set(buffers)
-    return any(load.buffer.name in wanted for load in loads(block))
+    names = set(buffers)
+    return any(load.buffer.name in names for load in loads(block))
 
 
 def writes(block: Stmt, buffers: Iterable[str]) -> bool:
     """True where `block` stores to one of the buffers."""
-    wanted = set(buffers)
-    return any(store.buffer.name in wanted for store in stores(block))
+    names = set(buffers)
+    return any(store.buffer.name in names for store in stores(block))

@@ -39,12 +39,12 @@ def reverse_compute_inline(function: LoopFunction, block: str) -> LoopFunction:
     result = only_store(_NAME, function, consumer)
     load, producer = _source(function, consumer)
     buffer = load.buffer
-    made = only_store(_NAME, function, producer)
+    produced = only_store(_NAME, function, producer)
     axes = _axes(function, consumer, load)
     _check_between(function, producer, consumer, result)
-    indices = dict(zip(axes, made.indices, strict=True))
-    # Every load of `buffer` is at `axes`, and `made.value` holds none of the consumer's axes.
-    value = rewrite(result.value, lambda node: made.value if node == load else None)
+    indices = dict(zip(axes, produced.indices, strict=True))
+    # Every load of `buffer` is at `axes`, and `produced.value` holds none of the consumer's axes.
+    value = rewrite(result.value, lambda node: produced.value if node == load else None)
     merged = Store(
         result.buffer,
         tuple(substitute(index, indices) for index in result.indices),

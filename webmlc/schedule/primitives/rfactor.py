@@ -111,9 +111,9 @@ def match_update(function: LoopFunction, block: Block) -> Update:
         case Store(buffer=buffer, indices=indices, value=Call(op=op, args=(a, b))) if (
             block.init is not None and SCALAR_OPERATORS[op].identity is not None
         ):
-            own = Load(buffer, indices)
-            if own in (a, b):
-                return Update(buffer, indices, op, b if a == own else a)
+            accumulator = Load(buffer, indices)
+            if accumulator in (a, b):
+                return Update(buffer, indices, op, b if a == accumulator else a)
     raise ScheduleError(_NAME, reason, function, block.name)
 
 
@@ -185,9 +185,9 @@ def _factored(
                 f"the predicate {part} ties the reduction of block {block.name!r} to its output"
             )
             raise ScheduleError(_NAME, reason, function, block.name)
-    own = Load(partial, tuple(indices))
-    body = Store(partial, own.indices, call(update.op, own, value))
-    init = Store(partial, own.indices, neutral)
+    accumulator = Load(partial, tuple(indices))
+    body = Store(partial, accumulator.indices, call(update.op, accumulator, value))
+    init = Store(partial, accumulator.indices, neutral)
     return Block(name, tuple(axes), tuple(bindings), body, init, predicate)
 
 
@@ -237,10 +237,10 @@ def _final(
     axes.append(factor)
     parts[factor.var] = Part(full(target.extent))
     indices = tuple(substitute(index, mapping) for index in update.indices)
-    own = Load(update.buffer, indices)
+    accumulator = Load(update.buffer, indices)
     source = list(indices)
     source.insert(position, factor.var)
-    value = call(update.op, own, Load(partial, tuple(source)))
+    value = call(update.op, accumulator, Load(partial, tuple(source)))
     final = Block(
         block.name,
         tuple(axes),

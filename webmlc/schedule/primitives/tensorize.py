@@ -51,8 +51,8 @@ def tensorize(function: LoopFunction, loop: str, intrinsic: str) -> tuple[LoopFu
     what the intrinsic means.
     """
     if intrinsic not in INTRINSICS:
-        known = ", ".join(INTRINSICS)
-        raise ScheduleError(_NAME, f"no intrinsic {intrinsic!r}; there are {known}", function, loop)
+        names = ", ".join(INTRINSICS)
+        raise ScheduleError(_NAME, f"no intrinsic {intrinsic!r}; there are {names}", function, loop)
     blocked, name = blockize(function, loop)
     path, outer = path_to_block(blocked, _NAME, name)
     semantics, implementation = parsed(intrinsic)

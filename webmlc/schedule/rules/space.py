@@ -174,8 +174,8 @@ def from_values(like: P, values: Values) -> P:
         )
         for name, value in _items(like)
     }
-    made: Any = tuple(changed.values()) if isinstance(like, tuple) else type(like)(**changed)
-    result: P = made
+    copy: Any = tuple(changed.values()) if isinstance(like, tuple) else type(like)(**changed)
+    result: P = copy
     return result
 
 

@@ -158,11 +158,11 @@ def _toom_cook(tile: int, taps: int) -> Transforms:
     inputs: list[tuple[Fraction, ...]] = []
     weights: list[tuple[Fraction, ...]] = []
     for point in points:
-        others = [other for other in points if other != point]
+        other_points = [other for other in points if other != point]
         scale = Fraction(1)
-        for other in others:
+        for other in other_points:
             scale *= point - other
-        inputs.append((*_polynomial(others), Fraction(0)))
+        inputs.append((*_polynomial(other_points), Fraction(0)))
         weights.append(tuple(point**power / scale for power in range(taps)))
     inputs.append(_polynomial(points))
     weights.append(_spread([Fraction(1)], taps - 1, 1, taps))

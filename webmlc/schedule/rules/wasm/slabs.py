@@ -43,12 +43,12 @@ def slabs(rules: tuple[AnyRule, ...]) -> Rule[Facts, Parameters]:
     def match(function: LoopFunction, machine: Machine) -> Facts | None:
         nests = function.body.statements if isinstance(function.body, Seq) else (function.body,)
         fills = [nest for nest in nests if _fills(nest)]
-        others = [nest for nest in nests if not _fills(nest)]
-        if not fills or not others:
+        results = [nest for nest in nests if not _fills(nest)]
+        if not fills or not results:
             return None
         result, filled = (
             match_rules(rules, replace(function, body=seq(*half)), machine)
-            for half in (others, fills)
+            for half in (results, fills)
         )
         return None if result is None or filled is None else Facts(function, result, filled)
 

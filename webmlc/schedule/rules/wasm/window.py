@@ -103,8 +103,8 @@ def window_facts(schedule: Schedule, update: str, lanes: int, fixed: int = 0) ->
     if edge is None:
         return None
     spatial = [loop for loop in inner if loop not in schedule.reduce_loops(update)]
-    others = [loop for loop in spatial if loop != live[-1]]
-    has_rows = len(live) > 1 and others[-1:] == [live[-2]] and edge == 0
+    outer = [loop for loop in spatial if loop != live[-1]]
+    has_rows = len(live) > 1 and outer[-1:] == [live[-2]] and edge == 0
     return WindowFacts(edge, has_rows, is_small)
 
 

@@ -110,11 +110,11 @@ def producers_of(function: LoopFunction, block: Block) -> list[Block]:
 
 def row_axes(function: LoopFunction, block: Block) -> frozenset[Var]:
     """The axes of a block that index the results of other blocks."""
-    others = set(written(function)) - {s.buffer.name for s in stores(block)}
+    results = set(written(function)) - {s.buffer.name for s in stores(block)}
     return frozenset(
         var
         for load in loads(block)
-        if load.buffer.name in others
+        if load.buffer.name in results
         for index in load.indices
         for var in variables(index)
     )
