@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.graph.builder import Builder
-from webmlc.graph.ops.microsoft.attention import LOWEST, AttentionWriter
+from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
 from webmlc.graph.ops.microsoft.rotary import rotate
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
@@ -164,7 +164,7 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     if window == 0:
         raise NotSupportedError("a local_window_size of 0: no token sees any")
     scores = rows.visible_scores(
-        scores, bool(attribute("causal", 1)), window, attention.number(LOWEST)
+        scores, bool(attribute("causal", 1)), window, attention.number(HIDDEN)
     )
     sink = optional(context, 11)
     if sink is None and int(attribute("smooth_softmax", 0)) > 0:
