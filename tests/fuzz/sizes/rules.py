@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx
 
 from tests.fuzz.sizes.inputs import Feeds
+from tests.fuzz.sizes.references import FAR
 
 STRICTER = {
     "Compress": "a true condition beyond the axis selects nothing that there is",
@@ -23,6 +25,7 @@ STRICTER = {
         "an input without elements whose other sizes are not those of the rest",
     ),
     "Attention": "a mask of starts and ends, which no model that we know of has",
+    "MelWeightMatrix": "a transform of negative length",
     "GlobalAveragePool": "nothing has no mean",
     "GlobalLpPool": "onnxruntime refuses a pool of nothing, but where there is no image",
     **dict.fromkeys(
@@ -69,12 +72,17 @@ def _repeats_axis(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return not x or len({axis % len(x) for axis in axes}) < len(axes)
 
 
+def _has_negative_length(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    return node.input[1] in feeds and bool((feeds[node.input[1]] < 0).any())
+
+
 STRICTER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
     "Attention": _has_starts,
     "Concat": _has_empty_input,
     "QLinearConcat": _has_empty_input,
     "GlobalAveragePool": _has_empty_input,
     "GlobalLpPool": _has_empty_input,
+    "MelWeightMatrix": _has_negative_length,
     "SkipLayerNormalization": _has_other_skip,
     "SkipSimplifiedLayerNormalization": _has_other_skip,
     "Squeeze": _has_axes_of_1,
@@ -91,10 +99,32 @@ LOOSER = {
     "QLinearGlobalAveragePool": "a scale far from 1, which onnxruntime refuses and we divide by",
     "Div": "the quotient of an integer and zero is undefined",
     "Mod": "the remainder of an integer and zero is undefined",
+    "CDist": "points without coordinates, between which the distance is 0",
+    "Dropout": "a ratio outside of 0 to 1: inference does not read it",
+    "Resize": "a size of 0, which gives a result without elements",
+    "Scan": "a scan over nothing, which gives the initial state and no elements",
 }
 """What we compute, and onnxruntime refuses. Results without elements are allowed of every operator:
 there is nothing that could be wrong.
 """
+
+
+def _has_no_columns(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x = _shape(node, feeds, 0)
+    return x is None or x[-1:] == (0,)
+
+
+def _has_size_of_0(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    sizes = feeds.get(node.input[3]) if len(node.input) > 3 else None
+    return sizes is not None and 0 in sizes
+
+
+LOOSER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
+    "CDist": _has_no_columns,
+    "Resize": _has_size_of_0,
+    "Scan": _has_empty_input,
+}
+"""The runs in which a row of LOOSER counts; all runs without an entry."""
 
 DIFFERS = {
     "ReduceMean": "ONNX leaves the mean of nothing undefined; ours is a NaN",
@@ -103,6 +133,21 @@ DIFFERS = {
     "NhwcMaxPool": "onnxruntime has a row at least where the window is longer than the map",
 }
 """What onnxruntime computes against its definition, or leaves open."""
+
+
+def _reflects_far(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    mode = next((a.s for a in node.attribute if a.name == "padding_mode"), b"zeros")
+    grid = feeds.get(node.input[1])
+    return mode == b"reflection" and (grid is None or not bool((np.abs(grid) <= FAR).all()))
+
+
+DIFFERS_IF: dict[str, tuple[str, Callable[[onnx.NodeProto, Feeds], bool]]] = {
+    "GridSample": (
+        "float32 does not tell which element a position far outside is reflected to",
+        _reflects_far,
+    ),
+}
+"""The same in some runs only, by a node and the inputs."""
 
 _ORDER = (
     "0 · infinity and infinity - infinity are NaN: where they arise depends on the order of sums"
@@ -114,7 +159,8 @@ SUMS = dict.fromkeys(
     _ORDER,
 )  # fmt: skip
 """Operators whose elements may differ where one of the two is not finite, in runs whose inputs hold
-NaN, infinity or numbers beyond HUGE. Two finite elements have to agree.
+NaN, infinity or numbers beyond HUGE, or in which onnxruntime reaches the largest number. Two finite
+elements have to agree.
 """
 
 NAN = {
@@ -125,6 +171,10 @@ NAN = {
     **dict.fromkeys(
         ("MaxRoiPool", "RoiAlign", "MaxPool", "GlobalMaxPool"),
         "ONNX does not say whether the maximum passes over a NaN; onnxruntime does by its place",
+    ),
+    **dict.fromkeys(
+        ("ScatterElements", "ScatterND"),
+        "ONNX does not say whether a reduction passes over a NaN; onnxruntime does by its place",
     ),
 }  # fmt: skip
 """Operators that may differ in runs whose inputs hold a NaN."""
