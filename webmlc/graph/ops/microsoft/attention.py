@@ -194,9 +194,7 @@ def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
         raise NotSupportedError("a shared buffer or beams inside MultiHeadAttention")
     query = "heads parts size" if context.rank(0) == 5 else "heads*size"
     check_shapes(context, f"batch length {query}", "", "", "columns", heads=heads, parts=3)
-    for index in (1, 2):
-        if context.has(index):
-            check_shapes(context, *[""] * index, "batch ...", batch=context.shape(0)[0])
+    _check_keys(context, heads)
     before = context.shape(6)[2] if context.has(6) else ZERO
     _check_mask(context, 4, canonical(before + _key_count(context)))
     parts = list(_separate(context, build))
@@ -243,6 +241,23 @@ def _key_count(context: Context) -> Expr:
     if not context.has(1):
         return context.shape(0)[1]
     return context.shape(1)[2 if context.rank(1) == 4 else 1]
+
+
+def _check_keys(context: Context, heads: int) -> None:
+    """Check that there are as many values as keys, of the batches and heads of the queries."""
+    batch, size = context.shape(0)[0], _hidden_size(context, heads) // heads
+    for index in (1, 2):
+        if not context.has(index):
+            continue
+        sizes: dict[str, Expr | int] = {"batch": batch, "keys": _key_count(context), "heads": heads}
+        if context.rank(index) == 4:
+            check_shapes(context, *[""] * index, "batch heads keys size", size=size, **sizes)
+        elif context.rank(index) == 3:
+            if index == 1:  # values may have another size
+                sizes["size"] = size
+            check_shapes(context, *[""] * index, "batch keys heads*size", **sizes)
+        else:
+            check_shapes(context, *[""] * index, "batch ...", batch=batch)
 
 
 def _hidden_size(context: Context, heads: int) -> int:
