@@ -72,7 +72,8 @@ class GridSample(op_grid_sample.GridSample):  # type: ignore[misc]
         is_nowhere = np.isnan(grid).any(axis=-1)
         if padding_mode == "reflection":
             is_nowhere |= (np.abs(grid) > FAR).any(axis=-1)
-        return (np.where(is_nowhere[:, None], np.float32(np.nan), result),)
+        nothing = np.float32(0 if (mode, padding_mode) == ("nearest", "zeros") else np.nan)
+        return (np.where(is_nowhere[:, None], nothing, result),)
 
 
 MicrosoftGridSample = type("GridSample", (GridSample,), {"op_domain": "com.microsoft"})
@@ -93,10 +94,10 @@ class DFT(OpRun):  # type: ignore[misc]
         inverse: int = 0,
         onesided: int = 0,
     ) -> tuple[Array]:
-        if inverse and onesided:
-            raise NotImplementedError("an inverse transform of one side")
         along = int(axis if place is None else place)
         along += x.ndim if along < 0 else 0
+        if inverse and onesided:
+            return (_from_one_side(x, length, along),)
         size = x.shape[along] if length is None else int(length)
         signal = np.moveaxis(x[..., 0], along, -1).astype(np.float64)[..., :size]
         count = signal.shape[-1]
@@ -110,6 +111,18 @@ class DFT(OpRun):  # type: ignore[misc]
         parts = np.stack([real, imaginary]) / (size if inverse else 1)
         parts = parts[..., : size // 2 + 1] if onesided else parts
         return (np.moveaxis(np.moveaxis(parts, -1, along + 1), 0, -1).astype(x.dtype),)
+
+
+def _from_one_side(x: Array, length: Array | None, axis: int) -> Array:
+    """The real signal whose transform has these first bins; the other bins are their conjugates."""
+    size = 2 * (x.shape[axis] - 1) if length is None else int(length)
+    bins = np.moveaxis(x, (axis, -1), (-1, 0)).astype(np.float64)[..., : size // 2 + 1]
+    numbers = np.arange(bins.shape[-1])
+    counts = np.where(numbers * 2 % max(size, 1) == 0, 1, 2)[:, None]
+    turns = np.outer(numbers, np.arange(size)) % max(size, 1)
+    cosine, sine = (_exact_wave(f, size)[turns] * counts for f in (np.cos, np.sin))
+    signal = (bins[0] @ cosine - bins[1] @ sine) / max(size, 1)
+    return np.moveaxis(signal, -1, axis)[..., None].astype(x.dtype)
 
 
 def _exact_wave(wave: Any, size: int) -> Array:

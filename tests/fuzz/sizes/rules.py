@@ -52,7 +52,8 @@ def _has_empty_input(node: onnx.NodeProto, feeds: Feeds) -> bool:
 
 def _has_starts(node: onnx.NodeProto, feeds: Feeds) -> bool:
     x, mask = _shape(node, feeds, 0), _shape(node, feeds, 3)
-    return x is None or (mask is not None and mask == (2 * x[0],))
+    has_mask = len(node.input) > 3 and node.input[3] != ""
+    return has_mask and (x is None or mask in (None, (2 * x[0],)))
 
 
 def _has_other_skip(node: onnx.NodeProto, feeds: Feeds) -> bool:
@@ -135,16 +136,23 @@ DIFFERS = {
 """What onnxruntime computes against its definition, or leaves open."""
 
 
-def _reflects_far(node: onnx.NodeProto, feeds: Feeds) -> bool:
-    mode = next((a.s for a in node.attribute if a.name == "padding_mode"), b"zeros")
+def _has_no_place(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    """True if a grid holds a position that no element is at, and whose sample is no padding."""
+    texts = {a.name: a.s for a in node.attribute}
     grid = feeds.get(node.input[1])
-    return mode == b"reflection" and (grid is None or not bool((np.abs(grid) <= FAR).all()))
+    match texts.get("padding_mode", b"zeros"), texts.get("mode", b"linear"):
+        case b"reflection", _:
+            return grid is None or not bool((np.abs(grid) <= FAR).all())
+        case b"border", b"nearest":
+            return grid is None or bool(np.isnan(grid).any())
+    return False
 
 
 DIFFERS_IF: dict[str, tuple[str, Callable[[onnx.NodeProto, Feeds], bool]]] = {
     "GridSample": (
-        "float32 does not tell which element a position far outside is reflected to",
-        _reflects_far,
+        "float32 does not tell which element a position far outside is reflected to, and ONNX not "
+        "which one is nearest to a NaN",
+        _has_no_place,
     ),
 }
 """The same in some runs only, by a node and the inputs."""

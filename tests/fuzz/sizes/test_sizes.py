@@ -92,6 +92,15 @@ def test_the_exact_transform_is_a_transform(parts: int, inverse: int) -> None:
     np.testing.assert_allclose(result[..., 0] + 1j * result[..., 1], want, atol=1e-12)
 
 
+@pytest.mark.parametrize("length", (None, 9, 8))
+def test_the_exact_transform_of_one_side_is_a_transform(length: int | None) -> None:
+    x = np.random.default_rng(3).standard_normal((2, 5, 3, 2))
+    inputs = (x,) if length is None else (x, np.array(length))
+    result = DFT.eval(*inputs, axis=1, inverse=1, onesided=1)
+    want = np.fft.irfft(x[..., 0] + 1j * x[..., 1], n=length, axis=1)
+    np.testing.assert_allclose(result[..., 0], want, atol=1e-12)
+
+
 def test_a_seed_gives_the_same_graph_and_inputs() -> None:
     first, second = draw_subject(3, 17), draw_subject(3, 17)
     assert first is not None and second is not None

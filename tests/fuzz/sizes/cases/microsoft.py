@@ -195,4 +195,44 @@ CASES: Cases = {
             for kind, score in (("equal", 1), ("differs by rule", -INF))
         ],
     ),
+    "values that are not as many as the keys": (
+        """g (float[1,2,8] q, float[b,n,t,s] k, float[c,m,u,r] v) => (float[1,2,8] y) {
+            y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) }""",
+        [
+            (kind, {"q": ones(1, 2, 8), "k": ones(*keys), "v": ones(*values)})
+            for kind, keys, values in (
+                ("equal", (1, 2, 5, 4), (1, 2, 5, 4)),
+                ("refused", (1, 2, 5, 4), (1, 2, 5, 3)),
+                ("refused", (1, 2, 5, 4), (1, 2, 4, 4)),
+                ("refused", (1, 1, 5, 4), (1, 1, 5, 4)),
+            )
+        ],
+    ),
+    "a gate that is not one number for each row": (
+        """g (float[b,n] x, float[c,m] z, float[d,k] gate) => (float[b,n] y) {
+            y = com.microsoft.GatedAdd(x, z, gate) }""",
+        [
+            (kind, {"x": ones(2, 4), "z": ones(2, 4), "gate": ones(*shape)})
+            for kind, shape in (("equal", (2, 1)), ("refused", (2, 4)))
+        ],
+    ),
+    "a past of more keys than values": (
+        """g (float[1,1,32] q, float[b,1,p,8] k, float[c,1,r,8] v, int32[1] last, int32 total)
+            => (float[1,1,16] y, float[1,1,s,8] pk, float[1,1,s,8] pv) {
+            y, pk, pv = com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 1>(
+                q, , , k, v, last, total) }""",
+        [
+            (
+                kind,
+                {
+                    "q": ones(1, 1, 32),
+                    "k": ones(1, 1, keys, 8),
+                    "v": ones(1, 1, values, 8),
+                    "last": np.array([4], np.int32),
+                    "total": np.array(5, np.int32),
+                },
+            )
+            for kind, keys, values in (("equal", 4, 4), ("refused", 4, 2), ("refused", 2, 4))
+        ],
+    ),
 }
