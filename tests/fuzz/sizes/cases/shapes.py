@@ -175,4 +175,16 @@ CASES: Cases = {
         "g (float[1,2,n] x) => (float[1,2,1] y) { y = GlobalMaxPool(x) }",
         [("equal", {"x": ones(1, 2, 3)}), ("refused", {"x": ones(1, 2, 0)})],
     ),
+    "edges of which nothing is left": (
+        'g (float[n] x, int64[2] p) => (float[m] y) { y = Pad<mode = "edge">(x, p) }',
+        [
+            (kind, {"x": floats(1, 2, 3), "p": integers(*pads)})
+            for kind, pads in (
+                ("equal", (2, 3)),
+                ("equal", (-2, 3)),
+                ("refused", (-3, 3)),
+                ("refused", (-2, -2)),
+            )
+        ],
+    ),
 }
