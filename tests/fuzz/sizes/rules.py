@@ -26,6 +26,7 @@ STRICTER = {
     ),
     "Attention": "a mask of starts and ends, which no model that we know of has",
     "MelWeightMatrix": "a transform of negative length",
+    "PRelu": "a slope that stretches the input, to which ONNX broadcasts it",
     "GlobalAveragePool": "nothing has no mean",
     "GlobalLpPool": "onnxruntime refuses a pool of nothing, but where there is no image",
     **dict.fromkeys(
@@ -73,6 +74,11 @@ def _repeats_axis(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return not x or len({axis % len(x) for axis in axes}) < len(axes)
 
 
+def _stretches_input(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x, slope = _shape(node, feeds, 0), _shape(node, feeds, 1)
+    return x is None or slope is None or np.broadcast_shapes(x, slope) != x
+
+
 def _has_negative_length(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return node.input[1] in feeds and bool((feeds[node.input[1]] < 0).any())
 
@@ -84,6 +90,7 @@ STRICTER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
     "GlobalAveragePool": _has_empty_input,
     "GlobalLpPool": _has_empty_input,
     "MelWeightMatrix": _has_negative_length,
+    "PRelu": _stretches_input,
     "SkipLayerNormalization": _has_other_skip,
     "SkipSimplifiedLayerNormalization": _has_other_skip,
     "Squeeze": _has_axes_of_1,

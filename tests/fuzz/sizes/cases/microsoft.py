@@ -235,4 +235,18 @@ CASES: Cases = {
             for kind, keys, values in (("equal", 4, 4), ("refused", 4, 2), ("refused", 2, 4))
         ],
     ),
+    "a past without values": (
+        """g (float[1,1,4] x, float[4,12] w, float[12] bias, float[a,b,c,p,s] past)
+            => (float[1,1,4] y, float[2,1,2,t,2] present) {
+            y, present = com.microsoft.Attention<num_heads = 2>(x, w, bias, , past) }""",
+        [
+            (kind, {"x": ones(1, 1, 4), "w": ones(4, 12), "bias": ones(12), "past": ones(*shape)})
+            for kind, shape in (
+                ("equal", (2, 1, 2, 3, 2)),
+                ("refused", (1, 1, 2, 3, 2)),
+                ("refused", (3, 1, 2, 3, 2)),
+                ("refused", (2, 1, 1, 3, 2)),
+            )
+        ],
+    ),
 }

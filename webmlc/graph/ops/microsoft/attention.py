@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, as_int
+from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.builder import Builder
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
@@ -137,6 +137,8 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     heads = context.count("num_heads")
     columns = known_size(context.shape(1)[1], "the number of columns of the weights")
     sizes = [int(s) for s in context.attribute("qkv_hidden_sizes", ()) or (columns // 3,) * 3]
+    cache = {"batch": context.shape(0)[0], "heads": const(heads), "size": const(sizes[1] // heads)}
+    check_shapes(context, "", "", "", "", "2 batch heads past size", **cache)
     product = build("MatMul", x, weights)
     product = product if bias is None else build("Add", product, bias)
     lengths = build.constant(np.array(sizes, np.int64))
