@@ -37,11 +37,19 @@ def lower_module(module: Module, form: KernelForm) -> Module:
     needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Join`, `Bind` or of
     `CONTROL`; all functions of a node of `CONTROL` run on one device.
     """
-    constants = frozenset(c for f in module.functions.values() for c in f.constants)
-    lowering = _Lowering(module, Kernels(constants))
+    lowering = _Lowering(module, Kernels(_constants(module)))
     lowering.function(module.main, form)
     kernels = lowering.table.kernels
     return replace(module, functions=dict(reversed(lowering.functions.items())), kernels=kernels)
+
+
+def _constants(module: Module) -> frozenset[str]:
+    """The constants of all functions, and the views of them: a view is bound as its source is."""
+    constants = {c for f in module.functions.values() for c in f.constants}
+    views = [n for f in module.functions.values() for n in f.nodes if n.op == "View"]
+    while viewed := {v.outputs[0] for v in views if v.inputs[0] in constants} - constants:
+        constants |= viewed
+    return frozenset(constants)
 
 
 @dataclass(slots=True)

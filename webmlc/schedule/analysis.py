@@ -260,11 +260,12 @@ def fold_of(block: Block) -> Fold | None:
 
 def is_update(block: Block) -> bool:
     """True for a block whose instances update elements that its axes do not tell apart, or read
-    what others wrote: they run in order along its reduce axes, if it has any.
+    what others wrote: they run in order along its reduce axes, if it has any. A fold without an
+    initial value folds into elements that are there already.
     """
     spatial = {axis.var for axis in block.axes if axis.kind == "spatial"}
     if _reduce_axes(block):
-        return block.init is None and fold_of(block) is None
+        return block.init is None
     return any(
         _reads_memory(index) and variables(index) & spatial
         for store in stores(block.body)

@@ -17,12 +17,11 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
-from onnx.reference.ops import op_grid_sample
 
 from tests.fuzz.graph import Array, captured
 from tests.fuzz.sizes.inputs import Feeds
 from tests.fuzz.sizes.processes import Failure, answer_requests
+from tests.fuzz.sizes.references import EXACT
 
 ERRORS_ONLY = 4
 ULPS = 4.0
@@ -83,78 +82,6 @@ class Judge:
         return dict(zip(names, arrays, strict=True))
 
 
-class Pow(OpRun):  # type: ignore[misc]
-    """Powers of integers: 0 to a negative power, which is undefined, is 0."""
-
-    def _run(self, x: Array, y: Array) -> tuple[Array]:
-        if x.dtype.kind == "f":
-            return (np.power(x, y).astype(x.dtype),)
-        power = np.power(x.astype(np.float64), y.astype(np.float64))
-        return (np.where(np.isfinite(power), np.trunc(power), 0).astype(x.dtype),)
-
-
-class LRN(OpRun):  # type: ignore[misc]
-    """The definition, with each window summed by itself. onnx.reference reads past the channels.
-    The sum of onnxruntime slides: a NaN or a large number stays in the sums of later channels.
-    """
-
-    def _run(self, x: Array, alpha: float, beta: float, bias: float, size: int) -> tuple[Array]:
-        squares = np.square(x.astype(np.float64))
-        channels = x.shape[1]
-        sums = np.zeros_like(squares)
-        for c in range(channels):
-            window = slice(max(c - (size - 1) // 2, 0), min(c + size // 2, channels - 1) + 1)
-            sums[:, c] = squares[:, window].sum(axis=1)
-        return ((x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)
-
-
-FAR = 1e4
-"""The largest position of a grid, from -1 to 1 inside, that a reference is asked for."""
-
-
-class GridSample(op_grid_sample.GridSample):  # type: ignore[misc]
-    """The operator of ONNX's own domain. onnxruntime casts infinite positions to integers, which
-    onnx.reference refuses to do: here they are far outside, and a NaN is nowhere.
-    """
-
-    op_domain = "com.microsoft"
-
-    def _run(
-        self,
-        x: Array,
-        grid: Array,
-        align_corners: int = 0,
-        mode: str = "bilinear",
-        padding_mode: str = "zeros",
-    ) -> tuple[Array]:
-        mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-        places = np.clip(np.nan_to_num(grid, posinf=FAR, neginf=-FAR), -FAR, FAR)
-        (result,) = super()._run(x, places, mode, padding_mode, align_corners)
-        is_nowhere = np.isnan(grid).any(axis=-1)[:, None]
-        return (np.where(is_nowhere, np.float32(np.nan), result),)
-
-
-class DynamicQuantizeMatMul(OpRun):  # type: ignore[misc]
-    """Exact products: onnxruntime's saturate on x86 without VNNI, whatever the option says."""
-
-    op_domain = "com.microsoft"
-
-    def _run(
-        self, a: Array, b: Array, scale: Array, zero: Array | None = None, bias: Array | None = None
-    ) -> tuple[Array]:
-        low, high = min(a.min(), 0), max(a.max(), 0)
-        step = np.float32((high - low) / np.float32(255)) if high > low else np.float32(1)
-        offset = np.clip(np.rint(-low / step), 0, 255)
-        quantised = np.clip(np.rint(a / step) + offset, 0, 255).astype(np.int64) - int(offset)
-        weights = b.astype(np.int64) - (0 if zero is None else zero.astype(np.int64))
-        product = (quantised @ weights).astype(np.float32) * (step * scale)
-        return (product if bias is None else product + bias,)
-
-
-EXACT = (Pow, LRN, GridSample, DynamicQuantizeMatMul)
-"""Operators that onnx.reference does not have, or that it computes wrong."""
-
-
 def reference(data: bytes, feeds: Feeds, names: Sequence[str]) -> dict[str, Array]:
     """What onnx.reference computes of these outputs. Those that need an operator which it does not
     have are missing.
@@ -201,8 +128,8 @@ def _nudged(array: Array, rng: np.random.Generator, flushes: bool) -> Array:
     with np.errstate(all="ignore"):
         wide = array.astype(np.float64)
         if flushes:
-            is_normal = np.abs(wide) >= float(ml_dtypes.finfo(array.dtype).tiny)
-            wide = np.where(is_normal, wide, 0.0)
+            is_subnormal = np.abs(wide) < float(ml_dtypes.finfo(array.dtype).tiny)
+            wide = np.where(is_subnormal, 0.0, wide)
         return np.asarray(wide + step * np.abs(wide), array.dtype)
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx
 
 from tests.fuzz.sizes.inputs import Feeds
+from tests.fuzz.sizes.references import FAR
 
 STRICTER = {
     "Compress": "a true condition beyond the axis selects nothing that there is",
@@ -23,6 +25,8 @@ STRICTER = {
         "an input without elements whose other sizes are not those of the rest",
     ),
     "Attention": "a mask of starts and ends, which no model that we know of has",
+    "MelWeightMatrix": "a transform of negative length",
+    "PRelu": "a slope that stretches the input, to which ONNX broadcasts it",
     "GlobalAveragePool": "nothing has no mean",
     "GlobalLpPool": "onnxruntime refuses a pool of nothing, but where there is no image",
     **dict.fromkeys(
@@ -49,7 +53,8 @@ def _has_empty_input(node: onnx.NodeProto, feeds: Feeds) -> bool:
 
 def _has_starts(node: onnx.NodeProto, feeds: Feeds) -> bool:
     x, mask = _shape(node, feeds, 0), _shape(node, feeds, 3)
-    return x is None or (mask is not None and mask == (2 * x[0],))
+    has_mask = len(node.input) > 3 and node.input[3] != ""
+    return has_mask and (x is None or mask in (None, (2 * x[0],)))
 
 
 def _has_other_skip(node: onnx.NodeProto, feeds: Feeds) -> bool:
@@ -69,12 +74,23 @@ def _repeats_axis(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return not x or len({axis % len(x) for axis in axes}) < len(axes)
 
 
+def _stretches_input(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x, slope = _shape(node, feeds, 0), _shape(node, feeds, 1)
+    return x is None or slope is None or np.broadcast_shapes(x, slope) != x
+
+
+def _has_negative_length(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    return node.input[1] in feeds and bool((feeds[node.input[1]] < 0).any())
+
+
 STRICTER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
     "Attention": _has_starts,
     "Concat": _has_empty_input,
     "QLinearConcat": _has_empty_input,
     "GlobalAveragePool": _has_empty_input,
     "GlobalLpPool": _has_empty_input,
+    "MelWeightMatrix": _has_negative_length,
+    "PRelu": _stretches_input,
     "SkipLayerNormalization": _has_other_skip,
     "SkipSimplifiedLayerNormalization": _has_other_skip,
     "Squeeze": _has_axes_of_1,
@@ -91,10 +107,34 @@ LOOSER = {
     "QLinearGlobalAveragePool": "a scale far from 1, which onnxruntime refuses and we divide by",
     "Div": "the quotient of an integer and zero is undefined",
     "Mod": "the remainder of an integer and zero is undefined",
+    "CDist": "points without coordinates, between which the distance is 0",
+    "Dropout": "a ratio outside of 0 to 1: inference does not read it",
+    "MatMul": "a product that sums nothing: onnxruntime has no zeros of all integer types",
+    "Resize": "a size of 0, which gives a result without elements",
+    "Scan": "a scan over nothing, which gives the initial state and no elements",
 }
 """What we compute, and onnxruntime refuses. Results without elements are allowed of every operator:
 there is nothing that could be wrong.
 """
+
+
+def _has_no_columns(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x = _shape(node, feeds, 0)
+    return x is None or x[-1:] == (0,)
+
+
+def _has_size_of_0(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    sizes = feeds.get(node.input[3]) if len(node.input) > 3 else None
+    return sizes is not None and 0 in sizes
+
+
+LOOSER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
+    "CDist": _has_no_columns,
+    "MatMul": _has_no_columns,
+    "Resize": _has_size_of_0,
+    "Scan": _has_empty_input,
+}
+"""The runs in which a row of LOOSER counts; all runs without an entry."""
 
 DIFFERS = {
     "ReduceMean": "ONNX leaves the mean of nothing undefined; ours is a NaN",
@@ -103,6 +143,28 @@ DIFFERS = {
     "NhwcMaxPool": "onnxruntime has a row at least where the window is longer than the map",
 }
 """What onnxruntime computes against its definition, or leaves open."""
+
+
+def _has_no_place(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    """True if a grid holds a position that no element is at, and whose sample is no padding."""
+    texts = {a.name: a.s for a in node.attribute}
+    grid = feeds.get(node.input[1])
+    match texts.get("padding_mode", b"zeros"), texts.get("mode", b"linear"):
+        case b"reflection", _:
+            return grid is None or not bool((np.abs(grid) <= FAR).all())
+        case b"border", b"nearest":
+            return grid is None or bool(np.isnan(grid).any())
+    return False
+
+
+DIFFERS_IF: dict[str, tuple[str, Callable[[onnx.NodeProto, Feeds], bool]]] = {
+    "GridSample": (
+        "float32 does not tell which element a position far outside is reflected to, and ONNX not "
+        "which one is nearest to a NaN",
+        _has_no_place,
+    ),
+}
+"""The same in some runs only, by a node and the inputs."""
 
 _ORDER = (
     "0 · infinity and infinity - infinity are NaN: where they arise depends on the order of sums"
@@ -114,7 +176,8 @@ SUMS = dict.fromkeys(
     _ORDER,
 )  # fmt: skip
 """Operators whose elements may differ where one of the two is not finite, in runs whose inputs hold
-NaN, infinity or numbers beyond HUGE. Two finite elements have to agree.
+NaN, infinity or numbers beyond HUGE, or in which onnxruntime reaches the largest number. Two finite
+elements have to agree.
 """
 
 NAN = {
@@ -125,6 +188,10 @@ NAN = {
     **dict.fromkeys(
         ("MaxRoiPool", "RoiAlign", "MaxPool", "GlobalMaxPool"),
         "ONNX does not say whether the maximum passes over a NaN; onnxruntime does by its place",
+    ),
+    **dict.fromkeys(
+        ("ScatterElements", "ScatterND"),
+        "ONNX does not say whether a reduction passes over a NaN; onnxruntime does by its place",
     ),
 }  # fmt: skip
 """Operators that may differ in runs whose inputs hold a NaN."""

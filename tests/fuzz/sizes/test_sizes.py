@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import numpy as np
 import onnx.parser
+import pytest
 
 from tests.fuzz.graph import Array
 from tests.fuzz.sizes import judge
 from tests.fuzz.sizes.check import Bench
 from tests.fuzz.sizes.draw import draw_subject, operators
 from tests.fuzz.sizes.processes import Failure, Process
-from tests.fuzz.sizes.verdict import Outputs, Verdict, judge_run
+from tests.fuzz.sizes.references import DFT
+from tests.fuzz.sizes.verdict import Outputs, Verdict, differences, judge_run
 from tests.fuzz.test_fuzz import NOT_DRAWN
 from webmlc.graph.table import OPS
 
@@ -70,6 +72,33 @@ def test_verdicts() -> None:
     assert {v.is_bug for v in (verdict(off, TWO), verdict(named, TWO), verdict(TWO, refused))} == {
         True
     }
+
+
+def test_data_may_decide_the_shape_of_a_nudged_run() -> None:
+    ours: dict[str, Array] = {"y": np.arange(2)}
+    judged: dict[str, Array] = {"y": np.arange(3)}
+    assert differences(ours, judged, [judged])
+    assert not differences(ours, judged, [judged, {"y": np.arange(2)}])
+    assert differences(ours, judged, [judged, {"y": np.arange(1, 3)}])
+
+
+@pytest.mark.parametrize("inverse", (0, 1))
+@pytest.mark.parametrize("parts", (1, 2))
+def test_the_exact_transform_is_a_transform(parts: int, inverse: int) -> None:
+    x = np.random.default_rng(parts).standard_normal((2, 10, 3, parts))
+    result = DFT.eval(x, axis=1, inverse=inverse)
+    signal = x[..., 0] + (1j * x[..., 1] if parts == 2 else 0)
+    want = (np.fft.ifft if inverse else np.fft.fft)(signal, axis=1)
+    np.testing.assert_allclose(result[..., 0] + 1j * result[..., 1], want, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", (None, 9, 8))
+def test_the_exact_transform_of_one_side_is_a_transform(length: int | None) -> None:
+    x = np.random.default_rng(3).standard_normal((2, 5, 3, 2))
+    inputs = (x,) if length is None else (x, np.array(length))
+    result = DFT.eval(*inputs, axis=1, inverse=1, onesided=1)
+    want = np.fft.irfft(x[..., 0] + 1j * x[..., 1], n=length, axis=1)
+    np.testing.assert_allclose(result[..., 0], want, atol=1e-12)
 
 
 def test_a_seed_gives_the_same_graph_and_inputs() -> None:

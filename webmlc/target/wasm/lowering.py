@@ -6,6 +6,7 @@ from functools import lru_cache, partial
 
 from webmlc.core.machine import Machine
 from webmlc.loops.write_out_combinations import write_out_combinations
+from webmlc.target.clear_empty_reductions import clear_empty_reductions
 from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
@@ -29,6 +30,7 @@ def lowering(machine: Machine) -> tuple[Pass, ...]:
 def _passes(vector_registers: int, has_dot: bool) -> tuple[Pass, ...]:
     return (
         write_out_combinations,
+        clear_empty_reductions,
         lower_blocks,
         compact_buffers,
         flatten_buffers,

@@ -8,6 +8,7 @@ from webmlc.core.dtypes import DType
 from webmlc.core.machine import Machine
 from webmlc.loops.write_out_combinations import write_out_combinations
 from webmlc.target.check_scopes import check_scopes
+from webmlc.target.clear_empty_reductions import clear_empty_reductions
 from webmlc.target.common_subexpressions import common_subexpressions
 from webmlc.target.compact_buffers import compact_buffers
 from webmlc.target.expand_vectors import expand_vectors
@@ -35,6 +36,7 @@ def lowering(machine: Machine) -> tuple[Pass, ...]:
 def _passes(vector_registers: int) -> tuple[Pass, ...]:
     return (
         write_out_combinations,
+        clear_empty_reductions,
         lower_blocks,
         merge_guards,
         compact_buffers,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import as_int
+from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.builder import Builder
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
@@ -25,10 +25,18 @@ from webmlc.graph.ops.microsoft.rows import (
     size_of,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shape, check_shapes, same
+from webmlc.graph.ops.shapes import (
+    ZERO,
+    canonical,
+    check_shape,
+    check_shapes,
+    check_stretches,
+    same,
+)
 
-LOWEST = float(np.finfo(np.float32).min)
-"""The score that a mask writes for keys that a query does not see. It is below every padding mask.
+HIDDEN = float("-inf")
+"""The score that a mask writes for keys that a query does not see. A query gives such a key no
+weight, however low the scores of the other keys are.
 """
 
 
@@ -67,7 +75,7 @@ class AttentionWriter:
         end = build("Add", start, size_of(build, q, 2))
         queries = build("Unsqueeze", build("Range", start, end, one), axes=(1,))
         keys = build("Range", zero, size_of(build, k, 2), one)
-        return build("Where", build("LessOrEqual", keys, queries), scores, self.number(LOWEST))
+        return build("Where", build("LessOrEqual", keys, queries), scores, self.number(HIDDEN))
 
     def masked(self, scores: str, mask: str, rank: int, k: str, fill: float) -> str:
         """Add `fill` to the scores of padding tokens.
@@ -124,19 +132,21 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
     attention = AttentionWriter(context, build, context.dtype(0))
     x, weights, bias, mask, past, score_bias = (optional(context, i) for i in range(6))
     assert x is not None and weights is not None
-    if mask is not None and context.rank(3) == 1:
-        check_shape(context, 3, context.shape(0)[:1])
+    before = context.shape(4)[3] if past is not None else ZERO
+    _check_mask(context, 3, canonical(before + context.shape(0)[1]))
     heads = context.count("num_heads")
     columns = known_size(context.shape(1)[1], "the number of columns of the weights")
     sizes = [int(s) for s in context.attribute("qkv_hidden_sizes", ()) or (columns // 3,) * 3]
+    cache = {"batch": context.shape(0)[0], "heads": const(heads), "size": const(sizes[1] // heads)}
+    check_shapes(context, "", "", "", "", "2 batch heads past size", **cache)
     product = build("MatMul", x, weights)
     product = product if bias is None else build("Add", product, bias)
     lengths = build.constant(np.array(sizes, np.int64))
     parts = build.many("Split", product, lengths, outputs=3, axis=2)
     q, k, v = (attention.heads(part, heads) for part in parts)
     if past is not None:
-        before = [build("Gather", past, build.constant(np.int64(i)), axis=0) for i in range(2)]
-        k, v = (attention.appended(p, n) for p, n in zip(before, (k, v), strict=True))
+        pair = [build("Gather", past, build.constant(np.int64(i)), axis=0) for i in range(2)]
+        k, v = (attention.appended(p, n) for p, n in zip(pair, (k, v), strict=True))
     scores = attention.scores(q, k, attention.scale(sizes[0] // heads))
     if mask is not None:
         fill = float(context.attribute("mask_filter_value", -10000.0))
@@ -147,6 +157,20 @@ def _attention(context: Context, build: Builder) -> tuple[str, ...]:
         scores = attention.causal(scores, q, k, past, axis=3)
     stacked = (build("Unsqueeze", part, axes=(0,)) for part in (k, v))
     return select_outputs(context, attention.output(scores, v), build("Concat", *stacked, axis=0))
+
+
+def _check_mask(context: Context, index: int, total: Expr) -> None:
+    """Check the shape of a mask: [B], [B, T] or [B, S, T]. A mask [B, 1] hides all keys of a row
+    or none, which has no effect.
+    """
+    if not context.has(index):
+        return
+    batch, length = context.shape(0)[:2]
+    if context.rank(index) == 2:
+        check_shape(context, index, (batch, context.shape(index)[1]))
+        check_stretches(context, index, (batch, total))
+    elif context.rank(index) in (1, 3):
+        check_shape(context, index, (batch, length, total)[: context.rank(index)])
 
 
 def _separate(context: Context, build: Builder) -> tuple[str, str, str]:
@@ -172,9 +196,9 @@ def _multi_head(context: Context, build: Builder) -> tuple[str, ...]:
         raise NotSupportedError("a shared buffer or beams inside MultiHeadAttention")
     query = "heads parts size" if context.rank(0) == 5 else "heads*size"
     check_shapes(context, f"batch length {query}", "", "", "columns", heads=heads, parts=3)
-    for index in (1, 2):
-        if context.has(index):
-            check_shapes(context, *[""] * index, "batch ...", batch=context.shape(0)[0])
+    _check_keys(context, heads)
+    before = context.shape(6)[2] if context.has(6) else ZERO
+    _check_mask(context, 4, canonical(before + _key_count(context)))
     parts = list(_separate(context, build))
     has_heads = context.has(1) and context.rank(1) == 4
     if (bias := optional(context, 3)) is not None:
@@ -205,13 +229,37 @@ def _check_lengths(context: Context) -> None:
     """
     if not context.has(1):
         return
-    queries, keys = context.shape(0)[1], context.shape(1)[2 if context.rank(1) == 4 else 1]
+    queries, keys = context.shape(0)[1], _key_count(context)
     query_count, key_count = as_int(queries), as_int(keys)
     if same(queries, keys) or (
         query_count is not None and key_count is not None and query_count >= key_count
     ):
         return
     raise NotSupportedError(f"unidirectional attention of {queries} queries to {keys} keys")
+
+
+def _key_count(context: Context) -> Expr:
+    """The number of new keys of a MultiHeadAttention."""
+    if not context.has(1):
+        return context.shape(0)[1]
+    return context.shape(1)[2 if context.rank(1) == 4 else 1]
+
+
+def _check_keys(context: Context, heads: int) -> None:
+    """Check that there are as many values as keys, of the batches and heads of the queries."""
+    batch, size = context.shape(0)[0], _hidden_size(context, heads) // heads
+    for index in (1, 2):
+        if not context.has(index):
+            continue
+        sizes: dict[str, Expr | int] = {"batch": batch, "keys": _key_count(context), "heads": heads}
+        if context.rank(index) == 4:
+            check_shapes(context, *[""] * index, "batch heads keys size", size=size, **sizes)
+        elif context.rank(index) == 3:
+            if index == 1:  # values may have another size
+                sizes["size"] = size
+            check_shapes(context, *[""] * index, "batch keys heads*size", **sizes)
+        else:
+            check_shapes(context, *[""] * index, "batch ...", batch=batch)
 
 
 def _hidden_size(context: Context, heads: int) -> int:

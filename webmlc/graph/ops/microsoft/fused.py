@@ -13,7 +13,7 @@ from webmlc.graph.ir import Attribute
 from webmlc.graph.ops.convolution import conv_type
 from webmlc.graph.ops.microsoft.rows import number, optional, row, twin
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shape, check_shapes
+from webmlc.graph.ops.shapes import ONE, check_shape, check_shapes
 
 ACTIVATION_PARAMETERS: dict[str, tuple[str, ...]] = {
     "Relu": (),
@@ -121,6 +121,7 @@ def _gated_add(context: Context, build: Builder) -> tuple[str, ...]:
     if context.has(3):
         raise NotSupportedError("a gate that weights project")
     check_shape(context, 1, context.shape(0))
+    check_shape(context, 2, (*context.shape(0)[:-1], ONE))
     x, y, gate = context.node.inputs[:3]
     return (build("Add", x, build("Mul", y, gate)),)
 

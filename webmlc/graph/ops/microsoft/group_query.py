@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from webmlc.graph.builder import Builder
-from webmlc.graph.ops.microsoft.attention import LOWEST, AttentionWriter
+from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
 from webmlc.graph.ops.microsoft.rotary import rotate
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
@@ -140,6 +140,7 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     q, k, v = (optional(context, i) for i in range(3))
     assert q is not None
     size = hidden // heads if k is not None else hidden // (heads + 2 * groups)
+    _check_caches(context, groups, size)
     if k is None or v is None:
         counts = np.array([heads * size, groups * size, groups * size], np.int64)
         q, k, v = build.many("Split", q, build.constant(counts), outputs=3, axis=2)
@@ -164,12 +165,19 @@ def _group_query(context: Context, build: Builder) -> tuple[str, ...]:
     if window == 0:
         raise NotSupportedError("a local_window_size of 0: no token sees any")
     scores = rows.visible_scores(
-        scores, bool(attribute("causal", 1)), window, attention.number(LOWEST)
+        scores, bool(attribute("causal", 1)), window, attention.number(HIDDEN)
     )
     sink = optional(context, 11)
     if sink is None and int(attribute("smooth_softmax", 0)) > 0:
         sink = attention.number(0)
     return select_outputs(context, attention.output(scores, shared_v, sink), keys, values, None)
+
+
+def _check_caches(context: Context, groups: int, size: int) -> None:
+    """Check that the past holds as many keys as values, of the batches and groups of the node."""
+    batch, past = context.shape(0)[0], "batch groups past size"
+    check_shapes(context, "", "", "", past, past, batch=batch, groups=groups, size=size)
+    check_shapes(context, *[""] * 7, "positions half", "positions half")
 
 
 def _repeat_groups(build: Builder, x: str, heads: int, groups: int, size: int) -> str:

@@ -128,6 +128,10 @@ def _scaled(context: Context, b: Builder, sums: str, scales: Sequence[str], bias
 
 
 def _gemm(context: Context, b: Builder) -> tuple[str, ...]:
+    rows = context.shape(0)[1 if context.attribute("transA", 0) else 0]
+    columns = context.shape(3)[0 if context.attribute("transB", 0) else 1]
+    check_stretches(context, 4, (columns,))
+    check_stretches(context, 6, (rows, columns))
     sums = _products(context, b, (0, 3, 2, 5))
     if context.has(6):
         sums = b("Add", sums, _input(context, 6))

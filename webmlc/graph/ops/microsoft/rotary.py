@@ -56,9 +56,16 @@ def _rotary(context: Context, build: Builder) -> tuple[str, ...]:
     x, places, cos, sin = context.node.inputs[:4]
     if context.attribute("is_packed_batching", 0):
         raise NotSupportedError("packed batches inside RotaryEmbedding")
-    check_shapes(context, "", "", "positions half", "positions half")
-    width = 2 * known_size(context.shape(2)[1], "the rotary size")
     flat = context.rank(0) == 3
+    tokens = "batch length hidden" if flat else "batch heads length size"
+    check_shapes(context, tokens, "batch length" if context.rank(1) == 2 else "1",
+                 "positions half", "positions half")  # fmt: skip
+    width = 2 * known_size(context.shape(2)[1], "the rotary size")
+    rotated = int(context.attribute("rotary_embedding_dim", 0))
+    if rotated:
+        check_shapes(context, "", "", "positions half", half=rotated // 2)
+    elif not flat:
+        check_shapes(context, "batch heads length size", size=width)
     if flat:
         heads = int(context.attribute("num_heads", 0))
         hidden = known_size(context.shape(0)[2], "the hidden size")

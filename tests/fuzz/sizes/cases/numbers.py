@@ -1,0 +1,100 @@
+"""Operators on numbers that are not finite, and on no numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.fuzz.sizes.cases.case import INF, NAN, Cases, floats, integers
+
+CASES: Cases = {
+    "powers of infinity, and infinite powers": (
+        "g (float[n] x, float[n] e) => (float[n] y) { y = Pow(x, e) }",
+        [
+            (
+                "equal",
+                {
+                    "x": np.full(9, base, np.float32),
+                    "e": floats(-INF, -128.5, -3, -0.5, 0, 0.5, 3, 128.5, INF),
+                },
+            )
+            for base in (-INF, -1, 1, INF, NAN)
+        ],
+    ),
+    "axes of which only a run knows how many there are": (
+        """g (float[6,4] x, int64[n] a) => (float[i,j] y, float[k,l] z)
+            <int64[1] s = {-2}, int64[1] e = {3}, int64[1] o = {1}, int64[2] p = {1,2}> {
+            y = Slice(x, s, e, a, o) z = Pad(x, p, "", a) }""",
+        [
+            (kind, {"x": np.arange(24, dtype=np.float32).reshape(6, 4), "a": integers(*axes)})
+            for kind, axes in (
+                ("equal", (0,)),
+                ("equal", (1,)),
+                ("equal", (-1,)),
+                ("refused", (2,)),
+                ("refused", (-(2**63),)),
+                ("refused", (0, 1)),
+            )
+        ],
+    ),
+    "negative powers of integers": (
+        "g (int32[n] x, int32 e) => (int32[n] y) { y = Pow(x, e) }",
+        [
+            ("equal", {"x": np.array([-3, -2, -1, 1, 2, 3], np.int32), "e": np.array(e, np.int32)})
+            for e in (-7, -2, -1, 0, 3)
+        ],
+    ),
+    "a clamped index of a size": (
+        "g (double[n] x, int64 i) => (double y) { v = Exp(x) y = Gather<axis=-1>(v, i) }",
+        [
+            ("equal", {"x": np.arange(3.0), "i": np.array(1)}),
+            ("refused", {"x": np.arange(3.0), "i": np.array(3)}),
+        ],
+    ),
+    "reductions of nothing, of types without vectors": (
+        """g (int64[n,4] x, double[n,4] z) => (int64[1,4] y, double[1,4] w, double[1,4] v)
+            <int64[1] a = {0}> { y = ReduceMax(x, a) w = ReduceMin(z, a) v = ReduceProd(z, a) }""",
+        [("equal", {"x": np.full((n, 4), 7), "z": np.full((n, 4), 2.0)}) for n in (0, 3, 0, 1)],
+    ),
+    "an update at a constant index of a symbolic axis": (
+        """g (float[n] x, float[1] u) => (float[n] y, float[n] z) <int64[1] i = {4}> {
+            y = ScatterElements<axis = 0, reduction = "max">(x, i, u)
+            z = ScatterElements<axis = 0, reduction = "add">(x, i, u) }""",
+        [
+            ("equal", {"x": np.arange(5, dtype=np.float32), "u": floats(9)}),
+            ("equal", {"x": np.arange(9, dtype=np.float32), "u": floats(-9)}),
+            ("refused", {"x": np.arange(4, dtype=np.float32), "u": floats(9)}),
+        ],
+    ),
+    "a view of a constant that only a run shapes": (
+        """g (int64[1] a) => (float[i,j,k,l] y, float[i,j,k,l] z)
+            <float[2,1,3] c = {0.5, 1, 1.5, 2, 2.5, 3}> {
+            v = Unsqueeze(c, a) y = Asinh(v) z = Exp(v) }""",
+        [("equal", {"a": integers(axis)}) for axis in (0, -1, 2)],
+    ),
+    "elements that a GPU may take for 0": (
+        "g (float[n] x) => (int64[1,m] y) { y = NonZero(x) }",
+        [("equal", {"x": floats(1, 1e-40, 0, 2)}), ("equal", {"x": floats(0, 1e-40)})],
+    ),
+    "cubic samples whose taps are outside": (
+        """g (float[1,1,h,w] x, float[1,k,2,2] p) => (float[1,1,k,2] y, float[1,1,k,2] z) {
+            y = GridSample<mode = "cubic", padding_mode = "border">(x, p)
+            z = com.microsoft.GridSample<mode = "bicubic", padding_mode = "border">(x, p) }""",
+        [
+            (
+                kind,
+                {
+                    "x": np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4),
+                    "p": floats(1.3, far, 0.2, 0.3).reshape(1, 1, 2, 2),
+                },
+            )
+            for kind, far in (("equal", 0.5), ("by reference", -INF), ("by reference", 1e30))
+        ],
+    ),
+    "a transform of huge numbers": (
+        "g (float[2,10,1] x) => (float[2,10,2] y) { y = DFT(x) }",
+        [
+            (kind, {"x": np.array([*range(9), last] * 2, np.float32).reshape(2, 10, 1)})
+            for kind, last in (("equal", 9), ("by reference", 1e30))
+        ],
+    ),
+}
