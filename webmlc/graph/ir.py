@@ -11,7 +11,7 @@ module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, as_int
+from webmlc.core.expr import Expr, as_int, const
+from webmlc.core.simplify import simplify
 
 if TYPE_CHECKING:
     from webmlc.loops.ir import LoopFunction
@@ -56,6 +57,29 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of the value `whole`. The part has the rank of the whole, and its first element is at
+    `offsets`, which may hold symbols that only a run knows.
+    """
+
+    whole: str
+    offsets: tuple[Expr, ...]
+
+    @staticmethod
+    def along(axis: int, start: Expr, whole: str, rank: int) -> Region:
+        """The part of a value that begins at `start` on one axis, and at 0 on the others."""
+        return Region(whole, tuple(start if d == axis else const(0) for d in range(rank)))
+
+    def index(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The position in the whole of an element of the part."""
+        return tuple(simplify(i + o) for i, o in zip(indices, self.offsets, strict=True))
+
+    def within(self, outer: Region) -> Region:
+        """The same part, if the whole is itself a part: a region of the whole of `outer`."""
+        return Region(outer.whole, outer.index(self.offsets))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
