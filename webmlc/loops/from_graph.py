@@ -38,7 +38,7 @@ from webmlc.graph.compute import (
 from webmlc.graph.ir import Function, Node, Region, TensorType
 from webmlc.graph.ops.operator import Scope
 from webmlc.graph.rewrite.meaning import MAPS, compute_node, kind_of, parts_of_node
-from webmlc.graph.rewrite.parts import Part
+from webmlc.graph.rewrite.parts import Part, part_of
 from webmlc.loops.ir import (
     Axis,
     AxisKind,
@@ -57,6 +57,7 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.loops.kernel_form import CPU_FORM, KernelForm
+from webmlc.loops.places import Place, place_of
 
 _HALVES = (DType.float16, DType.bfloat16)
 _MAX_PARTS = 8
@@ -68,10 +69,15 @@ Each part adds a block, but removes a test from the innermost loop. Chosen by ha
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A loop function, and the inputs of the body that its input parameters stand for, in order."""
+    """A loop function, and the inputs of the body that its input parameters stand for, in order.
+
+    `displacements` are the bytes from the start of the memory of a parameter's buffer to the
+    address that the parameter needs, by the parameter's name. Those that are missing are 0.
+    """
 
     function: LoopFunction
     inputs: tuple[str, ...]
+    displacements: Mapping[str, int]
 
 
 def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowered:
@@ -84,7 +90,8 @@ def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowere
     On the CPU, operators that join parts (Concat, Pad) write each part in a separate block. So do
     elementwise consumers of their results. Expensive values that several stages read are stored. A
     GPU dispatch cannot wait for all its threads between blocks, so there each value is computed
-    where it is read.
+    where it is read. If an input or output is a region of a larger value, the parameter is a buffer
+    that holds all of the larger value (`webmlc/loops/places.py`).
     """
     return _Lowering(body, name, form).run()
 
@@ -102,31 +109,30 @@ class _Lowering:
     allocations: list[Buffer] = field(default_factory=list)
 
     def run(self) -> Lowered:
+        values = (*self.body.inputs, *self.body.outputs)
+        places = {v: place_of(v, self.body, self.form) for v in values}
+        placeholders: dict[str, Tensor] = {}
         for value in self.body.inputs:
-            tensor_type = self.body.type(value)
-            tensor = placeholder(value, tensor_type.shape, tensor_type.dtype)
-            self.tensors[value] = tensor
+            buffer_type = places[value].buffer
+            placeholders[value] = placeholder(value, buffer_type.shape, buffer_type.dtype)
+            self.tensors[value] = places[value].part(placeholders[value], self.body.type(value))
         for value, array in self.body.constants.items():
             if array.size == 1:
-                self.tensors[value] = _scalar_constant(value, array)
-        placeholders = dict(self.tensors)
+                self.tensors[value] = placeholders[value] = _scalar_constant(value, array)
         if all(self.body.type(v).is_empty for v in self.body.outputs):
             self.tensors |= {v: _empty(self.body.type(v)) for v in self.body.outputs}
             parts: dict[str, tuple[Part, ...]] = {}
         else:
             parts = self.compute_nodes()
+        for value in self.body.outputs:
+            if places[value].region is not None:
+                parts[value] = places[value].parts(self.tensors.get(value), parts.get(value, ()))
         roots = [self.tensors[v] for v in self.body.outputs if v not in parts]
         order = _stages((*roots, *(part.tensor for group in parts.values() for part in group)))
         read_inputs = [v for v in self.body.inputs if placeholders[v] in order]
-        inputs = tuple(
-            Buffer(f"in{p}", self.body.type(v).shape, self.body.type(v).dtype)
-            for p, v in enumerate(read_inputs)
-        )
+        inputs = _parameters("in", [places[v] for v in read_inputs])
         self.buffers.update(zip((placeholders[v] for v in read_inputs), inputs, strict=True))
-        outputs = tuple(
-            Buffer(f"out{p}", self.body.type(v).shape, self.body.type(v).dtype)
-            for p, v in enumerate(self.body.outputs)
-        )
+        outputs = _parameters("out", [places[v] for v in self.body.outputs])
         statements, needed = _remove_unread(self.emit_stages(order, outputs, parts), outputs)
         function = LoopFunction(
             self.name,
@@ -137,7 +143,10 @@ class _Lowering:
             seq(*statements),
             tuple(dict.fromkeys(o for node in self.body.nodes for o in node.origin)),
         )
-        return Lowered(replace(function, symbols=_symbols(function)), tuple(read_inputs))
+        arguments = zip(function.params, (*read_inputs, *self.body.outputs), strict=True)
+        displacements = {b.name: n for b, v in arguments if (n := places[v].displacement)}
+        function = replace(function, symbols=_symbols(function))
+        return Lowered(function, tuple(read_inputs), displacements)
 
     def compute_nodes(self) -> dict[str, tuple[Part, ...]]:
         """Compute the tensors of every node's outputs.
@@ -148,13 +157,10 @@ class _Lowering:
         scope = Scope.of(self.body)
         for node in self.body.nodes:
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
-            output, in_parts = node.outputs[0], self.form.runs_blocks_in_order or node.op == "Put"
+            output, in_parts = node.outputs[0], self.form.runs_blocks_in_order
             node_parts = parts_of_node(node, scope, inputs) if in_parts else None
             if node_parts is not None:
-                inner = parts.get(node.inputs[0], ()) if node.op == "Put" else ()
-                region = node_parts[0].region
-                moved = tuple(replace(p, region=p.region.within(region)) for p in inner)
-                parts[output] = moved or node_parts
+                parts[output] = node_parts
                 if output in self.body.outputs:
                     continue
             results = compute_node(node, scope, inputs)
@@ -163,7 +169,11 @@ class _Lowering:
                     self.tensors[value] = tensor
             source = next((i for i in node.inputs if self.is_map_of(node, i, parts)), None)
             if source is not None:
-                parts[output] = tuple(_part_of(self.tensors[output], p) for p in parts[source])
+                whole = self.tensors[output]
+                parts[output] = tuple(
+                    Part(part_of(whole.name, whole, p.region, p.tensor.shape), p.region)
+                    for p in parts[source]
+                )
         return {value: group for value, group in parts.items() if value in self.body.outputs}
 
     def is_map_of(self, node: Node, value: str, parts: Mapping[str, tuple[Part, ...]]) -> bool:
@@ -361,6 +371,12 @@ def _remove_unread(
     return used[::-1], buffers
 
 
+def _parameters(prefix: str, places: Sequence[Place]) -> tuple[Buffer, ...]:
+    """The parameters of a kernel that are the buffers of these places."""
+    types = (place.buffer for place in places)
+    return tuple(Buffer(f"{prefix}{p}", t.shape, t.dtype) for p, t in enumerate(types))
+
+
 def _empty(tensor_type: TensorType) -> Tensor:
     """A tensor without elements, which needs no computation."""
     zero = Const(tensor_type.dtype.numpy.type(0).item(), tensor_type.dtype)
@@ -374,16 +390,6 @@ def _scalar_constant(value: str, array: np.ndarray) -> Tensor:
     return Tensor(
         "constant", tuple(Const(s) for s in array.shape), dtype, axes, Const(array.item(), dtype)
     )
-
-
-def _part_of(tensor: Tensor, part: Part) -> Part:
-    """The part of a tensor in the region of `part`."""
-    region = part.region
-
-    def element(*axes: Expr) -> Expr:
-        return tensor[region.index(axes)]
-
-    return Part(compute(tensor.name, part.tensor.shape, element), region)
 
 
 def _ranges(axes: Sequence[Axis]) -> dict[Var, Interval]:

@@ -42,7 +42,7 @@ def _concat(context: Context, tensors: Tensors) -> tuple[Part, ...]:
     for tensor in tensors:
         assert tensor is not None
         region = Region.along(axis, start, whole, tensor.rank)
-        parts.append(Part(_copy("concat", tensor), region))
+        parts.append(Part(copy_of("concat", tensor), region))
         start = simplify(start + tensor.shape[axis])
     return tuple(parts)
 
@@ -62,7 +62,7 @@ def _pad(context: Context, tensors: Tensors) -> tuple[Part, ...] | None:
     slabs = [
         Part(compute("fill", shape, fill(start)), Region(whole, start)) for start, shape in border
     ]
-    return (*slabs, Part(_copy("pad", data), Region(whole, before)))
+    return (*slabs, Part(copy_of("pad", data), Region(whole, before)))
 
 
 def _fill(
@@ -112,20 +112,17 @@ def _border(
                 yield starts, (*inside[:d], width, *whole[d + 1 :])
 
 
-def _copy(name: str, tensor: Tensor) -> Tensor:
+def copy_of(name: str, tensor: Tensor) -> Tensor:
+    """A copy of a tensor."""
     return compute(name, tensor.shape, lambda *axes: tensor[axes])
 
 
-def _put(context: Context, tensors: Tensors) -> tuple[Part, ...]:
-    """The part of the output that a `Put` writes; it leaves the other elements as they are."""
-    (data,) = tensors
-    assert data is not None
-    region = Region(context.node.outputs[0], context.attribute("offsets"))
-    return (Part(_copy("put", data), region),)
+def part_of(name: str, tensor: Tensor, region: Region, shape: Shape) -> Tensor:
+    """The elements of a tensor in a region of this shape."""
+    return compute(name, shape, lambda *axes: tensor[region.index(axes)])
 
 
 PARTS: dict[tuple[str, str], Callable[[Context, Tensors], tuple[Part, ...] | None]] = {
     ("", "Concat"): _concat,
     ("", "Pad"): _pad,
-    ("webmlc", "Put"): _put,
 }
