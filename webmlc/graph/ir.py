@@ -9,7 +9,7 @@ module.
     %y: float32[batch, 64] = Relu(%x)
 
 A value may be a region of a larger value. Then its producer writes it there, and its consumers read
-it there. The larger value has no producer of its own:
+it there. Nodes that read the larger value come after those that write its parts:
 
     %a: float32[n, 64] in %z[0, 0] = Relu(%x); %b: float32[n, 8] in %z[0, 64] = Sin(%y)
 """
