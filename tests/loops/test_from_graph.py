@@ -1,4 +1,4 @@
-"""Lowering fused groups to loops: golden text, and pieces that cover their output."""
+"""Lowering fused groups to loops: golden text, and parts that cover their output."""
 
 # ruff: noqa: E501  (golden text)
 
@@ -69,7 +69,7 @@ def test_equal_groups_are_one_kernel() -> None:
     assert sorted(made) == ["relu_tanh", "tanh"] or len(made) == 2
 
 
-def test_pads_and_concats_write_disjoint_pieces_that_cover_the_output() -> None:
+def test_pads_and_concats_write_disjoint_parts_that_cover_the_output() -> None:
     text = """
     g (float[1,2,3,4] x) => (float[1,2,6,7] y, float[2,2,3,4] z)
     <int64[8] p = {0,0,1,2,0,0,2,1}> {

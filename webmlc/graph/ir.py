@@ -7,11 +7,16 @@ lowering a node's op is `call_kernel`, and its `kernel` attribute names a loop f
 module.
 
     %y: float32[batch, 64] = Relu(%x)
+
+A value may be a region of a larger value. Then its producer writes it there, and its consumers read
+it there. Nodes that read the larger value come after those that write its parts:
+
+    %a: float32[n, 64] in %z[0, 0] = Relu(%x); %b: float32[n, 8] in %z[0, 64] = Sin(%y)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Expr, as_int
+from webmlc.core.expr import Expr, as_int, const
+from webmlc.core.simplify import simplify
 
 if TYPE_CHECKING:
     from webmlc.loops.ir import LoopFunction
@@ -56,6 +62,39 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of the value `whole`. The part has the rank and the strides of the whole. Its first
+    element is at `offsets`, which may hold symbols that only a run knows.
+    """
+
+    whole: str
+    offsets: tuple[Expr, ...]
+
+    @staticmethod
+    def along(axis: int, start: Expr, whole: str, rank: int) -> Region:
+        """The part of a value that begins at `start` on one axis, and at 0 on the others."""
+        return Region(whole, tuple(start if d == axis else const(0) for d in range(rank)))
+
+    def index(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The position in the whole of an element of the part."""
+        return tuple(simplify(i + o) for i, o in zip(indices, self.offsets, strict=True))
+
+    def start(self, shape: Sequence[Expr]) -> Expr:
+        """The elements of a whole of this shape that are before the first element of the part."""
+        position: Expr = const(0)
+        for offset, size in zip(self.offsets, shape, strict=True):
+            position = position * size + offset
+        return simplify(position)
+
+    def within(self, outer: Region) -> Region:
+        """The same part, if the whole is itself a part: a region of the whole of `outer`."""
+        return Region(outer.whole, outer.index(self.offsets))
+
+    def __str__(self) -> str:
+        return f"%{self.whole}[{', '.join(map(str, self.offsets))}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +140,7 @@ class Function:
     """A dataflow block. `types` maps the names of values to their types, as far as these are
     inferred. `constants` maps names to arrays. `sequences` names the outputs that together are one
     sequence (`None`: an empty optional). `requirements` are what the function assumes of symbols.
+    `regions` maps each value that is a part of another value to its place.
     """
 
     name: str
@@ -111,6 +151,7 @@ class Function:
     constants: Mapping[str, Array]
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     requirements: tuple[Requirement, ...] = ()
+    regions: Mapping[str, Region] = field(default_factory=dict)
 
     def type(self, value: str) -> TensorType:
         """The type of a value; raises `KeyError` before inference."""
@@ -168,8 +209,9 @@ def print_function(function: Function) -> str:
     """The function as text, one node a line: what `inspect` and the dumps show."""
 
     def typed(value: str) -> str:
-        type_ = function.types.get(value)
-        return f"%{value}" if type_ is None else f"%{value}: {type_}"
+        type_, region = function.types.get(value), function.regions.get(value)
+        text = f"%{value}" if type_ is None else f"%{value}: {type_}"
+        return text if region is None else f"{text} in {region}"
 
     lines = [f"func {function.name}({', '.join(map(typed, function.inputs))}) {{"]
     for name, array in function.constants.items():

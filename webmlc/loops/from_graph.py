@@ -35,10 +35,10 @@ from webmlc.graph.compute import (
     compute,
     placeholder,
 )
-from webmlc.graph.ir import Function, Node, TensorType
+from webmlc.graph.ir import Function, Node, Region, TensorType
 from webmlc.graph.ops.operator import Scope
-from webmlc.graph.rewrite.meaning import MAPS, compute_node, kind_of, pieces_of_node
-from webmlc.graph.rewrite.pieces import Piece
+from webmlc.graph.rewrite.meaning import MAPS, compute_node, kind_of, parts_of_node
+from webmlc.graph.rewrite.parts import Part, part_of
 from webmlc.loops.ir import (
     Axis,
     AxisKind,
@@ -57,21 +57,27 @@ from webmlc.loops.ir import (
     walk_statements,
 )
 from webmlc.loops.kernel_form import CPU_FORM, KernelForm
+from webmlc.loops.places import Place, place_of
 
 _HALVES = (DType.float16, DType.bfloat16)
-_MAX_PIECES = 8
-"""Write the elementwise consumer of a value by pieces only if the value has at most this many.
+_MAX_PARTS = 8
+"""Write the elementwise consumer of a value part by part only if there are at most this many.
 
-Each piece adds a block, but removes a test from the innermost loop. Chosen by hand.
+Each part adds a block, but removes a test from the innermost loop. Chosen by hand.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A loop function, and the inputs of the body that its input parameters stand for, in order."""
+    """A loop function, and the inputs of the body that its input parameters stand for, in order.
+
+    `displacements` are the bytes from the start of the memory of a parameter's buffer to the
+    address that the parameter needs, by the parameter's name. Those that are missing are 0.
+    """
 
     function: LoopFunction
     inputs: tuple[str, ...]
+    displacements: Mapping[str, int]
 
 
 def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowered:
@@ -84,7 +90,8 @@ def from_graph(body: Function, name: str, form: KernelForm = CPU_FORM) -> Lowere
     On the CPU, operators that join parts (Concat, Pad) write each part in a separate block. So do
     elementwise consumers of their results. Expensive values that several stages read are stored. A
     GPU dispatch cannot wait for all its threads between blocks, so there each value is computed
-    where it is read.
+    where it is read. If an input or output is a region of a larger value, the parameter is a buffer
+    that holds all of the larger value (`webmlc/loops/places.py`).
     """
     return _Lowering(body, name, form).run()
 
@@ -102,33 +109,31 @@ class _Lowering:
     allocations: list[Buffer] = field(default_factory=list)
 
     def run(self) -> Lowered:
+        values = (*self.body.inputs, *self.body.outputs)
+        places = {v: place_of(v, self.body, self.form) for v in values}
+        placeholders: dict[str, Tensor] = {}
         for value in self.body.inputs:
-            tensor_type = self.body.type(value)
-            tensor = placeholder(value, tensor_type.shape, tensor_type.dtype)
-            self.tensors[value] = tensor
+            buffer_type = places[value].buffer
+            placeholders[value] = placeholder(value, buffer_type.shape, buffer_type.dtype)
+            self.tensors[value] = places[value].part(placeholders[value], self.body.type(value))
         for value, array in self.body.constants.items():
             if array.size == 1:
-                self.tensors[value] = _scalar_constant(value, array)
-        placeholders = dict(self.tensors)
+                self.tensors[value] = placeholders[value] = _scalar_constant(value, array)
         if all(self.body.type(v).is_empty for v in self.body.outputs):
             self.tensors |= {v: _empty(self.body.type(v)) for v in self.body.outputs}
-            pieces: dict[str, tuple[Piece, ...]] = {}
+            parts: dict[str, tuple[Part, ...]] = {}
         else:
-            pieces = self.compute_nodes()
-        roots = [self.tensors[v] for v in self.body.outputs if v not in pieces]
-        parts = [piece.tensor for group in pieces.values() for piece in group]
-        order = _stages((*roots, *parts))
+            parts = self.compute_nodes()
+        for value in self.body.outputs:
+            if places[value].region is not None:
+                parts[value] = places[value].parts(self.tensors.get(value), parts.get(value, ()))
+        roots = [self.tensors[v] for v in self.body.outputs if v not in parts]
+        order = _stages((*roots, *(part.tensor for group in parts.values() for part in group)))
         read_inputs = [v for v in self.body.inputs if placeholders[v] in order]
-        inputs = tuple(
-            Buffer(f"in{p}", self.body.type(v).shape, self.body.type(v).dtype)
-            for p, v in enumerate(read_inputs)
-        )
+        inputs = _parameters("in", [places[v] for v in read_inputs])
         self.buffers.update(zip((placeholders[v] for v in read_inputs), inputs, strict=True))
-        outputs = tuple(
-            Buffer(f"out{p}", self.body.type(v).shape, self.body.type(v).dtype)
-            for p, v in enumerate(self.body.outputs)
-        )
-        statements, needed = _remove_unread(self.emit_stages(order, outputs, pieces), outputs)
+        outputs = _parameters("out", [places[v] for v in self.body.outputs])
+        statements, needed = _remove_unread(self.emit_stages(order, outputs, parts), outputs)
         function = LoopFunction(
             self.name,
             (*inputs, *outputs),
@@ -138,36 +143,42 @@ class _Lowering:
             seq(*statements),
             tuple(dict.fromkeys(o for node in self.body.nodes for o in node.origin)),
         )
-        return Lowered(replace(function, symbols=_symbols(function)), tuple(read_inputs))
+        arguments = zip(function.params, (*read_inputs, *self.body.outputs), strict=True)
+        displacements = {b.name: n for b, v in arguments if (n := places[v].displacement)}
+        function = replace(function, symbols=_symbols(function))
+        return Lowered(function, tuple(read_inputs), displacements)
 
-    def compute_nodes(self) -> dict[str, tuple[Piece, ...]]:
+    def compute_nodes(self) -> dict[str, tuple[Part, ...]]:
         """Compute the tensors of every node's outputs.
 
-        Returns the pieces of those outputs of the function that are written by pieces.
+        Returns the parts of those outputs of the function that are written part by part.
         """
-        pieces: dict[str, tuple[Piece, ...]] = {}
+        parts: dict[str, tuple[Part, ...]] = {}
         scope = Scope.of(self.body)
         for node in self.body.nodes:
             inputs = tuple(self.tensors.get(i) for i in node.inputs)
-            output, in_parts = node.outputs[0], self.form.runs_blocks_in_order or node.op == "Put"
-            parts = pieces_of_node(node, scope, inputs) if in_parts else None
-            if parts is not None:
-                inside = pieces.get(node.inputs[0], ()) if node.op == "Put" else ()
-                pieces[output] = _move(inside, parts[0].offsets) if inside else parts
+            output, in_parts = node.outputs[0], self.form.runs_blocks_in_order
+            node_parts = parts_of_node(node, scope, inputs) if in_parts else None
+            if node_parts is not None:
+                parts[output] = node_parts
                 if output in self.body.outputs:
                     continue
             results = compute_node(node, scope, inputs)
             for value, tensor in zip(node.outputs, results, strict=False):
                 if value:
                     self.tensors[value] = tensor
-            source = next((i for i in node.inputs if self.is_map_of(node, i, pieces)), None)
+            source = next((i for i in node.inputs if self.is_map_of(node, i, parts)), None)
             if source is not None:
-                pieces[output] = tuple(_part(self.tensors[output], p) for p in pieces[source])
-        return {value: parts for value, parts in pieces.items() if value in self.body.outputs}
+                whole = self.tensors[output]
+                parts[output] = tuple(
+                    Part(part_of(whole.name, whole, p.region, p.tensor.shape), p.region)
+                    for p in parts[source]
+                )
+        return {value: group for value, group in parts.items() if value in self.body.outputs}
 
-    def is_map_of(self, node: Node, value: str, pieces: Mapping[str, tuple[Piece, ...]]) -> bool:
-        """True if the node maps `value` element by element, and it has at most `_MAX_PIECES`."""
-        if kind_of(node) not in MAPS or not 0 < len(pieces.get(value, ())) <= _MAX_PIECES:
+    def is_map_of(self, node: Node, value: str, parts: Mapping[str, tuple[Part, ...]]) -> bool:
+        """True if the node maps `value` element by element, and it has at most `_MAX_PARTS`."""
+        if kind_of(node) not in MAPS or not 0 < len(parts.get(value, ())) <= _MAX_PARTS:
             return False
         return self.body.type(value).shape == self.body.type(node.outputs[0]).shape
 
@@ -175,11 +186,11 @@ class _Lowering:
         self,
         order: list[Tensor],
         outputs: tuple[Buffer, ...],
-        pieces: Mapping[str, tuple[Piece, ...]],
+        parts: Mapping[str, tuple[Part, ...]],
     ) -> list[Stmt]:
-        """Emit blocks for stages with a buffer, producers first, then for outputs in pieces."""
+        """Emit blocks for stages with a buffer, producers first, then for outputs in parts."""
         for value, buffer in zip(self.body.outputs, outputs, strict=True):
-            if value not in pieces:
+            if value not in parts:
                 self.buffers.setdefault(self.tensors[value], buffer)
         readers = _count_readers(order)
         statements: list[Stmt] = []
@@ -190,9 +201,9 @@ class _Lowering:
             if tensor in self.buffers and tensor.body is not None:
                 statements += self.emit_tensor(tensor, self.buffers[tensor])
         for value, buffer in zip(self.body.outputs, outputs, strict=True):
-            if value in pieces:
-                for piece in pieces[value]:
-                    statements += self.emit_tensor(piece.tensor, buffer, piece.offsets)
+            if value in parts:
+                for part in parts[value]:
+                    statements += self.emit_tensor(part.tensor, buffer, part.region)
             elif (
                 self.buffers[self.tensors[value]] is not buffer
             ):  # an input, or one value returned twice
@@ -224,14 +235,14 @@ class _Lowering:
         return self.stage_names[tensor]
 
     def emit_tensor(
-        self, tensor: Tensor, buffer: Buffer, offsets: tuple[Expr, ...] | None = None
+        self, tensor: Tensor, buffer: Buffer, region: Region | None = None
     ) -> list[Stmt]:
-        """Emit the loop nests that write `tensor` into `buffer`, at `offsets` if it is a piece."""
+        """Emit the loop nests that write `tensor` into `buffer`, or into a region of it."""
         spatial = tuple(map(ReduceAxis, tensor.axes, tensor.shape))
         name = self.stage_name(tensor)
         match tensor.body:
             case Scatter() as updates:
-                assert offsets is None, tensor.name
+                assert region is None, tensor.name
                 nests = [self.emit_updates(f"{name}_updates", updates, buffer)]
                 if updates.initial is not None:
                     initial = replace(tensor, body=updates.initial)
@@ -244,8 +255,8 @@ class _Lowering:
                 nest = _Nest(name, spatial, ())
         target: tuple[Expr, ...] = tuple(nest.axis_vars[var] for var in tensor.axes)
         ranges: dict[Var, Interval] = {}
-        if offsets is not None:
-            target = tuple(simplify(v + o) for v, o in zip(target, offsets, strict=True))
+        if region is not None:
+            target = region.index(target)
             ranges = _ranges(nest.axes)
         if isinstance(tensor.body, Reduction):
             value = self.lower(tensor.body.value, nest.axis_vars)
@@ -360,6 +371,12 @@ def _remove_unread(
     return used[::-1], buffers
 
 
+def _parameters(prefix: str, places: Sequence[Place]) -> tuple[Buffer, ...]:
+    """The parameters of a kernel that are the buffers of these places."""
+    types = (place.buffer for place in places)
+    return tuple(Buffer(f"{prefix}{p}", t.shape, t.dtype) for p, t in enumerate(types))
+
+
 def _empty(tensor_type: TensorType) -> Tensor:
     """A tensor without elements, which needs no computation."""
     zero = Const(tensor_type.dtype.numpy.type(0).item(), tensor_type.dtype)
@@ -373,24 +390,6 @@ def _scalar_constant(value: str, array: np.ndarray) -> Tensor:
     return Tensor(
         "constant", tuple(Const(s) for s in array.shape), dtype, axes, Const(array.item(), dtype)
     )
-
-
-def _part(tensor: Tensor, piece: Piece) -> Piece:
-    """The part of a tensor at the place of `piece`."""
-
-    def element(*axes: Expr) -> Expr:
-        return tensor[tuple(v + o for v, o in zip(axes, piece.offsets, strict=True))]
-
-    return Piece(compute(tensor.name, piece.tensor.shape, element), piece.offsets)
-
-
-def _move(pieces: Sequence[Piece], offsets: tuple[Expr, ...]) -> tuple[Piece, ...]:
-    """Move the pieces of a value that is itself a piece, at `offsets`."""
-
-    def sums(piece_offsets: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(simplify(a + b) for a, b in zip(piece_offsets, offsets, strict=True))
-
-    return tuple(replace(piece, offsets=sums(piece.offsets)) for piece in pieces)
 
 
 def _ranges(axes: Sequence[Axis]) -> dict[Var, Interval]:

@@ -23,6 +23,8 @@ class KernelForm:
       the updates of a scatter run in order.
     - `binds_constants_apart`: a kernel that reads a constant differs from one that reads an
       activation.
+    - `displaces_buffers`: an argument may begin anywhere in a buffer. Otherwise it begins where the
+      buffer does, because a binding must begin at a multiple of 256 bytes.
     - `obstacle`: the reason why a kernel cannot run on the device, or `None`.
     - `fallback`: the form of the kernels that have an obstacle.
     """
@@ -30,11 +32,12 @@ class KernelForm:
     device: Device
     runs_blocks_in_order: bool
     binds_constants_apart: bool = False
+    displaces_buffers: bool = False
     obstacle: Callable[[LoopFunction], str | None] = _no_obstacle
     fallback: KernelForm | None = None
 
 
-CPU_FORM = KernelForm("wasm", runs_blocks_in_order=True)
+CPU_FORM = KernelForm("wasm", runs_blocks_in_order=True, displaces_buffers=True)
 """The form of kernels for WebAssembly, which runs every kernel."""
 GPU_FORM = KernelForm(
     "webgpu",

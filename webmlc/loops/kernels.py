@@ -13,6 +13,7 @@ from webmlc.graph.ir import Attribute, Function, Node
 from webmlc.loops.from_graph import Lowered, from_graph
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.kernel_form import KernelForm
+from webmlc.loops.places import placed_body
 
 
 @dataclass(slots=True)
@@ -27,18 +28,22 @@ class Kernels:
     by_key: dict[tuple[LoopFunction, tuple[str, ...]], str] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
 
-    def call(self, node: Node, form: KernelForm, reason: str | None = None) -> Node:
-        """Build the call of a fused node's kernel. `reason` says why it does not run on the GPU."""
-        body = node.attributes["body"]
-        assert isinstance(body, Function)
+    def call(
+        self, node: Node, function: Function, form: KernelForm, reason: str | None = None
+    ) -> Node:
+        """Build the call of the kernel of a fused node of `function`. `reason` says why it does not
+        run on the GPU.
+        """
+        body = placed_body(node, function)
         lowered, place, obstacle = lower_body(body, form)
         inputs = zip(lowered.function.params, lowered.inputs, strict=False)
         constants = tuple(buffer.name for buffer, value in inputs if value in self.constants)
         key = (lowered.function.key(), constants if place.binds_constants_apart else ())
         if key not in self.by_key:
-            count = self.used.get(body.name, 0)
-            self.used[body.name] = count + 1
-            name = body.name if count == 0 else f"{body.name}_{count}"
+            base = _name(body)
+            count = self.used.get(base, 0)
+            self.used[base] = count + 1
+            name = base if count == 0 else f"{base}_{count}"
             self.kernels[name] = replace(lowered.function, name=name)
             self.by_key[key] = name
         attributes: dict[str, Attribute] = {
@@ -46,9 +51,17 @@ class Kernels:
             "device": place.device,
             "constants": constants,
         }
+        if lowered.displacements:
+            attributes["displacements"] = lowered.displacements
         if (why := obstacle or reason) is not None:
             attributes["reason"] = why
         return Node("call_kernel", lowered.inputs, node.outputs, attributes, "webmlc", node.origin)
+
+
+def _name(body: Function) -> str:
+    """The name of a body's kernel. It ends with `put` if a result is a part of a larger value."""
+    puts = any(output in body.regions for output in body.outputs)
+    return f"{body.name}_put".removeprefix("_") if puts else body.name
 
 
 def lower_body(body: Function, form: KernelForm) -> tuple[Lowered, KernelForm, str | None]:

@@ -1,18 +1,19 @@
 """Lower every `fused` node of a module to a kernel and a `call_kernel` node.
 
 In: a fused module and the form of kernels. Out: the module with `kernels` (naive loop functions,
-without duplicates), and functions of `call_kernel`, `View`, `Join` and `Bind` nodes and control
-flow. A `call_kernel` has the attributes `kernel`, `device` and `constants`. The last names the
-parameters that hold constants, which a GPU binds read-only. Outputs are arguments too. A kernel
-that no shader can compute gets the device `wasm`, a CPU segment of the same package, and an
-attribute `reason`.
+without duplicates), and functions of `call_kernel`, `View` and `Bind` nodes and control flow. A
+`call_kernel` has the attributes `kernel`, `device` and `constants`. The last names the parameters
+that hold constants, which a GPU binds read-only. Outputs are arguments too. `displacements` are the
+bytes from the start of an argument's buffer to the address that the kernel receives, by parameter.
+A kernel that no shader can compute gets the device `wasm`, a CPU segment of the same package, and
+an attribute `reason`.
 
 Control flow keeps its functions, whose results are written to the node's outputs. A branch writes
-them at its end. A loop starts with copies of its initial values. Each iteration ends by writing its
-slices into the scanned outputs, then its values into the carried ones:
+them at its end. A loop starts with copies of its initial values. Each iteration ends by copying its
+slices to their regions of the scanned outputs, then its values into the carried ones:
 
     %y, %z = webmlc.Loop(, %x) {functions=(body)}   →   %y = copy(%x); webmlc.Loop {body}
-                                                        body: ...; %z = put_slice(%s); %y = copy(%o)
+                                body: ...; %z.slice in %z[i, 0] = slice_put(%s); %y = copy(%o)
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ import numpy as np
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, const
-from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
+from webmlc.graph.ir import Array, Function, Module, Node, Region, TensorType
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope
 from webmlc.loops.kernel_form import KernelForm
 from webmlc.loops.kernels import Kernels, lower_body
+from webmlc.loops.places import placed_body
 
 
 def lower_module(module: Module, form: KernelForm) -> Module:
     """Lower `main`, and the functions that it runs, to kernels of a form.
 
-    needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Join`, `Bind` or of
-    `CONTROL`; all functions of a node of `CONTROL` run on one device.
+    needs: a fused module. guarantees: every node is `call_kernel`, `View`, `Bind` or of `CONTROL`;
+    all functions of a node of `CONTROL` run on one device.
     """
     lowering = _Lowering(module, Kernels(_constants(module)))
     lowering.function(module.main, form)
@@ -66,18 +68,20 @@ class _Lowering:
         reason: str | None = None,
     ) -> None:
         """Lower a function and the nodes of its end. `reason` says why it is not on the GPU."""
-        nodes: list[Node] = []
-        types = dict(function.types)
-        for node in function.nodes:
-            if (node.domain, node.op) in CONTROL:
-                nodes += self.control(node, function, types, form, reason)
-            else:
-                call = self.table.call(node, form, reason) if node.op == "fused" else node
-                nodes.append(call)
         end_nodes = () if end is None else end.nodes(function)
         names = {} if end is None else end.direct_targets(function)
+        if end is not None:
+            function = end.with_slices(function)
+        nodes: list[Node] = []
+        types = dict(function.types)
+        for node in (*function.nodes, *end_nodes):
+            if (node.domain, node.op) in CONTROL:
+                nodes += self.control(node, function, types, form, reason)
+            elif node.op == "fused":
+                nodes.append(self.table.call(node, function, form, reason))
+            else:
+                nodes.append(node)
         for node in end_nodes:
-            nodes.append(self.table.call(node, form, reason))
             types |= node.attributes["body"].types
         types |= {names[v]: t for v, t in function.types.items() if v in names}
         self.functions[function.name] = replace(
@@ -111,7 +115,7 @@ class _Lowering:
         for value, state in zip(node.inputs[1 - asks : carried + 1], states, strict=True):
             copy = _copy(value, state, function)
             types |= copy.attributes["body"].types
-            yield self.table.call(copy, form, reason)
+            yield self.table.call(copy, function, form, reason)
         (body,) = functions
         results = tuple(zip(body.outputs, (*states, *node.outputs[carried:]), strict=True))
         state_inputs = dict(zip(states[asks:], body.inputs, strict=False))
@@ -131,7 +135,7 @@ class _Lowering:
             elif node.op == "View":
                 reason = None
             else:
-                reason = lower_body(node.attributes["body"], form)[2]
+                reason = lower_body(placed_body(node, function), form)[2]
             if reason is not None:
                 return reason
         return None
@@ -139,11 +143,11 @@ class _Lowering:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The place of an iteration's slice: `position` on `axis` of a tensor."""
+    """The place of an iteration's slice: the region at one position on `axis` of a tensor."""
 
     type: TensorType
     axis: int
-    position: Expr
+    region: Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,7 @@ class End:
         puts, copies_aside, copies = [], [], []
         for value, target in self.results:
             if target in self.slices:
-                puts.append(_put_slice(value, target, self.slices[target], function))
+                puts.append(_copy_slice(value, target, self.slices[target].axis, function))
             elif value in direct_targets and direct_targets[value] == target:
                 continue
             elif self.source(value, function) not in self.state_inputs.values():
@@ -176,6 +180,13 @@ class End:
                 copies_aside.append(_copy(value, f"{target}.next", function))
                 copies.append(_copy(f"{target}.next", target, function, value))
         return (*puts, *copies_aside, *copies)
+
+    def with_slices(self, function: Function) -> Function:
+        """The function, in which the slices have their regions."""
+        regions = {_part(target): place.region for target, place in self.slices.items()}
+        wholes = {target: place.type for target, place in self.slices.items()}
+        types, regions = {**function.types, **wholes}, {**function.regions, **regions}
+        return replace(function, types=types, regions=regions)
 
     def direct_targets(self, function: Function) -> dict[str, str]:
         """The values that their kernel can write directly to their target.
@@ -221,8 +232,14 @@ def _slices(node: Node, states: tuple[str, ...]) -> dict[str, Slice]:
         if backward:
             position = node.attributes["trips"] - 1 - position
         position_axis = axis + slice_type.rank if axis < 0 else axis
-        slices[node.outputs[k]] = Slice(slice_type, position_axis, position)
+        region = Region.along(position_axis, position, node.outputs[k], slice_type.rank)
+        slices[node.outputs[k]] = Slice(slice_type, position_axis, region)
     return slices
+
+
+def _part(target: str) -> str:
+    """The name of the part of a scanned output that one iteration writes."""
+    return f"{target}.slice"
 
 
 def _copy(value: str, target: str, function: Function, like: str = "") -> Node:
@@ -238,37 +255,26 @@ def _copy(value: str, target: str, function: Function, like: str = "") -> Node:
         copied_type = value_type(function, like or value)
         constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
     inner = Node("Identity", (value,), (target,))
-    return _kernel("copy", (inner,), value, {value: copied_type, target: copied_type}, constants)
+    return _kernel("copy", inner, value, {value: copied_type, target: copied_type}, constants)
 
 
-def _put_slice(value: str, target: str, place: Slice, function: Function) -> Node:
-    """Build a kernel that writes a value to its place in a larger one."""
+def _copy_slice(value: str, target: str, axis: int, function: Function) -> Node:
+    """Build a kernel that copies a value to the part of `target` that an iteration writes."""
     constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
-    part_type, target_type = value_type(function, value), place.type
-    shape = (*part_type.shape[: place.axis], const(1), *part_type.shape[place.axis :])
-    offsets = tuple(
-        place.position if d == place.axis else const(0) for d in range(target_type.rank)
-    )
-    part = f"{value}.slice"
-    unsqueeze = Node("Unsqueeze", (value,), (part,), {"axes": (place.axis,)})
-    attributes: dict[str, Attribute] = {"types": (target_type,), "offsets": offsets}
-    put = Node("Put", (part,), (target,), attributes, "webmlc")
-    types = {value: part_type, part: TensorType(part_type.dtype, shape), target: target_type}
-    return _kernel("put_slice", (unsqueeze, put), value, types, constants)
+    type_ = value_type(function, value)
+    shape = (*type_.shape[:axis], const(1), *type_.shape[axis:])
+    inner = Node("Unsqueeze", (value,), (_part(target),), {"axes": (axis,)})
+    types = {value: type_, _part(target): TensorType(type_.dtype, shape)}
+    return _kernel("slice", inner, value, types, constants)
 
 
 def _kernel(
-    name: str,
-    nodes: tuple[Node, ...],
-    value: str,
-    types: dict[str, TensorType],
-    constants: dict[str, Array],
+    name: str, node: Node, value: str, types: dict[str, TensorType], constants: dict[str, Array]
 ) -> Node:
-    """Build a fused node of nodes that read one value."""
+    """Build a fused node of one node that reads one value."""
     inputs = () if constants else (value,)
-    outputs = nodes[-1].outputs
-    body = Function(name, inputs, outputs, nodes, types, constants)
-    return Node("fused", inputs, outputs, {"body": body}, "webmlc")
+    body = Function(name, inputs, node.outputs, (node,), types, constants)
+    return Node("fused", inputs, node.outputs, {"body": body}, "webmlc")
 
 
 def value_type(function: Function, value: str) -> TensorType:

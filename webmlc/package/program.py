@@ -1,8 +1,8 @@
 """Convert a lowered module to a program: buffers with slots, and steps in order.
 
-In: a `main` of `call_kernel`, `View`, `Join` and `Bind` nodes. Out: `ProgramParts` for the
-manifest. A view has no buffer: it consists of the bytes of its source under another shape. A part
-of a join has no buffer either: its bytes begin at a displacement in the buffer of the joined value.
+In: a `main` of `call_kernel`, `View` and `Bind` nodes. Out: `ProgramParts` for the manifest. A view
+has no buffer: it consists of the bytes of its source under another shape. A value that is a region
+of another has no buffer either: it is in the buffer of the whole.
 """
 
 from __future__ import annotations
@@ -168,18 +168,16 @@ def _load_nodes(module: Module) -> list[Node]:
 
 def _rewritten_values(functions: Sequence[Function]) -> set[str]:
     """The values whose buffers a run writes, whatever else computes them: results and states of
-    control flow, a value that several kernels write (a copy that a scatter updates), and the parts
-    of a join.
+    control flow, a value that several kernels write (a copy that a scatter updates), and regions of
+    other values.
     """
-    values: set[str] = set()
+    values = {part for function in functions for part in function.regions}
     writers: Counter[str] = Counter()
     for node in (node for function in functions for node in function.nodes):
         match node.op:
             case "If" | "Loop":
                 values.update(node.outputs)
                 values.update(node.inputs[:1] if node.op == "Loop" else ())
-            case "Join":
-                values.update(node.inputs)
             case "call_kernel":
                 writers.update(node.outputs)
     return values | {value for value, count in writers.items() if count > 1}
@@ -198,32 +196,23 @@ class _Steps:
 
     - `binds`: each with the number of steps before it.
     - `roots`: the buffers of views and of the inputs of functions.
-    - `spots`: the joined value that contains each part of a join, and the displacement in bytes.
+    - `wholes`: the value that contains each region.
     """
 
     module: Module
     steps: list[Step] = field(default_factory=list)
     binds: list[tuple[Bind, int]] = field(default_factory=list)
     roots: dict[str, str] = field(default_factory=dict)
-    spots: dict[str, tuple[str, int]] = field(default_factory=dict)
+    wholes: dict[str, str] = field(default_factory=dict)
 
     def root(self, value: str) -> str:
         """The buffer that holds a value."""
         value = self.roots.get(value, value)
-        return self.root(self.spots[value][0]) if value in self.spots else value
-
-    def displacement(self, value: str) -> int:
-        """The bytes from the start of its buffer to a value."""
-        whole, start = self.spots.get(self.roots.get(value, value), ("", 0))
-        return start + self.displacement(whole) if whole else 0
+        return self.root(self.wholes[value]) if value in self.wholes else value
 
     def function(self, function: Function) -> None:
         """Append the steps of a function."""
-        for node in function.nodes:
-            if node.op == "Join":
-                unit = function.type(node.outputs[0]).dtype.bytes
-                for value, start in zip(node.inputs, node.attributes["starts"], strict=True):
-                    self.spots[value] = (node.outputs[0], start * unit)
+        self.wholes |= {part: region.whole for part, region in function.regions.items()}
         for node in function.nodes:
             match node.op:
                 case "View":
@@ -253,7 +242,8 @@ class _Steps:
         """Build the step of a kernel call."""
         kernel = self.module.kernels[str(node.attributes["kernel"])]
         arguments = (*node.inputs, *node.outputs)
-        displacements = tuple(map(self.displacement, arguments))
+        by_name: Mapping[str, int] = node.attributes.get("displacements", {})
+        displacements = tuple(by_name.get(buffer.name, 0) for buffer in kernel.params)
         return Step(
             _device(node),
             kernel.name,

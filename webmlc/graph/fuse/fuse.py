@@ -26,7 +26,7 @@ from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, produ
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols
-from webmlc.graph.rewrite.meaning import MAPS, kind_of, pieces_of_node
+from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node
 
 POINTWISE = MAPS | {"injective"}
 MAX_NODES = 64
@@ -154,7 +154,7 @@ class _Fusion:
         if not writes_padded(type_, self.function.type(pad.outputs[0]), self.algorithms):
             return
         data = placeholder(live[0], type_.shape, type_.dtype)
-        if pieces_of_node(pad, self.scope, (data,)) and self.fits_limits([*group, pad]):
+        if parts_of_node(pad, self.scope, (data,)) and self.fits_limits([*group, pad]):
             group.append(pad)
             self.groups[pad] = group
 
@@ -252,7 +252,7 @@ class _Fusion:
 
     def is_read_once(self, maker: Node) -> bool:
         """True for a pointwise node whose consumers read every element once. Concat and Transpose
-        are faster as kernels of their own: piece by piece, and block by block.
+        are faster as kernels of their own: part by part, and block by block.
         """
         if kind_of(maker) not in POINTWISE or maker.op in ("Concat", "Transpose"):
             return False

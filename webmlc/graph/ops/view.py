@@ -30,7 +30,6 @@ from webmlc.graph.ops.operator import (
     NotSupportedError,
     Operator,
     case,
-    given_types,
 )
 from webmlc.graph.ops.shapes import (
     ONE,
@@ -367,12 +366,6 @@ def _space_to_depth(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     return (compute("space_to_depth", context.outputs[0].shape, element),)
 
 
-def _crop(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
-    """Read the part of a larger tensor at its origin."""
-    x = operand(inputs, 0)
-    return (compute("crop", context.outputs[0].shape, lambda *i: x[i]),)
-
-
 X = "float32[2, 3, 4]"
 
 OPS: tuple[Operator, ...] = (
@@ -400,8 +393,6 @@ OPS: tuple[Operator, ...] = (
     Operator("Split", _split_type, _split, kind="injective", cases=(
         case(X, outputs=2, num_outputs=2), case(X, [1, 2], outputs=2, axis=1),
         case(X, outputs=2, axis=2, opset=13), case(X, split=(3, 1), axis=2, outputs=2, opset=11))),
-    Operator("Crop", given_types, _crop, domain="webmlc", kind="injective"),
-    Operator("Put", given_types, domain="webmlc", kind="injective"),
     Operator("DepthToSpace", _depth_to_space_type, _depth_to_space, kind="injective", cases=(
         case("float32[1, 8, 2, 3]", blocksize=2),
         case("float32[1, 8, 2, 3]", blocksize=2, mode="CRD"))),

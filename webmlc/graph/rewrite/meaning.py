@@ -13,7 +13,7 @@ from webmlc.graph.compute import Tensor
 from webmlc.graph.ir import Array, Node, TensorType
 from webmlc.graph.ops.nhwc import BROADCAST, Layout
 from webmlc.graph.ops.operator import FusionKind, NotSupportedError, Operator, Scope
-from webmlc.graph.rewrite.pieces import PIECES, Piece
+from webmlc.graph.rewrite.parts import PARTS, Part
 from webmlc.graph.table import OPS
 
 Tensors = tuple[Tensor | None, ...]
@@ -63,9 +63,9 @@ def _reported(node: Node) -> Iterator[None]:
         raise UnsupportedError((Unsupported(node.name, node.op, str(error)),)) from error
 
 
-def pieces_of_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Piece, ...] | None:
-    """The node's only output as pieces that are written one after the other; `None` if it has no
-    such form. `scope` is that of its function.
+def parts_of_node(node: Node, scope: Scope, tensors: Tensors) -> tuple[Part, ...] | None:
+    """The parts of the node's only output, which are written one after the other; `None` if it has
+    no such form. `scope` is that of its function.
     """
-    rule = PIECES.get((node.domain, node.op))
+    rule = PARTS.get((node.domain, node.op))
     return None if rule is None else rule(scope.context(node), tensors)

@@ -1,4 +1,4 @@
-"""Pointwise stages: elementwise, broadcast, gather, transpose, the pieces of Concat and Pad.
+"""Pointwise stages: elementwise, broadcast, gather, transpose, the parts of Concat and Pad.
 
 In: a block without a reduction under serial loops of its own. Out: loops that step evenly through
 memory are one; what is stored contiguously is vectorized, though its loads may be at a distance; a

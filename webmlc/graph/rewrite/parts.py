@@ -1,7 +1,7 @@
-"""Split the output of an operator that puts parts together into pieces.
+"""Split the output of an operator that puts parts together into these parts.
 
-Each piece is written by a block of its own, without a test inside its loops. A `Piece` is a
-pointwise tensor and its place in the output. Pieces do not overlap.
+Each part is written by a block of its own, without a test inside its loops. A `Part` is a pointwise
+tensor and its region of the output. Parts do not overlap.
 
     Concat(a, b)  ->  a at 0, b at a.shape[axis]
     Pad(x)        ->  slabs of the fill value, or of x's own elements; x inside
@@ -17,6 +17,7 @@ import numpy as np
 from webmlc.core.expr import Const, Expr, const
 from webmlc.core.simplify import simplify
 from webmlc.graph.compute import Tensor, compute
+from webmlc.graph.ir import Region
 from webmlc.graph.ops.operator import Context
 from webmlc.graph.ops.slice import continued, is_natural, mirrored_axis, pads_of
 
@@ -26,26 +27,27 @@ Element = Callable[..., Expr]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of an output: the first element of `tensor` is written at `offsets`."""
+class Part:
+    """A part of a value: the elements of `tensor` fill `region`."""
 
     tensor: Tensor
-    offsets: tuple[Expr, ...]
+    region: Region
 
 
-def _concat(context: Context, tensors: Tensors) -> tuple[Piece, ...]:
+def _concat(context: Context, tensors: Tensors) -> tuple[Part, ...]:
     axis = context.axis(0)
-    position: Expr = const(0)
-    pieces = []
+    whole = context.node.outputs[0]
+    start: Expr = const(0)
+    parts = []
     for tensor in tensors:
         assert tensor is not None
-        offsets = tuple(position if d == axis else const(0) for d in range(tensor.rank))
-        pieces.append(Piece(_copy("concat", tensor), offsets))
-        position = simplify(position + tensor.shape[axis])
-    return tuple(pieces)
+        region = Region.along(axis, start, whole, tensor.rank)
+        parts.append(Part(copy_of("concat", tensor), region))
+        start = simplify(start + tensor.shape[axis])
+    return tuple(parts)
 
 
-def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
+def _pad(context: Context, tensors: Tensors) -> tuple[Part, ...] | None:
     data = tensors[0]
     has_pads = "pads" in context.node.attributes or context.value(1) is not None
     if data is None or not has_pads:
@@ -56,8 +58,11 @@ def _pad(context: Context, tensors: Tensors) -> tuple[Piece, ...] | None:
     if fill is None or not all(map(is_natural, (*before, *after))):
         return None
     border = _border(context.outputs[0].shape, before, after, data.shape)
-    slabs = [Piece(compute("fill", shape, fill(start)), start) for start, shape in border]
-    return (*slabs, Piece(_copy("pad", data), before))
+    whole = context.node.outputs[0]
+    slabs = [
+        Part(compute("fill", shape, fill(start)), Region(whole, start)) for start, shape in border
+    ]
+    return (*slabs, Part(copy_of("pad", data), Region(whole, before)))
 
 
 def _fill(
@@ -107,19 +112,17 @@ def _border(
                 yield starts, (*inside[:d], width, *whole[d + 1 :])
 
 
-def _copy(name: str, tensor: Tensor) -> Tensor:
+def copy_of(name: str, tensor: Tensor) -> Tensor:
+    """A copy of a tensor."""
     return compute(name, tensor.shape, lambda *axes: tensor[axes])
 
 
-def _put(context: Context, tensors: Tensors) -> tuple[Piece, ...]:
-    """The part of the output that a `Put` writes; it leaves the other elements as they are."""
-    (data,) = tensors
-    assert data is not None
-    return (Piece(_copy("put", data), context.attribute("offsets")),)
+def part_of(name: str, tensor: Tensor, region: Region, shape: Shape) -> Tensor:
+    """The elements of a tensor in a region of this shape."""
+    return compute(name, shape, lambda *axes: tensor[region.index(axes)])
 
 
-PIECES: dict[tuple[str, str], Callable[[Context, Tensors], tuple[Piece, ...] | None]] = {
+PARTS: dict[tuple[str, str], Callable[[Context, Tensors], tuple[Part, ...] | None]] = {
     ("", "Concat"): _concat,
     ("", "Pad"): _pad,
-    ("webmlc", "Put"): _put,
 }
