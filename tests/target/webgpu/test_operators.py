@@ -156,3 +156,12 @@ def test_logarithms_near_one_have_a_small_relative_error(size: int) -> None:
     x = (1 + np.linspace(-0.3, 0.3, size) ** 5 * 100).astype(np.float32)
     actual = _run(size, DType.float32, [x], lambda a: Call("log", (a,), DType.float32))
     np.testing.assert_allclose(actual, np.log(x.astype(np.float64)), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("name", ["eq", "ne"])
+def test_subnormal_numbers_are_not_0(name: str, size: int) -> None:
+    x = np.resize(np.float32([0, -0.0, 1e-40, -1e-45, 1, np.nan, -np.inf]), size)
+    zero = Const(0.0, DType.float32)
+    actual = _run(size, DType.float32, [x], lambda a: Call(name, (a, zero), DType.bool))
+    np.testing.assert_array_equal(actual, (x == 0) == (name == "eq"))

@@ -8,6 +8,7 @@ In: a lowered function. Out: an equal function (the interpreter runs it) whose o
   are corrected.
 - NaN and infinity are tested on the bits, because implementations may assume that no float is NaN
   or infinite.
+- A float is compared with 0 by its bits, because implementations may take subnormal numbers for 0.
 - Booleans have no order and no arithmetic in WGSL.
 - A literal operand of a minimum or maximum comes second, so only the first operand can be a NaN.
 - The base of a vector access to a vector view becomes `unit * 4`, and the unit is the index.
@@ -82,6 +83,8 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
             return call("gt", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
         case Call(op="isinf", args=(a,)):
             return call("eq", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
+        case Call(op="eq" | "ne", args=(a, b)) if a.dtype.is_float and _is_zero(b):
+            return call(node.op, _magnitude_bits(a), _like(a, 0, DType.uint32))
         case Call(op="neg", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
             return call("sub", _like(a, 0, a.dtype), a)
         case Call(op="sign", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
@@ -125,6 +128,11 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
     if op == "floormod":
         return remainder
     return Call("truncdiv", (Call("sub", (a, remainder), a.dtype), b), a.dtype)
+
+
+def _is_zero(value: Expr) -> bool:
+    scalar = value.value if isinstance(value, Broadcast) else value
+    return isinstance(scalar, Const) and scalar.value == 0
 
 
 def is_literal(value: Expr) -> bool:

@@ -73,7 +73,11 @@ CASES: Cases = {
     ),
     "elements that a GPU may take for 0": (
         "g (float[n] x) => (int64[1,m] y) { y = NonZero(x) }",
-        [("equal", {"x": floats(1, 1e-40, 0, 2)}), ("equal", {"x": floats(0, 1e-40)})],
+        [
+            ("equal", {"x": floats(1, 1e-40, 0, 2)}),
+            ("equal", {"x": floats(0, 1e-40)}),
+            ("equal", {"x": np.resize(floats(1, 1e-40, 0), 200)}),
+        ],
     ),
     "cubic samples whose taps are outside": (
         """g (float[1,1,h,w] x, float[1,k,2,2] p) => (float[1,1,k,2] y, float[1,1,k,2] z) {
