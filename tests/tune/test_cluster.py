@@ -41,9 +41,14 @@ Process = subprocess.Popen[str]
 
 @contextmanager
 def process(*arguments: str) -> Iterator[Process]:
-    """A process of Python, which is killed in the end."""
+    """A process of Python, which is killed in the end. Ctrl-C ends it, even where these tests run
+    in the background of a shell, which lets their processes ignore it.
+    """
     with subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as started:
         try:
             yield started
