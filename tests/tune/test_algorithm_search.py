@@ -123,7 +123,7 @@ SUM = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
 REDUCTION = "reduce 40x64 to 6"
 
 
-@pytest.mark.parametrize("parts", ["1 part", "4 parts", "256 parts"])
+@pytest.mark.parametrize("parts", ["1 part", "4 parts", "256 parts", "no such number"])
 def test_a_reduction_on_the_gpu_has_several_numbers_of_parts(tmp_path: Path, parts: str) -> None:
     alternatives = read_graph(SUM, "webgpu", {}).alternatives()
     assert {"1 part", "4 parts", "16 parts", "64 parts", "256 parts"} <= {*alternatives[REDUCTION]}

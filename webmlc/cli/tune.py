@@ -247,7 +247,7 @@ def _manage(
         if export is not None:
             lines = to_lines(records)
             export.write_text(lines, "utf-8")
-            errors.print(f"{escape(str(export))}: {lines.count(chr(10))} records written")
+            errors.print(f"{escape(str(export))}: {len(lines.splitlines())} records written")
         if list_records:
             rows = summary(records)
             if as_json:

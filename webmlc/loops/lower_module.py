@@ -48,9 +48,12 @@ def lower_module(module: Module, form: KernelForm) -> Module:
 def _constants(module: Module) -> frozenset[str]:
     """The constants of all functions, and the views of them: a view is bound as its source is."""
     constants = {c for f in module.functions.values() for c in f.constants}
-    views = [n for f in module.functions.values() for n in f.nodes if n.op == "View"]
-    while viewed := {v.outputs[0] for v in views if v.inputs[0] in constants} - constants:
-        constants |= viewed
+    roots = {v: root for f in module.functions.values() for v, root in view_roots(f).items()}
+    for view, root in roots.items():
+        while root in roots:  # a view of an outer function
+            root = roots[root]
+        if root in constants:
+            constants.add(view)
     return frozenset(constants)
 
 

@@ -45,20 +45,17 @@ class JsonObject:
 
     def strings(self, key: str) -> tuple[str, ...]:
         """The field, which must be a list of strings."""
-        values = self.get(key, list)
-        if not all(isinstance(v, str) for v in values):
-            raise PackageError(
-                f"manifest.json: {self.path(key)} holds a value that is not a string"
-            )
-        return tuple(values)
+        return self._items(key, str, "a string")
 
     def integers(self, key: str) -> tuple[int, ...]:
         """The field, which must be a list of integers."""
+        return self._items(key, int, "an integer")
+
+    def _items(self, key: str, kind: type[T], noun: str) -> tuple[T, ...]:
+        """The field, which must be a list of values of one type."""
         values = self.get(key, list)
-        if not all(isinstance(v, int) for v in values):
-            raise PackageError(
-                f"manifest.json: {self.path(key)} holds a value that is not an integer"
-            )
+        if not all(isinstance(value, kind) for value in values):
+            raise PackageError(f"manifest.json: {self.path(key)} holds a value that is not {noun}")
         return tuple(values)
 
     def size(self, key: str) -> int | None:

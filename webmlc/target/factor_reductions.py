@@ -63,8 +63,9 @@ def reduction_alternatives(module: Module, machine: Machine) -> dict[str, tuple[
     needs: naive kernels.
     """
     names: dict[str, tuple[str, ...]] = {}
-    for kernel in _kernels_of(module, machine):
-        for fold in blocks(module.kernels[kernel].body):
+    on_device = _kernels_of(module, machine)
+    for kernel in (k for name, k in module.kernels.items() if name in on_device):
+        for fold in blocks(kernel.body):
             results, _ = _extent(axes_of_kind(fold, "spatial"))
             elements, is_known = _extent(axes_of_kind(fold, "reduce"))
             if is_known and _threads(fold, results, machine) < machine.filling_threads:
@@ -107,9 +108,7 @@ def factor_kernel(
     """
     schedule = Schedule(function)
     for block in list(blocks(function.body)):
-        count = parts_of(block, machine)
-        if algorithms and (chosen := algorithms.get(_name(block))):
-            count = int(chosen.split()[0])
+        count = _chosen_parts(block, machine, algorithms or {})
         if count > 1:
             trial = schedule.copy()
             try:
@@ -118,6 +117,15 @@ def factor_kernel(
                 continue
             schedule = trial
     return schedule.function if schedule.trace else function
+
+
+def _chosen_parts(fold: Block, machine: Machine, algorithms: Mapping[str, str]) -> int:
+    """The number of parts that a search chose for a reduction, or the default one."""
+    default = parts_of(fold, machine)
+    if not algorithms:
+        return default
+    counts = {_parts_name(count): count for count in (default, *SEARCHED_PARTS)}
+    return counts.get(algorithms.get(_name(fold), ""), default)
 
 
 def parts_of(fold: Block, machine: Machine) -> int:

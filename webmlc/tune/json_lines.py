@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ SHIPPED = Path(__file__).parent / "shipped.jsonl"
 
 def to_lines(database: Database) -> str:
     """Every record of a database, and the algorithm of every layer, a line of JSON each."""
-    return _text([*database.records(), *database.algorithms()])
+    records: list[Record | AlgorithmRecord] = [*database.records(), *database.algorithms()]
+    return "".join(f"{json.dumps(asdict(record), sort_keys=True)}\n" for record in records)
 
 
 def add_lines(database: Database, path: Path) -> int:
@@ -58,10 +58,6 @@ def shipped() -> Database:
     database = Database(Path(":memory:"))
     add_lines(database, SHIPPED)
     return database
-
-
-def _text(records: Iterable[Record | AlgorithmRecord]) -> str:
-    return "".join(f"{json.dumps(asdict(record), sort_keys=True)}\n" for record in records)
 
 
 def _ship(path: Path) -> None:

@@ -13,6 +13,9 @@ import onnx
 from tests.fuzz.sizes.inputs import Feeds
 from tests.fuzz.sizes.references import FAR
 
+Condition = Callable[[onnx.NodeProto, Feeds], bool]
+"""Whether something holds of a node in a run with some inputs."""
+
 STRICTER = {
     "Compress": "a true condition beyond the axis selects nothing that there is",
     "NhwcMaxPool": "a window longer than what it moves over",
@@ -83,7 +86,7 @@ def _has_negative_length(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return node.input[1] in feeds and bool((feeds[node.input[1]] < 0).any())
 
 
-STRICTER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
+STRICTER_IF: dict[str, Condition] = {
     "Attention": _has_starts,
     "Concat": _has_empty_input,
     "QLinearConcat": _has_empty_input,
@@ -128,7 +131,7 @@ def _has_size_of_0(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return sizes is not None and 0 in sizes
 
 
-LOOSER_IF: dict[str, Callable[[onnx.NodeProto, Feeds], bool]] = {
+LOOSER_IF: dict[str, Condition] = {
     "CDist": _has_no_columns,
     "MatMul": _has_no_columns,
     "Resize": _has_size_of_0,
@@ -157,7 +160,7 @@ def _has_no_place(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return False
 
 
-DIFFERS_IF: dict[str, tuple[str, Callable[[onnx.NodeProto, Feeds], bool]]] = {
+DIFFERS_IF: dict[str, tuple[str, Condition]] = {
     "GridSample": (
         "float32 does not tell which element a position far outside is reflected to, and ONNX not "
         "which one is nearest to a NaN",

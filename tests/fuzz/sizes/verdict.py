@@ -9,7 +9,7 @@ we answer      `looser`: allowed for what ONNX defines (rules.LOOSER), else a si
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -80,12 +80,14 @@ def judge_run(
         if operator and _is_empty(model, judged, operator):
             return Verdict("stricter by rule", ours.message, operator)
         kind = "unnamed" if operator is None else "stricter"
-        return _by_rule(kind, ours.message, operator or first, _stricter(model, feeds))
+        allowed = _ruled(model, feeds, rules.STRICTER, rules.STRICTER_IF)
+        return _by_rule(kind, ours.message, operator or first, allowed)
     if isinstance(judged, Failure):
         refused = _refused_operator(model, judged.message) or first
         if _is_empty(model, ours, refused):
             return Verdict("looser by rule", judged.message, refused)
-        return _by_rule("looser", judged.message, refused, _looser(model, feeds))
+        allowed = _ruled(model, feeds, rules.LOOSER, rules.LOOSER_IF)
+        return _by_rule("looser", judged.message, refused, allowed)
     terms = max((n for array in feeds.values() for n in array.shape), default=1)
     disputed = differences(ours, judged, None, terms)
     others: list[Outputs] = []
@@ -101,14 +103,14 @@ def judge_run(
         name, message = next(iter(disputed.items()))
         return Verdict("by reference", message, _makers(model, name)[0])
     disputed = {name: text for name, text in disputed.items() if name not in right}
-    kept = {name: judged[name] for name in disputed}
-    finite = _finite_differences(ours, kept, others, second)
-    allowed = _allowed(model, feeds, judged, bool(finite))
+    doubtful = {name: judged[name] for name in disputed}
+    finite = _finite_differences(ours, doubtful, others, second)
+    reasons = _allowed(model, feeds, judged, bool(finite))
     verdicts = []
     for name, message in disputed.items():
         makers = _makers(model, name)
-        named = [maker for maker in makers if maker in allowed]
-        verdicts.append(_by_rule("differs", message, (named or makers)[0], allowed))
+        named = [maker for maker in makers if maker in reasons]
+        verdicts.append(_by_rule("differs", message, (named or makers)[0], reasons))
     return next((verdict for verdict in verdicts if verdict.is_bug), verdicts[0])
 
 
@@ -142,23 +144,19 @@ def _overflows(outputs: Outputs) -> bool:
     )
 
 
-def _looser(model: onnx.ModelProto, feeds: Feeds) -> set[str]:
-    """The operators that onnxruntime may refuse in a run."""
+def _ruled(
+    model: onnx.ModelProto,
+    feeds: Feeds,
+    reasons: Container[str],
+    conditions: Mapping[str, rules.Condition],
+) -> set[str]:
+    """The operators of a model that a table of `rules` has a reason for, if the condition of the
+    reason holds in this run.
+    """
     return {
         str(node.op_type)
         for node in model.graph.node
-        if node.op_type in rules.LOOSER
-        and rules.LOOSER_IF.get(node.op_type, lambda *_: True)(node, feeds)
-    }
-
-
-def _stricter(model: onnx.ModelProto, feeds: Feeds) -> set[str]:
-    """The operators that may be refused in a run."""
-    return {
-        str(node.op_type)
-        for node in model.graph.node
-        if node.op_type in rules.STRICTER
-        and rules.STRICTER_IF.get(node.op_type, lambda *_: True)(node, feeds)
+        if node.op_type in reasons and conditions.get(node.op_type, lambda *_: True)(node, feeds)
     }
 
 

@@ -66,9 +66,9 @@ def _paddings(function: Function) -> list[tuple[TensorType, TensorType]]:
         maker = makers.get(pad.inputs[0])
         while maker is not None and kind_of(maker) in MAPS:
             maker = next((makers[v] for v in maker.inputs if v in makers), None)
-        anchors = maker is not None and kind_of(maker) in ("contraction", "reduction")
-        is_only = len(users[pad.inputs[0]]) == 1 and pad.inputs[0] not in function.outputs
-        if anchors and is_only and data is not None and result is not None:
+        has_anchor = maker is not None and kind_of(maker) in ("contraction", "reduction")
+        is_read_once = len(users[pad.inputs[0]]) == 1 and pad.inputs[0] not in function.outputs
+        if has_anchor and is_read_once and data is not None and result is not None:
             types.append((data, result))
     return types
 

@@ -288,9 +288,9 @@ def _pad_type(context: Context) -> tuple[TensorType, ...]:
     for size, old_size, (before, after) in zip(shape, x.shape, pads, strict=True):
         is_padded = (before, after) != (ZERO, ZERO)
         mirrors = is_padded and context.attribute("mode", "constant") != "constant"
-        kept = canonical(old_size + minimum(before, 0) + minimum(after, 0))
+        inner_size = canonical(old_size + minimum(before, 0) + minimum(after, 0))
         if not require(context, "at most", ZERO, size) or (
-            mirrors and not require(context, "at most", ONE, kept)
+            mirrors and not require(context, "at most", ONE, inner_size)
         ):
             raise NotSupportedError(f"padding of {before} and {after} for {old_size} elements")
     if context.has(4):  # sizes from a run: shorter expressions than sums of paddings

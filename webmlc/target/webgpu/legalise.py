@@ -130,18 +130,24 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
     return Call("truncdiv", (Call("sub", (a, remainder), a.dtype), b), a.dtype)
 
 
+def is_literal(value: Expr) -> bool:
+    """True for a constant of any number of lanes."""
+    return isinstance(_scalar(value), Const)
+
+
 def _is_zero(value: Expr) -> bool:
-    scalar = value.value if isinstance(value, Broadcast) else value
+    """True for a constant 0 of any number of lanes."""
+    scalar = _scalar(value)
     return isinstance(scalar, Const) and scalar.value == 0
 
 
-def is_literal(value: Expr) -> bool:
-    """True for a constant of any number of lanes."""
-    return isinstance(value.value if isinstance(value, Broadcast) else value, Const)
+def _scalar(value: Expr) -> Expr:
+    """The value that every lane of a broadcast holds; another value as it is."""
+    return value.value if isinstance(value, Broadcast) else value
 
 
 def _literal(value: Expr) -> int | None:
-    match value:
-        case Const(value=int() as number) | Broadcast(value=Const(value=int() as number)):
+    match _scalar(value):
+        case Const(value=int() as number):
             return int(number)
     return None
