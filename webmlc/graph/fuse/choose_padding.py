@@ -1,7 +1,7 @@
-"""Decide where feature maps are padded: by the kernel that computes them, or by one of its own.
+"""Decide which kernel pads a feature map: the one that computes it, or a separate one.
 
-A kernel that pads its result saves the copy, but its loops have borders to leave out, and no kernel
-without padding shares its code.
+A kernel that pads its own result saves a copy. But its loops must leave out the borders, and no
+kernel without padding shares its code.
 
     writes_padded(data, result, module.algorithms)   the answer of a search, else that of a threshold
     padding_alternatives(module)  ->  {"pad 1x56x56x64 to 1x58x58x64": ("in the kernel before", "apart")}
@@ -19,12 +19,12 @@ from webmlc.graph.rewrite.meaning import MAPS, kind_of
 
 BEFORE, APART = "in the kernel before", "apart"
 _MIN_SAVED_COPY = 1 << 18
-"""Bytes of a feature map from which on the kernel that computes it pads it by default: the kernel
-gets two hundred bytes more of code, and no other kernel shares it (chosen by hand).
+"""A kernel pads its result by default if the result has at least this many bytes. Its code grows by
+two hundred bytes, and no other kernel shares it (chosen by hand).
 """
 _MIN_SEARCHED_COPY = 1 << 14
-"""Bytes of a feature map from which on a search tries both: copying less takes about as long as the
-noise (chosen by hand).
+"""A search tries both places if the feature map has at least this many bytes: the time of a smaller
+copy is lost in the noise (chosen by hand).
 """
 
 

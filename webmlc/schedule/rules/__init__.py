@@ -48,9 +48,9 @@ def default_schedule(match: Match) -> tuple[Schedule, None]:
 
 
 def machine_of(function: LoopFunction, variant: Machine) -> Machine:
-    """The machine that a kernel of a variant is compiled for: of variants in which the kernel is
-    the same, the relaxed one, so that it is compiled once.
+    """The machine to compile a kernel of a variant for.
 
+    A kernel that is the same in the relaxed variant is compiled for `RELAXED`, and so only once.
     `DOT` differs from `RELAXED` in products of bytes, `SIMD128` in the register tile of products.
     """
     if variant == DOT and not multiplies_bytes(function):
