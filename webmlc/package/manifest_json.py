@@ -46,6 +46,7 @@ from webmlc.package.manifest import (
     Resources,
     Run,
     Segment,
+    StatePort,
     Step,
     Symbol,
     TunedKernel,
@@ -76,6 +77,9 @@ def to_json(manifest: Manifest) -> str:
             [r.rule, to_size(r.left), to_size(r.right), r.node] for r in manifest.requirements
         ],
         "checks": [[check.value, list(check.nodes)] for check in manifest.checks],
+        **(
+            {"states": list(map(_state_port, manifest.state_ports))} if manifest.state_ports else {}
+        ),
         **({"tuned": list(map(_tuned, manifest.tuned))} if manifest.tuned else {}),
         "weights": {
             "bytes": sum(w.bytes for w in manifest.weights),
@@ -119,6 +123,10 @@ def _port(port: Port) -> dict[str, Any]:
         "shape": _shape(port.shape),
         "buffer": port.buffer,
     }
+
+
+def _state_port(port: StatePort) -> dict[str, Any]:
+    return {"past": _port(port.past), "present": port.present}
 
 
 def _tuned(kernel: TunedKernel) -> dict[str, Any]:
@@ -256,6 +264,7 @@ def from_json(text: str) -> Manifest:
         requirements=_read_requirements(root),
         checks=_read_checks(root),
         tuned=root.objects("tuned", _read_tuned) if "tuned" in root.data else (),
+        state_ports=root.objects("states", _read_state_port) if "states" in root.data else (),
     )
     _check(manifest)
     return manifest
@@ -307,6 +316,11 @@ def _read_dtype(o: JsonObject) -> DType:
 
 def _read_port(o: JsonObject) -> Port:
     return Port(o.get("name", str), _read_dtype(o), o.shape("shape"), o.get("buffer", str))
+
+
+def _read_state_port(o: JsonObject) -> StatePort:
+    past = JsonObject(o.get("past", dict), o.path("past"))
+    return StatePort(_read_port(past), o.get("present", str))
 
 
 def _read_weight_file(o: JsonObject, files: Mapping[str, File]) -> WeightFile:
@@ -370,7 +384,9 @@ def _read_buffer(o: JsonObject, sizes: Mapping[str, Any], tensors: AbstractSet[s
     name = o.get("name", str)
     kind = _usual_kind(name, tensors)
     if "kind" in o.data:
-        kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "derived", "scratch")))
+        kind = cast(
+            "BufferKind", o.one_of("kind", ("input", "constant", "derived", "state", "scratch"))
+        )
     tensor = name if "tensor" not in o.data else o.get("tensor", str)
     dtype = _read_dtype(o) if "dtype" in o.data else DType.float32
     return Buffer(
@@ -439,12 +455,15 @@ def _check(manifest: Manifest) -> None:
         if unknown := sorted(set(parts or ()) - outputs):
             raise PackageError(f"manifest.json: sequence {name} has no outputs {unknown}")
     for symbol in manifest.symbols:
+        if symbol.name == manifest.length:
+            continue
         if symbol.input not in inputs or symbol.axis >= len(inputs[symbol.input].shape):
             raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")
     for name, program in manifest.programs.items():
         buffers = {b.name for b in program.buffers}
         used = {*(port.buffer for port in manifest.inputs), *manifest.results}
         used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
+        used |= {port.past.buffer for port in manifest.state_ports}
         if unknown := sorted(used - buffers):
             raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")
         for buffer in program.buffers:

@@ -35,6 +35,7 @@ from webmlc.package.manifest import (
     Port,
     Program,
     Resources,
+    StatePort,
     Step,
     Symbol,
     TunedKernel,
@@ -111,6 +112,7 @@ class Parts:
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers in which kernels count the indices that are out of range.
     - `sequences`: the outputs that each sequence consists of; None for an empty optional.
+    - `state_ports`: the inputs and outputs that states replace.
     - `tuned`: the kernels whose schedules were found by measuring.
     - `kernels`: by device and name. They are not written; they define the work of each step.
     """
@@ -129,6 +131,7 @@ class Parts:
     requirements: Sequence[Requirement] = ()
     checks: Sequence[Check] = ()
     tuned: Sequence[TunedKernel] = ()
+    state_ports: Sequence[StatePort] = ()
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
 
 
@@ -174,6 +177,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         requirements=_checkable(parts),
         checks=tuple(parts.checks),
         tuned=tuple(parts.tuned),
+        state_ports=tuple(parts.state_ports),
     )
     programs = {
         device: replace(p, resources=resources(draft, device))
