@@ -105,9 +105,10 @@ export function shapeOf(port, symbols) {
  * Check the inputs of a run, and bind the symbols from their shapes. `checkRequirements` checks the symbols.
  * @param {Manifest} manifest
  * @param {Record<string, Tensor | TypedArray>} inputs
+ * @param {number} [length]  of the session
  * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
  */
-export function bind(manifest, inputs) {
+export function bind(manifest, inputs, length = 0) {
   const signature = () => manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
   for (const name of Object.keys(inputs ?? {})) {
     if (!manifest.inputs.some((p) => p.name === name)) {
@@ -123,7 +124,7 @@ export function bind(manifest, inputs) {
   }
   /** @type {Symbols} */
   const symbols = {};
-  for (const { name, input, axis } of manifest.symbols) symbols[name] = tensors.get(input)?.shape[axis] ?? 0;
+  for (const { name, input, axis } of manifest.symbols) symbols[name] = input ? (tensors.get(input)?.shape[axis] ?? 0) : length;
   const values = new Map();
   for (const port of manifest.inputs) {
     const { shape, data } = /** @type {{ shape: number[], data: TypedArray }} */ (tensors.get(port.name));

@@ -88,10 +88,32 @@ export interface Model {
    * the model may run on the CPU afterwards. Throws the errors of `load`, and may be called again.
    */
   restore(): Promise<void>;
+  /**
+   * Open a session of a model with states, with room for `capacity` rows (of a language model: tokens). Sessions share the
+   * weights and the code. Throws InputError if the model has no states.
+   */
+  session(options: { capacity: number }): Promise<Session>;
   /** Measure each step. */
   profile(inputs: Record<string, Tensor | TypedArray>): Promise<StepTime[]>;
   /** Free all memory and end the workers. */
   dispose(): void;
+}
+
+/** One owner of the states of a model, which grow by the rows of each run. Memory is planned once, for its capacity. */
+export interface Session {
+  readonly capacity: number;
+  /** The number of rows that the states hold. */
+  readonly length: number;
+  /** Run the model, and append to the states. Throws InputError if the capacity is exceeded; the session is unchanged then. */
+  run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
+  /** Forget all rows after the first `length`. */
+  truncate(length: number): void;
+  /** The rows of all states, as a safetensors file. */
+  save(): Promise<Uint8Array>;
+  /** Replace the states by those that `save` returned, in any session of this model. */
+  load(data: Uint8Array): Promise<void>;
+  /** Free the memory of the states. */
+  dispose(): Promise<void>;
 }
 
 /** Load the package in the folder at `url`. Throws PackageError, AdapterError, HostError or InputError. */

@@ -7,35 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import webmlc
-from tests.against_onnxruntime import SETTINGS, parse
+from tests.against_onnxruntime import SETTINGS
+from tests.decoders import DECODER, expected, rows
 from webmlc.core.errors import InputError, UserError
 from webmlc.host.load import Model
-
-Array = np.ndarray[Any, np.dtype[Any]]
-DECODER = parse(
-    "g (float[s,4] x, float[1,p,4] past, float[4,4] w) => (float[s,4] y, float[1,t,4] present) {"
-    " k = MatMul(x, w) front = Constant<value_ints=[0]>() rows = Unsqueeze(k, front)"
-    " present = Concat<axis=1>(past, rows) keys = Squeeze(present, front)"
-    " columns = Transpose(keys) scores = MatMul(x, columns) weights = Softmax(scores)"
-    " y = MatMul(weights, keys) }"
-)
-"""A decoder of one head whose keys are its values. The past grows along the second axis."""
-RNG = np.random.default_rng(0)
-WEIGHTS = RNG.standard_normal((4, 4)).astype(np.float32)
-
-
-def rows(count: int) -> dict[str, Array]:
-    return {"x": RNG.standard_normal((count, 4)).astype(np.float32), "w": WEIGHTS}
-
-
-def expected(feeds: dict[str, Array], past: Array) -> tuple[Array, Array]:
-    session = onnxruntime.InferenceSession(DECODER.SerializeToString())
-    y, present = session.run(None, {**feeds, "past": past})
-    return y, present
 
 
 @pytest.fixture(scope="module")
