@@ -1,4 +1,4 @@
-"""Sessions in a real Chromium against onnxruntime, with shared memory and without, and on the GPU."""
+"""Sessions in a real Chromium, against onnxruntime."""
 
 from pathlib import Path
 

@@ -36,6 +36,7 @@ from webmlc.cli.options import (
     Model,
     PackageOrModel,
     Seed,
+    StateChoice,
     TargetChoice,
     Threads,
     dimensions,
@@ -85,6 +86,12 @@ def build(
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
     emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
+    state: Annotated[
+        StateChoice,
+        typer.Option(
+            help="Keep pairs of a past and a present in sessions, or leave them inputs and outputs."
+        ),
+    ] = StateChoice.auto,
     tuned: Annotated[
         Path | None,
         typer.Option(
@@ -135,6 +142,7 @@ def build(
             target.value,
             constants=constants,
             emit_text=emit_text,
+            state=state.value,
             force=force,
             choose=choose,
             algorithms=algorithms,

@@ -9,7 +9,8 @@ In: a folder written by `webmlc build`. Out: a `Model`, the twin of the one in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -80,6 +81,11 @@ class Model:
         return self.manifest.inputs
 
     @property
+    def all_inputs(self) -> tuple[Port, ...]:
+        """The inputs, and those that states replace, which only a run without a session takes."""
+        return (*self.inputs, *(port.past for port in self.manifest.state_ports))
+
+    @property
     def outputs(self) -> tuple[Port, ...]:
         """The name, dtype and shape of each output."""
         return self.manifest.outputs
@@ -106,7 +112,24 @@ class Model:
 
     def _run_alone(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run a model with states without a session. If its states replace inputs and outputs, it
-        takes and returns these. The pasts may be missing.
+        takes and returns these.
+        """
+        with self._session_of(inputs) as (session, others, symbols):
+            results = session.run(others)
+            if ports := self.manifest.state_ports:
+                states, name = self.read_states(session.states), self.manifest.length
+                symbols[name] = session.length
+                results |= {
+                    p.present: _present(p, states[p.past.buffer], symbols, name) for p in ports
+                }
+            return results
+
+    @contextmanager
+    def _session_of(
+        self, inputs: Mapping[str, Array]
+    ) -> Iterator[tuple[Session, dict[str, Array], dict[str, int]]]:
+        """Open a session that holds the pasts in `inputs`, which may be missing, and that has room
+        for one run. Yields also the other inputs and their symbols.
         """
         ports, name = self.manifest.state_ports, self.manifest.length
         pasts = {p.past.buffer: _past(p, inputs, name) for p in ports if p.past.name in inputs}
@@ -123,14 +146,7 @@ class Model:
         try:
             if length:
                 self.write_states(session.states, pasts, length, symbols)
-            results = session.run(others)
-            if ports:
-                states = self.read_states(session.states)
-                symbols[name] = session.length
-                results |= {
-                    p.present: _present(p, states[p.past.buffer], symbols, name) for p in ports
-                }
-            return results
+            yield session, others, symbols
         finally:
             session.dispose()
 
@@ -184,14 +200,11 @@ class Model:
 
         The time of a step that runs at load is 0.
         """
-        states = None
         if self.manifest.length:
-            states = States(max(self._rows(bind(self.manifest, inputs)[0]), 1))
-        try:
-            _, _, times = self._execute(inputs, measure=True, states=states)
-        finally:
-            if states is not None:
-                self.release(states)
+            with self._session_of(inputs) as (session, others, _):
+                times = self._execute(others, measure=True, states=session.states)[2]
+        else:
+            times = self._execute(inputs, measure=True)[2]
         return [
             StepTime(step.kernel, step.device, step.origin, seconds)
             for step, seconds in zip(self.program.steps, times, strict=True)
