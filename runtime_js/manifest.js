@@ -47,10 +47,41 @@ export function complete(manifest, url) {
   if (manifest.version !== VERSION) {
     throw new PackageError(`${url}: package version ${manifest.version}, this runtime reads ${VERSION}: rebuild it`);
   }
-  for (const file of manifest.weights.files) file.tensors = spans(file);
+  for (const file of manifest.weights.files) file.tensors = spans({ ...file, tensors: unfold(file.tensors) });
+  for (const program of Object.values(manifest.programs)) {
+    program.buffers = unfold(program.buffers);
+    program.steps = unfold(program.steps);
+  }
   const tensors = new Set(manifest.weights.files.flatMap((/** @type {any} */ file) => Object.keys(file.tensors)));
   for (const [device, program] of Object.entries(manifest.programs)) addDefaults(device, program, tensors);
   return manifest;
+}
+
+/**
+ * Replace each repetition of a list by its items: the twin of `unfold` in webmlc/package/repeats.py.
+ * @param {any[]} items
+ * @returns {any[]}
+ */
+export function unfold(items) {
+  return items.flatMap((item) => {
+    if (item.repeat === undefined) return [item];
+    return Array.from({ length: item.repeat }, (_, i) => item.items.map((/** @type {any} */ template) => filled(template, i))).flat();
+  });
+}
+
+/** The value that a template stands for in repetition `index`. @param {any} template @param {number} index @returns {any} */
+function filled(template, index) {
+  if (Array.isArray(template)) return template.map((value) => filled(value, index));
+  if (template && typeof template === "object") {
+    return Object.fromEntries(Object.entries(template).map(([key, value]) => [key, filled(value, index)]));
+  }
+  if (typeof template !== "string") return template;
+  const number = (/** @type {string} */ series) => {
+    const [first, step] = series.split("+").map(Number);
+    return step === undefined ? Number(series.split(",")[index]) : first + index * step;
+  };
+  const mark = /^\{#([\d+,-]+)\}$/.exec(template);
+  return mark ? number(mark[1]) : template.replace(/\{([\d+,-]+)\}/g, (_, series) => String(number(series)));
 }
 
 /**

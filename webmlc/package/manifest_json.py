@@ -11,7 +11,8 @@ and `runtime_js/manifest.js` restores them:
 - the device of a step, if it is that of the program; its outputs, if there is one; its origin, if
   it has none.
 
-The arguments of a step are the positions of its buffers. The `sizes` of a program name the symbolic
+The arguments of a step are the positions of its buffers. Equal layers are said once (`repeats.py`):
+buffers, steps and tensors. The `sizes` of a program name the symbolic
 sizes of several dimensions. Reading checks every field and names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
@@ -55,6 +56,7 @@ from webmlc.package.manifest import (
     to_size,
 )
 from webmlc.package.memory_plan import align
+from webmlc.package.repeats import fold, unfold
 from webmlc.package.weights import ALIGNMENT
 from webmlc.schedule.rules import Tuning
 
@@ -140,7 +142,7 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
         "chunk_bytes": file.chunk_bytes,
         "chunks": list(file.chunks),
         "start": next((begin for begin, _ in file.tensors.values()), 0),
-        "tensors": [[name, end - begin] for name, (begin, end) in file.tensors.items()],
+        "tensors": fold([[name, end - begin] for name, (begin, end) in file.tensors.items()]),
     }
 
 
@@ -154,8 +156,8 @@ def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dic
     names = _name_sizes(program.buffers)
     data: dict[str, Any] = {
         **({"sizes": {name: to_size(size) for size, name in names.items()}} if names else {}),
-        "buffers": [_buffer(b, names, tensors) for b in program.buffers],
-        "steps": [_step(device, s, positions) for s in program.steps],
+        "buffers": fold([_buffer(b, names, tensors) for b in program.buffers]),
+        "steps": fold([_step(device, s, positions) for s in program.steps]),
         "segments": [_segment(s) for s in program.segments],
         "resources": {
             "weights": resources.weights,
@@ -326,7 +328,7 @@ def _read_state_port(o: JsonObject) -> StatePort:
 def _read_weight_file(o: JsonObject, files: Mapping[str, File]) -> WeightFile:
     tensors: dict[str, tuple[int, int]] = {}
     end = o.get("start", int)
-    for index, item in enumerate(o.get("tensors", list)):
+    for index, item in enumerate(unfold(o.get("tensors", list))):
         match item:
             case [str(name), int(length)]:
                 begin = align(end, ALIGNMENT)
@@ -361,6 +363,7 @@ def _read_programs(root: JsonObject, tensors: AbstractSet[str]) -> Mapping[Devic
 
 def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> Program:
     resources = JsonObject(o.get("resources", dict), o.path("resources"))
+    o = JsonObject({**o.data, **{k: unfold(o.get(k, list)) for k in ("buffers", "steps")}}, o.where)
     sizes = o.get("sizes", dict) if "sizes" in o.data else {}
     buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes, tensors))
     return Program(
