@@ -175,6 +175,8 @@ class Module:
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
     `checks` are the last outputs of `main`. `algorithms` names the algorithm of some layers, where
     a search chose it; the cost models choose that of the others (`algorithms/alternatives.py`).
+    `length` is the symbol of the number of rows that the states hold before a run ("": no states).
+    `assets` are files that the package holds beside the model, such as a tokeniser.
     """
 
     name: str
@@ -183,6 +185,8 @@ class Module:
     opsets: Mapping[str, int] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    length: str = ""
+    assets: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def main(self) -> Function:

@@ -7,6 +7,7 @@ ONNX's operators are in `ops/`. An operator that only one pass writes is beside 
 'elementwise'
 """
 
+from webmlc.graph.algorithms.attention import causal
 from webmlc.graph.algorithms.attention import operators as attention
 from webmlc.graph.algorithms.strassen import operators as strassen
 from webmlc.graph.algorithms.winograd import operators as winograd
@@ -36,12 +37,14 @@ from webmlc.graph.ops import (
     reduction,
     regions,
     resize,
+    rotate,
     selection,
     sequence,
     shape,
     signal,
     slice,
     sort,
+    state,
     suppression,
     training,
     unique,
@@ -94,6 +97,9 @@ OPS: dict[tuple[str, str], Operator] = {
         *winograd.OPS,
         *strassen.OPS,
         *attention.OPS,
+        *causal.OPS,
+        *rotate.OPS,
+        *state.OPS,
         *fused.OPS,
         *skip_normalisation.OPS,
         *fused_attention.OPS,

@@ -56,6 +56,8 @@ def signature(module: Module) -> Signature:
         for axis, dimension in enumerate(function.type(value).shape):
             if isinstance(dimension, Var):
                 symbols.setdefault(dimension.name, Symbol(dimension.name, value, axis))
+    if module.length:
+        symbols.setdefault(module.length, Symbol(module.length, input="", axis=0))
     used = {v.name for t in function.types.values() for d in t.shape for v in variables(d)}
     bound_symbols = {s for n in function.nodes if is_bind(n) for s in n.attributes["symbols"]}
     if unbound := sorted(used - symbols.keys() - bound_symbols):
