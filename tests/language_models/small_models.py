@@ -117,8 +117,8 @@ def _type_of(value: Any) -> Any:
 
 
 def _add_tokens(writer: GGUFWriter, vocabulary: int) -> None:
-    """Add a byte-level tokeniser of some letters, without merges."""
-    letters = [chr(0x21 + i) for i in range(vocabulary - len(WORDS))]
+    """Add a byte-level tokeniser of some letters and one merge."""
+    letters = [*(chr(0x21 + i) for i in range(vocabulary - len(WORDS) - 1)), "!!"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list([*WORDS, *letters])

@@ -80,8 +80,9 @@ def sizes_of(file: GgufFile, context: int | None) -> Sizes:
     """The sizes of a model. `context` limits the positions further than the file does."""
     width, heads = file.count("embedding_length"), file.count("attention.head_count")
     groups = file.count("attention.head_count_kv", heads)
-    size = file.count("attention.key_length", max(width // heads, 1))
-    if file.count("attention.value_length", size) != size:
+    equal_share = max(width // heads, 1)
+    size = file.count("attention.key_length", equal_share)
+    if file.count("attention.value_length", equal_share) != size:
         raise ModelError(f"{file.path}: keys and values of different lengths are not supported.")
     if heads % groups:
         raise ModelError(

@@ -86,8 +86,9 @@ class Decoder:
         keys = self.heads(f"{block}.attn_k", h, sizes.groups, tables)
         values = self.heads(f"{block}.attn_v", h, sizes.groups)
         if layer == sizes.layers - 1 and not self.every_row:
-            x, h, *last_rows = (_last_row(build, value) for value in (x, h, *tables))
-            tables = (last_rows[0], last_rows[1])
+            last = build.constant([-1])
+            x, h, cos, sin = (build("Gather", v, last, axis=0) for v in (x, h, *tables))
+            tables = (cos, sin)
         queries = self.heads(f"{block}.attn_q", h, sizes.heads, tables)
         attention = build(
             "CausalAttention",
@@ -97,8 +98,8 @@ class Decoder:
             domain="webmlc",
             scale=self.file.number("attention.scale", sizes.size**-0.5),
         )
-        merged = build("Reshape", attention, build.constant([0, sizes.heads * sizes.size]))
         inner = sizes.heads * sizes.size
+        merged = build("Reshape", attention, build.constant([0, inner]))
         x = build("Add", x, self.product(f"{block}.attn_output", merged, inner, sizes.width))
         return self.feed_forward(x, block)
 
@@ -184,10 +185,6 @@ class Decoder:
         self.inputs[past] = TensorType(DType.float32, shape)
         self.outputs.append(present)
         return build("Concat", past, rows, axis=0, output=present)
-
-
-def _last_row(build: Builder, value: str) -> str:
-    return build("Gather", value, build.constant([-1]), axis=0)
 
 
 def _product(build: Builder, x: str, matrix: Matrix, output: str = "") -> str:

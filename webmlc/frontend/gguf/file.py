@@ -10,6 +10,7 @@ file is read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,10 +148,9 @@ def open_gguf(path: Path) -> GgufFile:
             reader = GGUFReader(path)
             metadata = {name: entry.contents() for name, entry in reader.fields.items()}
     except errors as error:
-        if "is not a valid GGMLQuantizationType" in str(error):
-            number = str(error).split()[0]
+        if number := re.search(r"(\d+)\W* is not a valid GGMLQuantizationType", str(error)):
             raise ModelError(
-                f"{path}: a tensor has the unknown quantisation type {number}. "
+                f"{path}: a tensor has the unknown quantisation type {number[1]}. "
                 f"webmlc reads {', '.join(READERS)}."
             ) from None
         raise ModelError(f"{path}: not a GGUF model, or a truncated one ({error})") from None

@@ -85,17 +85,27 @@ def _byte_level(file: GgufFile) -> Json:
             f"{file.path}: the pre-tokeniser {pre!r} is not supported. webmlc reads "
             f"{', '.join(PATTERNS)}."
         )
-    merges = file.value("tokenizer.ggml.merges")
     steps = PATTERNS[pre]
     return _contents(
         file,
-        model=_bpe(file, [merge.split(" ", 1) for merge in merges])
-        | {"ignore_merges": pre in IGNORES_MERGES},
+        model=_bpe(file, _listed_merges(file)) | {"ignore_merges": pre in IGNORES_MERGES},
         normalizer={"type": "NFC"} if pre in COMPOSES else None,
         pre_tokenizer={"type": "Sequence", "pretokenizers": list(steps)},
         decoder=_bytes(True),
         adds_start=False,
     )
+
+
+def _listed_merges(file: GgufFile) -> list[list[str]]:
+    """The merges that the file lists, each as `left right`."""
+    tokens = frozenset(file.value("tokenizer.ggml.tokens"))
+    merges = [str(merge).split(" ", 1) for merge in file.value("tokenizer.ggml.merges")]
+    for parts in merges:
+        if len(parts) != 2 or not tokens.issuperset((*parts, "".join(parts))):
+            raise ModelError(
+                f"{file.path}: the merge {' '.join(parts)!r} makes no token. The file is malformed."
+            )
+    return merges
 
 
 def _sentence_piece(file: GgufFile) -> Json:
