@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     "webmlc.graph",  # builder, compute
     "webmlc.graph.ops",
+    "webmlc.graph.algorithms.attention.causal",
     "webmlc.graph.algorithms.attention.operators",
     "webmlc.graph.algorithms.strassen.operators",
     "webmlc.graph.algorithms.winograd.operators",
@@ -37,12 +38,17 @@ ROOMS = (
     "webmlc.graph.algorithms",
     "webmlc.graph.fuse",
 )
+WRITERS = 2
+"""The rooms that a frontend needs to write nodes: builder and operators."""
 STAGES = (
     "webmlc.version",  # one constant, of no stage
     "webmlc.core",
     "webmlc.graph.ir",
     "webmlc.frontend",
-    *ROOMS,
+    *ROOMS[:WRITERS],
+    "webmlc.frontend.gguf",
+    "webmlc.frontend.read_model",
+    *ROOMS[WRITERS:],
     "webmlc.loops",
     "webmlc.schedule",
     "webmlc.target",

@@ -1,6 +1,7 @@
-"""Read an ONNX model as a graph module. Only this stage imports `onnx`.
+"""Read a model as a graph module. Only this stage imports `onnx`.
 
-In: a path or an `onnx.ModelProto`, of opset 1 to 28. Out: a `Module`. Its function `main` has the
+In: a path or an `onnx.ModelProto`, of opset 1 to 28. Out: a `Module`. (GGUF files are read by
+`gguf/read_gguf.py`.) Its function `main` has the
 nodes of the model in topological order. Initialisers and `Constant` nodes become constants,
 model-local functions are inlined, and sub-graphs become attributes of type `Function`.
 
@@ -36,12 +37,14 @@ from onnx import (
     version_converter,
 )
 
-from webmlc.core.errors import ModelError, Unsupported, UnsupportedError
+from webmlc.core.errors import InputError, ModelError, Unsupported, UnsupportedError
 from webmlc.frontend.bind_constants import Constants, bind_constants
 from webmlc.frontend.check_expansion import check_dense, check_expansion, nesting_error
 from webmlc.frontend.element_types import dtype_of
 from webmlc.frontend.expand_functions import expand_functions
 from webmlc.frontend.external_data import load_external_data
+from webmlc.frontend.gguf.file import is_gguf
+from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.frontend.symbols import Symbols
 from webmlc.graph.ir import Array, Attribute, Function, Module, Node, TensorType
@@ -55,7 +58,7 @@ From ONNX's change log.
 """
 
 
-Source = str | Path | ModelProto
+Source = str | Path | ModelProto | Module
 """The path of a model file, or a model in memory."""
 
 
@@ -64,6 +67,10 @@ def read_model(source: Source, constants: Constants | None = None) -> Module:
 
     Raises `ModelError` if the file cannot be used, and `InputError` if a constant cannot.
     """
+    if isinstance(source, Module) or (not isinstance(source, ModelProto) and is_gguf(Path(source))):
+        if constants:
+            raise InputError(f"no input of this model can be a constant: {next(iter(constants))!r}")
+        return source if isinstance(source, Module) else read_gguf(source)
     if isinstance(source, ModelProto):
         model, folder, stem = source, None, source.graph.name or "model"
     else:
@@ -80,6 +87,7 @@ def read_model(source: Source, constants: Constants | None = None) -> Module:
         model = inliner.inline_local_functions(model, convert_version=True)
     model = expand_functions(model)
     opsets = {o.domain if o.domain != "ai.onnx" else "": o.version for o in model.opset_import}
+    opsets.pop("webmlc", None)  # only our own frontends write operators of this domain
     main = _Reader(Symbols(sizes)).function(model.graph, "main", arrays)
     return Module(stem, {"main": main}, opsets=opsets)
 

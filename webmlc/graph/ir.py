@@ -191,6 +191,8 @@ class Module:
     `length` is the symbol of a model with states: the number of rows that a session holds before a
     run. `states` are these values of `main`, once their rows are written in place
     (`append_in_place.py`). `state_ports` are the inputs and outputs that states replace.
+
+    `assets` are files that the package holds beside the model, such as a tokeniser.
     """
 
     name: str
@@ -202,6 +204,7 @@ class Module:
     length: str = ""
     states: tuple[str, ...] = ()
     state_ports: tuple[StatePort, ...] = ()
+    assets: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def main(self) -> Function:

@@ -7,6 +7,7 @@ ONNX's operators are in `ops/`. An operator that only one pass writes is beside 
 'elementwise'
 """
 
+from webmlc.graph.algorithms.attention import causal
 from webmlc.graph.algorithms.attention import operators as attention
 from webmlc.graph.algorithms.strassen import operators as strassen
 from webmlc.graph.algorithms.winograd import operators as winograd
@@ -36,6 +37,7 @@ from webmlc.graph.ops import (
     reduction,
     regions,
     resize,
+    rotate,
     selection,
     sequence,
     shape,
@@ -96,6 +98,8 @@ OPS: dict[tuple[str, str], Operator] = {
         *winograd.OPS,
         *strassen.OPS,
         *attention.OPS,
+        *causal.OPS,
+        *rotate.OPS,
         *fused.OPS,
         *skip_normalisation.OPS,
         *fused_attention.OPS,

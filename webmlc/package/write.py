@@ -109,6 +109,7 @@ class Parts:
       wasm program, then the wasm steps of the webgpu program.
     - `shaders`: the WGSL text.
     - `texts`: further files (`"model.relaxed.wat"`) that no host reads.
+    - `assets`: further files of the model, such as a tokeniser.
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers in which kernels count the indices that are out of range.
     - `sequences`: the outputs that each sequence consists of; None for an empty optional.
@@ -128,6 +129,7 @@ class Parts:
     shaders: str | None = None
     sequences: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    assets: Mapping[str, bytes] = field(default_factory=dict)
     requirements: Sequence[Requirement] = ()
     checks: Sequence[Check] = ()
     tuned: Sequence[TunedKernel] = ()
@@ -159,6 +161,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     if parts.shaders is not None:
         contents[SHADERS] = parts.shaders.encode()
     contents |= {path: text.encode() for path, text in parts.texts.items()}
+    contents |= parts.assets
     contents |= runtime_files()
     for path, data in contents.items():
         (out / path).write_bytes(data)

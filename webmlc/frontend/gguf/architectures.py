@@ -1,0 +1,126 @@
+"""The architectures that can be read, one row each, and the sizes of a model of one of them.
+
+In: a file. Out: the `Sizes` that `decoder.py` builds the graph by.
+
+All rows are decoders of the same kind: RMS norm, attention with rotary embedding, RMS norm, and a
+gated feed-forward network (SwiGLU). A row says how its decoder differs from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from webmlc.core.errors import ModelError
+from webmlc.frontend.gguf.file import GgufFile
+from webmlc.graph.ir import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """How the decoders of an architecture differ from the others.
+
+    - `is_interleaved`: the rotary embedding rotates neighbours, `2 * i` with `2 * i + 1`. Otherwise
+      it rotates `i` with `i + size / 2`.
+    - `has_biases`: the products of queries, keys and values have biases. (If this is false, a file
+      may still have some.)
+    - `has_head_norms`: each head of queries and keys has an RMS norm before it is rotated.
+    """
+
+    is_interleaved: bool = False
+    has_biases: bool = False
+    has_head_norms: bool = False
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(is_interleaved=True),  # SmolLM2, Llama 2 and 3, TinyLlama, Mistral
+    "qwen2": Architecture(has_biases=True),
+    "qwen3": Architecture(has_head_norms=True),
+}
+"""The architectures by the name in `general.architecture`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes and numbers of a decoder.
+
+    `heads` of queries share `groups` heads of keys and values, of `size` elements each. `hidden` is
+    the width of the feed-forward network. `positions` is the longest context. `frequencies` holds
+    the angles, at position 1, of each pair of elements that the rotary embedding rotates.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    groups: int
+    size: int
+    hidden: int
+    vocabulary: int
+    positions: int
+    epsilon: float
+    frequencies: Array
+
+
+def architecture_of(file: GgufFile) -> Architecture:
+    """The row of the file's architecture. Raises `ModelError` if there is none."""
+    name = file.architecture
+    if name not in ARCHITECTURES:
+        raise ModelError(
+            f"{file.path}: the architecture {name!r} is not supported. webmlc reads GGUF models of "
+            f"the architectures {', '.join(ARCHITECTURES)}."
+        )
+    if file.number("expert_count", 0):
+        raise ModelError(f"{file.path}: mixtures of experts are not supported.")
+    return ARCHITECTURES[name]
+
+
+def sizes_of(file: GgufFile, context: int | None) -> Sizes:
+    """The sizes of a model. `context` limits the positions further than the file does."""
+    width, heads = file.count("embedding_length"), file.count("attention.head_count")
+    groups = file.count("attention.head_count_kv", heads)
+    equal_share = max(width // heads, 1)
+    size = file.count("attention.key_length", equal_share)
+    if file.count("attention.value_length", equal_share) != size:
+        raise ModelError(f"{file.path}: keys and values of different lengths are not supported.")
+    if heads % groups:
+        raise ModelError(
+            f"{file.path}: {heads} heads of queries cannot share {groups} heads of keys."
+        )
+    positions = file.count("context_length")
+    return Sizes(
+        layers=file.count("block_count"),
+        width=width,
+        heads=heads,
+        groups=groups,
+        size=size,
+        hidden=file.count("feed_forward_length"),
+        vocabulary=len(file.value("tokenizer.ggml.tokens")),
+        positions=positions if context is None else min(positions, context),
+        epsilon=file.number("attention.layer_norm_rms_epsilon"),
+        frequencies=_frequencies(file, size),
+    )
+
+
+def _frequencies(file: GgufFile, size: int) -> Array:
+    """The angles of position 1, [rotated elements / 2].
+
+    Linear scaling divides them by one factor. Llama 3 divides each by a factor of its own, which
+    the tensor `rope_freqs` holds.
+    """
+    rotated = file.count("rope.dimension_count", size)
+    if rotated > size or rotated % 2:
+        raise ModelError(f"{file.path}: a head of {size} elements cannot have {rotated} rotated.")
+    base = file.number("rope.freq_base", 10000.0)
+    frequencies: Array = float(base) ** -(np.arange(0, rotated, 2) / rotated)
+    scaling = file.metadata.get(f"{file.architecture}.rope.scaling.type", "none")
+    if scaling == "linear":
+        frequencies = frequencies / file.number("rope.scaling.factor")
+    elif scaling != "none":
+        raise ModelError(
+            f"{file.path}: the rotary scaling {scaling!r} is not supported. webmlc reads 'linear' "
+            "and the factors of Llama 3."
+        )
+    factors = file.optional_vector("rope_freqs.weight", rotated // 2)
+    return frequencies if factors is None else frequencies / factors

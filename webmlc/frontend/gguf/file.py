@@ -1,0 +1,157 @@
+"""Open a GGUF file: its metadata and its tensors, with one clear error for each defect.
+
+In: a path. Out: a `GgufFile`. Only this folder imports the library `gguf`, and only when a GGUF
+file is read.
+
+    >>> file = open_gguf(Path("smollm2.gguf"))           # doctest: +SKIP
+    >>> file.architecture, file.count("block_count")     # doctest: +SKIP
+    ('llama', 30)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from webmlc.core.errors import ModelError
+from webmlc.frontend.gguf.weights import READERS, Matrix, read_matrix
+from webmlc.graph.ir import Array
+from webmlc.graph.ops.block_quantised import BlockQuantised
+
+if TYPE_CHECKING:
+    from gguf import ReaderTensor
+
+MAGIC = b"GGUF"
+"""The first bytes of every GGUF file."""
+
+
+def is_gguf(path: Path) -> bool:
+    """True for a file with the suffix or the first bytes of a GGUF file."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(MAGIC)) == MAGIC
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """The metadata by key and the tensors by name. `read_names` collects the tensors read so
+    far.
+    """
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, ReaderTensor]
+    read_names: set[str] = field(default_factory=set)
+
+    @property
+    def architecture(self) -> str:
+        """The name of the architecture, such as `llama`."""
+        return str(self.value("general.architecture"))
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """The metadata under a key. Raises `ModelError` if it is missing and has no default."""
+        value = self.metadata.get(key, default)
+        if value is None:
+            raise ModelError(f"{self.path}: the metadata has no {key!r}. The file is incomplete.")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number of the architecture: the metadata `<architecture>.<key>`."""
+        name = f"{self.architecture}.{key}"
+        value = self.value(name, default)
+        if not isinstance(value, int | float):
+            raise ModelError(
+                f"{self.path}: {name!r} is {value!r}, not one number. Layers that differ from each "
+                "other are not supported."
+            )
+        return value
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A number of the architecture that is a positive integer."""
+        value = self.number(key, default)
+        if value != int(value) or value < 1:
+            raise ModelError(
+                f"{self.path}: {self.architecture}.{key} is {value}. It must be a positive integer."
+            )
+        return int(value)
+
+    def matrix(self, name: str, rows: int, columns: int) -> Matrix:
+        """The matrix [rows, columns] of a tensor."""
+        tensor = self._tensor(name, (rows, columns))
+        return read_matrix(tensor.data, tensor.tensor_type.name, (rows, columns))
+
+    def vector(self, name: str, size: int) -> Array:
+        """The tensor of one dimension as float32."""
+        tensor = self._tensor(name, (size,))
+        vector = read_matrix(tensor.data.reshape(1, -1), tensor.tensor_type.name, (1, size))
+        if isinstance(vector, BlockQuantised):
+            raise ModelError(
+                f"{self.path}: the vector {name!r} has the type {tensor.tensor_type.name}. "
+                "Vectors must be of floats."
+            )
+        return vector.reshape(size)
+
+    def optional_vector(self, name: str, size: int) -> Array | None:
+        """The tensor of one dimension, or None if the file does not have it."""
+        return self.vector(name, size) if name in self.tensors else None
+
+    def unread_names(self) -> list[str]:
+        """The tensors that nothing has read."""
+        return sorted(self.tensors.keys() - self.read_names)
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> ReaderTensor:
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise ModelError(
+                f"{self.path}: the tensor {name!r} is missing. The file is incomplete, or its "
+                f"architecture is not {self.architecture!r}."
+            )
+        self.read_names.add(name)
+        # GGUF lists dimensions from the innermost one on.
+        stored = tuple(int(d) for d in reversed(tensor.shape.tolist()))
+        if stored != shape:
+            raise ModelError(
+                f"{self.path}: the tensor {name!r} has the shape {list(stored)}. The metadata "
+                f"says {list(shape)}."
+            )
+        if tensor.tensor_type.name not in READERS:
+            raise ModelError(
+                f"{self.path}: the tensor {name!r} has the quantisation type "
+                f"{tensor.tensor_type.name}. webmlc reads {', '.join(READERS)}. Convert the model "
+                "with llama-quantize."
+            )
+        return tensor
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """Open a file. Raises `ModelError` if it is missing, malformed or truncated."""
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise ModelError(
+            f"{path}: GGUF files need the package 'gguf'. Install it: pip install 'webmlc[gguf]'"
+        ) from None
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file")
+    # The library reads what the file says, so any of these may come from a malformed file.
+    errors = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+    try:
+        with np.errstate(over="ignore"):
+            reader = GGUFReader(path)
+            metadata = {name: entry.contents() for name, entry in reader.fields.items()}
+    except errors as error:
+        if number := re.search(r"(\d+)\W* is not a valid GGMLQuantizationType", str(error)):
+            raise ModelError(
+                f"{path}: a tensor has the unknown quantisation type {number[1]}. "
+                f"webmlc reads {', '.join(READERS)}."
+            ) from None
+        raise ModelError(f"{path}: not a GGUF model, or a truncated one ({error})") from None
+    return GgufFile(path, metadata, {tensor.name: tensor for tensor in reader.tensors})

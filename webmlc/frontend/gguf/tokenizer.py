@@ -1,0 +1,245 @@
+"""Convert the tokeniser of a GGUF file to Hugging Face's `tokenizer.json`.
+
+In: a file. Out: the contents of the JSON, which the library `tokenizers` loads. Two kinds of
+tokenisers can be read, by `tokenizer.ggml.model`:
+
+- `gpt2`: byte-level BPE. A regular expression splits the text first (`PATTERNS`). The file lists
+  the merges.
+- `llama`: SentencePiece's BPE. There are no words: a space is the character `▁`. The file lists a
+  score of each token, from which the merges follow. Unknown characters become bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from webmlc.core.errors import ModelError
+from webmlc.frontend.gguf.file import GgufFile
+
+Json = dict[str, Any]
+
+UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6
+"""Kinds of tokens in `tokenizer.ggml.token_type`. From llama.cpp."""
+
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The words of Llama 3: a word has a space or a sign before it, or up to three digits."""
+
+
+def _isolated(pattern: str) -> Json:
+    return {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+
+
+def _bytes(use_regex: bool) -> Json:
+    """The step that writes bytes as characters. With `use_regex`, it splits like GPT-2 first."""
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": use_regex,
+    }
+
+
+DIGITS: Json = {"type": "Digits", "individual_digits": True}
+
+PATTERNS: Mapping[str, tuple[Json, ...]] = {
+    "default": (_bytes(True),),
+    "gpt-2": (_bytes(True),),
+    "smollm": (DIGITS, _bytes(True)),
+    "llama-bpe": (_isolated(LLAMA_3), _bytes(False)),
+    "qwen2": (_isolated(LLAMA_3.replace("{1,3}", "")), _bytes(False)),
+}
+"""The steps that split text into words, by `tokenizer.ggml.pre`. From llama.cpp's vocabulary and
+the models' own files.
+"""
+IGNORES_MERGES = frozenset({"llama-bpe"})
+"""Tokenisers that take a word that is a token as it is, without merges."""
+COMPOSES = frozenset({"qwen2"})
+"""Tokenisers that bring text into Unicode's normal form C first."""
+
+
+def tokenizer_json(file: GgufFile) -> Json:
+    """The contents of `tokenizer.json`. Raises `ModelError` for another kind of tokeniser."""
+    model = file.value("tokenizer.ggml.model")
+    if model == "gpt2":
+        return _byte_level(file)
+    if model == "llama":
+        return _sentence_piece(file)
+    raise ModelError(
+        f"{file.path}: the tokeniser {model!r} is not supported. webmlc reads 'gpt2' and 'llama'."
+    )
+
+
+def _byte_level(file: GgufFile) -> Json:
+    pre = file.value("tokenizer.ggml.pre", "default")
+    if pre not in PATTERNS:
+        raise ModelError(
+            f"{file.path}: the pre-tokeniser {pre!r} is not supported. webmlc reads "
+            f"{', '.join(PATTERNS)}."
+        )
+    steps = PATTERNS[pre]
+    return _contents(
+        file,
+        model=_bpe(file, _listed_merges(file)) | {"ignore_merges": pre in IGNORES_MERGES},
+        normalizer={"type": "NFC"} if pre in COMPOSES else None,
+        pre_tokenizer={"type": "Sequence", "pretokenizers": list(steps)},
+        decoder=_bytes(True),
+        adds_start=False,
+    )
+
+
+def _listed_merges(file: GgufFile) -> list[list[str]]:
+    """The merges that the file lists, each as `left right`."""
+    tokens = frozenset(file.value("tokenizer.ggml.tokens"))
+    merges = [str(merge).split(" ", 1) for merge in file.value("tokenizer.ggml.merges")]
+    for parts in merges:
+        if len(parts) != 2 or not tokens.issuperset((*parts, "".join(parts))):
+            raise ModelError(
+                f"{file.path}: the merge {' '.join(parts)!r} makes no token. The file is malformed."
+            )
+    return merges
+
+
+def _sentence_piece(file: GgufFile) -> Json:
+    tokens, kinds = file.value("tokenizer.ggml.tokens"), _kinds(file)
+    scores = file.value("tokenizer.ggml.scores")
+    unknown = tokens[int(file.value("tokenizer.ggml.unknown_token_id", 0))]
+    starts_with_space = file.value("tokenizer.ggml.add_space_prefix", True)
+    replace_spaces: Json = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    prepend: list[Json] = [{"type": "Prepend", "prepend": "▁"}] if starts_with_space else []
+    strip: list[Json] = (
+        [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if starts_with_space else []
+    )
+    return _contents(
+        file,
+        model=_bpe(file, _merges_by_score(tokens, kinds, scores))
+        | {"unk_token": unknown, "fuse_unk": True, "byte_fallback": BYTE in kinds},
+        normalizer={"type": "Sequence", "normalizers": [*prepend, replace_spaces]},
+        pre_tokenizer=None,
+        decoder={
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                *strip,
+            ],
+        },
+        adds_start=True,
+    )
+
+
+def _merges_by_score(
+    tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
+) -> list[list[str]]:
+    """The merges of SentencePiece: every pair of tokens that is a token, the best score first."""
+    numbers = {t: i for i, (t, k) in enumerate(zip(tokens, kinds, strict=True)) if k not in (
+        UNKNOWN, CONTROL, BYTE)}  # fmt: skip
+    pairs = [
+        (-scores[number], number, numbers[token[:cut]], token[:cut], token[cut:])
+        for token, number in numbers.items()
+        for cut in range(1, len(token))
+        if token[:cut] in numbers and token[cut:] in numbers
+    ]
+    return [[left, right] for *_, left, right in sorted(pairs)]
+
+
+def _bpe(file: GgufFile, merges: Sequence[Sequence[str]]) -> Json:
+    tokens: Sequence[str] = file.value("tokenizer.ggml.tokens")
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": {token: number for number, token in enumerate(tokens)},
+        "merges": [list(merge) for merge in merges],
+    }
+
+
+def _contents(
+    file: GgufFile,
+    *,
+    model: Json,
+    normalizer: Json | None,
+    pre_tokenizer: Json | None,
+    decoder: Json,
+    adds_start: bool,
+) -> Json:
+    """The whole JSON. `adds_start` says whether a text begins with the start token, if the file
+    does not say so.
+    """
+    tokens, kinds = file.value("tokenizer.ggml.tokens"), _kinds(file)
+    added = [
+        {
+            "id": number,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kind != USER_DEFINED,
+        }
+        for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+        if kind in (UNKNOWN, CONTROL, USER_DEFINED)
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": _post_processor(file, tokens, adds_start),
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def _post_processor(file: GgufFile, tokens: Sequence[str], adds_start: bool) -> Json | None:
+    """The step that adds the start and end tokens, or None if there are none."""
+    names = {"bos": adds_start, "eos": False}
+    added: dict[str, tuple[str, int]] = {}
+    for name, default in names.items():
+        number = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if file.value(f"tokenizer.ggml.add_{name}_token", default) and number is not None:
+            added[name] = (tokens[number], int(number))
+    if not added:
+        return None
+
+    def template(sequence: str, kind: int) -> list[Json]:
+        start, end = (
+            [{"SpecialToken": {"id": added[n][0], "type_id": kind}}] if n in added else []
+            for n in names
+        )
+        return [*start, {"Sequence": {"id": sequence, "type_id": kind}}, *end]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": template("A", 0),
+        "pair": [*template("A", 0), *template("B", 1)],
+        "special_tokens": {
+            token: {"id": token, "ids": [number], "tokens": [token]}
+            for token, number in added.values()
+        },
+    }
+
+
+def _kinds(file: GgufFile) -> Sequence[int]:
+    """The kind of each token. A file without kinds has ordinary tokens only."""
+    tokens: Sequence[str] = file.value("tokenizer.ggml.tokens")
+    kinds: Sequence[int] = file.value("tokenizer.ggml.token_type", [1] * len(tokens))
+    if len(kinds) != len(tokens):
+        raise ModelError(f"{file.path}: {len(tokens)} tokens have {len(kinds)} kinds.")
+    return kinds
