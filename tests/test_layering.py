@@ -7,6 +7,9 @@ The rooms of the graph are ordered, too (ROOMS): a pass imports from the rooms b
 operators of an algorithm are listed before the operator table, which holds them; the pass that
 emits them comes after.
 
+The reader of GGUF files writes nodes, so it stands right of the builder and of the operators, and
+`read_model.py`, which calls it, right of it.
+
 Two exceptions. `webmlc/graph/ir.py`, the records that a graph is made of, is a stage of its own
 just right of core, because the frontend's product is a graph; the rest of `webmlc/graph`, what
 transforms those records, stands right of the frontend. And that file may name the loop function's

@@ -48,7 +48,7 @@ def _heads(
     if model.head_norms:
         y = _norm(y, block[f"attn_{name}_norm.weight"])
     factors = weights.get("rope_freqs.weight", np.ones(model.size // 2))
-    frequencies = 10000.0 ** -(np.arange(0, model.size, 2) / model.size) / factors
+    frequencies = model.frequency_base ** -(np.arange(0, model.size, 2) / model.size) / factors
     angles = (np.arange(len(h))[:, None] * frequencies)[:, None]
     cos, sin = np.cos(angles), np.sin(angles)
     half = model.size // 2

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from gguf import GGUFWriter, quants
+from gguf import GGUFValueType, GGUFWriter, quants
 from gguf.constants import GGML_QUANT_SIZES
 
 WORDS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -33,6 +33,7 @@ class SmallModel:
     layers: int = 2
     vocabulary: int = 96
     positions: int = 64
+    frequency_base: float = 10000.0
     biases: bool = False
     head_norms: bool = False
     frequency_factors: bool = False
@@ -85,10 +86,10 @@ def write_model(path: Path, model: SmallModel, seed: int = 0) -> dict[str, np.nd
     writer.add_head_count(model.heads)
     writer.add_head_count_kv(model.groups)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(model.frequency_base)
     _add_tokens(writer, model.vocabulary)
     for key, value in model.metadata.items():
-        writer.add_key_value(key, value, _type_of(value))
+        writer.add_key_value(key, value, GGUFValueType.get_type(value))
     tensors: dict[str, np.ndarray] = {}
     for number, (name, shape) in enumerate(model.shapes()):
         if len(shape) == 2:
@@ -108,12 +109,6 @@ def write_model(path: Path, model: SmallModel, seed: int = 0) -> dict[str, np.nd
     writer.write_tensors_to_file()
     writer.close()
     return tensors
-
-
-def _type_of(value: Any) -> Any:
-    from gguf import GGUFValueType
-
-    return GGUFValueType.get_type(value)
 
 
 def _add_tokens(writer: GGUFWriter, vocabulary: int) -> None:
