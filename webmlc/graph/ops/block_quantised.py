@@ -250,17 +250,10 @@ def _packed_product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         dot = dots[(*row, block, column)]
         if excess and sums is not None:
             dot = dot - sums[(*row, block)] * excess
-        factor = scales[place]
-        if scale is not None:
-            factor = scale[(*row, block)] * factor
-        value = factor * dot.astype(DType.float32)
-        if minimums is None:
-            return value
-        assert sums is not None
-        total = sums[(*row, block)].astype(DType.float32)
-        if scale is not None:
-            total = scale[(*row, block)] * total
-        return value + total * minimums[place]
+        value = scales[place] * dot.astype(DType.float32)
+        if minimums is not None and sums is not None:
+            value = value + minimums[place] * sums[(*row, block)].astype(DType.float32)
+        return value if scale is None else scale[(*row, block)] * value
 
     return (reduce("product", context.outputs[0].shape, (blocks,), "add", element),)
 

@@ -12,6 +12,7 @@ before                                             after
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
     x * (1.0 / f(x))                                   x / f(x)
     T.max(x, 0.0)               (vectors)              T.select(x < 0.0, 0.0, x)    `f32x4.pmax`
+    x >> 0                                             x
     T.relaxed_max(a, b)                                T.select(a < b, b, a)
     T.isnan(x)                                         x != x
     T.cast(limited T.round(x), "uint8")                T.bitcast(limited x + 1.5·2²³) - ...
@@ -71,6 +72,8 @@ def _call(node: Call) -> Expr | None:
             return _limit(op, a, b)
         case Call(op="mul", args=(a, b)):
             return _quotient(a, b)
+        case Call(op="shift_left" | "shift_right", args=(a, b)) if b == literal(0, b):
+            return a
         case Call(op="relaxed_max", args=(a, b)):
             return select(call("lt", a, b), b, a)
         case Call(op="isnan", args=(a,)):
