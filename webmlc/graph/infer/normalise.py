@@ -50,7 +50,7 @@ def _function(
     nodes: list[Node] = []
     for node in function.nodes:
         row = OPS.get((node.domain, node.op))
-        if row is None or node.domain == "webmlc":
+        if row is None or (node.domain == "webmlc" and node.domain not in opsets):
             name = f"{node.domain}.{node.op}" if node.domain else node.op
             reason = REFUSED.get(name, "this operator is not in webmlc's table")
             missing.append(Unsupported(node.name, name, reason))

@@ -65,6 +65,20 @@ class BlockQuantised:
     scales: Array
     minimums: Array | None = None
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """N rows and K columns."""
+        rows, columns = self.values.shape
+        return rows, columns
+
+    def floats(self) -> Array:
+        """The weights as float32 `[N, K]`."""
+        blocks = self.values.reshape(*self.scales.shape, self.block).astype(np.float32)
+        weights = blocks * self.scales[..., None]
+        if self.minimums is not None:
+            weights += self.minimums[..., None]
+        return weights.reshape(self.shape)
+
 
 def block_product(build: Builder, data: str, weights: BlockQuantised, output: str = "") -> str:
     """Multiply float32 data `[*, K]` by the transpose of the weights, to `[*, N]`."""

@@ -157,14 +157,11 @@ def space(facts: Facts, machine: Machine) -> Space:
     """Tiles, and how much of a block is unrolled."""
     words = tuple(n for n in (1, 2, 4, 8, 16) if facts.words % n == 0)
     panel = facts.panel
-    return (
-        Space.of(
-            rows=tuple(range(1, machine.tile.rows + 1)),
-            single_columns=(panel, 2 * panel, machine.narrow_tile.columns),
-            words=words,
-        )
-        + sharing_space(machine).under("sharing")
-    )
+    return Space.of(
+        rows=tuple(range(1, machine.tile.rows + 1)),
+        single_columns=(panel, 2 * panel, machine.narrow_tile.columns),
+        words=words,
+    ) + sharing_space(machine).under("sharing")
 
 
 def default(facts: Facts, machine: Machine) -> Parameters:
