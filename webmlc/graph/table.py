@@ -13,6 +13,7 @@ from webmlc.graph.algorithms.strassen import operators as strassen
 from webmlc.graph.algorithms.winograd import operators as winograd
 from webmlc.graph.ops import (
     axes,
+    block_quantised,
     cast,
     columns,
     contract,
@@ -95,6 +96,7 @@ OPS: dict[tuple[str, str], Operator] = {
         *training.OPS,
         *derivative.OPS,
         *layout.OPS,
+        *block_quantised.OPS,
         *winograd.OPS,
         *strassen.OPS,
         *attention.OPS,
