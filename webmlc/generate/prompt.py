@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InputError, PackageError, UserError
+from webmlc.package.manifest import LANGUAGE_FILES
 
-TOKENIZER, TEMPLATE, CONFIG = "tokenizer.json", "chat_template.jinja", "generation_config.json"
-LANGUAGE_FILES = (TOKENIZER, TEMPLATE, CONFIG)
-"""The files that a package of a language model holds in addition."""
+TOKENIZER, TEMPLATE, CONFIG = LANGUAGE_FILES
 
 Messages = Sequence[Mapping[str, Any]]
 Prompt = str | Messages | Sequence[int] | NDArray[Any]

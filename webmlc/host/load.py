@@ -21,7 +21,7 @@ from webmlc.core.errors import AdapterError, InputError, PackageError, UserError
 from webmlc.core.machine import Device, Features
 from webmlc.generate.generate import Generation, Sessions, TextGenerator
 from webmlc.generate.options import GenerateOptions
-from webmlc.generate.prompt import LANGUAGE_FILES, Prompt
+from webmlc.generate.prompt import Prompt
 from webmlc.host.bind import (
     bind,
     bind_from_memory,
@@ -32,7 +32,7 @@ from webmlc.host.bind import (
 from webmlc.host.executor import Executor, Loaded
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
-from webmlc.package.manifest import MANIFEST, Bind, Manifest, Port, Run
+from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST, Bind, Manifest, Port, Run
 from webmlc.package.manifest_json import from_json
 from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights

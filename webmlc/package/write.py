@@ -27,6 +27,7 @@ from webmlc.core.sizes import is_size
 from webmlc.graph.ir import Check, Requirement
 from webmlc.package.check_memory import check_total
 from webmlc.package.manifest import (
+    LANGUAGE_FILES,
     MANIFEST,
     Bind,
     Buffer,
@@ -107,7 +108,7 @@ class Parts:
     - `modules`: the binaries by variant (`"relaxed"`, `"simd128"`). Each holds the steps of the
       wasm program, then the wasm steps of the webgpu program.
     - `shaders`: the WGSL text.
-    - `texts`: further files (`"model.relaxed.wat"`) that no host reads.
+    - `texts`: further files: `"model.relaxed.wat"`, which no host reads, and `LANGUAGE_FILES`.
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers in which kernels count the indices that are out of range.
     - `sequences`: the outputs that each sequence consists of; None for an empty optional.
@@ -156,7 +157,8 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     if parts.shaders is not None:
         contents[SHADERS] = parts.shaders.encode()
     contents |= {path: text.encode() for path, text in parts.texts.items()}
-    contents |= runtime_files()
+    is_language_model = all(path in parts.texts for path in LANGUAGE_FILES)
+    contents |= runtime_files(is_language_model=is_language_model)
     for path, data in contents.items():
         (out / path).write_bytes(data)
     files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
