@@ -50,7 +50,7 @@ function check(options) {
   }
   const { seed, temperature, top_p, min_p, repetition_penalty, stop } = options;
   expect(seed < 2 ** 32, "seed", "a number below 2³²");
-  expect(temperature >= 0, "temperature", "a number at least 0");
+  expect(temperature >= 0, "temperature", "a number of at least 0");
   expect(top_p > 0 && top_p <= 1, "top_p", "a number above 0, and at most 1");
   expect(min_p >= 0 && min_p <= 1, "min_p", "a number from 0 to 1");
   expect(repetition_penalty > 0, "repetition_penalty", "a number above 0");

@@ -124,7 +124,7 @@ def _check(options: Options) -> None:
     if options.seed >= SEED_LIMIT:
         raise InputError(f"seed is {options.seed}, expected a number below 2³²")
     for name, fits, expected in (
-        ("temperature", options.temperature >= 0, "at least 0"),
+        ("temperature", options.temperature >= 0, "of at least 0"),
         ("top_p", 0 < options.top_p <= 1, "above 0, and at most 1"),
         ("min_p", 0 <= options.min_p <= 1, "from 0 to 1"),
         ("repetition_penalty", options.repetition_penalty > 0, "above 0"),
