@@ -7,6 +7,7 @@ import { runs } from "./memory_plan.js";
 import { here, isNode, keepAlive, sharingObstacle } from "./platform.js";
 import { evaluate, neededFiles } from "./sizes.js";
 import { chooseVariant, WasmDevice } from "./wasm_device.js";
+import { fetchFile } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Executor} Executor */
@@ -32,18 +33,8 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
 const MAX_DEFAULT_THREADS = 8;
 
-/**
- * Load the package in the folder at `url`. See webmlc.d.ts.
- * @param {string | URL} url
- * @param {LoadOptions} [options]
- * @returns {Promise<Model>}
- */
-export function load(url, options = {}) {
-  return keepAlive(openModel(url, options));
-}
-
-/** Check the options, and open a session. @param {string | URL} url @param {LoadOptions} options */
-async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
+/** Check the options of `load`, and open a session. @param {string | URL} url @param {LoadOptions} options */
+export async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
   const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
@@ -60,7 +51,7 @@ async function openModel(url, { device = "auto", threads, variant, inlineMillise
   try {
     const manifest = await fetchManifest(base);
     const session = (/** @type {WasmDevice | null} */ wasm) => openSession(base, manifest, options, wasm);
-    return new Model(manifest, options, () => session(null), await session(cpu));
+    return new Model(base, manifest, options, () => session(null), await session(cpu));
   } catch (error) {
     cpu?.dispose();
     throw error;
@@ -165,6 +156,7 @@ function dispose(executors) {
 }
 
 export class Model {
+  #base;
   #manifest;
   #open;
   #session;
@@ -176,12 +168,14 @@ export class Model {
   #disposed = false;
 
   /**
+   * @param {URL} base
    * @param {Manifest} manifest
    * @param {Options} options
    * @param {() => Promise<Session>} open  opens another session
    * @param {Session} session
    */
-  constructor(manifest, { threads, threadsReason }, open, session) {
+  constructor(base, manifest, { threads, threadsReason }, open, session) {
+    this.#base = base;
     this.#manifest = manifest;
     this.#open = open;
     this.#session = session;
@@ -190,6 +184,7 @@ export class Model {
     this.inputs = manifest.inputs.map(signature);
     this.outputs = manifest.outputs.map(signature);
     this.sequences = manifest.sequences ?? {};
+    this.files = Object.keys(manifest.files);
     this.threads = threads;
     this.threadsReason = threadsReason;
   }
@@ -208,6 +203,11 @@ export class Model {
 
   get resources() {
     return this.#session.resources;
+  }
+
+  /** Fetch one of `files`, and check it against its hash. @param {string} path */
+  file(path) {
+    return keepAlive(fetchFile(this.#base, this.#manifest, path, () => {}));
   }
 
   /**

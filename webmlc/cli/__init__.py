@@ -1,4 +1,4 @@
-"""The command line: `webmlc build | run | check | bench | tune | serve | inspect | ops`.
+"""The command line: `webmlc build | run | chat | check | bench | tune | serve | inspect | ops`.
 
 It contains no logic: every command calls one function and prints its result.
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from webmlc.cli.chat import chat
 from webmlc.cli.console import (
     StageProgress,
     console,
@@ -334,6 +335,7 @@ def ops(
         print_table(f"{len(rows)} operators", rows)
 
 
+app.command()(chat)
 app.command()(tune)
 app.command()(tune_worker)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 from webmlc.core.errors import AdapterError, InputError, PackageError, UserError, WebmlcError
 from webmlc.core.machine import Device, Features
 from webmlc.core.sizes import evaluate_size
+from webmlc.generate.generate import Generation, Sessions, TextGenerator
+from webmlc.generate.options import GenerateOptions
+from webmlc.generate.prompt import Prompt
 from webmlc.host.bind import (
     bind,
     bind_from_memory,
@@ -33,7 +36,7 @@ from webmlc.host.executor import Executor, Loaded, States
 from webmlc.host.session import Session
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
-from webmlc.package.manifest import MANIFEST, Bind, Manifest, Port, Run, StatePort
+from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST, Bind, Manifest, Port, Run, StatePort
 from webmlc.package.manifest_json import from_json
 from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights
@@ -54,7 +57,11 @@ class StepTime:
 class Model:
     """A loaded package. Run it any number of times, then `dispose` of it."""
 
-    def __init__(self, loaded: Loaded, threads: int, device_reason: str = "requested") -> None:
+    def __init__(
+        self, folder: Path, loaded: Loaded, threads: int, device_reason: str = "requested"
+    ) -> None:
+        self._folder = folder
+        self._generator: TextGenerator | None = None
         self.manifest = loaded.manifest
         self.program = loaded.program
         self.device: Device = loaded.program_device
@@ -94,6 +101,28 @@ class Model:
     def sequences(self) -> Mapping[str, tuple[str, ...] | None]:
         """The outputs of the model that are sequences, with the names of their elements."""
         return self.manifest.sequences
+
+    @property
+    def is_language_model(self) -> bool:
+        """True if the package holds what `generate` needs."""
+        return all(path in self.manifest.files for path in LANGUAGE_FILES)
+
+    def file(self, path: str) -> bytes:
+        """Read a file of the package, and check it against its hash. Raises `PackageError`."""
+        return _verified(self._folder, self.manifest, path)
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """Answer a prompt: messages, a text or tokens. Iterate over the result for the pieces.
+
+        `webmlc/generate/options.py` documents the options. Raises `InputError` if the model is no
+        language model, if an option is wrong, or if the prompt does not fit the context.
+        """
+        self._check_not_disposed()
+        if not self.is_language_model:
+            raise InputError(f"{self.manifest.name} is no language model: it has no tokenizer")
+        if self._generator is None:
+            self._generator = TextGenerator(cast(Sessions, self), self.file)
+        return self._generator.generate(prompt, options)
 
     def run(self, inputs: Mapping[str, Array], states: States | None = None) -> dict[str, Array]:
         """Run the model, and return the outputs by name. A model with states starts without rows,
@@ -226,6 +255,8 @@ class Model:
 
     def dispose(self) -> None:
         """Free memory, threads and GPU buffers."""
+        if self._generator is not None:
+            self._generator.reset()
         for executor in self._executors.values():
             executor.dispose()
         self._executors, self._disposed = {}, True
@@ -340,12 +371,12 @@ def load(
     may_fall_back = device == "auto" and program_device == "webgpu" and "wasm" in manifest.programs
     try:
         loaded = _read(folder, manifest, program_device, features, red_zones)
-        return Model(loaded, threads, reason)
+        return Model(folder, loaded, threads, reason)
     except WebmlcError as error:
         if not may_fall_back:
             raise
         loaded = _read(folder, manifest, "wasm", features, red_zones)
-        return Model(loaded, threads, str(error))
+        return Model(folder, loaded, threads, str(error))
 
 
 def _read(

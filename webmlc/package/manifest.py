@@ -31,6 +31,8 @@ VERSION = 5
 """The version of the package format. It increases with every incompatible change."""
 MANIFEST = "manifest.json"
 """The name of the manifest file in a package."""
+LANGUAGE_FILES = ("tokenizer.json", "chat_template.jinja", "generation_config.json")
+"""The files that make a package one of a language model, in the formats of Hugging Face."""
 
 BufferKind = Literal["input", "constant", "derived", "state", "scratch"]
 Size = int | str | list[Any]

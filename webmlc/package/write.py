@@ -27,6 +27,7 @@ from webmlc.core.sizes import is_size
 from webmlc.graph.ir import Check, Requirement
 from webmlc.package.check_memory import check_total
 from webmlc.package.manifest import (
+    LANGUAGE_FILES,
     MANIFEST,
     Bind,
     Buffer,
@@ -162,7 +163,8 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         contents[SHADERS] = parts.shaders.encode()
     contents |= {path: text.encode() for path, text in parts.texts.items()}
     contents |= parts.assets
-    contents |= runtime_files()
+    is_language_model = all(path in parts.assets for path in LANGUAGE_FILES)
+    contents |= runtime_files(is_language_model=is_language_model)
     for path, data in contents.items():
         (out / path).write_bytes(data)
     files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
