@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError
@@ -153,6 +154,7 @@ def write_package(
 
 def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     """Write every file of the package into an empty folder."""
+    parts = share_equal_constants(parts)
     weights = tuple(
         file
         for stem, tensors in _weight_groups(parts).items()
@@ -193,6 +195,29 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     from_json(text)  # checks that the manifest can be read
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
     return manifest
+
+
+def share_equal_constants(parts: Parts) -> Parts:
+    """Let the buffers of constants with the same bytes share one tensor, such as the embedding that
+    a language model reads and multiplies by.
+    """
+    first: dict[tuple[int, bytes], str] = {}
+    names: dict[str, str] = {}
+    for name, array in parts.constants.items():
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        key = (data.size, hashlib.sha256(data.data).digest())
+        names[name] = first.setdefault(key, name)
+    programs = {
+        device: replace(
+            program,
+            buffers=[
+                b if b.tensor is None else replace(b, tensor=names.get(b.tensor, b.tensor))
+                for b in program.buffers
+            ],
+        )
+        for device, program in parts.programs.items()
+    }
+    return replace(parts, programs=programs)
 
 
 def _checkable(parts: Parts) -> tuple[Requirement, ...]:
