@@ -12,6 +12,7 @@ import { bind, shapeOf } from "./manifest.js";
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Port} Port */
+/** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
@@ -117,13 +118,31 @@ function lengthOf({ symbols }) {
 }
 
 /**
- * Run a model with states without a session. If its states replace inputs and outputs, it takes and returns these. The pasts may
- * be missing.
+ * Run a model with states without a session. If its states replace inputs and outputs, it takes and returns these.
  * @param {Model} model
  * @param {Manifest} manifest
  * @param {Record<string, any>} inputs
  */
-export async function runAlone(model, manifest, inputs) {
+export function runAlone(model, manifest, inputs) {
+  return withStates(model, manifest, inputs, async (states, others, symbols) => {
+    const results = await model.run(others, states);
+    if (!manifest.states) return results;
+    const rows = new Map(await model.readStates(states));
+    const after = { ...symbols, [lengthOf(manifest)]: states.length };
+    for (const { past, present } of manifest.states) results[present] = toPresent(past, rows.get(past.buffer), lengthOf(manifest), after);
+    return results;
+  });
+}
+
+/**
+ * Do something with states that hold the pasts in `inputs`, which may be missing, and that have room for one run.
+ * @template T
+ * @param {Model} model
+ * @param {Manifest} manifest
+ * @param {Record<string, any>} inputs
+ * @param {(states: States, others: Record<string, any>, symbols: Symbols) => Promise<T>} use
+ */
+export async function withStates(model, manifest, inputs, use) {
   const name = lengthOf(manifest);
   const ports = manifest.states ?? [];
   const pasts = ports.filter(({ past }) => past.name in inputs);
@@ -134,19 +153,13 @@ export async function runAlone(model, manifest, inputs) {
   if (lengths.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...lengths]}`);
   const [length = 0] = lengths;
   const { symbols } = bind(manifest, others, length);
-  const states = { id: ++sessions, capacity: Math.max(length + model.rows(symbols), 1), length: 0 };
+  const states = { id: ++sessions, capacity: Math.max(length + model.rows(symbols), 1), length };
   try {
     if (length) {
-      states.length = length;
       const rows = pasts.map(({ past }) => /** @type {[string, Uint8Array]} */ ([past.buffer, fromPast(past, inputs[past.name], name, symbols)]));
       await model.writeStates(states, rows, symbols);
     }
-    const results = await model.run(others, states);
-    if (!ports.length) return results;
-    const rows = new Map(await model.readStates(states));
-    symbols[name] = states.length;
-    for (const { past, present } of ports) results[present] = toPresent(past, rows.get(past.buffer), name, symbols);
-    return results;
+    return await use(states, others, symbols);
   } finally {
     await model.release(states);
   }

@@ -3,7 +3,7 @@
 // In a package this file also contains the modules that only pages need (see webmlc/package/runtime_files.py). Pages may use
 // only the names that webmlc.d.ts declares.
 
-import { openModel } from "./model.js";
+import { openModel } from "./open_model.js";
 import { keepAlive } from "./platform.js";
 
 export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "./errors.js";

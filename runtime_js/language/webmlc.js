@@ -2,7 +2,7 @@
 //
 // Such a package holds this file in the place of ../webmlc.js. Its models also generate text.
 
-import { openModel } from "../model.js";
+import { openModel } from "../open_model.js";
 import { keepAlive } from "../platform.js";
 import { TextGenerator } from "./generate.js";
 import { TextCodec } from "./prompt.js";

@@ -50,7 +50,9 @@ def test_the_libraries_are_those_of_npm(tmp_path: Path) -> None:
 
 
 def test_a_package_loads_with_its_tokenizer(tmp_path: Path) -> None:
-    write_package(tmp_path, replace(parts(), texts=language_files()))
+    write_package(
+        tmp_path, replace(parts(), assets={n: t.encode() for n, t in language_files().items()})
+    )
     model = load(tmp_path, device="wasm")
     assert model.is_language_model
     assert model.file("chat_template.jinja").startswith(b"{%-")

@@ -9,8 +9,7 @@ In: a folder written by `webmlc build`. Out: a `Model`, the twin of the one in `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -33,10 +32,10 @@ from webmlc.host.bind import (
     shape_of,
 )
 from webmlc.host.executor import Executor, Loaded, States
-from webmlc.host.session import Session
+from webmlc.host.session import Session, run_alone, session_of
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
-from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST, Bind, Manifest, Port, Run, StatePort
+from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST, Bind, Manifest, Port, Run
 from webmlc.package.manifest_json import from_json
 from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights
@@ -132,52 +131,12 @@ class Model:
         out of range.
         """
         if self.manifest.length and states is None:
-            return self._run_alone(inputs)
+            return run_alone(self, inputs)
         symbols, values, _ = self._execute(inputs, states=states)
         check_counts(self.manifest, values)
         if states is not None:
-            states.length += self._rows(symbols)
+            states.length += self.rows(symbols)
         return {port.name: _output(port, values[port.buffer], symbols) for port in self.outputs}
-
-    def _run_alone(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run a model with states without a session. If its states replace inputs and outputs, it
-        takes and returns these.
-        """
-        with self._session_of(inputs) as (session, others, symbols):
-            results = session.run(others)
-            if ports := self.manifest.state_ports:
-                states, name = self.read_states(session.states), self.manifest.length
-                symbols[name] = session.length
-                results |= {
-                    p.present: _present(p, states[p.past.buffer], symbols, name) for p in ports
-                }
-            return results
-
-    @contextmanager
-    def _session_of(
-        self, inputs: Mapping[str, Array]
-    ) -> Iterator[tuple[Session, dict[str, Array], dict[str, int]]]:
-        """Open a session that holds the pasts in `inputs`, which may be missing, and that has room
-        for one run. Yields also the other inputs and their symbols.
-        """
-        ports, name = self.manifest.state_ports, self.manifest.length
-        pasts = {p.past.buffer: _past(p, inputs, name) for p in ports if p.past.name in inputs}
-        others = {n: a for n, a in inputs.items() if n not in {p.past.name for p in ports}}
-        if 0 < len(pasts) < len(ports):
-            missing = next(p.past.name for p in ports if p.past.name not in inputs)
-            raise InputError(f"input {missing!r} is missing, but other pasts are there")
-        lengths = {len(rows) for rows in pasts.values()} or {0}
-        if len(lengths) > 1:
-            raise InputError(f"the pasts have different numbers of rows: {sorted(lengths)}")
-        (length,) = lengths
-        symbols, _ = bind(self.manifest, others, length)
-        session = self.session(max(length + self._rows(symbols), 1))
-        try:
-            if length:
-                self.write_states(session.states, pasts, length, symbols)
-            yield session, others, symbols
-        finally:
-            session.dispose()
 
     def session(self, capacity: int) -> Session:
         """Open a session, whose states have room for `capacity` rows.
@@ -207,7 +166,7 @@ class Model:
         """
         self._check_not_disposed()
         sizes = symbols or {s.name: 1 for s in self.manifest.symbols}
-        planned = {**sizes, self.manifest.length: states.capacity - self._rows(sizes)}
+        planned = {**sizes, self.manifest.length: states.capacity - self.rows(sizes)}
         for executor in self._executors.values():
             executor.bind(planned, states)
         previous, states.length = states.length, length
@@ -230,7 +189,7 @@ class Model:
         The time of a step that runs at load is 0.
         """
         if self.manifest.length:
-            with self._session_of(inputs) as (session, others, _):
+            with session_of(self, inputs) as (session, others, _):
                 times = self._execute(others, measure=True, states=session.states)[2]
         else:
             times = self._execute(inputs, measure=True)[2]
@@ -302,7 +261,7 @@ class Model:
                     check_requirements(self.manifest, symbols, new_symbols)
         return symbols, values, times
 
-    def _rows(self, symbols: Mapping[str, int]) -> int:
+    def rows(self, symbols: Mapping[str, int]) -> int:
         """The number of rows that a run appends to the states."""
         state = next(b for b in self.program.buffers if b.kind == "state")
         return evaluate_size(state.shape[0], {**symbols, self.manifest.length: 0})
@@ -313,7 +272,7 @@ class Model:
 
         Raises `InputError` if the session is longer.
         """
-        rows = self._rows(symbols)
+        rows = self.rows(symbols)
         if states.length + rows > states.capacity:
             raise InputError(
                 f"the session holds {states.length} of {states.capacity} rows, so {rows} more do "
@@ -330,24 +289,6 @@ def _output(port: Port, data: Array, symbols: Mapping[str, int]) -> Array:
     """The bytes of an output as an array. There may be more of them than a short session needs."""
     shape = shape_of(port, symbols)
     return data.view(port.dtype.numpy)[: prod(shape)].reshape(shape)
-
-
-def _past(port: StatePort, inputs: Mapping[str, Array], length: str) -> Array:
-    """The rows of a state that an input holds."""
-    past = np.asarray(inputs[port.past.name])
-    if past.dtype != port.past.dtype.numpy or past.ndim != len(port.past.shape):
-        raise InputError(
-            f"input {port.past.name!r} has dtype {past.dtype} and {past.ndim} dimensions, expected "
-            f"{port.past.dtype} and {len(port.past.shape)}"
-        )
-    return np.ascontiguousarray(np.moveaxis(past, port.axis(length), 0))
-
-
-def _present(port: StatePort, rows: Array, symbols: Mapping[str, int], length: str) -> Array:
-    """The rows of a state as the output that it replaces. `symbols` hold after the run."""
-    axis, shape = port.axis(length), list(shape_of(port.past, symbols))
-    array = rows.view(port.past.dtype.numpy).reshape(shape[axis], *shape[:axis], *shape[axis + 1 :])
-    return np.ascontiguousarray(np.moveaxis(array, 0, axis))
 
 
 def load(

@@ -13,7 +13,8 @@ by the rows of each run. Its memory is planned once, for the capacity of the ses
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,9 @@ import safetensors
 import safetensors.numpy
 
 from webmlc.core.errors import InputError, UserError
+from webmlc.host.bind import bind, shape_of
 from webmlc.host.executor import Array, States
+from webmlc.package.manifest import StatePort
 
 if TYPE_CHECKING:
     from webmlc.host.load import Model
@@ -97,6 +100,64 @@ class Session:
         if self._states is not None:
             self._model.release(self._states)
             self._states = None
+
+
+def run_alone(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Run a model with states without a session. If its states replace inputs and outputs, it takes
+    and returns these.
+    """
+    with session_of(model, inputs) as (session, others, symbols):
+        results = session.run(others)
+        if ports := model.manifest.state_ports:
+            states, name = model.read_states(session.states), model.manifest.length
+            symbols[name] = session.length
+            results |= {p.present: _present(p, states[p.past.buffer], symbols, name) for p in ports}
+        return results
+
+
+@contextmanager
+def session_of(
+    model: Model, inputs: Mapping[str, Array]
+) -> Iterator[tuple[Session, dict[str, Array], dict[str, int]]]:
+    """Open a session that holds the pasts in `inputs`, which may be missing, and that has room for
+    one run. Yields also the other inputs and their symbols.
+    """
+    ports, name = model.manifest.state_ports, model.manifest.length
+    pasts = {p.past.buffer: _past(p, inputs, name) for p in ports if p.past.name in inputs}
+    others = {n: a for n, a in inputs.items() if n not in {p.past.name for p in ports}}
+    if 0 < len(pasts) < len(ports):
+        missing = next(p.past.name for p in ports if p.past.name not in inputs)
+        raise InputError(f"input {missing!r} is missing, but other pasts are there")
+    lengths = {len(rows) for rows in pasts.values()} or {0}
+    if len(lengths) > 1:
+        raise InputError(f"the pasts have different numbers of rows: {sorted(lengths)}")
+    (length,) = lengths
+    symbols, _ = bind(model.manifest, others, length)
+    session = model.session(max(length + model.rows(symbols), 1))
+    try:
+        if length:
+            model.write_states(session.states, pasts, length, symbols)
+        yield session, others, symbols
+    finally:
+        session.dispose()
+
+
+def _past(port: StatePort, inputs: Mapping[str, Array], length: str) -> Array:
+    """The rows of a state that an input holds."""
+    past = np.asarray(inputs[port.past.name])
+    if past.dtype != port.past.dtype.numpy or past.ndim != len(port.past.shape):
+        raise InputError(
+            f"input {port.past.name!r} has dtype {past.dtype} and {past.ndim} dimensions, expected "
+            f"{port.past.dtype} and {len(port.past.shape)}"
+        )
+    return np.ascontiguousarray(np.moveaxis(past, port.axis(length), 0))
+
+
+def _present(port: StatePort, rows: Array, symbols: Mapping[str, int], length: str) -> Array:
+    """The rows of a state as the output that it replaces. `symbols` hold after the run."""
+    axis, shape = port.axis(length), list(shape_of(port.past, symbols))
+    array = rows.view(port.past.dtype.numpy).reshape(shape[axis], *shape[:axis], *shape[axis + 1 :])
+    return np.ascontiguousarray(np.moveaxis(array, 0, axis))
 
 
 def _saved_length(header: bytes) -> int:

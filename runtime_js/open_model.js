@@ -1,0 +1,188 @@
+// Open a package: choose a program, a variant and threads, and load the program on the devices that it uses.
+
+import { fromData, InputError, PackageError, toData, WebmlcError } from "./errors.js";
+import { fetchManifest } from "./manifest.js";
+import { runs } from "./memory_plan.js";
+import { dispose, Model } from "./model.js";
+import { here, isNode, sharingObstacle } from "./platform.js";
+import { neededFiles } from "./sizes.js";
+import { chooseVariant, WasmDevice } from "./wasm_device.js";
+
+/** @typedef {import("./types.d.ts").Device} Device */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./model.js").Executors} Executors */
+/** @typedef {import("./model.js").Loaded} Loaded */
+/** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
+/**
+ * The options of `load` after they were checked.
+ * @typedef {LoadOptions & { device: "auto" | Device, threads: number, threadsReason: string, inlineMilliseconds: number }} Options
+ */
+/** A program and the reason why it was chosen. @typedef {{ device: Device, deviceReason: string }} Choice */
+
+const MAX_DEFAULT_THREADS = 8;
+
+/** Check the options of `load`, and open the program of a device. @param {string | URL} url @param {LoadOptions} options */
+export async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
+  const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
+    const [[name, value]] = Object.entries(option);
+    if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
+  };
+  expect(["auto", "wasm", "webgpu"].includes(device), { device }, '"auto", "wasm" or "webgpu"');
+  expect([undefined, "dot", "relaxed", "simd128"].includes(variant), { variant }, '"dot", "relaxed" or "simd128"');
+  expect(typeof inlineMilliseconds === "number" && inlineMilliseconds >= 0, { inlineMilliseconds }, "a number of at least 0");
+  const options = { device, variant, inlineMilliseconds, onProgress, ...chooseThreads(threads) };
+  if (!URL.canParse(url, here())) throw new InputError(`${JSON.stringify(url)} is no URL of a package's folder`);
+  const base = new URL(url, here());
+  if (!base.pathname.endsWith("/")) base.pathname += "/";
+  // If a worker is likely to be needed, it starts while the manifest is downloaded.
+  const cpu = device === "webgpu" ? null : new WasmDevice(base);
+  try {
+    const manifest = await fetchManifest(base);
+    const open = (/** @type {WasmDevice | null} */ wasm) => openProgram(base, manifest, options, wasm);
+    return new Model(base, manifest, options, () => open(null), await open(cpu));
+  } catch (error) {
+    cpu?.dispose();
+    throw error;
+  }
+}
+
+/**
+ * Open the program for the GPU or for the CPU. With `auto`, if the program for the GPU fails to open, open that for the CPU.
+ * @param {URL} base
+ * @param {Manifest} manifest
+ * @param {Options} options
+ * @param {WasmDevice | null} cpu  the CPU, if its worker starts already
+ * @returns {Promise<Loaded>}
+ */
+async function openProgram(base, manifest, options, cpu) {
+  const { wasm, webgpu } = manifest.programs;
+  const { device } = options;
+  if (device !== "auto" && !manifest.programs[device]) {
+    const devices = Object.keys(manifest.programs);
+    throw new PackageError(`the package was built for ${devices} only; build it with --target ${device} or --target both`);
+  }
+  if (device === "wasm" || !webgpu) {
+    const deviceReason = webgpu || device === "wasm" ? "requested" : "the package has no webgpu program";
+    return openExecutors(base, manifest, options, { device: "wasm", deviceReason }, null, cpu);
+  }
+  const mayFallBack = device === "auto" && wasm !== undefined;
+  let spare = cpu;
+  try {
+    /** @type {Choice} */
+    const choice = { device: "webgpu", deviceReason: mayFallBack ? "the GPU adapter is hardware" : "requested" };
+    let adapter = null;
+    if (mayFallBack || usedDevices(manifest, "webgpu").has("webgpu")) {
+      const { findAdapter } = await import("./adapter.js");
+      adapter = await findAdapter(mayFallBack);
+    } else choice.deviceReason += "; every step runs on the CPU";
+    spare = null;
+    return await openExecutors(base, manifest, options, choice, adapter, cpu);
+  } catch (cause) {
+    const error = cause instanceof WebmlcError ? cause : fromData(toData(cause));
+    if (!mayFallBack) throw error;
+    return openExecutors(base, manifest, options, { device: "wasm", deviceReason: error.message }, null, spare);
+  }
+}
+
+/**
+ * Load the chosen program on each of the devices that it uses.
+ * @param {URL} base
+ * @param {Manifest} manifest
+ * @param {Options} options
+ * @param {Choice} choice
+ * @param {GPUAdapter | null} adapter
+ * @param {WasmDevice | null} cpu  the CPU, if its worker starts already
+ * @returns {Promise<Loaded>}
+ */
+async function openExecutors(base, manifest, options, choice, adapter, cpu) {
+  const { device } = choice;
+  const program = /** @type {Program} */ (manifest.programs[device]);
+  const devices = usedDevices(manifest, device);
+  const modules = (devices.has("wasm") && program.modules) || {};
+  const variant = chooseVariant(modules, options.variant);
+  const module = variant ? modules[variant] : "";
+  const download = downloadBytes(manifest, program, module);
+  let loaded = 0;
+  let hasFailed = false;
+  const onBytes = (/** @type {number} */ bytes) => {
+    loaded += bytes;
+    if (!hasFailed) options.onProgress?.({ loaded, total: download });
+  };
+  /** @type {Executors} */
+  const executors = {};
+  const tasks = [];
+  if (devices.has("wasm")) {
+    const wasm = cpu ?? new WasmDevice(base);
+    executors.wasm = wasm;
+    wasm.inlineMilliseconds = options.inlineMilliseconds;
+    tasks.push(wasm.load(base, manifest, device, options.threads, module, onBytes));
+  } else cpu?.dispose();
+  if (devices.has("webgpu")) {
+    const load = async () => {
+      const { WebGpuDevice } = await import("./webgpu_device.js");
+      executors.webgpu = await WebGpuDevice.load(/** @type {GPUAdapter} */ (adapter), base, manifest, device, onBytes);
+    };
+    tasks.push(load());
+  }
+  try {
+    await Promise.all(tasks);
+  } catch (error) {
+    hasFailed = true;
+    dispose(executors); // ends their downloads
+    await Promise.allSettled(tasks);
+    dispose(executors); // also those that opened meanwhile
+    throw error;
+  }
+  const { weights, arena, memory, largest_binding: largestBinding, features } = program.resources;
+  const readsFirst = readsInputsFirst(manifest, Object.values(executors)[0].stages);
+  return { ...choice, variant, executors, readsInputsFirst: readsFirst, resources: { weights, arena, memory, largestBinding, features, download } };
+}
+
+/** Choose the number of threads. @param {number | undefined} threads @returns {{ threads: number, threadsReason: string }} */
+function chooseThreads(threads) {
+  if (threads !== undefined && !(Number.isInteger(threads) && threads >= 1)) {
+    throw new InputError(`threads is ${threads}, expected a whole number of at least 1`);
+  }
+  if (threads === 1) return { threads: 1, threadsReason: "requested" };
+  if (sharingObstacle) return { threads: 1, threadsReason: sharingObstacle };
+  if (threads !== undefined) return { threads, threadsReason: "requested" };
+  const cores = globalThis.navigator?.hardwareConcurrency ?? (isNode ? 2 : 1);
+  return { threads: Math.max(1, Math.min(cores, MAX_DEFAULT_THREADS)), threadsReason: `the machine has ${cores} logical cores` };
+}
+
+/**
+ * The devices that the program needs: those of its steps, and its target if a constant is an output or if there are no steps.
+ * @param {Manifest} manifest
+ * @param {Device} target
+ */
+function usedDevices(manifest, target) {
+  const program = /** @type {Program} */ (manifest.programs[target]);
+  const constants = new Set(program.buffers.filter((b) => b.kind === "constant").map((b) => b.name));
+  const devices = new Set(runs(program).map((run) => run.device));
+  return manifest.outputs.some((o) => constants.has(o.buffer)) || !devices.size ? devices.add(target) : devices;
+}
+
+/**
+ * True if only the first stage of a run reads the inputs.
+ * @param {Manifest} manifest
+ * @param {import("./types.d.ts").Stage[]} stages
+ */
+function readsInputsFirst({ inputs, outputs }, stages) {
+  const buffers = new Set(inputs.map(({ buffer }) => buffer));
+  const first = stages.findIndex(({ segment }) => "device" in segment && !segment.once);
+  const later = stages.slice(first + 1).flatMap(({ segment, uploads }) => ("bind" in segment ? segment.bind : uploads));
+  return ![...later, ...outputs.map(({ buffer }) => buffer)].some((name) => buffers.has(name));
+}
+
+/**
+ * The bytes of the weights, the module and the shaders that a program downloads.
+ * @param {Manifest} manifest
+ * @param {Program} program
+ * @param {string} module
+ */
+function downloadBytes(manifest, program, module) {
+  const weights = neededFiles(manifest, program.buffers).reduce((sum, file) => sum + file.bytes, 0);
+  const paths = [module, program.shaders].filter((path) => path !== undefined);
+  return paths.reduce((sum, path) => sum + (manifest.files[path]?.bytes ?? 0), weights);
+}
