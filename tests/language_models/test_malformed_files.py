@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,21 @@ def test_truncated_file(length: int, tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_bytes(path.read_bytes()[:length])
     assert "not a GGUF model, or a truncated one" in error_of(path)
+
+
+def test_changed_bytes(tmp_path: Path) -> None:
+    """Any file either is a model or has a `ModelError`, within seconds."""
+    path = written(tmp_path)
+    original = path.read_bytes()
+    metadata = original.index(b"rope_freqs.weight")
+    rng = np.random.default_rng(5)
+    for _ in range(100):
+        data = bytearray(original)
+        for position in rng.integers(0, metadata, 2):
+            data[position] = rng.choice([0, 1, 128, 255])
+        path.write_bytes(data)
+        with suppress(ModelError), np.errstate(all="ignore"):
+            read_model(path)
 
 
 def test_other_content(tmp_path: Path) -> None:
