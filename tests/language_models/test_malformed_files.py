@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
+import webmlc
 from tests.language_models.small_models import LLAMA, QWEN2, SmallModel, write_model
-from webmlc.core.errors import InputError, ModelError
+from webmlc.core.errors import InputError, ModelError, UserError
 from webmlc.frontend.read_model import read_model
+from webmlc.host.check import check_model
 
 SMALL = replace(LLAMA, layers=1)
 
@@ -133,3 +135,8 @@ def test_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_constants_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'input_ids'"):
         read_model(written(tmp_path), {"input_ids": np.zeros((1, 3), np.int64)})
+
+
+def test_check_has_no_reference(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="onnxruntime, which does not read GGUF files"):
+        check_model(written(tmp_path), webmlc.build, "wasm")
