@@ -47,10 +47,41 @@ export function complete(manifest, url) {
   if (manifest.version !== VERSION) {
     throw new PackageError(`${url}: package version ${manifest.version}, this runtime reads ${VERSION}: rebuild it`);
   }
-  for (const file of manifest.weights.files) file.tensors = spans(file);
+  for (const file of manifest.weights.files) file.tensors = spans({ ...file, tensors: unfold(file.tensors) });
+  for (const program of Object.values(manifest.programs)) {
+    program.buffers = unfold(program.buffers);
+    program.steps = unfold(program.steps);
+  }
   const tensors = new Set(manifest.weights.files.flatMap((/** @type {any} */ file) => Object.keys(file.tensors)));
   for (const [device, program] of Object.entries(manifest.programs)) addDefaults(device, program, tensors);
   return manifest;
+}
+
+/**
+ * Replace each repetition of a list by its items: the twin of `unfold` in webmlc/package/repeats.py.
+ * @param {any[]} items
+ * @returns {any[]}
+ */
+export function unfold(items) {
+  return items.flatMap((item) => {
+    if (item.repeat === undefined) return [item];
+    return Array.from({ length: item.repeat }, (_, i) => item.items.map((/** @type {any} */ template) => filled(template, i))).flat();
+  });
+}
+
+/** The value that a template stands for in repetition `index`. @param {any} template @param {number} index @returns {any} */
+function filled(template, index) {
+  if (Array.isArray(template)) return template.map((value) => filled(value, index));
+  if (template && typeof template === "object") {
+    return Object.fromEntries(Object.entries(template).map(([key, value]) => [key, filled(value, index)]));
+  }
+  if (typeof template !== "string") return template;
+  const number = (/** @type {string} */ series) => {
+    const [first, step] = series.split("+").map(Number);
+    return step === undefined ? Number(series.split(",")[index]) : first + index * step;
+  };
+  const mark = /^\{#([\d+,-]+)\}$/.exec(template);
+  return mark ? number(mark[1]) : template.replace(/\{([\d+,-]+)\}/g, (_, series) => String(number(series)));
 }
 
 /**
@@ -105,9 +136,10 @@ export function shapeOf(port, symbols) {
  * Check the inputs of a run, and bind the symbols from their shapes. `checkRequirements` checks the symbols.
  * @param {Manifest} manifest
  * @param {Record<string, Tensor | TypedArray>} inputs
+ * @param {number} [length]  of the session
  * @returns {{ symbols: Symbols, values: Map<string, Uint8Array> }} `values` by buffer name
  */
-export function bind(manifest, inputs) {
+export function bind(manifest, inputs, length = 0) {
   const signature = () => manifest.inputs.map((p) => `"${p.name}" (${p.dtype}${text(p.shape)})`).join(", ") || "none";
   for (const name of Object.keys(inputs ?? {})) {
     if (!manifest.inputs.some((p) => p.name === name)) {
@@ -123,7 +155,7 @@ export function bind(manifest, inputs) {
   }
   /** @type {Symbols} */
   const symbols = {};
-  for (const { name, input, axis } of manifest.symbols) symbols[name] = tensors.get(input)?.shape[axis] ?? 0;
+  for (const { name, input, axis } of manifest.symbols) symbols[name] = input ? (tensors.get(input)?.shape[axis] ?? 0) : length;
   const values = new Map();
   for (const port of manifest.inputs) {
     const { shape, data } = /** @type {{ shape: number[], data: TypedArray }} */ (tensors.get(port.name));

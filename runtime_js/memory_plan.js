@@ -7,6 +7,7 @@
 //   in:  a manifest, the target of the program, the device to plan for, the value of each symbol, the number of threads
 //   out: stages (segments with their uploads and downloads) and layouts (addresses in the memory of a device)
 
+import { InputError } from "./errors.js";
 import { bufferBytes, loops, symbolsOf } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Buffer} Buffer */
@@ -31,10 +32,11 @@ const ALIGNMENT = { wasm: 64, webgpu: 256 }; // of buffers in the arena, in byte
 export const CONSTANT_ALIGNMENT = 256; // bytes
 const LARGE = 1 << 18; // weights of at least this many bytes are aligned to a page of the operating system
 const LARGE_ALIGNMENT = 4096; // bytes of such a page
-const NOWHERE = -1; // the offset of a buffer that is not placed yet
+export const NOWHERE = -1; // the offset of a buffer that is not placed yet
 const ROUNDS = 16; // at most this many orders of a group are tried, for a smaller arena
 const BLOCK = 16; // firstFit looks up intervals by blocks of so many steps
 const LONG = -1; // the key of the intervals that touch more than two blocks
+export const LENGTH = "#length"; // in uploads: the length of the session, whose place is a word of the slot table
 export const GROWTH = 1.5; // the smallest factor by which memory grows
 
 /** Round `value` up to a multiple of `alignment`. @param {number} value @param {number} alignment */
@@ -149,6 +151,11 @@ function isResident({ kind }) {
   return kind === "constant" || kind === "derived";
 }
 
+/** True if a buffer is in the arena, for the time of a run at most. @param {Pick<Buffer, "kind">} buffer */
+function isActivation({ kind }) {
+  return kind === "input" || kind === "scratch";
+}
+
 /** The buffers that a step writes. @param {Step} step */
 function outputsOf(step) {
   return step.arguments.slice(step.arguments.length - step.outputs);
@@ -168,7 +175,7 @@ function resultBuffers({ outputs, checks }) {
 export function stages(manifest, target) {
   const program = /** @type {Program} */ (manifest.programs[target]);
   const results = resultBuffers(manifest);
-  const residents = new Set(program.buffers.filter(isResident).map((b) => b.name));
+  const residents = new Set(program.buffers.filter((b) => !isActivation(b)).map((b) => b.name));
   /** @type {Record<Device, Set<string>>} */
   const valid = { wasm: new Set(), webgpu: new Set() };
   /** @type {Set<string>} */
@@ -274,7 +281,7 @@ function lifetimes(program, stageList, device, target) {
   for (const name of usedOn(program, device, target)) {
     if (!spans.has(name)) spans.set(name, [0, Math.max(program.steps.length - 1, 0)]);
   }
-  const activations = program.buffers.filter((b) => !isResident(b) && spans.has(b.name));
+  const activations = program.buffers.filter((b) => isActivation(b) && spans.has(b.name));
   return new Map(activations.map((b) => [b.name, /** @type {[number, number]} */ (spans.get(b.name))]));
 }
 
@@ -309,7 +316,8 @@ export function layout(manifest, target, device, symbols, threads = 1, placing =
   });
   const { offsets, total } = placing(intervals);
   const places = new Map(spans.map(([name], i) => [name, offsets[i]]));
-  if (device === "webgpu") return { offsets: places, sizes, arena: total, constants: new Map(), scratch: 0, total };
+  const { states, stateBytes } = placeStates(program, device, sizes);
+  if (device === "webgpu") return { offsets: places, sizes, arena: total, constants: new Map(), scratch: 0, total, states, stateBytes };
   const slots =
     program.buffers.length + manifest.symbols.length + boundSymbols(program).length + 2 * loops(program).length;
   const scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT);
@@ -324,7 +332,53 @@ export function layout(manifest, target, device, symbols, threads = 1, placing =
     addresses.set(name, end + offset);
     places.delete(name);
   }
-  return { offsets: places, sizes, arena: total - loadEnd, constants: addresses, scratch, total: end + total };
+  const arena = total - loadEnd;
+  return { offsets: places, sizes, arena, constants: addresses, scratch, total: end + total, states, stateBytes };
+}
+
+/**
+ * Place the states of a session one after another. `sizes` hold for the session's capacity.
+ * @param {Program} program
+ * @param {Device} device
+ * @param {Map<string, number>} sizes
+ */
+function placeStates(program, device, sizes) {
+  /** @type {Map<string, number>} */
+  const states = new Map();
+  let stateBytes = 0;
+  for (const { name, kind } of program.buffers) {
+    if (kind !== "state" || !sizes.has(name)) continue;
+    states.set(name, stateBytes);
+    stateBytes = align(stateBytes + (sizes.get(name) ?? 0), ALIGNMENT[device]);
+  }
+  return { states, stateBytes };
+}
+
+/**
+ * The places of the states of a session in its block.
+ * @param {Layout} layout
+ * @param {import("./types.d.ts").States} states
+ * @returns {import("./types.d.ts").StatePlaces}
+ */
+export function statePlaces({ states: offsets, sizes }, { capacity }) {
+  return new Map([...offsets].map(([name, offset]) => [name, { offset, rowBytes: Math.floor((sizes.get(name) ?? 0) / capacity) }]));
+}
+
+/**
+ * Throw `InputError` if the states of a session have other rows in this layout.
+ * @param {import("./types.d.ts").StatePlaces} places
+ * @param {Layout} layout
+ * @param {import("./types.d.ts").States} states
+ */
+export function checkPlaces(places, layout, states) {
+  const expected = statePlaces(layout, states);
+  if ([...places].every(([name, { rowBytes }]) => expected.get(name)?.rowBytes === rowBytes)) return;
+  throw new InputError("the session began with other sizes of the inputs; open another session");
+}
+
+/** Throw `InputError` if states without memory have rows: a device was restored since. @param {import("./types.d.ts").States} states */
+export function checkNew({ length }) {
+  if (length) throw new InputError("the session was lost with its device; open another session");
 }
 
 /** The group of each buffer: 0 if its size is known from the start, n after the n-th bind. @param {Program} program */

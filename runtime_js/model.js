@@ -5,13 +5,16 @@ import { arrayOf } from "./dtypes.js";
 import { bind, bindFromMemory, checkCounts, checkRequirements, fetchManifest, shapeOf } from "./manifest.js";
 import { runs } from "./memory_plan.js";
 import { here, isNode, keepAlive, sharingObstacle } from "./platform.js";
-import { neededFiles } from "./sizes.js";
+import { evaluate, neededFiles } from "./sizes.js";
 import { chooseVariant, WasmDevice } from "./wasm_device.js";
+import { fetchFile } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
 /** @typedef {import("./types.d.ts").Executor} Executor */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
+/** @typedef {import("./types.d.ts").States} States */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./webmlc.js").LoadOptions} LoadOptions */
 /** @typedef {import("./webmlc.js").Tensor} Tensor */
@@ -30,18 +33,8 @@ import { chooseVariant, WasmDevice } from "./wasm_device.js";
 
 const MAX_DEFAULT_THREADS = 8;
 
-/**
- * Load the package in the folder at `url`. See webmlc.d.ts.
- * @param {string | URL} url
- * @param {LoadOptions} [options]
- * @returns {Promise<Model>}
- */
-export function load(url, options = {}) {
-  return keepAlive(openModel(url, options));
-}
-
-/** Check the options, and open a session. @param {string | URL} url @param {LoadOptions} options */
-async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
+/** Check the options of `load`, and open a session. @param {string | URL} url @param {LoadOptions} options */
+export async function openModel(url, { device = "auto", threads, variant, inlineMilliseconds = 5, onProgress }) {
   const expect = (/** @type {boolean} */ holds, /** @type {Record<string, unknown>} */ option, /** @type {string} */ values) => {
     const [[name, value]] = Object.entries(option);
     if (!holds) throw new InputError(`${name} is ${JSON.stringify(value)}, expected ${values}`);
@@ -58,7 +51,7 @@ async function openModel(url, { device = "auto", threads, variant, inlineMillise
   try {
     const manifest = await fetchManifest(base);
     const session = (/** @type {WasmDevice | null} */ wasm) => openSession(base, manifest, options, wasm);
-    return new Model(manifest, options, () => session(null), await session(cpu));
+    return new Model(base, manifest, options, () => session(null), await session(cpu));
   } catch (error) {
     cpu?.dispose();
     throw error;
@@ -163,6 +156,7 @@ function dispose(executors) {
 }
 
 export class Model {
+  #base;
   #manifest;
   #open;
   #session;
@@ -174,12 +168,14 @@ export class Model {
   #disposed = false;
 
   /**
+   * @param {URL} base
    * @param {Manifest} manifest
    * @param {Options} options
    * @param {() => Promise<Session>} open  opens another session
    * @param {Session} session
    */
-  constructor(manifest, { threads, threadsReason }, open, session) {
+  constructor(base, manifest, { threads, threadsReason }, open, session) {
+    this.#base = base;
     this.#manifest = manifest;
     this.#open = open;
     this.#session = session;
@@ -188,6 +184,7 @@ export class Model {
     this.inputs = manifest.inputs.map(signature);
     this.outputs = manifest.outputs.map(signature);
     this.sequences = manifest.sequences ?? {};
+    this.files = Object.keys(manifest.files);
     this.threads = threads;
     this.threadsReason = threadsReason;
   }
@@ -208,25 +205,36 @@ export class Model {
     return this.#session.resources;
   }
 
+  /** Fetch one of `files`, and check it against its hash. @param {string} path */
+  file(path) {
+    return keepAlive(fetchFile(this.#base, this.#manifest, path, () => {}));
+  }
+
   /**
    * Run the model, and return the outputs by name. Runs queue up, because they share one memory. The inputs are copied before
-   * this returns.
+   * this returns. A model with states starts without rows, unless a session passes its `states`.
    * @param {Record<string, Tensor | TypedArray>} inputs
+   * @param {States} [states]
    * @returns {Promise<Record<string, Tensor>>}
    */
-  run(inputs) {
+  run(inputs, states) {
+    if (this.#length && !states) return keepAlive(this.#runAlone(copyInputs(inputs)));
     const isIdle = !this.#pending;
     const feeds = isIdle && this.#session.readsInputsFirst ? inputs : copyInputs(inputs);
     return this.#enqueue(async () => {
-      const { symbols, values, claims } = await this.#execute(feeds);
+      const { symbols, values, claims } = await this.#execute(feeds, false, states);
       checkCounts(this.#manifest, values);
+      if (states) states.length += this.rows(symbols);
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);
         // Each output gets its own bytes, even if two outputs share a buffer, or if the buffer is an input of the caller.
-        const data = new type(/** @type {ArrayBuffer} */ ((claims.has(bytes) ? bytes.slice() : bytes).buffer));
+        const all = new type(/** @type {ArrayBuffer} */ ((claims.has(bytes) ? bytes.slice() : bytes).buffer));
         claims.add(bytes);
-        return [port.name, { dtype: port.dtype, shape: shapeOf(port, symbols), data }];
+        const shape = shapeOf(port, symbols);
+        const count = shape.reduce((product, size) => product * size, 1);
+        const data = states && count < all.length ? all.slice(0, count) : all; // planned for the capacity
+        return [port.name, { dtype: port.dtype, shape, data }];
       });
       return Object.fromEntries(outputs);
     }, isIdle);
@@ -240,9 +248,67 @@ export class Model {
   profile(inputs) {
     const feeds = copyInputs(inputs);
     return this.#enqueue(async () => {
-      const { times } = await this.#execute(feeds, true);
+      const states = this.#length ? { id: -1, capacity: this.rows(bind(this.#manifest, feeds).symbols), length: 0 } : undefined;
+      const { times } = await this.#execute(feeds, true, states);
+      if (states) for (const executor of Object.values(this.#session.executors)) executor.release(states);
       return this.#program.steps.map(({ kernel, device, origin }, i) => ({ kernel, device, origin, milliseconds: times[i] }));
     });
+  }
+
+  /**
+   * Open a session, whose states have room for `capacity` rows. See webmlc.d.ts.
+   * @param {{ capacity: number }} options
+   */
+  async session({ capacity }) {
+    const { Session } = await import("./session.js");
+    return new Session(this, this.#manifest, capacity);
+  }
+
+  /** The number of rows that a run with these symbols appends to the states. @param {Symbols} symbols */
+  rows(symbols) {
+    const state = this.#program.buffers.find(({ kind }) => kind === "state");
+    return state ? evaluate(state.shape[0], { ...symbols, [this.#length]: 0 }) : 0;
+  }
+
+  /** The bytes of the valid rows of each state of a session. @param {States} states @returns {Promise<Transfers>} */
+  readStates(states) {
+    return this.#enqueue(async () => {
+      const executors = Object.values(this.#session.executors);
+      return (await Promise.all(executors.map((executor) => executor.readStates(states)))).flat();
+    });
+  }
+
+  /**
+   * Replace the states of a session. `states.length` is the new length, and `symbols` the sizes with which the session begins.
+   * @param {States} states
+   * @param {Transfers} rows
+   * @param {Symbols} [symbols]
+   */
+  writeStates(states, rows, symbols) {
+    const sizes = symbols ?? Object.fromEntries(this.#manifest.symbols.map(({ name }) => [name, 1]));
+    const planned = { ...sizes, [this.#length]: states.capacity - this.rows(sizes) };
+    return this.#enqueue(async () => {
+      const executors = Object.values(this.#session.executors);
+      await Promise.all(executors.map((executor) => executor.writeStates(planned, states, rows)));
+    });
+  }
+
+  /** Free the states of a session, after the runs before. @param {States} states */
+  release(states) {
+    return this.#enqueue(async () => {
+      for (const executor of Object.values(this.#session.executors)) executor.release(states);
+    });
+  }
+
+  /** Run a model with states without a session. @param {Record<string, any>} inputs */
+  async #runAlone(inputs) {
+    const { runAlone } = await import("./session.js");
+    return runAlone(this, this.#manifest, inputs);
+  }
+
+  /** The symbol of the length of sessions, or "". */
+  get #length() {
+    return this.#manifest.symbols.find(({ input }) => !input)?.name ?? "";
   }
 
   /** Open another session if a run failed. If that is not possible, the model keeps the old session. */
@@ -270,9 +336,12 @@ export class Model {
    * belong to the caller. If `measure` is true, also returns the milliseconds of every step.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {boolean} [measure]
+   * @param {States} [states]
    */
-  async #execute(inputs, measure = false) {
-    let { symbols, values } = bind(this.#manifest, inputs);
+  async #execute(inputs, measure = false, states) {
+    let { symbols, values } = bind(this.#manifest, inputs, states?.length);
+    /** @type {Symbols} The largest length of the session: memory is planned for it. */
+    const longest = states ? { [this.#length]: this.#longest(states, symbols) } : {};
     const key = JSON.stringify(symbols);
     if (key !== this.#checkedSymbols) checkRequirements(this.#manifest, symbols, symbols);
     this.#checkedSymbols = key;
@@ -296,10 +365,22 @@ export class Model {
       if (!executor) throw new InternalError("the model was disposed of during a run");
       /** @type {Transfers} */
       const uploads = names.map((name) => [name, /** @type {Uint8Array} */ (values.get(name))]);
-      for (const [name, bytes] of await executor.execute(i, symbols, uploads)) values.set(name, bytes);
-      if (measure) times.push(...(await executor.profile(i, symbols, uploads)));
+      for (const [name, bytes] of await executor.execute(i, { ...symbols, ...longest }, uploads, states)) values.set(name, bytes);
+      if (measure) times.push(...(await executor.profile(i, { ...symbols, ...longest }, uploads, states)));
     }
     return { symbols, values, claims, times };
+  }
+
+  /**
+   * The largest length of a session to which a run can still append its rows. Throws `InputError` if the session is longer.
+   * @param {States} states
+   * @param {Symbols} symbols
+   */
+  #longest({ length, capacity }, symbols) {
+    const rows = this.rows(symbols);
+    if (length + rows <= capacity) return capacity - rows;
+    const remedy = "open a session with a larger capacity, or truncate it";
+    throw new InputError(`the session holds ${length} of ${capacity} rows, so ${rows} more do not fit; ${remedy}`);
   }
 
   get #program() {

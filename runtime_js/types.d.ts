@@ -16,7 +16,7 @@ export interface Buffer {
   name: string;
   dtype: string;
   shape: Size[];
-  kind: "input" | "constant" | "derived" | "scratch";
+  kind: "input" | "constant" | "derived" | "state" | "scratch";
   /** The name of a constant in the weights. */
   tensor?: string;
 }
@@ -101,6 +101,8 @@ export interface Manifest {
   requirements: [rule: string, left: Size, right: Size, node: string][];
   /** Each buffer holds an int32 per node: how many of its indices are out of range. */
   checks: [buffer: string, nodes: string[]][];
+  /** Inputs and outputs of the model that states replace. */
+  states?: { past: Port; present: string }[];
   weights: { bytes: number; files: WeightFile[] };
   files: Record<string, { bytes: number; sha256: string }>;
   programs: Partial<Record<Device, Program>>;
@@ -121,7 +123,20 @@ export interface Layout {
   constants: Map<string, number>;
   scratch: number;
   total: number;
+  /** The offsets of the states in the block of a session, and the bytes of the block. */
+  states: Map<string, number>;
+  stateBytes: number;
 }
+
+/** The states of a session: room for `capacity` rows, of which the first `length` are valid. Devices find the bytes by `id`. */
+export interface States {
+  id: number;
+  capacity: number;
+  length: number;
+}
+
+/** The offset of each state in the block of a session, and the bytes of a row. */
+export type StatePlaces = Map<string, { offset: number; rowBytes: number }>;
 
 /** The bytes of buffers, with their names. */
 export type Transfers = [string, Uint8Array][];
@@ -130,9 +145,18 @@ export interface Executor {
   stages: Stage[];
   /** The reason why it cannot run any more. */
   failure: Error | null;
-  /** Reads the uploads before it returns. */
-  execute(stage: number, symbols: Symbols, uploads: Transfers): Promise<Transfers>;
-  profile(stage: number, symbols: Symbols, uploads: Transfers): Promise<number[]>;
+  /**
+   * Reads the uploads before it returns. With states, the symbol of their length has its largest value, for which memory is
+   * planned; kernels see `states.length`.
+   */
+  execute(stage: number, symbols: Symbols, uploads: Transfers, states?: States): Promise<Transfers>;
+  profile(stage: number, symbols: Symbols, uploads: Transfers, states?: States): Promise<number[]>;
+  /** The bytes of the valid rows of each state on this device. */
+  readStates(states: States): Promise<Transfers>;
+  /** Replace the rows of the states of a session, whose length is the new one. */
+  writeStates(symbols: Symbols, states: States, rows: Transfers): Promise<void>;
+  /** Free the states of a session. */
+  release(states: States): void;
   dispose(): void;
 }
 
@@ -189,4 +213,5 @@ export interface Execute {
   stage: number;
   symbols: Symbols;
   uploads: Transfers;
+  states?: States;
 }

@@ -10,7 +10,7 @@
 // later times.
 
 import { fromData, HostError, InternalError, missingFeature, PackageError, toData } from "./errors.js";
-import { usedOn } from "./memory_plan.js";
+import { LENGTH, usedOn } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
 import { FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
@@ -25,6 +25,7 @@ import { Workers } from "./workers.js";
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Run} Run */
 /** @typedef {import("./types.d.ts").Stage} Stage */
+/** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").Way} Way */
@@ -217,12 +218,14 @@ export class WasmDevice {
    * @param {number} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
+   * @param {States} [states]
    * @returns {Promise<Transfers>}
    */
-  async execute(stage, symbols, uploads) {
+  async execute(stage, symbols, uploads, states) {
     const { words, requests } = this;
-    const binding = JSON.stringify(symbols);
+    const binding = JSON.stringify([symbols, states?.id]);
     const key = `${stage} ${binding}`;
+    if (states) uploads = [...uploads, [LENGTH, new Uint8Array(new Int32Array([states.length]).buffer)]];
     const request = requests.get(key);
     try {
       if (words && request && !this.failure) {
@@ -232,7 +235,7 @@ export class WasmDevice {
       if (this.ports.length) setTimeout(() => this.#openHelpers(), HELPERS_DELAY_MS);
       const copies = uploads.map(([name, bytes]) => /** @type {const} */ ([name, bytes.slice()]));
       const transfer = copies.map(([, { buffer }]) => buffer);
-      const { downloads, places, memory, isNew } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies }, transfer);
+      const { downloads, places, memory, isNew } = await this.#call({ type: "execute", slot, stage, symbols, uploads: copies, states }, transfer);
       this.binding = binding;
       if (isNew || requests.size === MAX_REQUESTS) requests.clear();
       if (isNew || !this.memory) {
@@ -345,11 +348,30 @@ export class WasmDevice {
    * @param {number} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
+   * @param {States} [states]
    * @returns {Promise<number[]>}
    */
-  profile(stage, symbols, uploads) {
-    this.binding = JSON.stringify(symbols);
-    return this.#call({ type: "profile", stage, symbols, uploads });
+  profile(stage, symbols, uploads, states) {
+    this.binding = JSON.stringify([symbols, states?.id]);
+    return this.#call({ type: "profile", stage, symbols, uploads, states });
+  }
+
+  /** Copies of the valid rows of each state. @param {States} states @returns {Promise<Transfers>} */
+  readStates(states) {
+    return this.#call({ type: "readStates", states });
+  }
+
+  /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
+  async writeStates(symbols, states, rows) {
+    this.requests.clear(); // the memory of states may move
+    await this.#call({ type: "writeStates", symbols, states, rows });
+  }
+
+  /** Free the states of a session. @param {States} states */
+  release(states) {
+    if (this.failure) return;
+    this.requests.clear();
+    this.#call({ type: "release", states }).catch(() => {});
   }
 
   dispose() {

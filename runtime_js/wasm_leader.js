@@ -7,10 +7,25 @@
 //
 // Linear memory consists of the control area, the slot table, the scratch of each thread, the constants and the activations (see
 // memory_plan.js). It is exactly as large as the plan needs. If shapes are symbolic it grows: in place up to its maximum, and
-// beyond that a larger memory replaces it.
+// beyond that a larger memory replaces it. The blocks of sessions are at its end, behind `room` bytes that all runs share.
 
 import { InputError, InternalError, toData } from "./errors.js";
-import { boundSymbols, GROWTH, layout, PAGE, runs, SCRATCH_BASE, scratchStride, SLOT_TABLE, stages, usedOn } from "./memory_plan.js";
+import {
+  boundSymbols,
+  checkNew,
+  checkPlaces,
+  GROWTH,
+  layout,
+  LENGTH,
+  NOWHERE,
+  PAGE,
+  runs,
+  SCRATCH_BASE,
+  scratchStride,
+  SLOT_TABLE,
+  stages,
+  statePlaces,
+} from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
 import { loops, tripCount } from "./sizes.js";
 import { announceMemory, instantiate, withHelpers } from "./threads.js";
@@ -22,15 +37,22 @@ import { scatter, verify } from "./weights.js";
 /** @typedef {import("./types.d.ts").ModuleExports} ModuleExports */
 /** @typedef {import("./types.d.ts").Open} Open */
 /** @typedef {import("./types.d.ts").Run} Run */
+/** @typedef {import("./types.d.ts").StatePlaces} StatePlaces */
+/** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
 /** @typedef {import("./types.d.ts").WeightFile} WeightFile */
-/** `isMidRun` is true if earlier steps of the run have written to memory already. */
-/** @typedef {{ symbols: Symbols, layout: Layout, slots: number[], isMidRun: boolean }} Binding */
+/**
+ * `stateSlots` are the slots of states, with their offsets in the block of a session, and `lengthSlot` that of the length.
+ * `isMidRun` is true if earlier steps of the run have written to memory already.
+ * @typedef {{ symbols: Symbols, layout: Layout, slots: number[], stateSlots: [number, number][], lengthSlot: number, isMidRun: boolean }} Binding
+ */
+/** The states of a session: where they are in memory. @typedef {{ address: number, bytes: number, places: StatePlaces }} Block */
 /** A step that runs at load, and the bytes of weights files that it needs. */
 /** @typedef {{ step: number, needs: { file: number, end: number }[] }} LoadStep */
 
 const MAX_PAGES = 65536;
+const STATE_ROOM = 1 << 30; // bytes of addresses for sessions, so that memory grows in place
 const MAX_BINDINGS = 16; // the number of bindings whose plans are cached
 const WARMING_CALLS = 10_000; // the number of calls of a loop in one call of `warm`
 const WARMINGS = 4; // calls of `warm` for each loop: enough for V8 to optimise even the shortest loops
@@ -41,6 +63,12 @@ export class Leader {
   /** @type {Binding | null} */
   binding = null;
   exports = /** @type {ModuleExports} */ ({ run() {}, warm: () => 0 });
+  /** The id of the session whose states are bound. @type {number | undefined} */
+  session;
+  /** @type {Map<number, Block>} By id of the session. */
+  blocks = new Map();
+  /** @type {Block[]} Blocks of sessions that ended. */
+  free = [];
   warmings = 0;
   /** @type {WebAssembly.Module | null} */
   module = null;
@@ -60,8 +88,10 @@ export class Leader {
     this.smallest = this.#plan(JSON.stringify(symbols), symbols);
     const { total } = this.smallest.layout;
     const isFixed = !manifest.symbols.length && !boundSymbols(this.program).length;
-    this.memory = allocate(total, isFixed ? total : total * GROWTH);
+    const spare = manifest.symbols.some(({ input }) => !input) ? STATE_ROOM : 0;
+    this.memory = allocate(total, isFixed ? total : total * GROWTH + spare);
     this.bytes = new Uint8Array(this.memory.buffer);
+    this.room = this.bytes.length;
     this.files = files;
     this.destinations = files.map((file) => this.#destinations(file));
     this.receivedBytes = files.map(() => 0);
@@ -137,8 +167,8 @@ export class Leader {
   }
 
   /** Bind the symbols, and write the uploads. @param {Execute} request */
-  #prepare({ stage, symbols, uploads }) {
-    this.#bind(symbols);
+  #prepare({ stage, symbols, uploads, states }) {
+    this.#bind(symbols, states);
     for (const [name, data] of uploads) this.#view(name).set(data);
     const { segment, downloads } = this.stages[stage];
     return { run: /** @type {Run} */ (segment), downloads };
@@ -157,16 +187,68 @@ export class Leader {
     else run(first, last, 0, 1);
   }
 
-  /** Write the slot table for these symbols. @param {Symbols} symbols */
-  #bind(symbols) {
+  /** Write the slot table for these symbols and this session. The length is an upload. @param {Symbols} symbols @param {States} [states] */
+  #bind(symbols, states) {
     const key = JSON.stringify(symbols);
     const binding = this.bindings.get(key) ?? this.#plan(key, symbols);
-    if (binding === this.binding) return;
-    if (binding.layout.total > this.bytes.length) this.#grow(binding);
+    if (binding === this.binding && states?.id === this.session) return;
+    const lacksBlock = states !== undefined && !this.#hasBlock(states, binding);
+    if (binding.layout.total > this.room || lacksBlock) this.#grow(binding, lacksBlock ? states : undefined);
     const words = new Int32Array(this.bytes.buffer);
-    words.set(binding.slots, SLOT_TABLE / 4);
+    const slots = [...binding.slots];
+    const block = states && this.blocks.get(states.id);
+    if (block) {
+      for (const [slot, offset] of binding.stateSlots) slots[slot] = block.address + offset;
+      slots[binding.lengthSlot] = words[SLOT_TABLE / 4 + binding.lengthSlot]; // the page may have written it already
+    }
+    words.set(slots, SLOT_TABLE / 4);
     words.set([binding.layout.scratch, scratchStride(this.program)], SCRATCH_BASE / 4);
     this.binding = binding;
+    this.session = states?.id;
+  }
+
+  /** Give a session a block of memory, if a free one is large enough. @param {States} states @param {Binding} binding */
+  #hasBlock(states, { layout: plan }) {
+    const block = this.blocks.get(states.id);
+    if (block) {
+      checkPlaces(block.places, plan, states);
+      return true;
+    }
+    checkNew(states);
+    const index = this.free.findIndex(({ bytes }) => bytes >= plan.stateBytes);
+    if (index < 0) return false;
+    const [free] = this.free.splice(index, 1);
+    this.blocks.set(states.id, { ...free, places: statePlaces(plan, states) });
+    return true;
+  }
+
+  /** Views of the valid rows of each state. @param {States} states @returns {Transfers} */
+  readStates({ id, length }) {
+    const block = this.blocks.get(id);
+    return [...(block?.places ?? [])].map(([name, { offset, rowBytes }]) => {
+      const start = /** @type {Block} */ (block).address + offset;
+      return [name, this.bytes.subarray(start, start + length * rowBytes)];
+    });
+  }
+
+  /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
+  writeStates(symbols, states, rows) {
+    const { length } = states;
+    this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, length: 0 });
+    const contents = new Map(rows);
+    const views = this.readStates({ ...states, length });
+    if (views.length !== rows.length || views.some(([name, view]) => contents.get(name)?.length !== view.length)) {
+      throw new InputError("the rows of the states are not those of this model");
+    }
+    for (const [name, view] of views) view.set(/** @type {Uint8Array} */ (contents.get(name)));
+  }
+
+  /** Free the states of a session. @param {States} states */
+  release({ id }) {
+    const block = this.blocks.get(id);
+    if (block) this.free.push(block);
+    this.blocks.delete(id);
+    if (this.session === id) this.binding = null;
   }
 
   /** Plan memory for these symbols. @param {string} key @param {Symbols} symbols @returns {Binding} */
@@ -181,26 +263,44 @@ export class Leader {
     // For each loop: its symbol, which the module increments, and its trip count.
     const counts = loops(program).flatMap((loop) => [0, tripCount(loop, values)]);
     const slots = [...addresses, ...names.map((name) => values[name]), ...counts];
-    const binding = { symbols, layout: plan, slots, isMidRun: boundSymbols(program).some((name) => name in symbols) };
+    const positions = new Map(program.buffers.map(({ name }, slot) => [name, slot]));
+    const stateSlots = [...plan.states].map(([name, offset]) => /** @type {[number, number]} */ ([positions.get(name), offset]));
+    const lengthSlot = program.buffers.length + manifest.symbols.findIndex(({ input }) => !input);
+    const isMidRun = boundSymbols(program).some((name) => name in symbols);
+    const binding = { symbols, layout: plan, slots, stateSlots, lengthSlot, isMidRun };
     if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);
     this.bindings.set(key, binding);
     return binding;
   }
 
   /**
-   * Enlarge the memory. If it cannot grow in place, a larger one replaces it, here and in the helpers. It gets a copy of the
-   * constants, and during a run of the activations.
+   * Enlarge the memory, for a binding and perhaps for a new session. If it cannot grow in place, a larger one replaces it, here
+   * and in the helpers. It gets a copy of the constants, during a run of the activations, and of all states.
    * @param {Binding} binding
+   * @param {States} [states]
    */
-  #grow({ layout: { total, arena }, isMidRun }) {
+  #grow({ layout: plan, isMidRun }, states) {
     const old = this.bytes;
-    if (extend(this.memory, total)) {
-      this.bytes = new Uint8Array(this.memory.buffer);
-      return;
-    }
-    this.memory = allocate(total, total * GROWTH);
+    const content = isMidRun || this.blocks.size ? this.room : plan.total - plan.arena;
+    const blocks = [...this.blocks];
+    if (states) blocks.push([states.id, { address: NOWHERE, bytes: plan.stateBytes, places: statePlaces(plan, states) }]);
+    const blockBytes = blocks.reduce((sum, [, { bytes }]) => sum + bytes, 0);
+    const total = (blocks.length ? Math.max(plan.total, this.room) : plan.total) + blockBytes;
+    const isInPlace = extend(this.memory, total);
+    if (!isInPlace) this.memory = allocate(total, total * GROWTH);
     this.bytes = new Uint8Array(this.memory.buffer);
-    this.bytes.set(isMidRun ? old : old.subarray(0, total - arena));
+    if (!isInPlace) this.bytes.set(old.subarray(0, content));
+    this.room = this.bytes.length - blockBytes;
+    this.free = [];
+    let end = this.bytes.length;
+    for (const [id, block] of blocks.reverse()) {
+      end -= block.bytes; // blocks move to higher addresses, the last one first
+      const { address, bytes } = block;
+      if (address !== NOWHERE && isInPlace) this.bytes.copyWithin(end, address, address + bytes);
+      else if (address !== NOWHERE) this.bytes.set(old.subarray(address, address + bytes), end);
+      this.blocks.set(id, { ...block, address: end });
+    }
+    if (isInPlace) return;
     if (this.module) this.exports = instantiate(this.module, this.memory);
     if (!this.control) return;
     const generation = announceMemory(this.control);
@@ -209,7 +309,8 @@ export class Leader {
 
   /** The bytes of a buffer. @param {string} name */
   #view(name) {
-    const { layout: plan } = /** @type {Binding} */ (this.binding);
+    const { layout: plan, lengthSlot } = /** @type {Binding} */ (this.binding);
+    if (name === LENGTH) return this.bytes.subarray(SLOT_TABLE + 4 * lengthSlot, SLOT_TABLE + 4 * lengthSlot + 4);
     const address = /** @type {number} */ (plan.offsets.get(name) ?? plan.constants.get(name));
     return this.bytes.subarray(address, address + (plan.sizes.get(name) ?? 0));
   }
@@ -248,6 +349,7 @@ function allocate(total, maximum) {
   try {
     return new WebAssembly.Memory({ initial, maximum: Math.min(Math.ceil(maximum / PAGE), MAX_PAGES), shared: true });
   } catch (error) {
+    if (maximum > total) return allocate(total, total); // a phone may lack addresses
     throw new InternalError(`cannot allocate ${initial * PAGE} bytes for the model (${toData(error).message})`);
   }
 }
@@ -259,7 +361,7 @@ function allocate(total, maximum) {
  */
 function extend(memory, total) {
   try {
-    memory.grow(Math.ceil(total / PAGE) - memory.buffer.byteLength / PAGE);
+    memory.grow(Math.max(0, Math.ceil(total / PAGE) - memory.buffer.byteLength / PAGE));
     return true;
   } catch {
     return false;

@@ -54,6 +54,15 @@ const HANDLERS = {
   profile(request) {
     return { result: leader.profile(request) };
   },
+  readStates({ states }) {
+    return { result: leader.readStates(states).map(([name, rows]) => [name, rows.slice()]) };
+  },
+  writeStates({ symbols, states, rows }) {
+    leader.writeStates(symbols, states, rows);
+  },
+  release({ states }) {
+    leader.release(states);
+  },
   execute({ slot, ...request }) {
     const oldMemory = leader.memory;
     const downloads = leader.execute(request);

@@ -3,9 +3,20 @@
 // All activations are in one buffer, the arena. Bind groups are built once per binding of symbols. Consecutive steps are one
 // encoder, one pass and one submission, and a stage ends with one readback.
 
-import { AdapterError, DeviceLostError, InternalError } from "./errors.js";
-import { align, boundSymbols, CONSTANT_ALIGNMENT, GROWTH, layout, placeConstants, stages } from "./memory_plan.js";
-import { evaluate, neededFiles, tripCount } from "./sizes.js";
+import { AdapterError, DeviceLostError, InputError, InternalError } from "./errors.js";
+import {
+  align,
+  boundSymbols,
+  checkNew,
+  checkPlaces,
+  CONSTANT_ALIGNMENT,
+  GROWTH,
+  layout,
+  placeConstants,
+  stages,
+  statePlaces,
+} from "./memory_plan.js";
+import { evaluate, neededFiles, symbolsOf, tripCount } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Control} Control */
@@ -14,12 +25,22 @@ import { fetchFile, scatter, streamWeights } from "./weights.js";
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
 /** @typedef {import("./types.d.ts").Program} Program */
 /** @typedef {import("./types.d.ts").Run} Run */
+/** @typedef {import("./types.d.ts").Size} Size */
+/** @typedef {import("./types.d.ts").States} States */
 /** @typedef {import("./types.d.ts").Symbols} Symbols */
 /** @typedef {import("./types.d.ts").Transfers} Transfers */
-/** @typedef {{ pipeline: GPUComputePipeline, group: GPUBindGroup, workgroups: [number, number, number] }} Dispatch */
+/**
+ * `sizes` are the numbers of workgroups, if they depend on the length of a session.
+ * @typedef {{ pipeline: GPUComputePipeline, group: GPUBindGroup, workgroups: [number, number, number], sizes?: Size[] }} Dispatch
+ */
 /** @typedef {{ names: string[], buffer: GPUBuffer }} Uniform */
 /** The plan of the arena for these symbols, and the uniforms and dispatches (by step) that were needed so far. */
-/** @typedef {{ symbols: Symbols, layout: Layout, uniforms: Map<string, Uniform>, dispatches: Map<number, Dispatch> }} Binding */
+/**
+ * In a session, `symbols` has its length, and `block` its states.
+ * @typedef {{ symbols: Symbols, layout: Layout, uniforms: Map<string, Uniform>, dispatches: Map<number, Dispatch>, block?: Block }} Binding
+ */
+/** The states of a session, and the bindings whose groups contain their buffer. */
+/** @typedef {{ buffer: GPUBuffer, places: import("./types.d.ts").StatePlaces, bindings: Map<string, Binding> }} Block */
 /** @typedef {{ pipeline: GPUComputePipeline, layout: GPUBindGroupLayout }} Kernel */
 
 const BINDING_MULTIPLE = 16; // bindings have a multiple of these bytes, because kernels may read whole vec4<f32>
@@ -73,6 +94,9 @@ export class WebGpuDevice {
   kernels = new Map();
   /** @type {Map<string, Binding>} */
   bindings = new Map();
+  /** @type {Map<number, Block>} By id of the session. */
+  blocks = new Map();
+  length = ""; // the symbol of the length of sessions
   /** @type {GPUBuffer | null} */
   arena = null;
   /** @type {GPUBuffer | null} */
@@ -111,6 +135,7 @@ export class WebGpuDevice {
     this.target = target;
     this.program = /** @type {Program} */ (manifest.programs[target]);
     this.stages = stages(manifest, target);
+    this.length = manifest.symbols.find(({ input }) => !input)?.name ?? "";
     device.lost.then(({ reason, message }) => {
       this.failure ??= new DeviceLostError(`the GPU device was lost (${reason}: ${message}); await model.restore(), or load it again`);
     });
@@ -120,9 +145,16 @@ export class WebGpuDevice {
     };
   }
 
-  /** Run a stage. @param {number} stage @param {Symbols} symbols @param {Transfers} uploads @returns {Promise<Transfers>} */
-  async execute(stage, symbols, uploads) {
-    const binding = this.#start(symbols, uploads);
+  /**
+   * Run a stage.
+   * @param {number} stage
+   * @param {Symbols} symbols
+   * @param {Transfers} uploads
+   * @param {States} [states]
+   * @returns {Promise<Transfers>}
+   */
+  async execute(stage, symbols, uploads, states) {
+    const binding = this.#start(symbols, uploads, states);
     const { segment, downloads } = this.stages[stage];
     const { first, last } = /** @type {Run} */ (segment);
     this.iterations = {};
@@ -131,7 +163,7 @@ export class WebGpuDevice {
     for (let i = first; i < last; ) {
       const { control, arguments: names } = this.program.steps[i];
       if (!control) {
-        encode(pass, this.#dispatch(binding, i++));
+        encode(pass, this.#dispatch(binding, i++), binding.symbols);
         continue;
       }
       pass.end();
@@ -173,12 +205,13 @@ export class WebGpuDevice {
    * @param {number} stage
    * @param {Symbols} symbols
    * @param {Transfers} uploads
+   * @param {States} [states]
    */
-  async profile(stage, symbols, uploads) {
+  async profile(stage, symbols, uploads, states) {
     if (!this.device.features.has("timestamp-query")) {
       throw new AdapterError("this GPU adapter offers no timestamp-query, which profiling needs");
     }
-    const binding = this.#start(symbols, uploads);
+    const binding = this.#start(symbols, uploads, states);
     const { first, last } = /** @type {Run} */ (this.stages[stage].segment);
     const count = 2 * (last - first);
     const querySet = this.device.createQuerySet({ type: "timestamp", count });
@@ -188,7 +221,7 @@ export class WebGpuDevice {
     for (let i = first, query = 0; i < last; i++, query += 2) {
       const timestampWrites = { querySet, beginningOfPassWriteIndex: query, endOfPassWriteIndex: query + 1 };
       const pass = encoder.beginComputePass({ timestampWrites });
-      if (!this.program.steps[i].control) encode(pass, this.#dispatch(binding, i));
+      if (!this.program.steps[i].control) encode(pass, this.#dispatch(binding, i), binding.symbols);
       pass.end();
     }
     encoder.resolveQuerySet(querySet, 0, count, resolved, 0);
@@ -294,37 +327,104 @@ export class WebGpuDevice {
     await Promise.all(compile);
   }
 
-  /** Bind the symbols, and write the uploads. @param {Symbols} symbols @param {Transfers} uploads */
-  #start(symbols, uploads) {
+  /** Bind the symbols, and write the uploads. @param {Symbols} symbols @param {Transfers} uploads @param {States} [states] */
+  #start(symbols, uploads, states) {
     if (this.failure) throw this.failure;
-    const key = JSON.stringify(symbols);
-    const binding = this.bindings.get(key) ?? this.#plan(key, symbols);
+    const binding = this.#bind(symbols, states);
     if (!this.arena || binding.layout.arena > this.arena.size) this.#grow(binding);
     for (const [name, data] of uploads) {
       const { buffer, offset } = this.#place(binding, name);
-      const remainder = data.length % 4;
-      if (!remainder) this.device.queue.writeBuffer(buffer, offset, /** @type {Uint8Array<ArrayBuffer>} */ (data));
-      else {
-        const padded = new Uint8Array(data.length + 4 - remainder);
-        padded.set(data);
-        this.device.queue.writeBuffer(buffer, offset, padded);
+      this.#write(buffer, offset, data);
+    }
+    if (states) {
+      binding.symbols = { ...symbols, [this.length]: states.length };
+      for (const { names, buffer } of binding.uniforms.values()) {
+        if (names.includes(this.length)) this.device.queue.writeBuffer(buffer, 0, words(names, binding.symbols));
       }
     }
     return binding;
   }
 
-  /** Plan the arena for these symbols. @param {string} key @param {Symbols} symbols @returns {Binding} */
-  #plan(key, symbols) {
+  /** Write bytes to a buffer, in whole words. @param {GPUBuffer} buffer @param {number} offset @param {Uint8Array} data */
+  #write(buffer, offset, data) {
+    const remainder = data.length % 4;
+    if (!remainder) this.device.queue.writeBuffer(buffer, offset, /** @type {Uint8Array<ArrayBuffer>} */ (data));
+    else {
+      const padded = new Uint8Array(data.length + 4 - remainder);
+      padded.set(data);
+      this.device.queue.writeBuffer(buffer, offset, padded);
+    }
+  }
+
+  /** The binding of these symbols and this session, which is cached. @param {Symbols} symbols @param {States} [states] */
+  #bind(symbols, states) {
+    const key = JSON.stringify(symbols);
+    if (!states) return this.bindings.get(key) ?? this.#plan(key, symbols, this.bindings);
+    let block = this.blocks.get(states.id);
+    if (!block) {
+      checkNew(states);
+      const plan = layout(this.manifest, this.target, "webgpu", symbols);
+      const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
+      const buffer = this.#buffer("a session", plan.stateBytes, usage);
+      block = { buffer, places: statePlaces(plan, states), bindings: new Map() };
+      this.blocks.set(states.id, block);
+    }
+    let binding = block.bindings.get(key);
+    if (!binding) {
+      binding = this.#plan(key, symbols, block.bindings);
+      checkPlaces(block.places, binding.layout, states);
+      binding.block = block;
+    }
+    return binding;
+  }
+
+  /** The bytes of the valid rows of each state. @param {States} states @returns {Promise<Transfers>} */
+  async readStates({ id, length }) {
+    const block = this.blocks.get(id);
+    if (!block) return [];
+    const { size } = block.buffer;
+    const staging = this.#buffer("a copy of a session", size, GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST);
+    const encoder = this.device.createCommandEncoder();
+    encoder.copyBufferToBuffer(block.buffer, 0, staging, 0, size);
+    this.device.queue.submit([encoder.finish()]);
+    await this.#map(staging);
+    const bytes = new Uint8Array(staging.getMappedRange().slice(0));
+    staging.destroy();
+    return [...block.places].map(([name, { offset, rowBytes }]) => [name, bytes.slice(offset, offset + length * rowBytes)]);
+  }
+
+  /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
+  async writeStates(symbols, states, rows) {
+    if (this.failure) throw this.failure;
+    const { block } = this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, length: 0 });
+    const places = block?.places ?? new Map();
+    if (rows.length !== places.size || rows.some(([name, { length }]) => length !== states.length * places.get(name)?.rowBytes)) {
+      throw new InputError("the rows of the states are not those of this model");
+    }
+    for (const [name, data] of rows) this.#write(/** @type {Block} */ (block).buffer, places.get(name).offset, data);
+  }
+
+  /** Free the states of a session. @param {States} states */
+  release({ id }) {
+    const block = this.blocks.get(id);
+    for (const { uniforms } of block?.bindings.values() ?? []) for (const { buffer } of uniforms.values()) buffer.destroy();
+    block?.buffer.destroy();
+    this.blocks.delete(id);
+  }
+
+  /** Plan the arena for these symbols. @param {string} key @param {Symbols} symbols @param {Map<string, Binding>} bindings @returns {Binding} */
+  #plan(key, symbols, bindings) {
     const plan = layout(this.manifest, this.target, "webgpu", symbols);
     const expected = this.program.resources.arena.webgpu ?? plan.arena;
     if (plan.arena !== expected) throw new InternalError(`the arena takes ${plan.arena} bytes, the manifest says ${expected}`);
+    /** @type {Binding} */
     const binding = { symbols, layout: plan, uniforms: new Map(), dispatches: new Map() };
-    if (this.bindings.size >= MAX_BINDINGS) {
-      const [[oldest, { uniforms }]] = this.bindings;
+    if (bindings.size >= MAX_BINDINGS) {
+      const [[oldest, { uniforms }]] = bindings;
       for (const { buffer } of uniforms.values()) buffer.destroy();
-      this.bindings.delete(oldest);
+      bindings.delete(oldest);
     }
-    this.bindings.set(key, binding);
+    bindings.set(key, binding);
     return binding;
   }
 
@@ -341,7 +441,8 @@ export class WebGpuDevice {
       this.device.queue.submit([encoder.finish()]);
     }
     old?.destroy();
-    for (const { dispatches } of this.bindings.values()) dispatches.clear(); // their bind groups refer to the old arena
+    const bindings = [this.bindings, ...[...this.blocks.values()].map((block) => block.bindings)].flatMap((map) => [...map.values()]);
+    for (const { dispatches } of bindings) dispatches.clear(); // their bind groups refer to the old arena
   }
 
   /** The dispatch of a step, which is cached. @param {Binding} binding @param {number} index @returns {Dispatch} */
@@ -357,6 +458,7 @@ export class WebGpuDevice {
     const group = this.device.createBindGroup({ layout: kernel.layout, entries });
     const [x, y, z] = step.workgroups.map((size) => evaluate(size, binding.symbols));
     dispatch = { pipeline: kernel.pipeline, group, workgroups: [x, y, z] };
+    if (this.length && symbolsOf(step.workgroups).has(this.length)) dispatch.sizes = step.workgroups;
     binding.dispatches.set(index, dispatch);
     return dispatch;
   }
@@ -374,10 +476,13 @@ export class WebGpuDevice {
 
   /** The place of a buffer. @param {Binding} binding @param {string} name @returns {{ buffer: GPUBuffer, offset: number }} */
   #place(binding, name) {
+    const { layout: plan, block } = binding;
+    const state = plan.states.get(name);
+    if (block && state !== undefined) return { buffer: block.buffer, offset: state };
     return (
       this.constants.get(name) ?? {
         buffer: /** @type {GPUBuffer} */ (this.arena),
-        offset: /** @type {number} */ (binding.layout.offsets.get(name)),
+        offset: /** @type {number} */ (plan.offsets.get(name)),
       }
     );
   }
@@ -452,10 +557,11 @@ function words(names, symbols) {
   return new Int32Array(names.map((name) => symbols[name] ?? 0));
 }
 
-/** Add a dispatch to a pass. @param {GPUComputePassEncoder} pass @param {Dispatch} step */
-function encode(pass, step) {
-  if (step.workgroups.includes(0)) return;
+/** Add a dispatch to a pass. @param {GPUComputePassEncoder} pass @param {Dispatch} step @param {Symbols} symbols */
+function encode(pass, step, symbols) {
+  const [x, y, z] = step.sizes?.map((size) => evaluate(size, symbols)) ?? step.workgroups;
+  if (!x || !y || !z) return;
   pass.setPipeline(step.pipeline);
   pass.setBindGroup(0, step.group);
-  pass.dispatchWorkgroups(...step.workgroups);
+  pass.dispatchWorkgroups(x, y, z);
 }

@@ -67,6 +67,8 @@ export interface Model {
   readonly deviceReason: string;
   /** The WebAssembly module, or null. "relaxed" uses relaxed SIMD, "dot" also its dot products of bytes, "simd128" neither. */
   readonly variant: "dot" | "relaxed" | "simd128" | null;
+  /** The names of the package's files. */
+  readonly files: string[];
   readonly threads: number;
   readonly threadsReason: string;
   /** Exact bytes, computed when the package was built. Null if they depend on symbols. */
@@ -88,14 +90,116 @@ export interface Model {
    * the model may run on the CPU afterwards. Throws the errors of `load`, and may be called again.
    */
   restore(): Promise<void>;
+  /**
+   * Open a session of a model with states, with room for `capacity` rows (of a language model: tokens). Sessions share the
+   * weights and the code. Throws InputError if the model has no states.
+   */
+  session(options: { capacity: number }): Promise<Session>;
+  /** Fetch one of `files`, and check it against its hash. Throws PackageError. */
+  file(path: string): Promise<ArrayBuffer>;
   /** Measure each step. */
   profile(inputs: Record<string, Tensor | TypedArray>): Promise<StepTime[]>;
   /** Free all memory and end the workers. */
   dispose(): void;
 }
 
+/** One owner of the states of a model, which grow by the rows of each run. Memory is planned once, for its capacity. */
+export interface Session {
+  readonly capacity: number;
+  /** The number of rows that the states hold. */
+  readonly length: number;
+  /** Run the model, and append to the states. Throws InputError if the capacity is exceeded; the session is unchanged then. */
+  run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
+  /** Forget all rows after the first `length`. */
+  truncate(length: number): void;
+  /** The rows of all states, as a safetensors file. */
+  save(): Promise<Uint8Array>;
+  /** Replace the states by those that `save` returned, in any session of this model. */
+  load(data: Uint8Array): Promise<void>;
+  /** Free the memory of the states. */
+  dispose(): Promise<void>;
+}
+
+export interface Message {
+  /** "system", "user" or "assistant". */
+  role: string;
+  content: string;
+}
+
+/** Messages, which the chat template of the model formats; a text; or tokens. */
+export type Prompt = readonly Message[] | string | readonly number[] | BigInt64Array;
+
+/** The names are those of Hugging Face's transformers. The defaults are those of the package, and then those of transformers. */
+export interface GenerateOptions {
+  /** The most tokens of the answer. The default is 512. */
+  max_new_tokens?: number;
+  /** Draw tokens at random, or take the most likely ones. A `temperature` turns it on, and the temperature 0 turns it off. */
+  do_sample?: boolean;
+  /** Above 1, unlikely tokens become more likely; below 1, less likely. */
+  temperature?: number;
+  /** Draw among so many tokens; 0 for all. The default is 50. */
+  top_k?: number;
+  /** Draw among the fewest tokens whose probabilities sum up to this. */
+  top_p?: number;
+  /** Draw among tokens that are at least this likely, relative to the most likely one. */
+  min_p?: number;
+  /** Above 1, tokens of the prompt and of the answer become less likely. */
+  repetition_penalty?: number;
+  /** The same seed, below 2³², draws the same tokens, in Python too. The default is random. */
+  seed?: number;
+  /** Strings that end the answer. The answer does not contain them. */
+  stop?: string | string[];
+  /** The tokens for which the session has memory. By default, it grows when needed, up to the length of the model's context. */
+  capacity?: number;
+  /** More variables of the chat template, such as `enable_thinking`. */
+  template_arguments?: Record<string, unknown>;
+  /** Ends the answer when it is aborted. That is no error: `finish_reason` is "interrupted". */
+  signal?: AbortSignal;
+  /** Is called with every piece of text. */
+  streamer?: (piece: string) => void;
+}
+
+/** What a generation used so far. */
+export interface Usage {
+  prompt_tokens: number;
+  /** The tokens of the prompt that were in the session before. */
+  cached_tokens: number;
+  /** The tokens of the answer, with a token that ended it. */
+  completion_tokens: number;
+  /** The tokens in the session, of its `capacity`. */
+  context_tokens: number;
+  capacity: number;
+  /** Up to the first token. */
+  prompt_seconds: number;
+  /** From the first token to the last. */
+  completion_seconds: number;
+  /** The speed of the answer after its first token. */
+  tokens_per_second: number;
+  seed: number;
+  /** Null until the end. "context": the session is full. */
+  finish_reason: "stop" | "length" | "context" | "interrupted" | null;
+}
+
+/** An answer while it is generated: iterate over its pieces with `for await`. The generator returns the usage. */
+export interface Generation extends AsyncGenerator<string, Usage, void> {
+  readonly usage: Usage;
+  /** The pieces so far. */
+  readonly text: string;
+  /** Generate to the end, and return the whole text. */
+  complete(): Promise<string>;
+}
+
+/** A model whose package holds a tokenizer: `load<LanguageModel>(url)`. */
+export interface LanguageModel extends Model {
+  /**
+   * Answer a prompt. A new generation ends the one before. Throws InputError if an option is wrong, or if the prompt does not fit
+   * the context.
+   */
+  generate(prompt: Prompt, options?: GenerateOptions): Generation;
+}
+
 /** Load the package in the folder at `url`. Throws PackageError, AdapterError, HostError or InputError. */
-export function load(url: string | URL, options?: LoadOptions): Promise<Model>;
+export function load<M extends Model = Model>(url: string | URL, options?: LoadOptions): Promise<M>;
 
 export class WebmlcError extends Error {
   /** "input", "package", "adapter", "device-lost", "host" or "internal". */

@@ -3,5 +3,16 @@
 // In a package this file also contains the modules that only pages need (see webmlc/package/runtime_files.py). Pages may use
 // only the names that webmlc.d.ts declares.
 
+import { openModel } from "./model.js";
+import { keepAlive } from "./platform.js";
+
 export { AdapterError, DeviceLostError, HostError, InputError, InternalError, PackageError, WebmlcError } from "./errors.js";
-export { load } from "./model.js";
+
+/**
+ * Load the package in the folder at `url`. See webmlc.d.ts.
+ * @param {string | URL} url
+ * @param {import("./webmlc.js").LoadOptions} [options]
+ */
+export function load(url, options = {}) {
+  return keepAlive(openModel(url, options));
+}

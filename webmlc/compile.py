@@ -35,6 +35,7 @@ from webmlc.graph.simplify.flush_subnormals import flush_subnormals
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.hand_down_constants import hand_down_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
+from webmlc.graph.simplify.use_states import use_states
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
 from webmlc.loops.name_dimensions import name_dimensions
@@ -57,6 +58,7 @@ from webmlc.target.webgpu.target import WEBGPU
 from webmlc.version import VERSION
 
 TargetName = Literal["wasm", "webgpu", "both"]
+StateMode = Literal["auto", "off"]
 
 
 class Scheduler(Protocol):
@@ -73,6 +75,7 @@ def build(
     constants: Constants | None = None,
     emit_text: bool = False,
     force: bool = False,
+    state: StateMode = "auto",
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
@@ -82,7 +85,9 @@ def build(
     `constants` are inputs that become constants, and that leave the signature. Integers and
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
     the WAT text. `choose` chooses the schedule of each kernel, and `algorithms` those of some
-    layers (`graph.algorithms.alternatives`). The same model and arguments give the same bytes.
+    layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
+    become states of sessions, which grow in place; with "off" they stay inputs and outputs. The
+    same model and arguments give the same bytes.
 
     Raises:
     - `ModelError` if the model cannot be read;
@@ -96,6 +101,7 @@ def build(
         target,
         constants=constants,
         emit_text=emit_text,
+        state=state,
         choose=choose,
         algorithms=algorithms,
         on_stage=on_stage,
@@ -109,6 +115,7 @@ def compile_model(
     *,
     constants: Constants | None = None,
     emit_text: bool = False,
+    state: StateMode = "auto",
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
@@ -118,7 +125,9 @@ def compile_model(
         raise UserError(f"unknown target {target!r}: choose wasm, webgpu or both")
     watch = watcher(on_stage)
     devices = tuple(TARGETS) if target == "both" else (target,)
-    module = replace(shared_graph(model, constants, watch), algorithms=algorithms or {})
+    if state not in ("auto", "off"):
+        raise UserError(f"unknown state {state!r}: choose auto or off")
+    module = replace(shared_graph(model, constants, watch, state), algorithms=algorithms or {})
     lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
@@ -136,6 +145,7 @@ def compile_model(
         inputs=model_signature.inputs,
         outputs=model_signature.outputs,
         sequences=model_signature.sequences,
+        state_ports=model_signature.state_ports,
         requirements=module.main.requirements,
         checks=module.checks,
         programs={d: p.with_code(modules.values(), shaders) for d, p in programs.items()},
@@ -154,7 +164,9 @@ def compile_model(
     )
 
 
-def shared_graph(model: Source, constants: Constants | None, watch: Watcher) -> Module:
+def shared_graph(
+    model: Source, constants: Constants | None, watch: Watcher, state: StateMode = "auto"
+) -> Module:
     """Read and optimise a model: the graph that all targets share."""
     module = _show(watch, "frontend", read_model(model, constants))
     module = _show(watch, "normalise", normalise(module))
@@ -162,6 +174,8 @@ def shared_graph(model: Source, constants: Constants | None, watch: Watcher) -> 
     module = _show(watch, "infer shapes", infer_shapes(module))
     module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _show(watch, "simplify", simplify_graph(module))
+    if state == "auto":
+        module = _show(watch, "use states", use_states(module))
     module = _show(watch, "check indices", check_indices(module))
     module = _show(watch, "check bodies", check_bodies(module))
     module = _show(watch, "compute in integers", compute_in_integers(module))

@@ -8,13 +8,15 @@ import { layout, stages } from "../../runtime_js/memory_plan.js";
 let input = "";
 for await (const chunk of process.stdin) input += chunk;
 
-const plain = ({ offsets, sizes, arena, constants, scratch, total }) => ({
+const plain = ({ offsets, sizes, arena, constants, scratch, total, states, stateBytes }) => ({
   offsets: Object.fromEntries(offsets),
   sizes: Object.fromEntries(sizes),
   arena,
   constants: Object.fromEntries(constants),
   scratch,
   total,
+  states: Object.fromEntries(states),
+  stateBytes,
 });
 
 const cases = JSON.parse(input).map((item) => ({ ...item, manifest: complete(item.manifest, "case") }));

@@ -29,7 +29,7 @@ from webmlc.package.transfers import segments_of, stages
 
 SCRIPT = Path(__file__).parent / "plan.mjs"
 DEVICES: tuple[Device, ...] = ("wasm", "webgpu")
-N, M = Var("n"), Var("m")
+N, M, LENGTH = Var("n"), Var("m"), Var("past")
 BOUND = tuple(Var(f"k{i}") for i in range(4))
 DTYPES = (DType.float32, DType.int64, DType.bool, DType.float16)
 
@@ -77,6 +77,9 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
         body.append(Step("wasm", f"o{i}", (*(b.name for b in reads), result.name), 1))
         resident.append(result)
         buffers.append(result)
+    for i in range(choose.choice([0, 0, 3])):
+        rows = (LENGTH + N, const(choose.randint(1, 40)))
+        buffers.append(Buffer(f"s{i}", choose.choice(DTYPES), rows, "state"))
     for i in range(choose.randint(0, 25)):
         device = choose.choice(DEVICES) if target == "webgpu" else "wasm"
         reads = choose.sample(buffers, choose.randint(1, min(4, len(buffers))))
@@ -105,7 +108,7 @@ def random_manifest(seed: int) -> tuple[Manifest, Device]:
     manifest = Manifest(
         name="random",
         compiler="test",
-        symbols=(Symbol("n", "x0", 0), Symbol("m", "x0", 1)),
+        symbols=(Symbol("n", "x0", 0), Symbol("m", "x0", 1), Symbol("past", "", 0)),
         inputs=tuple(inputs),
         outputs=tuple(Port(f"y{i}", b.dtype, b.shape, b.name) for i, b in enumerate(outputs)),
         weights=(file,),
@@ -143,6 +146,8 @@ def by_compiler(manifest: Manifest, target: Device, symbols: dict[str, int], thr
                 "constants": dict(plan.constants),
                 "scratch": plan.scratch,
                 "total": plan.total,
+                "states": dict(plan.states),
+                "stateBytes": plan.state_bytes,
             }
             for device, plan in layouts.items()
         },
@@ -154,7 +159,7 @@ def test_both_plans_are_equal() -> None:
     expected = []
     for seed in range(300):
         manifest, target = random_manifest(seed)
-        symbols = {"n": seed % 17, "m": 20 + seed % 3}
+        symbols = {"n": seed % 17, "m": 20 + seed % 3, "past": seed % 13}
         symbols |= {
             name.name: 3 * seed % 29 for name in BOUND[: seed % 5]
         }  # the symbols that are bound so far

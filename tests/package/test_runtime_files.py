@@ -20,7 +20,13 @@ def test_pages_and_workers_share_one_module() -> None:
     imports = {n: re.findall(r'import\{[^}]*\}from"\./(.+?)";', s) for n, s in scripts.items()}
     assert imports.pop("index.js") == ["webmlc.js"]
     assert imports.pop("shared.js") == []
-    assert set(imports) == {"webmlc.js", "wasm_worker.js", "webgpu_device.js", "adapter.js"}
+    assert set(imports) == {
+        "webmlc.js",
+        "session.js",
+        "wasm_worker.js",
+        "webgpu_device.js",
+        "adapter.js",
+    }
     assert all(names == ["shared.js"] for names in imports.values())
     for file, name in {"webmlc.js": "function load", "shared.js": "class InputError"}.items():
         assert f"export {name}" in scripts[file]

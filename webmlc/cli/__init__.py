@@ -1,4 +1,4 @@
-"""The command line: `webmlc build | run | check | bench | tune | serve | inspect | ops`.
+"""The command line: `webmlc build | run | chat | check | bench | tune | serve | inspect | ops`.
 
 It contains no logic: every command calls one function and prints its result.
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from webmlc.cli.chat import chat
 from webmlc.cli.console import (
     StageProgress,
     console,
@@ -36,6 +37,7 @@ from webmlc.cli.options import (
     Model,
     PackageOrModel,
     Seed,
+    StateChoice,
     TargetChoice,
     Threads,
     dimensions,
@@ -85,6 +87,12 @@ def build(
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
     emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
+    state: Annotated[
+        StateChoice,
+        typer.Option(
+            help="Keep pairs of a past and a present in sessions, or leave them inputs and outputs."
+        ),
+    ] = StateChoice.auto,
     tuned: Annotated[
         Path | None,
         typer.Option(
@@ -135,6 +143,7 @@ def build(
             target.value,
             constants=constants,
             emit_text=emit_text,
+            state=state.value,
             force=force,
             choose=choose,
             algorithms=algorithms,
@@ -326,6 +335,7 @@ def ops(
         print_table(f"{len(rows)} operators", rows)
 
 
+app.command()(chat)
 app.command()(tune)
 app.command()(tune_worker)
 

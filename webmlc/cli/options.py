@@ -19,6 +19,13 @@ class TargetChoice(StrEnum):
     both = "both"
 
 
+class StateChoice(StrEnum):
+    """What becomes of a decoder's pairs of a past and a present."""
+
+    auto = "auto"
+    off = "off"
+
+
 class DeviceChoice(StrEnum):
     """The device to run on."""
 

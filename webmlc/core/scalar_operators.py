@@ -147,6 +147,7 @@ _ROWS = (
     ScalarOperator("ge", 2, np.greater_equal, "bool", ">="),
     ScalarOperator("select", 3, np.where),
     ScalarOperator("dot_u8_i8", 2, _dot_u8_i8, cost=8),
+    ScalarOperator("dot_u7_i8", 2, _dot_u8_i8, cost=8),
     ScalarOperator("dot_i16", 2, _dot_i16, cost=4),
     ScalarOperator("word_u8", 4, _word_u8, cost=4),
     ScalarOperator("even_i8", 1, lambda word: _halves(word, 0)),
@@ -162,10 +163,12 @@ SCALAR_OPERATORS: dict[str, ScalarOperator] = {row.name: row for row in _ROWS}
   instruction suffices.
 - `bit_and`, `bit_or`, `bit_xor` and `bit_not` also combine booleans.
 
-Five operators use int32 words that pack small integers, the first in the lowest bits:
+Six operators use int32 words that pack small integers, the first in the lowest bits:
 
 - `dot_u8_i8(a, b)` multiplies four unsigned bytes of `a` by four signed bytes of `b`, and adds the
   products.
+- `dot_u7_i8(a, b)` does the same where no byte of `a` exceeds 127, as one relaxed instruction
+  requires.
 - `dot_i16(a, b)` does the same for two pairs of signed 16-bit halves.
 - `word_u8(a, b, c, d)` packs the lowest byte of each operand into one word.
 - `even_i8` and `odd_i8` extend bytes 0 and 2, or 1 and 3, to signed 16-bit halves.

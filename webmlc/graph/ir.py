@@ -168,6 +168,18 @@ class Check:
     nodes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StatePort:
+    """The input `past` and the output `present` that the model had in place of a state. `type` is
+    that of the past. The symbol of the length is the size of the axis along which it grows.
+    """
+
+    past: str
+    present: str
+    state: str
+    type: TensorType
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Module:
     """Functions side by side: graph functions (one is `main`) and, after lowering, loop functions.
@@ -175,7 +187,11 @@ class Module:
     `opsets` gives each imported domain's version; `name` is the model's, and becomes the package's.
     `checks` are the last outputs of `main`. `algorithms` names the algorithm of some layers, where
     a search chose it; the cost models choose that of the others (`algorithms/alternatives.py`).
-    `length` is the symbol of the number of rows that the states hold before a run ("": no states).
+
+    `length` is the symbol of a model with states: the number of rows that a session holds before a
+    run. `states` are these values of `main`, once their rows are written in place
+    (`append_in_place.py`). `state_ports` are the inputs and outputs that states replace.
+
     `assets` are files that the package holds beside the model, such as a tokeniser.
     """
 
@@ -186,6 +202,8 @@ class Module:
     checks: tuple[Check, ...] = ()
     algorithms: Mapping[str, str] = field(default_factory=dict)
     length: str = ""
+    states: tuple[str, ...] = ()
+    state_ports: tuple[StatePort, ...] = ()
     assets: Mapping[str, bytes] = field(default_factory=dict)
 
     @property

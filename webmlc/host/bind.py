@@ -31,9 +31,9 @@ Derived from kernels, whose indices are int32.
 
 
 def bind(
-    manifest: Manifest, inputs: Mapping[str, Array]
+    manifest: Manifest, inputs: Mapping[str, Array], length: int = 0
 ) -> tuple[dict[str, int], dict[str, Array]]:
-    """Return the symbols by name and the inputs by port name.
+    """Return the symbols by name and the inputs by port name. `length` is that of the session.
 
     Raises `InputError` if a name, dtype or shape does not match the model.
     """
@@ -43,7 +43,9 @@ def bind(
     if missing := [name for name in ports if name not in inputs]:
         raise InputError(f"input {missing[0]!r} is missing; the model takes {_names(manifest)}")
     arrays = {name: _array(port, inputs[name]) for name, port in ports.items()}
-    symbols = {s.name: int(arrays[s.input].shape[s.axis]) for s in manifest.symbols}
+    symbols = {
+        s.name: int(arrays[s.input].shape[s.axis]) if s.input else length for s in manifest.symbols
+    }
     for port in manifest.inputs:
         expected = shape_of(port, symbols)
         if arrays[port.name].shape != expected:

@@ -357,7 +357,7 @@ def _differs_at(
         try:
             build(cut, Path(scratch) / "package", constants=constants)
             model = load(Path(scratch) / "package", device)
-            actual = model.run({p.name: inputs[p.name] for p in model.inputs})
+            actual = model.run({p.name: inputs[p.name] for p in model.all_inputs})
             model.dispose()
         except WebmlcError:
             return True

@@ -12,10 +12,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
+from webmlc.core.errors import InputError
 from webmlc.core.machine import Device
 from webmlc.core.sizes import evaluate_size
 from webmlc.package.manifest import Control, Manifest, Program, Run
-from webmlc.package.memory_plan import Placing, place, place_apart
+from webmlc.package.memory_plan import Layout, Placing, place, place_apart
 
 Array = NDArray[Any]
 Names = Sequence[str]
@@ -80,14 +81,56 @@ class Cache(Generic[T]):
         return self.items[key]
 
 
+@dataclass(eq=False, slots=True)
+class States:
+    """The states of one session. They have room for `capacity` rows; the first `length` are valid.
+
+    The bytes are in the memory of the devices, which find them by this record.
+    """
+
+    capacity: int
+    length: int = 0
+
+
+def state_places(layout: Layout, states: States) -> dict[str, tuple[int, int]]:
+    """The offset of each state in the block of a session, and the bytes of a row."""
+    return {
+        name: (offset, layout.sizes[name] // states.capacity)
+        for name, offset in layout.states.items()
+    }
+
+
+def check_new(states: States) -> None:
+    """Raise `InputError` if states without memory have rows: a device was restored since."""
+    if states.length:
+        raise InputError("the session was lost with its device; open another session")
+
+
+def check_places(places: Mapping[str, tuple[int, int]], layout: Layout, states: States) -> None:
+    """Raise `InputError` if the states of a session have other rows in this layout."""
+    if places != state_places(layout, states):
+        raise InputError("the session began with other sizes of the inputs; open another session")
+
+
 class Executor(Protocol):
     """One device of a loaded model."""
 
-    def bind(self, symbols: Mapping[str, int]) -> None:
+    def bind(self, symbols: Mapping[str, int], states: States | None = None) -> None:
         """Prepare memory for these symbols; cheap if they are the same as before.
 
-        During a run, further symbols may be bound. The contents of memory then stay.
+        During a run, further symbols may be bound. The contents of memory then stay. If the model
+        has states, the symbol of their length is the largest length at which these rows still fit,
+        so that memory is planned once for a session. Kernels see `states.length`.
         """
+
+    def read_states(self, states: States) -> dict[str, Array]:
+        """The bytes of the valid rows of each state that is on this device."""
+
+    def write_states(self, states: States, rows: Mapping[str, Array]) -> None:
+        """Write the bytes of rows to the start of each state that is on this device."""
+
+    def release(self, states: States) -> None:
+        """Free the states of a session."""
 
     def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """Write `uploads` (bytes), run the steps, return the bytes of the buffers `downloads`."""

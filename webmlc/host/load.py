@@ -9,16 +9,22 @@ In: a folder written by `webmlc build`. Out: a `Model`, the twin of the one in `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import AdapterError, InputError, PackageError, UserError, WebmlcError
 from webmlc.core.machine import Device, Features
+from webmlc.core.sizes import evaluate_size
+from webmlc.generate.generate import Generation, Sessions, TextGenerator
+from webmlc.generate.options import GenerateOptions
+from webmlc.generate.prompt import Prompt
 from webmlc.host.bind import (
     bind,
     bind_from_memory,
@@ -26,10 +32,11 @@ from webmlc.host.bind import (
     check_requirements,
     shape_of,
 )
-from webmlc.host.executor import Executor, Loaded
+from webmlc.host.executor import Executor, Loaded, States
+from webmlc.host.session import Session
 from webmlc.host.wasm import WasmExecutor
 from webmlc.host.webgpu import WebGpuExecutor, find_adapter
-from webmlc.package.manifest import MANIFEST, Bind, Manifest, Port, Run
+from webmlc.package.manifest import LANGUAGE_FILES, MANIFEST, Bind, Manifest, Port, Run, StatePort
 from webmlc.package.manifest_json import from_json
 from webmlc.package.transfers import stages
 from webmlc.package.weights import read_file, read_weights
@@ -50,7 +57,11 @@ class StepTime:
 class Model:
     """A loaded package. Run it any number of times, then `dispose` of it."""
 
-    def __init__(self, loaded: Loaded, threads: int, device_reason: str = "requested") -> None:
+    def __init__(
+        self, folder: Path, loaded: Loaded, threads: int, device_reason: str = "requested"
+    ) -> None:
+        self._folder = folder
+        self._generator: TextGenerator | None = None
         self.manifest = loaded.manifest
         self.program = loaded.program
         self.device: Device = loaded.program_device
@@ -77,6 +88,11 @@ class Model:
         return self.manifest.inputs
 
     @property
+    def all_inputs(self) -> tuple[Port, ...]:
+        """The inputs, and those that states replace, which only a run without a session takes."""
+        return (*self.inputs, *(port.past for port in self.manifest.state_ports))
+
+    @property
     def outputs(self) -> tuple[Port, ...]:
         """The name, dtype and shape of each output."""
         return self.manifest.outputs
@@ -86,25 +102,138 @@ class Model:
         """The outputs of the model that are sequences, with the names of their elements."""
         return self.manifest.sequences
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model, and return the outputs by name.
+    @property
+    def is_language_model(self) -> bool:
+        """True if the package holds what `generate` needs."""
+        return all(path in self.manifest.files for path in LANGUAGE_FILES)
+
+    def file(self, path: str) -> bytes:
+        """Read a file of the package, and check it against its hash. Raises `PackageError`."""
+        return _verified(self._folder, self.manifest, path)
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """Answer a prompt: messages, a text or tokens. Iterate over the result for the pieces.
+
+        `webmlc/generate/options.py` documents the options. Raises `InputError` if the model is no
+        language model, if an option is wrong, or if the prompt does not fit the context.
+        """
+        self._check_not_disposed()
+        if not self.is_language_model:
+            raise InputError(f"{self.manifest.name} is no language model: it has no tokenizer")
+        if self._generator is None:
+            self._generator = TextGenerator(cast(Sessions, self), self.file)
+        return self._generator.generate(prompt, options)
+
+    def run(self, inputs: Mapping[str, Array], states: States | None = None) -> dict[str, Array]:
+        """Run the model, and return the outputs by name. A model with states starts without rows,
+        unless a session passes its `states`.
 
         Raises `InputError` if an input does not match the model, or if its values lead to indices
         out of range.
         """
-        symbols, values, _ = self._execute(inputs)
+        if self.manifest.length and states is None:
+            return self._run_alone(inputs)
+        symbols, values, _ = self._execute(inputs, states=states)
         check_counts(self.manifest, values)
-        return {
-            port.name: values[port.buffer].view(port.dtype.numpy).reshape(shape_of(port, symbols))
-            for port in self.outputs
-        }
+        if states is not None:
+            states.length += self._rows(symbols)
+        return {port.name: _output(port, values[port.buffer], symbols) for port in self.outputs}
+
+    def _run_alone(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run a model with states without a session. If its states replace inputs and outputs, it
+        takes and returns these.
+        """
+        with self._session_of(inputs) as (session, others, symbols):
+            results = session.run(others)
+            if ports := self.manifest.state_ports:
+                states, name = self.read_states(session.states), self.manifest.length
+                symbols[name] = session.length
+                results |= {
+                    p.present: _present(p, states[p.past.buffer], symbols, name) for p in ports
+                }
+            return results
+
+    @contextmanager
+    def _session_of(
+        self, inputs: Mapping[str, Array]
+    ) -> Iterator[tuple[Session, dict[str, Array], dict[str, int]]]:
+        """Open a session that holds the pasts in `inputs`, which may be missing, and that has room
+        for one run. Yields also the other inputs and their symbols.
+        """
+        ports, name = self.manifest.state_ports, self.manifest.length
+        pasts = {p.past.buffer: _past(p, inputs, name) for p in ports if p.past.name in inputs}
+        others = {n: a for n, a in inputs.items() if n not in {p.past.name for p in ports}}
+        if 0 < len(pasts) < len(ports):
+            missing = next(p.past.name for p in ports if p.past.name not in inputs)
+            raise InputError(f"input {missing!r} is missing, but other pasts are there")
+        lengths = {len(rows) for rows in pasts.values()} or {0}
+        if len(lengths) > 1:
+            raise InputError(f"the pasts have different numbers of rows: {sorted(lengths)}")
+        (length,) = lengths
+        symbols, _ = bind(self.manifest, others, length)
+        session = self.session(max(length + self._rows(symbols), 1))
+        try:
+            if length:
+                self.write_states(session.states, pasts, length, symbols)
+            yield session, others, symbols
+        finally:
+            session.dispose()
+
+    def session(self, capacity: int) -> Session:
+        """Open a session, whose states have room for `capacity` rows.
+
+        Raises `UserError` if the model has no states.
+        """
+        self._check_not_disposed()
+        return Session(self, capacity)
+
+    def read_states(self, states: States) -> dict[str, Array]:
+        """The bytes of the valid rows of each state of a session."""
+        self._check_not_disposed()
+        executors = self._executors.values()
+        return {name: rows for e in executors for name, rows in e.read_states(states).items()}
+
+    def write_states(
+        self,
+        states: States,
+        rows: Mapping[str, Array],
+        length: int,
+        symbols: Mapping[str, int] | None = None,
+    ) -> None:
+        """Replace the states of a session by `length` rows of each. `symbols` are the sizes with
+        which the session begins, by default 1.
+
+        Raises `InputError` if `rows` are not those of this model.
+        """
+        self._check_not_disposed()
+        sizes = symbols or {s.name: 1 for s in self.manifest.symbols}
+        planned = {**sizes, self.manifest.length: states.capacity - self._rows(sizes)}
+        for executor in self._executors.values():
+            executor.bind(planned, states)
+        previous, states.length = states.length, length
+        expected = {name: array.nbytes for name, array in self.read_states(states).items()}
+        if expected != {name: array.nbytes for name, array in rows.items()}:
+            states.length = previous
+            raise InputError("the rows of the states are not those of this model")
+        contents = {name: array.reshape(-1).view(np.uint8) for name, array in rows.items()}
+        for executor in self._executors.values():
+            executor.write_states(states, contents)
+
+    def release(self, states: States) -> None:
+        """Free the states of a session."""
+        for executor in self._executors.values():
+            executor.release(states)
 
     def profile(self, inputs: Mapping[str, Array]) -> list[StepTime]:
         """Measure the seconds of every step, one by one, after its segment ran.
 
         The time of a step that runs at load is 0.
         """
-        _, _, times = self._execute(inputs, measure=True)
+        if self.manifest.length:
+            with self._session_of(inputs) as (session, others, _):
+                times = self._execute(others, measure=True, states=session.states)[2]
+        else:
+            times = self._execute(inputs, measure=True)[2]
         return [
             StepTime(step.kernel, step.device, step.origin, seconds)
             for step, seconds in zip(self.program.steps, times, strict=True)
@@ -126,17 +255,19 @@ class Model:
 
     def dispose(self) -> None:
         """Free memory, threads and GPU buffers."""
+        if self._generator is not None:
+            self._generator.reset()
         for executor in self._executors.values():
             executor.dispose()
         self._executors, self._disposed = {}, True
 
     def _execute(
-        self, inputs: Mapping[str, Array], measure: bool = False
+        self, inputs: Mapping[str, Array], measure: bool = False, states: States | None = None
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
         """Call `_run_segments`; mark the model as broken if it fails although the inputs fit."""
         self._check_not_disposed()
         try:
-            return self._run_segments(inputs, measure)
+            return self._run_segments(inputs, measure, states)
         except InputError:
             raise
         except Exception:
@@ -144,14 +275,15 @@ class Model:
             raise
 
     def _run_segments(
-        self, inputs: Mapping[str, Array], measure: bool
+        self, inputs: Mapping[str, Array], measure: bool, states: States | None
     ) -> tuple[dict[str, int], dict[str, Array], list[float]]:
         """Run the segments in order.
 
         Returns all symbols, the bytes of input buffers and downloaded buffers, and the seconds of
         every step if `measure` is true.
         """
-        symbols, arrays = bind(self.manifest, inputs)
+        symbols, arrays = bind(self.manifest, inputs, states.length if states else 0)
+        longest = {} if states is None else {self.manifest.length: self._longest(states, symbols)}
         values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
         times: list[float] = []
         for stage in self._stages:
@@ -159,7 +291,7 @@ class Model:
                 case Run(once=True, first=first, last=last):  # executed when memory was allocated
                     times += [0.0] * (last - first)
                 case Run(device=device) as run:
-                    self._executors[device].bind(symbols)
+                    self._executors[device].bind({**symbols, **longest}, states)
                     uploads = {name: values[name] for name in stage.uploads}
                     values |= self._executors[device].execute(run, stage.downloads, uploads)
                     if measure:
@@ -170,9 +302,52 @@ class Model:
                     check_requirements(self.manifest, symbols, new_symbols)
         return symbols, values, times
 
+    def _rows(self, symbols: Mapping[str, int]) -> int:
+        """The number of rows that a run appends to the states."""
+        state = next(b for b in self.program.buffers if b.kind == "state")
+        return evaluate_size(state.shape[0], {**symbols, self.manifest.length: 0})
+
+    def _longest(self, states: States, symbols: Mapping[str, int]) -> int:
+        """The largest length of a session to which a run can still append its rows. Memory is
+        planned for it.
+
+        Raises `InputError` if the session is longer.
+        """
+        rows = self._rows(symbols)
+        if states.length + rows > states.capacity:
+            raise InputError(
+                f"the session holds {states.length} of {states.capacity} rows, so {rows} more do "
+                "not fit; open a session with a larger capacity, or truncate it"
+            )
+        return states.capacity - rows
+
     def _check_not_disposed(self) -> None:
         if self._disposed:
             raise UserError("this model was disposed of; load it again")
+
+
+def _output(port: Port, data: Array, symbols: Mapping[str, int]) -> Array:
+    """The bytes of an output as an array. There may be more of them than a short session needs."""
+    shape = shape_of(port, symbols)
+    return data.view(port.dtype.numpy)[: prod(shape)].reshape(shape)
+
+
+def _past(port: StatePort, inputs: Mapping[str, Array], length: str) -> Array:
+    """The rows of a state that an input holds."""
+    past = np.asarray(inputs[port.past.name])
+    if past.dtype != port.past.dtype.numpy or past.ndim != len(port.past.shape):
+        raise InputError(
+            f"input {port.past.name!r} has dtype {past.dtype} and {past.ndim} dimensions, expected "
+            f"{port.past.dtype} and {len(port.past.shape)}"
+        )
+    return np.ascontiguousarray(np.moveaxis(past, port.axis(length), 0))
+
+
+def _present(port: StatePort, rows: Array, symbols: Mapping[str, int], length: str) -> Array:
+    """The rows of a state as the output that it replaces. `symbols` hold after the run."""
+    axis, shape = port.axis(length), list(shape_of(port.past, symbols))
+    array = rows.view(port.past.dtype.numpy).reshape(shape[axis], *shape[:axis], *shape[axis + 1 :])
+    return np.ascontiguousarray(np.moveaxis(array, 0, axis))
 
 
 def load(
@@ -196,12 +371,12 @@ def load(
     may_fall_back = device == "auto" and program_device == "webgpu" and "wasm" in manifest.programs
     try:
         loaded = _read(folder, manifest, program_device, features, red_zones)
-        return Model(loaded, threads, reason)
+        return Model(folder, loaded, threads, reason)
     except WebmlcError as error:
         if not may_fall_back:
             raise
         loaded = _read(folder, manifest, "wasm", features, red_zones)
-        return Model(loaded, threads, str(error))
+        return Model(folder, loaded, threads, str(error))
 
 
 def _read(

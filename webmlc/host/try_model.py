@@ -101,7 +101,7 @@ def read_inputs(
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: not a readable .npz file of named arrays") from error
-    return random_inputs(model.inputs, sizes, seed) | arrays
+    return random_inputs(model.all_inputs, sizes, seed) | arrays
 
 
 def write_outputs(path: Path, outputs: Mapping[str, Array]) -> None:
@@ -129,7 +129,7 @@ def summarise(outputs: Mapping[str, Array]) -> list[Row]:
 
 def time_runs(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
     """Measure the milliseconds of whole runs, after a first run that does not count."""
-    inputs = random_inputs(model.inputs, sizes, 0)
+    inputs = random_inputs(model.all_inputs, sizes, 0)
     model.run(inputs)
     times = []
     for _ in range(runs):
@@ -148,7 +148,7 @@ def time_runs(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
 
 def time_kernels(model: Model, sizes: Mapping[str, int], runs: int) -> list[Row]:
     """Measure the median milliseconds of each step, and list the slowest step first."""
-    inputs = random_inputs(model.inputs, sizes, 0)
+    inputs = random_inputs(model.all_inputs, sizes, 0)
     profiles = [model.profile(inputs) for _ in range(runs)]
     rows = [
         {

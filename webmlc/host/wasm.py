@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -24,7 +24,18 @@ from numpy.typing import NDArray
 from wasmtime import _ffi as ffi
 
 from webmlc.core.errors import InputError, InternalError, PackageError, UserError
-from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
+from webmlc.host.executor import (
+    GROWTH,
+    Array,
+    Cache,
+    Loaded,
+    Names,
+    States,
+    check_new,
+    check_places,
+    state_places,
+    trip_count,
+)
 from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
 from webmlc.package.manifest import Run
 from webmlc.package.memory_plan import (
@@ -46,18 +57,36 @@ MAX_PAGES = 65536
 class Binding:
     """Memory for one value of the symbols: addresses, sizes, and the slot table's words.
 
-    `grows` says that it continues a run: memory holds what earlier steps wrote. There are `zones`
-    in the debug mode only.
+    `state_slots` are the slots of states, with their offsets in the block of a session.
+    `length_slot` is the slot of the session's length. `grows` says that it continues a run: memory
+    holds what earlier steps wrote. There are `zones` in the debug mode only.
     """
 
     layout: Layout
     slots: list[int]
+    state_slots: tuple[tuple[int, int], ...]
+    length_slot: int
     grows: bool
     zones: tuple[Zone, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The bytes of memory that hold the states of a session.
+
+    `places` gives the offset of each state, and the bytes of a row.
+    """
+
+    address: int
+    bytes: int
+    places: Mapping[str, tuple[int, int]]
+
+
 class WasmExecutor:
-    """The CPU: one shared memory, and one instance per thread."""
+    """The CPU: one shared memory, and one instance per thread.
+
+    The blocks of sessions are at the end of memory, behind `room` bytes that all runs share.
+    """
 
     def __init__(self, loaded: Loaded, threads: int) -> None:
         if threads < 1:
@@ -70,19 +99,29 @@ class WasmExecutor:
         self.bindings: Cache[Binding] = Cache()
         self.bound: Binding | None = None
         self.bytes: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.room = 0
+        self.blocks: dict[States, Block] = {}
+        self.free: list[Block] = []
         self.memory: SharedMemory | None = None
         self.runs: list[Function] = []
 
-    def bind(self, symbols: Mapping[str, int]) -> None:
+    def bind(self, symbols: Mapping[str, int], states: States | None = None) -> None:
         """Plan memory for `symbols`; a new memory only where the present one is too small."""
         binding = self.bindings.get(symbols, partial(self._plan, symbols))
-        if binding is self.bound:
+        if binding is self.bound and states is None:
             return
-        fresh = binding.layout.total > len(self.bytes)
+        lacks_block = states is not None and not self._has_block(states, binding)
+        fresh = binding.layout.total > self.room or lacks_block
         grows = binding.grows and self.memory is not None
         if fresh:
-            self._new_memory(binding, grows)
-        self._words(SLOT_TABLE, binding.slots)
+            self._new_memory(binding, grows, states)
+        slots = binding.slots
+        if states is not None:
+            slots = list(slots)
+            for slot, offset in binding.state_slots:
+                slots[slot] = self.blocks[states].address + offset
+            slots[binding.length_slot] = states.length
+        self._words(SLOT_TABLE, slots)
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
         self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
         self.bound = binding
@@ -110,19 +149,60 @@ class WasmExecutor:
         for loop in program.loops:  # its symbol, which the module counts, and its iterations
             slots += [0, trip_count(loop, values)]
         around = tuple(zones(program, plan, "wasm")) if loaded.red_zones else ()
-        return Binding(plan, slots, any(name in symbols for name in program.bound), around)
+        positions = {b.name: slot for slot, b in enumerate(program.buffers)}
+        state_slots = tuple((positions[name], offset) for name, offset in plan.states.items())
+        length = loaded.manifest.length
+        length_slot = len(program.buffers) + names.index(length) if length else 0
+        grows = any(name in symbols for name in program.bound)
+        return Binding(plan, slots, state_slots, length_slot, grows, around)
+
+    def _has_block(self, states: States, binding: Binding) -> bool:
+        """Give a session a block of memory, if a free one is large enough."""
+        size = binding.layout.state_bytes
+        if states in self.blocks:
+            check_places(self.blocks[states].places, binding.layout, states)
+        else:
+            check_new(states)
+            block = next((block for block in self.free if block.bytes >= size), None)
+            if block is None:
+                return False
+            self.free.remove(block)
+            self.blocks[states] = replace(block, places=state_places(binding.layout, states))
+        return True
+
+    def read_states(self, states: States) -> dict[str, Array]:
+        """See `Executor.read_states`."""
+        return {name: view.copy() for name, view in self._rows(states).items()}
+
+    def write_states(self, states: States, rows: Mapping[str, Array]) -> None:
+        """See `Executor.write_states`."""
+        for name, view in self._rows(states).items():
+            view[:] = rows[name]
+
+    def _rows(self, states: States) -> dict[str, NDArray[np.uint8]]:
+        """Views of the valid rows of each state. The session has run, or has no block."""
+        if states not in self.blocks:
+            return {}
+        block, views = self.blocks[states], {}
+        for name, (offset, row_bytes) in block.places.items():
+            start = block.address + offset
+            views[name] = self.bytes[start : start + states.length * row_bytes]
+        return views
+
+    def release(self, states: States) -> None:
+        """See `Executor.release`."""
+        if states in self.blocks:
+            self.free.append(self.blocks.pop(states))
 
     def execute(self, run: Run, downloads: Names, uploads: Mapping[str, Array]) -> dict[str, Array]:
         """See `Executor.execute`."""
-        for name, data in uploads.items():
-            self._view(name)[:] = data
+        self._upload(uploads)
         self._run_checked(run)
         return {name: self._view(name).copy() for name in downloads}
 
     def profile(self, run: Run, uploads: Mapping[str, Array]) -> list[float]:
         """See `Executor.profile`."""
-        for name, data in uploads.items():
-            self._view(name)[:] = data
+        self._upload(uploads)
         seconds = []
         for step in range(run.module_first, run.module_last):
             start = perf_counter()
@@ -130,23 +210,35 @@ class WasmExecutor:
             seconds.append(perf_counter() - start)
         return seconds
 
+    def _upload(self, uploads: Mapping[str, Array]) -> None:
+        """Write the bytes of buffers, which may be shorter than those planned for a session."""
+        for name, data in uploads.items():
+            self._view(name)[: data.size] = data
+
     def dispose(self) -> None:
         """Stop the threads and free the memory."""
         for worker in self.workers:
             worker.stop()
         self.workers, self.runs, self.memory = [], [], None
         self.bytes, self.bound = np.zeros(0, np.uint8), None
+        self.room, self.blocks, self.free = 0, {}, []
 
-    def _new_memory(self, binding: Binding, grows: bool) -> None:
-        """Allocate a memory that holds the constants, or the content of the old memory.
+    def _new_memory(self, binding: Binding, grows: bool, states: States | None) -> None:
+        """Allocate a memory that holds the constants, or the content of the old memory, and a block
+        for each session. `states` may be a new session.
 
         At the start of a run, its size is exactly what the plan needs. If it grows during a run, it
         is larger, so that it need not grow again soon.
         """
         plan, old, old_memory = binding.layout, self.bytes, self.memory
-        pages = -(-plan.total // PAGE)
+        blocks = dict(self.blocks)
+        if states is not None and states not in blocks:
+            blocks[states] = Block(0, plan.state_bytes, state_places(plan, states))
+        needed_room = max(plan.total, self.room) if blocks else plan.total
+        total = needed_room + sum(block.bytes for block in blocks.values())
+        pages = -(-total // PAGE)
         if pages > MAX_PAGES:
-            needed = f"with these inputs the model needs {plan.total} bytes"
+            needed = f"with these inputs the model needs {total} bytes"
             raise InputError(f"{needed}: more than 32-bit memory holds")
         if grows:
             pages = max(pages, min(int(len(old) * GROWTH) // PAGE, MAX_PAGES))
@@ -157,12 +249,21 @@ class WasmExecutor:
         except wasmtime.WasmtimeError as error:
             raise UserError(f"cannot allocate {pages * PAGE} bytes for the model") from error
         self.bytes = self.memory.bytes
+        old_room, old_blocks = self.room, self.blocks
+        self.room = len(self.bytes) - sum(block.bytes for block in blocks.values())
+        self.blocks, self.free, address = {}, [], self.room
+        for session, block in blocks.items():
+            self.blocks[session] = replace(block, address=address)
+            if session in old_blocks:
+                content = old[block.address : block.address + block.bytes]
+                self.bytes[address : address + block.bytes] = content
+            address += block.bytes
         if self.module is not None:
             self.runs = [
                 instantiate(self.engine, self.module, self.memory) for _ in range(self.threads)
             ]
         if grows:
-            self.bytes[: len(old)] = old
+            self.bytes[:old_room] = old[:old_room]
             del old, old_memory
             return
         for buffer in program.buffers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,20 @@ import numpy as np
 import wgpu  # type: ignore[import-untyped]
 
 from webmlc.core.errors import AdapterError, DeviceLostError, InternalError, UserError
+from webmlc.core.expr import Expr
 from webmlc.core.sizes import evaluate_size
-from webmlc.host.executor import GROWTH, Array, Cache, Loaded, Names, trip_count
+from webmlc.host.executor import (
+    GROWTH,
+    Array,
+    Cache,
+    Loaded,
+    Names,
+    States,
+    check_new,
+    check_places,
+    state_places,
+    trip_count,
+)
 from webmlc.host.red_zones import PATTERN, Zone, check_zones, zones
 from webmlc.package.manifest import Control, Resources, Run, Step
 from webmlc.package.memory_plan import ALIGNMENT, Layout, align, layout, place_constants
@@ -38,7 +50,7 @@ class Dispatch:
 
     pipeline: Any
     bind_group: Any
-    workgroups: tuple[int, int, int]
+    workgroups: tuple[Expr, Expr, Expr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,19 @@ def _typed_errors() -> Iterator[None]:
         raise InternalError(f"WebGPU: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The GPU buffer that holds the states of a session.
+
+    `places` gives the offset of each state, and the bytes of a row. `bindings` are those of the
+    session, whose bind groups contain its buffer.
+    """
+
+    buffer: Any
+    places: Mapping[str, tuple[int, int]]
+    bindings: Cache[Binding] = field(default_factory=Cache)
+
+
 class WebGpuExecutor:
     """The GPU: one arena, constants in as few buffers as possible, and one pipeline per kernel."""
 
@@ -84,20 +109,63 @@ class WebGpuExecutor:
         self.arena: Any = None
         self.staging: Any = None
         self.bindings: Cache[Binding] = Cache()
+        self.blocks: dict[States, Block] = {}
         self.bound: Binding | None = None
+        self.states: States | None = None
         self.count: dict[str, int] = {}
 
     @_typed_errors()
-    def bind(self, symbols: Mapping[str, int]) -> None:
+    def bind(self, symbols: Mapping[str, int], states: States | None = None) -> None:
         """Plan the arena for `symbols`; a new arena only where it must grow."""
-        binding = self.bindings.get(symbols, partial(self._plan, dict(symbols)))
+        plan = partial(self._plan, dict(symbols))
+        bindings = self.bindings
+        if states is not None:
+            if states not in self.blocks:
+                check_new(states)
+                self.blocks[states] = self._new_block(plan().layout, states)
+            bindings = self.blocks[states].bindings
+        binding = bindings.get(symbols, plan)
+        if states is not None:
+            check_places(self.blocks[states].places, binding.layout, states)
         if self.arena is None or binding.layout.arena > self.arena.size:
             self._new_arena(binding)
         if binding is not self.bound:
             for zone in binding.zones:
                 size = zone.last - zone.first
                 self.device.queue.write_buffer(self.arena, zone.first, bytes([PATTERN]) * size)
-        self.bound = binding
+        self.bound, self.states = binding, states
+        if states is not None:
+            self._write_uniforms(self.loaded.manifest.length)
+
+    def _new_block(self, plan: Layout, states: States) -> Block:
+        """Allocate the states of a session."""
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        return Block(self._buffer(plan.state_bytes, usage), state_places(plan, states))
+
+    @_typed_errors()
+    def read_states(self, states: States) -> dict[str, Array]:
+        """See `Executor.read_states`."""
+        if states not in self.blocks:
+            return {}
+        block = self.blocks[states]
+        memory = np.frombuffer(self.device.queue.read_buffer(block.buffer), np.uint8)
+        return {
+            name: memory[offset : offset + states.length * row_bytes].copy()
+            for name, (offset, row_bytes) in block.places.items()
+        }
+
+    @_typed_errors()
+    def write_states(self, states: States, rows: Mapping[str, Array]) -> None:
+        """See `Executor.write_states`."""
+        for name, (offset, _) in self.blocks[states].places.items():
+            self._write_bytes(self.blocks[states].buffer, offset, rows[name])
+
+    def release(self, states: States) -> None:
+        """See `Executor.release`."""
+        if (block := self.blocks.pop(states, None)) is not None:
+            block.buffer.destroy()
+        if self.states is states:
+            self.states, self.bound = None, None
 
     def _plan(self, symbols: Mapping[str, int]) -> Binding:
         loaded = self.loaded
@@ -190,10 +258,12 @@ class WebGpuExecutor:
     def dispose(self) -> None:
         """Destroy every buffer."""
         buffers = {id(b): b for b, _ in self.constants.values()}
-        for buffer in (*buffers.values(), self.arena, self.staging):
+        blocks = (block.buffer for block in self.blocks.values())
+        for buffer in (*buffers.values(), *blocks, self.arena, self.staging):
             if buffer is not None:
                 buffer.destroy()
         self.constants, self.arena, self.staging, self.bound = {}, None, None, None
+        self.blocks = {}
         self.bindings.items.clear()
 
     def _buffer(self, size: int, usage: int) -> Any:
@@ -220,8 +290,9 @@ class WebGpuExecutor:
                 encoder.copy_buffer_to_buffer(old, 0, self.arena, 0, old.size)
                 self.device.queue.submit([encoder.finish()])
             old.destroy()
-        for other in self.bindings.items.values():
-            other.dispatches.clear()  # their bind groups refer to the old arena
+        for bindings in (self.bindings, *(block.bindings for block in self.blocks.values())):
+            for other in bindings.items.values():
+                other.dispatches.clear()  # their bind groups refer to the old arena
 
     def _upload_constants(self) -> dict[str, tuple[Any, int]]:
         """Upload the constants, and return the GPU buffer and offset of each.
@@ -287,8 +358,9 @@ class WebGpuExecutor:
             )
             if step.workgroups is None:
                 raise InternalError(f"host: webgpu step {step.kernel} has no workgroups")
-            x, y, z = (evaluate_size(w, binding.symbols) for w in step.workgroups)
-            binding.dispatches[index] = Dispatch(self.pipelines[step.kernel], group, (x, y, z))
+            binding.dispatches[index] = Dispatch(
+                self.pipelines[step.kernel], group, step.workgroups
+            )
         return binding.dispatches[index]
 
     def _uniform(self, names: tuple[str, ...]) -> Any:
@@ -297,13 +369,13 @@ class WebGpuExecutor:
         if names not in binding.uniforms:
             usage = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
             binding.uniforms[names] = self.device.create_buffer_with_data(
-                data=_words(names, {**binding.symbols, **self.count}), usage=usage
+                data=_words(names, self._symbols), usage=usage
             )
         return binding.uniforms[names]
 
     def _write_uniforms(self, symbol: str) -> None:
-        """Write the new value of a loop's `symbol` to the uniforms that contain it."""
-        symbols = {**self._current.symbols, **self.count}
+        """Write the new value of a symbol to the uniforms that contain it."""
+        symbols = self._symbols
         for names, buffer in self._current.uniforms.items():
             if symbol in names:
                 self.device.queue.write_buffer(buffer, 0, _words(names, symbols))
@@ -311,7 +383,17 @@ class WebGpuExecutor:
     def _place(self, name: str) -> tuple[Any, int]:
         if name in self.constants:
             return self.constants[name]
+        if self.states is not None and name in self._current.layout.states:
+            return self.blocks[self.states].buffer, self._current.layout.states[name]
         return self.arena, self._current.layout.offsets[name]
+
+    @property
+    def _symbols(self) -> dict[str, int]:
+        """The values that kernels see."""
+        symbols = {**self._current.symbols, **self.count}
+        if self.states is not None:
+            symbols[self.loaded.manifest.length] = self.states.length
+        return symbols
 
     @property
     def _current(self) -> Binding:
@@ -332,18 +414,22 @@ class WebGpuExecutor:
         if self.loaded.program.steps[index].control is not None:
             return
         dispatch = self._dispatch(index)
-        if 0 in dispatch.workgroups:
+        workgroups = [evaluate_size(w, self._symbols) for w in dispatch.workgroups]
+        if 0 in workgroups:
             return
         compute.set_pipeline(dispatch.pipeline)
         compute.set_bind_group(0, dispatch.bind_group)
-        compute.dispatch_workgroups(*dispatch.workgroups)
+        compute.dispatch_workgroups(*workgroups)
 
     def _write(self, uploads: Mapping[str, Array]) -> None:
         for name, data in uploads.items():
-            buffer, offset = self._place(name)
-            padded = data.tobytes() + bytes(-data.nbytes % 4)
-            if padded:
-                self.device.queue.write_buffer(buffer, offset, padded)
+            self._write_bytes(*self._place(name), data)
+
+    def _write_bytes(self, buffer: Any, offset: int, data: Array) -> None:
+        """Write whole words."""
+        padded = data.tobytes() + bytes(-data.nbytes % 4)
+        if padded:
+            self.device.queue.write_buffer(buffer, offset, padded)
 
     def _read(self, encoder: Any, names: Sequence[str]) -> dict[str, Array]:
         """Submit `encoder` with copies of the named buffers, and read their bytes back at once."""

@@ -31,15 +31,20 @@ VERSION = 5
 """The version of the package format. It increases with every incompatible change."""
 MANIFEST = "manifest.json"
 """The name of the manifest file in a package."""
+LANGUAGE_FILES = ("tokenizer.json", "chat_template.jinja", "generation_config.json")
+"""The files that make a package one of a language model, in the formats of Hugging Face."""
 
-BufferKind = Literal["input", "constant", "derived", "scratch"]
+BufferKind = Literal["input", "constant", "derived", "state", "scratch"]
 Size = int | str | list[Any]
 """A dimension in JSON: an integer, a symbol's name, or `[operator, Size, ...]`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbolic dimension, which a run binds from one axis of one input."""
+    """A symbolic dimension, which a run binds from one axis of one input.
+
+    Without an input it is the length of a session: the rows of its states before the run.
+    """
 
     name: str
     input: str
@@ -57,11 +62,28 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
+class StatePort:
+    """The input and the output that the model had in place of a state, which is `past.buffer`.
+
+    A run without a session takes and returns them: its past grows along the axis whose size is the
+    symbol of the length, which is the first axis of the state.
+    """
+
+    past: Port
+    present: str
+
+    def axis(self, length: str) -> int:
+        """The axis along which the past grows."""
+        return self.past.shape.index(Var(length))
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer of a program.
 
     `tensor` is the name of a constant in the weights, and `bytes` the exact size. A buffer of kind
-    `derived` holds values that are computed from constants once, at load.
+    `derived` holds values that are computed from constants once, at load. One of kind `state`
+    belongs to a session, with room for as many rows as the session's capacity.
     """
 
     name: str
@@ -74,6 +96,11 @@ class Buffer:
     def is_resident(self) -> bool:
         """True if the buffer holds the same bytes in every run."""
         return self.kind in ("constant", "derived")
+
+    @property
+    def is_activation(self) -> bool:
+        """True if the buffer is in the arena, for the time of a run at most."""
+        return self.kind in ("input", "scratch")
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -266,7 +293,8 @@ class Manifest:
 
     `sequences` maps each output of the model that is a sequence to the outputs that are its
     elements. `None` stands for an empty optional. `requirements` are conditions on the symbols of a
-    run. `checks` are buffers that count indices out of range. `tuned` are the kernels whose
+    run. `checks` are buffers that count indices out of range. `state_ports` are inputs and outputs
+    that states replace. `tuned` are the kernels whose
     schedules are not the default ones.
     """
 
@@ -282,6 +310,12 @@ class Manifest:
     requirements: tuple[Requirement, ...] = ()
     checks: tuple[Check, ...] = ()
     tuned: tuple[TunedKernel, ...] = ()
+    state_ports: tuple[StatePort, ...] = ()
+
+    @property
+    def length(self) -> str:
+        """The symbol of the length of sessions; "" for a model without states."""
+        return next((s.name for s in self.symbols if not s.input), "")
 
     @property
     def results(self) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ and `runtime_js/manifest.js` restores them:
 - the device of a step, if it is that of the program; its outputs, if there is one; its origin, if
   it has none.
 
-The arguments of a step are the positions of its buffers. The `sizes` of a program name the symbolic
+The arguments of a step are the positions of its buffers. Equal layers are said once (`repeats.py`):
+buffers, steps and tensors. The `sizes` of a program name the symbolic
 sizes of several dimensions. Reading checks every field and names the culprit:
 
     PackageError: manifest.json: programs.wasm.steps[3].kernel is missing
@@ -46,6 +47,7 @@ from webmlc.package.manifest import (
     Resources,
     Run,
     Segment,
+    StatePort,
     Step,
     Symbol,
     TunedKernel,
@@ -54,6 +56,7 @@ from webmlc.package.manifest import (
     to_size,
 )
 from webmlc.package.memory_plan import align
+from webmlc.package.repeats import fold, unfold
 from webmlc.package.weights import ALIGNMENT
 from webmlc.schedule.rules import Tuning
 
@@ -76,6 +79,9 @@ def to_json(manifest: Manifest) -> str:
             [r.rule, to_size(r.left), to_size(r.right), r.node] for r in manifest.requirements
         ],
         "checks": [[check.value, list(check.nodes)] for check in manifest.checks],
+        **(
+            {"states": list(map(_state_port, manifest.state_ports))} if manifest.state_ports else {}
+        ),
         **({"tuned": list(map(_tuned, manifest.tuned))} if manifest.tuned else {}),
         "weights": {
             "bytes": sum(w.bytes for w in manifest.weights),
@@ -121,6 +127,10 @@ def _port(port: Port) -> dict[str, Any]:
     }
 
 
+def _state_port(port: StatePort) -> dict[str, Any]:
+    return {"past": _port(port.past), "present": port.present}
+
+
 def _tuned(kernel: TunedKernel) -> dict[str, Any]:
     return {"kernel": kernel.kernel, "variant": kernel.variant, **asdict(kernel.tuning)}
 
@@ -132,7 +142,7 @@ def _weight_file(file: WeightFile) -> dict[str, Any]:
         "chunk_bytes": file.chunk_bytes,
         "chunks": list(file.chunks),
         "start": next((begin for begin, _ in file.tensors.values()), 0),
-        "tensors": [[name, end - begin] for name, (begin, end) in file.tensors.items()],
+        "tensors": fold([[name, end - begin] for name, (begin, end) in file.tensors.items()]),
     }
 
 
@@ -146,8 +156,8 @@ def _program(device: Device, program: Program, tensors: AbstractSet[str]) -> dic
     names = _name_sizes(program.buffers)
     data: dict[str, Any] = {
         **({"sizes": {name: to_size(size) for size, name in names.items()}} if names else {}),
-        "buffers": [_buffer(b, names, tensors) for b in program.buffers],
-        "steps": [_step(device, s, positions) for s in program.steps],
+        "buffers": fold([_buffer(b, names, tensors) for b in program.buffers]),
+        "steps": fold([_step(device, s, positions) for s in program.steps]),
         "segments": [_segment(s) for s in program.segments],
         "resources": {
             "weights": resources.weights,
@@ -256,6 +266,7 @@ def from_json(text: str) -> Manifest:
         requirements=_read_requirements(root),
         checks=_read_checks(root),
         tuned=root.objects("tuned", _read_tuned) if "tuned" in root.data else (),
+        state_ports=root.objects("states", _read_state_port) if "states" in root.data else (),
     )
     _check(manifest)
     return manifest
@@ -309,10 +320,15 @@ def _read_port(o: JsonObject) -> Port:
     return Port(o.get("name", str), _read_dtype(o), o.shape("shape"), o.get("buffer", str))
 
 
+def _read_state_port(o: JsonObject) -> StatePort:
+    past = JsonObject(o.get("past", dict), o.path("past"))
+    return StatePort(_read_port(past), o.get("present", str))
+
+
 def _read_weight_file(o: JsonObject, files: Mapping[str, File]) -> WeightFile:
     tensors: dict[str, tuple[int, int]] = {}
     end = o.get("start", int)
-    for index, item in enumerate(o.get("tensors", list)):
+    for index, item in enumerate(unfold(o.get("tensors", list))):
         match item:
             case [str(name), int(length)]:
                 begin = align(end, ALIGNMENT)
@@ -347,6 +363,7 @@ def _read_programs(root: JsonObject, tensors: AbstractSet[str]) -> Mapping[Devic
 
 def _read_program(o: JsonObject, device: Device, tensors: AbstractSet[str]) -> Program:
     resources = JsonObject(o.get("resources", dict), o.path("resources"))
+    o = JsonObject({**o.data, **{k: unfold(o.get(k, list)) for k in ("buffers", "steps")}}, o.where)
     sizes = o.get("sizes", dict) if "sizes" in o.data else {}
     buffers = o.objects("buffers", lambda b: _read_buffer(b, sizes, tensors))
     return Program(
@@ -370,7 +387,9 @@ def _read_buffer(o: JsonObject, sizes: Mapping[str, Any], tensors: AbstractSet[s
     name = o.get("name", str)
     kind = _usual_kind(name, tensors)
     if "kind" in o.data:
-        kind = cast("BufferKind", o.one_of("kind", ("input", "constant", "derived", "scratch")))
+        kind = cast(
+            "BufferKind", o.one_of("kind", ("input", "constant", "derived", "state", "scratch"))
+        )
     tensor = name if "tensor" not in o.data else o.get("tensor", str)
     dtype = _read_dtype(o) if "dtype" in o.data else DType.float32
     return Buffer(
@@ -439,12 +458,15 @@ def _check(manifest: Manifest) -> None:
         if unknown := sorted(set(parts or ()) - outputs):
             raise PackageError(f"manifest.json: sequence {name} has no outputs {unknown}")
     for symbol in manifest.symbols:
+        if symbol.name == manifest.length:
+            continue
         if symbol.input not in inputs or symbol.axis >= len(inputs[symbol.input].shape):
             raise PackageError(f"manifest.json: symbol {symbol.name} has no axis to be bound from")
     for name, program in manifest.programs.items():
         buffers = {b.name for b in program.buffers}
         used = {*(port.buffer for port in manifest.inputs), *manifest.results}
         used |= {s.buffer for s in program.segments if isinstance(s, Bind)}
+        used |= {port.past.buffer for port in manifest.state_ports}
         if unknown := sorted(used - buffers):
             raise PackageError(f"manifest.json: programs.{name} uses unknown buffers {unknown}")
         for buffer in program.buffers:

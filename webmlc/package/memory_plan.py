@@ -26,7 +26,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from webmlc.core.errors import InputError
@@ -101,6 +101,9 @@ class Layout:
     On wasm, `offsets` are addresses in linear memory, and `total` is its exact size. Loading needs
     all of it but `arena`. On webgpu, `offsets` are relative to the arena; constants have separate
     buffers.
+
+    `states` are relative to the block of a session, whose bytes are `state_bytes`. `total` does not
+    include it.
     """
 
     offsets: Mapping[str, int]
@@ -109,6 +112,8 @@ class Layout:
     constants: Mapping[str, int]
     scratch: int
     total: int
+    states: Mapping[str, int] = field(default_factory=dict)
+    state_bytes: int = 0
 
 
 def align(value: int, alignment: int) -> int:
@@ -253,7 +258,7 @@ def lifetimes(
                 spans[name] = (min(begin, first), max(end, last))
     for name in placed - spans.keys():  # an unused input still has a place
         spans[name] = (0, max(len(program.steps) - 1, 0))
-    return {b.name: spans[b.name] for b in program.buffers if b.name in spans and not b.is_resident}
+    return {b.name: spans[b.name] for b in program.buffers if b.name in spans and b.is_activation}
 
 
 def loop_ranges(program: Program) -> list[tuple[int, int]]:
@@ -293,8 +298,10 @@ def layout(
     }
     placement = placing(list(intervals.values()))
     offsets = dict(zip(intervals, placement.offsets, strict=True))
+    states, state_bytes = place_states(program, device, sizes)
     if device == "webgpu":
-        return Layout(offsets, sizes, placement.total, {}, 0, placement.total)
+        total = placement.total
+        return Layout(offsets, sizes, total, {}, 0, total, states, state_bytes)
     loaded = max((align(offsets[n] + sizes[n], least) for n in loading), default=0)
     symbols_count = len(manifest.symbols) + len(program.bound)
     slots = len(program.buffers) + symbols_count + 2 * len(program.loops)
@@ -307,7 +314,23 @@ def layout(
     constants |= {name: base + offsets.pop(name) for name in loading}
     addresses = {name: base + offset for name, offset in offsets.items()}
     total = base + placement.total
-    return Layout(addresses, sizes, placement.total - loaded, constants, scratch, total)
+    arena = placement.total - loaded
+    return Layout(addresses, sizes, arena, constants, scratch, total, states, state_bytes)
+
+
+def place_states(
+    program: Program, device: Device, sizes: Mapping[str, int]
+) -> tuple[dict[str, int], int]:
+    """Place the states of a session one after another. Returns the offset of each, and the bytes of
+    all. `sizes` hold for the session's capacity.
+    """
+    offsets: dict[str, int] = {}
+    end = 0
+    for buffer in program.buffers:
+        if buffer.kind == "state" and buffer.name in sizes:
+            offsets[buffer.name] = end
+            end = align(end + sizes[buffer.name], ALIGNMENT[device])
+    return offsets, end
 
 
 def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:

@@ -18,7 +18,7 @@ from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type, is_bind
 from webmlc.loops.lower_module import view_roots
-from webmlc.package.manifest import Bind, Buffer, BufferKind, Control, Port, Step, Symbol
+from webmlc.package.manifest import Bind, Buffer, BufferKind, Control, Port, StatePort, Step, Symbol
 from webmlc.package.write import ProgramParts
 from webmlc.target.wasm.emit_module import ModuleControl
 
@@ -27,13 +27,15 @@ from webmlc.target.wasm.emit_module import ModuleControl
 class Signature:
     """The public interface of a model: inputs, outputs, and the symbols of the inputs' shapes.
 
-    The symbols of `Bind` nodes are internal to a program.
+    The symbol of the length of states has no input: a session binds it. The symbols of `Bind` nodes
+    are internal to a program.
     """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     symbols: tuple[Symbol, ...]
     sequences: Mapping[str, tuple[str, ...] | None]
+    state_ports: tuple[StatePort, ...] = ()
 
 
 def signature(module: Module) -> Signature:
@@ -56,16 +58,20 @@ def signature(module: Module) -> Signature:
         for axis, dimension in enumerate(function.type(value).shape):
             if isinstance(dimension, Var):
                 symbols.setdefault(dimension.name, Symbol(dimension.name, value, axis))
-    if module.length:
-        symbols.setdefault(module.length, Symbol(module.length, input="", axis=0))
     used = {v.name for t in function.types.values() for d in t.shape for v in variables(d)}
+    if module.length:
+        symbols[module.length] = Symbol(module.length, "", 0)
     bound_symbols = {s for n in function.nodes if is_bind(n) for s in n.attributes["symbols"]}
     if unbound := sorted(used - symbols.keys() - bound_symbols):
         raise UserError(
             f"no input has the symbolic dimension {unbound[0]!r}, so it cannot be known at run "
             "time; give an input a dimension of this name"
         )
-    return Signature(ports[0], ports[1], tuple(symbols.values()), function.sequences)
+    state_ports = tuple(
+        StatePort(Port(p.past, p.type.dtype, p.type.shape, p.state), p.present)
+        for p in module.state_ports
+    )
+    return Signature(ports[0], ports[1], tuple(symbols.values()), function.sequences, state_ports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,5 +320,7 @@ def _buffer(module: Module, value: str, derived: bool) -> Buffer:
             kind: BufferKind = "derived" if derived else "scratch"
             if value in module.main.inputs:
                 kind = "input"
+            elif value in module.states:
+                kind = "state"
             return Buffer(value, tensor_type.dtype, tensor_type.shape, kind)
     raise KeyError(value)

@@ -8,6 +8,9 @@ JavaScript is generated.
     webgpu_device.js    imported on demand          index.js            the page of the package
     shared.js           imported by several files
 
+A package of a language model also holds the files of `runtime_js/language`. They replace files of
+the same name: `webmlc.js`, whose models then generate text, and the page, which is a chat then.
+
 Workers do not import modules that start workers, because bundlers would report a cycle. Workers do
 not import modules with imports on demand either: vite bundles a worker into one file by default,
 and refuses to split it.
@@ -29,6 +32,10 @@ SHARED = "shared.js"
 """The file of the modules that several scripts need."""
 SUFFIXES = (".js", ".ts", ".html", ".css")
 """The files of the runtime's folder that a package holds."""
+LANGUAGE = "language"
+"""The folder, in the runtime's folder, of the files that only packages of language models hold."""
+LIBRARIES = ("jinja.js", "tokenizers.js")
+"""The scripts of other projects, which are minified already."""
 
 # The parts of a script that `shorten` removes, and the import lines that `join_modules` rewrites.
 _CAST = re.compile(r"/\*\*[^*\n]*\*/ \(([\w.#\[\]]+)\)")
@@ -51,15 +58,20 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:class|const|function) (\w+))", r
 _IMPORT = re.compile(r'^(import|export) \{([^}]*)\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
-def runtime_files() -> dict[str, bytes]:
+def runtime_files(*, is_language_model: bool = False) -> dict[str, bytes]:
     """All files of the runtime that a package holds, by name."""
-    files = {p.name: p for p in sorted(_folder().iterdir()) if p.suffix in SUFFIXES}
-    scripts = {n: path.read_text("utf-8") for n, path in files.items() if path.suffix == ".js"}
-    pages = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
-    return pages | dict(_short_files(tuple(scripts.items())))
+    folders = [_folder(), _folder() / LANGUAGE] if is_language_model else [_folder()]
+    files = {p.name: p for f in folders for p in sorted(f.iterdir()) if p.suffix in SUFFIXES}
+    scripts = {
+        name: path.read_text("utf-8").replace('"../', '"./')
+        for name, path in files.items()
+        if path.suffix == ".js" and name not in LIBRARIES
+    }
+    others = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
+    return others | dict(_short_files(tuple(scripts.items())))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _short_files(scripts: tuple[tuple[str, str], ...]) -> tuple[tuple[str, bytes], ...]:
     """Join and shorten scripts, given as names and texts.
 

@@ -58,7 +58,7 @@ def stages(program: Program, outputs: Sequence[str], program_device: Device) -> 
 
     A constant that is itself an output is read back by an additional last stage without steps.
     """
-    constants = {b.name for b in program.buffers if b.is_resident}
+    constants = {b.name for b in program.buffers if not b.is_activation}
     uploads, needs, writes = _uploads(program, constants)
     # Backwards: the later readers of each buffer's value, including the host (outputs, binds).
     readers: dict[str, set[str]] = {name: {"host"} for name in outputs}

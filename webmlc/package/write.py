@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from webmlc.core.errors import InternalError
@@ -27,6 +28,7 @@ from webmlc.core.sizes import is_size
 from webmlc.graph.ir import Check, Requirement
 from webmlc.package.check_memory import check_total
 from webmlc.package.manifest import (
+    LANGUAGE_FILES,
     MANIFEST,
     Bind,
     Buffer,
@@ -35,6 +37,7 @@ from webmlc.package.manifest import (
     Port,
     Program,
     Resources,
+    StatePort,
     Step,
     Symbol,
     TunedKernel,
@@ -112,6 +115,7 @@ class Parts:
     - `requirements`: conditions on the symbols of a run.
     - `checks`: buffers in which kernels count the indices that are out of range.
     - `sequences`: the outputs that each sequence consists of; None for an empty optional.
+    - `state_ports`: the inputs and outputs that states replace.
     - `tuned`: the kernels whose schedules were found by measuring.
     - `kernels`: by device and name. They are not written; they define the work of each step.
     """
@@ -131,6 +135,7 @@ class Parts:
     requirements: Sequence[Requirement] = ()
     checks: Sequence[Check] = ()
     tuned: Sequence[TunedKernel] = ()
+    state_ports: Sequence[StatePort] = ()
     kernels: Mapping[Device, Mapping[str, Kernel]] = field(default_factory=dict)
 
 
@@ -149,6 +154,7 @@ def write_package(
 
 def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     """Write every file of the package into an empty folder."""
+    parts = share_equal_constants(parts)
     weights = tuple(
         file
         for stem, tensors in _weight_groups(parts).items()
@@ -159,7 +165,8 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         contents[SHADERS] = parts.shaders.encode()
     contents |= {path: text.encode() for path, text in parts.texts.items()}
     contents |= parts.assets
-    contents |= runtime_files()
+    is_language_model = all(path in parts.assets for path in LANGUAGE_FILES)
+    contents |= runtime_files(is_language_model=is_language_model)
     for path, data in contents.items():
         (out / path).write_bytes(data)
     files = {p: File(len(d), hashlib.sha256(d).hexdigest()) for p, d in contents.items()}
@@ -177,6 +184,7 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
         requirements=_checkable(parts),
         checks=tuple(parts.checks),
         tuned=tuple(parts.tuned),
+        state_ports=tuple(parts.state_ports),
     )
     programs = {
         device: replace(p, resources=resources(draft, device))
@@ -187,6 +195,29 @@ def _write_files(out: Path, parts: Parts, shard_bytes: int) -> Manifest:
     from_json(text)  # checks that the manifest can be read
     (out / MANIFEST).write_text(text, "utf-8", newline="\n")
     return manifest
+
+
+def share_equal_constants(parts: Parts) -> Parts:
+    """Let the buffers of constants with the same bytes share one tensor, such as the embedding that
+    a language model reads and multiplies by.
+    """
+    first: dict[tuple[int, bytes], str] = {}
+    names: dict[str, str] = {}
+    for name, array in parts.constants.items():
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        key = (data.size, hashlib.sha256(data.data).digest())
+        names[name] = first.setdefault(key, name)
+    programs = {
+        device: replace(
+            program,
+            buffers=[
+                b if b.tensor is None else replace(b, tensor=names.get(b.tensor, b.tensor))
+                for b in program.buffers
+            ],
+        )
+        for device, program in parts.programs.items()
+    }
+    return replace(parts, programs=programs)
 
 
 def _checkable(parts: Parts) -> tuple[Requirement, ...]:

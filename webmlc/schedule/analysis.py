@@ -293,7 +293,7 @@ def contraction_of(block: Block) -> Contraction | None:
     """
     fold = fold_of(block)
     match fold:
-        case Fold(combine="add", value=Call(op="mul" | "dot_u8_i8", args=(a, b))):
+        case Fold(combine="add", value=Call(op="mul" | "dot_u8_i8" | "dot_u7_i8", args=(a, b))):
             left, right = _operand(a), _operand(b)
         case _:
             return None
@@ -322,7 +322,8 @@ def multiplies_bytes(function: LoopFunction) -> bool:
 def reduces_products(function: LoopFunction) -> bool:
     """True where a block of a function multiplies and reduces."""
     reductions = (block for block in blocks(function.body) if _reduce_axes(block))
-    return any(_calls(block.body, "mul") for block in reductions) or multiplies_bytes(function)
+    products = ("mul", "dot_u8_i8", "dot_u7_i8")
+    return any(_calls(block.body, op) for block in reductions for op in products)
 
 
 def _calls(root: Stmt, op: str) -> bool:

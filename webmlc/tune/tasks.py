@@ -190,6 +190,7 @@ def read_graph(
     module = shared_graph(model, constants, watcher(None))
     shapes = [module.main.type(name).shape for name in module.main.inputs]
     inputs = {v.name for shape in shapes for d in shape for v in variables(d)}
+    inputs |= {module.length} - {""}
     if unknown := sorted(sizes.keys() - inputs):
         names = ", ".join(sorted(inputs)) or "none"
         message = f"--dim {unknown[0]}: the inputs have no such dimension (they have {names})"

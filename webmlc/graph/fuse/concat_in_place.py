@@ -67,7 +67,7 @@ class _InPlace:
         self.concats = {node: concat for node in unbound if (concat := _concat(node)) is not None}
         self.users = consumers(function)
         self.makers = producers(function)
-        self.constant_values = _constant_values(function)
+        self.constant_values = constant_values(function)
         for node in reversed(self.concats):
             if node not in self.joins:
                 self.join(node)
@@ -109,7 +109,7 @@ class _InPlace:
         if value in self.constant_values or value in self.regions or value in self.function.outputs:
             return False
         readers = (user for user in self.users[value] if user is not node)
-        return self.concats[node].values.count(value) == 1 and all(map(_is_pointwise, readers))
+        return self.concats[node].values.count(value) == 1 and all(map(is_pointwise, readers))
 
     def rewritten(self, node: Node) -> Iterator[Node]:
         """The nodes that replace a node: those that copy parts to their places, or the node."""
@@ -136,12 +136,13 @@ def _concat(node: Node) -> _Concat | None:
     return _Concat(axis, last.inputs, static) if only else None
 
 
-def _is_pointwise(node: Node) -> bool:
+def is_pointwise(node: Node) -> bool:
+    """True for a kernel whose elements depend on elements at one position each."""
     body = node.attributes.get("body")
     return isinstance(body, Function) and all(kind_of(n) in POINTWISE for n in body.nodes)
 
 
-def _constant_values(function: Function) -> set[str]:
+def constant_values(function: Function) -> set[str]:
     """The values that are computed once, at load."""
     values = set(function.constants)
     for node in function.nodes:

@@ -25,6 +25,7 @@ from webmlc.graph.fuse.choose_padding import is_constant, writes_padded
 from webmlc.graph.ir import Function, Module, Node, TensorType, consumers, producers
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind, is_symbolic, symbolic_constant, symbolic_value
+from webmlc.graph.ops.state import APPEND
 from webmlc.graph.rewrite.bound_symbols import BoundSymbols
 from webmlc.graph.rewrite.meaning import MAPS, kind_of, parts_of_node
 
@@ -57,9 +58,9 @@ class FusionLimits:
 def fuse(module: Module, limits: FusionLimits | None = None) -> Module:
     """Group the nodes of every function into kernels.
 
-    needs: inferred types, layouts chosen. guarantees: every node is `fused`, `View`, `Bind` or of
-    `CONTROL`; topological order, in which few binds interrupt what can run together; a value leaves
-    its group only if another group or the caller reads it.
+    needs: inferred types, layouts chosen. guarantees: every node is `fused`, `View`, `Append`,
+    `Bind` or of `CONTROL`; topological order, in which few binds interrupt what can run together; a
+    value leaves its group only if another group or the caller reads it.
     """
     chosen_limits = limits or FusionLimits()
     functions = {
@@ -330,8 +331,10 @@ def _may_be_same(shape: Sequence[Expr], other: Sequence[Expr]) -> bool:
 
 
 def _is_no_kernel(node: Node) -> bool:
-    """True for nodes that become no kernel: views, sizes that a run reads, and control flow."""
-    return node.op == "View" or is_bind(node) or (node.domain, node.op) in CONTROL
+    """True for nodes that become no kernel: views, appended rows, sizes that a run reads, and
+    control flow.
+    """
+    return node.op == "View" or is_bind(node) or (node.domain, node.op) in {*CONTROL, APPEND}
 
 
 def _symbolic_constant_of(node: Node) -> Node:

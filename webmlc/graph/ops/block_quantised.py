@@ -1,29 +1,62 @@
-"""Weights that are quantised in blocks, and the nodes that multiply by them or gather their rows.
+"""Products with weights that are quantised in blocks, and rows of such weights.
 
-The block `b` of row `n` has a scale and a minimum:
+A row of the weights is divided into blocks of `block` elements. A block has a scale, and may have
+a minimum:
 
     W[n, k] = scales[n, k // block] * values[n, k] + minimums[n, k // block]
 
-The nodes here multiply by floats: the weights are dequantised when the model is read.
+The values stay packed in the package and in memory. `pack_values` writes them in panels of
+`PACK` columns of the product: `[N/8][K/block][words][8]` int32 words. A byte of a word holds a
+value of each of 8 / `bits` parts of the block, the first part in the lowest bits. So `word & mask`
+has four consecutive values of the first part, and `word >> bits & mask` four of the second:
+
+    bits 4, block 32:   byte j of word w   =   value 4·w + j   |   value 16 + 4·w + j   << 4
+
+What is stored is unsigned, `excess` larger than the values: 128 for signed values of eight bits. If
+all minimums are -2^(bits-1) times their scales, they are an excess, too, and are left out.
+
+`BlockProduct` becomes two kernels:
+
+    %q, %scale, %sum = QuantiseBlocks(%x)       int8 activations, four to a word; by block
+    %y = PackedBlockProduct(%q, %scale, %sum, %values, %scales, %minimums)
+
+    y[n] = Σ over blocks b: scale[b] · (scales[n, b] · Σ q · values + minimums[n, b] · sum[b])
+
+With the attribute `exact`, activations stay float32: %q is the data, and %scale is omitted.
+llama.cpp computes products in the same two ways.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, literal, select
 from webmlc.graph.builder import Builder
-from webmlc.graph.ir import Array
+from webmlc.graph.compute import Tensor, compute, reduce
+from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ops.layout import BYTES_PER_WORD, PACK
+from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.shapes import canonical, operand
+
+DOMAIN = "webmlc"
+_LARGEST = 127
+"""The largest magnitude of a quantised activation. -128 is not used, so that the range is
+symmetric.
+"""
+
+Tensors = Sequence[Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockQuantised:
-    """A matrix [N, K] of block-quantised weights.
+    """A matrix `[N, K]` that is quantised in blocks along K.
 
-    - `values`: [N, K]; unsigned numbers of `bits` bits (uint8), or signed bytes if `bits` is 8.
-    - `block`: the number of consecutive elements of a row that share a scale.
-    - `scales`, `minimums`: float32 [N, K / block]. Without minimums, they are 0.
+    `values` are unsigned numbers of `bits` bits, or signed ones if `bits` is 8. `scales` and
+    `minimums` are float32 arrays `[N, K / block]`.
     """
 
     values: Array
@@ -39,21 +72,283 @@ class BlockQuantised:
         return rows, columns
 
     def floats(self) -> Array:
-        """The weights as float32 [N, K]."""
-        rows, columns = self.shape
-        blocks = self.values.reshape(rows, columns // self.block, self.block).astype(np.float32)
+        """The weights as float32 `[N, K]`."""
+        blocks = self.values.reshape(*self.scales.shape, self.block).astype(np.float32)
         weights = blocks * self.scales[..., None]
         if self.minimums is not None:
             weights += self.minimums[..., None]
-        return weights.reshape(rows, columns)
+        return weights.reshape(self.shape)
 
 
 def block_product(build: Builder, data: str, weights: BlockQuantised, output: str = "") -> str:
-    """Multiply the rows of `data`, float32 [*, K], by those of the weights: [*, N]."""
-    matrix = build.constant(np.ascontiguousarray(weights.floats().T))
-    return build("MatMul", data, matrix, output=output)
+    """Multiply float32 data `[*, K]` by the transpose of the weights, to `[*, N]`."""
+    return _write(build, "BlockProduct", data, weights, output)
 
 
 def block_gather(build: Builder, indices: str, weights: BlockQuantised, output: str = "") -> str:
-    """Gather rows of the weights, dequantised: [*, K]."""
-    return build("Gather", build.constant(weights.floats()), indices, axis=0, output=output)
+    """Read rows of the weights, as float32: int64 indices `[*]` give `[*, K]`."""
+    return _write(build, "BlockGather", indices, weights, output)
+
+
+def _write(build: Builder, op: str, data: str, weights: BlockQuantised, output: str) -> str:
+    """Write an operator on data and weights. The weights are stored as packed constants."""
+    bits, scales, minimums = weights.bits, weights.scales, weights.minimums
+    middle = 1 << (bits - 1)
+    excess = middle if bits == 8 else 0
+    values = (weights.values.astype(np.int16) + excess).astype(np.uint8)
+    if not excess and minimums is not None and np.array_equal(minimums, -middle * scales):
+        excess, minimums = middle, None
+    arrays = [pack_values(values, bits, weights.block), pack_columns(scales)]
+    if minimums is not None:
+        arrays.append(pack_columns(minimums))
+    return build(
+        op, data, *map(build.constant, arrays), output=output, domain=DOMAIN,
+        bits=bits, block=weights.block, columns=len(values), excess=excess,
+    )  # fmt: skip
+
+
+# -- layout ----------------------------------------------------------------------------
+
+
+def pack_values(values: Array, bits: int, block: int) -> Array:
+    """Pack unsigned values `[N, K]` to int32 words `[N/8][K/block][words][8]`. Missing columns are
+    zero.
+    """
+    rows, depth = values.shape
+    check_form(bits, block, depth)
+    parts, blocks = 8 // bits, depth // block
+    shifts = (bits * np.arange(parts, dtype=np.uint8))[:, None]
+    split = values.reshape(rows, blocks, parts, block // parts)
+    packed = np.bitwise_or.reduce(split << shifts, axis=2)
+    words = np.ascontiguousarray(packed).view("<i4").reshape(rows, -1)
+    return pack_columns(words).reshape(-1, blocks, words.shape[1] // blocks, PACK)
+
+
+def pack_columns(matrix: Array) -> Array:
+    """Pack a matrix `[N, D]` in panels of columns, `[N/8][D][8]`. Missing columns are zero."""
+    rows, depth = matrix.shape
+    padded = np.zeros((-(-rows // PACK) * PACK, depth), matrix.dtype)
+    padded[:rows] = matrix
+    return np.ascontiguousarray(padded.reshape(-1, PACK, depth).transpose(0, 2, 1))
+
+
+def check_form(bits: int, block: int, depth: int) -> None:
+    """Raise `NotSupportedError` for weights that cannot be packed."""
+    if bits not in (1, 2, 4, 8):
+        raise NotSupportedError(f"weights of {bits} bits. Use 1, 2, 4 or 8 bits")
+    if depth % block:
+        raise NotSupportedError(f"{depth} elements do not fill blocks of {block}")
+    if block * bits % 32:
+        raise NotSupportedError(f"blocks of {block} elements of {bits} bits are not whole words")
+
+
+# -- operators -------------------------------------------------------------------------
+
+
+def _expand_product(context: Context, build: Builder) -> tuple[str, ...]:
+    """Expand to a kernel that quantises the data by block (or only sums it), and the product."""
+    data, *weights = context.node.inputs
+    block = int(context.attribute("block"))
+    check_form(int(context.attribute("bits")), block, _depth(context))
+    if context.attribute("exact", 0):
+        needs_sums = len(weights) > 2  # the minimums are there
+        sums = build("SumBlocks", data, domain=DOMAIN, block=block) if needs_sums else ""
+        operands: tuple[str, ...] = (data, "", sums)
+    else:
+        operands = build.many("QuantiseBlocks", data, outputs=3, domain=DOMAIN, block=block)
+    names = ("bits", "block", "columns", "excess")
+    attributes = {name: context.attribute(name) for name in names}
+    product = build("PackedBlockProduct", *operands, *weights, domain=DOMAIN, **attributes)
+    return (product,)
+
+
+def _depth(context: Context) -> int:
+    """The elements of a row of the weights, from the shape of the packed scales."""
+    blocks = as_int(context.shape(2)[1])
+    assert blocks is not None
+    return blocks * int(context.attribute("block"))
+
+
+def _blocks(context: Context) -> tuple[Expr, ...]:
+    """The shape of what the data has one of for each block."""
+    *rows, depth = context.shape(0)
+    return (*rows, canonical(depth // int(context.attribute("block"))))
+
+
+def _quantised_types(context: Context) -> tuple[TensorType, ...]:
+    *rows, depth = context.shape(0)
+    words = (*rows, canonical(depth // BYTES_PER_WORD))
+    blocks = _blocks(context)
+    return (
+        TensorType(DType.int32, words),
+        TensorType(DType.float32, blocks),
+        TensorType(DType.int32, blocks),
+    )
+
+
+def _quantise_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
+    """Quantise each block by its largest magnitude: the words, the scales, and the sums of the
+    quantised numbers.
+    """
+    data, block = operand(inputs, 0), int(context.attribute("block"))
+    words, blocks = (type_.shape for type_ in context.outputs[:2])
+    block_words = block // BYTES_PER_WORD
+
+    def magnitude(*axes: Expr) -> Expr:
+        *rows, number, k = axes
+        return call("abs", data[(*rows, number * block + k)])
+
+    largest = reduce("largest", blocks, (const(block),), "max", magnitude)
+    scale = compute("scale", blocks, lambda *i: largest[i] * literal(1 / _LARGEST, largest[i]))
+
+    def inverse(*axes: Expr) -> Expr:
+        zero = Const(0.0, DType.float32)
+        return select(largest[axes] > zero, Const(127.0, DType.float32) / largest[axes], zero)
+
+    factor = compute("factor", blocks, inverse, keep=True)
+
+    def word(*axes: Expr) -> Expr:
+        *rows, number = axes
+        scaled = factor[(*rows, number // block_words)]
+        numbers = (data[(*rows, number * BYTES_PER_WORD + n)] for n in range(BYTES_PER_WORD))
+        return call("word_u8", *(call("round", x * scaled).astype(DType.int32) for x in numbers))
+
+    quantised = compute("quantise", words, word, keep=True)
+
+    def number(*axes: Expr) -> Expr:
+        *rows, index, k = axes
+        value = quantised[(*rows, index * block_words + k)]
+        return call("dot_u7_i8", const(0x01010101), value)
+
+    total = reduce("total", blocks, (const(block_words),), "add", number)
+    return quantised, scale, total
+
+
+def _sums_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(context.dtype(0), _blocks(context)),)
+
+
+def _sum_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
+    data, block = operand(inputs, 0), int(context.attribute("block"))
+
+    def element(*axes: Expr) -> Expr:
+        *rows, number, k = axes
+        return data[(*rows, number * block + k)]
+
+    shape = context.outputs[0].shape
+    return (reduce("total", shape, (const(block),), "add", element),)
+
+
+def _product_type(context: Context) -> tuple[TensorType, ...]:
+    columns = as_expr(context.attribute("columns"))
+    return (TensorType(DType.float32, (*context.shape(0)[:-1], columns)),)
+
+
+def _packed_product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
+    """The products of the blocks (`dots`), then the sum of what their scales make of them."""
+    values, scales = operand(inputs, 3), operand(inputs, 4)
+    minimums = inputs[5] if len(inputs) > 5 else None
+    *rows, columns = context.outputs[0].shape
+    blocks = scales.shape[1]
+    if inputs[1] is None:
+        dots = _float_dots(context, inputs, values, (*rows, blocks, columns))
+    else:
+        dots = _integer_dots(context, inputs, values, (*rows, blocks, columns))
+    sums = inputs[2] if len(inputs) > 2 else None
+    scale = inputs[1]
+    excess = 0 if scale is None else int(context.attribute("excess"))
+
+    def element(*axes: Expr) -> Expr:
+        *row, column, block = axes
+        place = (column // PACK, block, column % PACK)
+        dot = dots[(*row, block, column)]
+        if excess and sums is not None:
+            dot = dot - sums[(*row, block)] * excess
+        value = scales[place] * dot.astype(DType.float32)
+        if minimums is not None and sums is not None:
+            value = value + minimums[place] * sums[(*row, block)].astype(DType.float32)
+        return value if scale is None else scale[(*row, block)] * value
+
+    return (reduce("product", context.outputs[0].shape, (blocks,), "add", element),)
+
+
+def _integer_dots(
+    context: Context, inputs: Tensors, values: Tensor, shape: tuple[Expr, ...]
+) -> Tensor:
+    """The products of blocks of bytes."""
+    data, bits = operand(inputs, 0), int(context.attribute("bits"))
+    parts, words = 8 // bits, values.shape[2]
+    product = "dot_u8_i8" if bits == 8 else "dot_u7_i8"
+
+    def element(*axes: Expr) -> Expr:
+        *row, block, column, word, part = axes
+        packed = values[(column // PACK, block, word, column % PACK)]
+        number = (block * parts + part) * words + word
+        return call(product, _part(packed, bits, part), data[(*row, number)])
+
+    return reduce("dots", shape, (words, const(parts)), "add", element)
+
+
+def _float_dots(
+    context: Context, inputs: Tensors, values: Tensor, shape: tuple[Expr, ...]
+) -> Tensor:
+    """The products of blocks of floats and the values in the bytes of words."""
+    data, bits = operand(inputs, 0), int(context.attribute("bits"))
+    parts, words, excess = 8 // bits, values.shape[2], int(context.attribute("excess"))
+
+    def element(*axes: Expr) -> Expr:
+        *row, block, column, word, part, byte = axes
+        packed = values[(column // PACK, block, word, column % PACK)]
+        number = ((block * parts + part) * words + word) * BYTES_PER_WORD + byte
+        value = _value(packed, bits, part, byte) - excess
+        return data[(*row, number)] * value.astype(DType.float32)
+
+    extents = (words, const(parts), const(BYTES_PER_WORD))
+    return reduce("dots", shape, extents, "add", element)
+
+
+def _part(word: Expr, bits: int, part: Expr) -> Expr:
+    """The four values of a part of a block that a word holds, in its bytes."""
+    if bits == 8:
+        return word
+    mask = ((1 << bits) - 1) * 0x01010101
+    return call("shift_right", word, part * bits) & const(mask)
+
+
+def _value(word: Expr, bits: int, part: Expr, byte: Expr) -> Expr:
+    """An unsigned value that a word holds, as an int32."""
+    return call("shift_right", word, byte * 8 + part * bits) & const((1 << bits) - 1)
+
+
+def _gather_type(context: Context) -> tuple[TensorType, ...]:
+    return (TensorType(DType.float32, (*context.shape(0), as_expr(_depth(context)))),)
+
+
+def _gather(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
+    indices, values, scales = (operand(inputs, n) for n in range(3))
+    minimums = inputs[3] if len(inputs) > 3 else None
+    bits, block = int(context.attribute("bits")), int(context.attribute("block"))
+    length = block * bits // 8
+
+    def element(*axes: Expr) -> Expr:
+        *row, k = axes
+        column = indices[tuple(row)].astype(DType.int32)
+        number, within = k // block, k % block
+        word = values[(column // PACK, number, within % length // BYTES_PER_WORD, column % PACK)]
+        stored = _value(word, bits, within // length, k % BYTES_PER_WORD)
+        value = (stored - int(context.attribute("excess"))).astype(DType.float32)
+        place = (column // PACK, number, column % PACK)
+        scaled = scales[place] * value
+        return scaled if minimums is None else scaled + minimums[place]
+
+    return (compute("gather", context.outputs[0].shape, element),)
+
+
+OPS: tuple[Operator, ...] = (
+    Operator("BlockProduct", always_expands, expand=_expand_product, domain=DOMAIN),
+    Operator("QuantiseBlocks", _quantised_types, _quantise_blocks, domain=DOMAIN),
+    Operator("SumBlocks", _sums_type, _sum_blocks, kind="reduction", domain=DOMAIN),
+    Operator("PackedBlockProduct", _product_type, _packed_product, kind="contraction",
+             domain=DOMAIN),
+    Operator("BlockGather", _gather_type, _gather, domain=DOMAIN),
+)  # fmt: skip

@@ -1,22 +1,25 @@
-"""The operator that grows a state, such as a language model's cache of keys (domain `webmlc`).
+"""State: values that a session keeps from run to run.
 
-    %keys: float32[past + n, 3, 64] = webmlc.Append(%rows: float32[n, 3, 64]) {length=past}
+`Append` adds rows to a state along its first axis. The attribute `length` is a symbol: the number
+of rows that the session holds before the run.
 
-The state holds `length` rows before the run. The output holds these, and the new rows after them.
-The operator has no `compute`: a pass replaces it by a write into the buffer of the state.
+    %k: float32[past + tokens, 3, 64] = webmlc.Append(%rows: float32[tokens, 3, 64]) {length=past}
 """
 
 from __future__ import annotations
 
+from webmlc.core.expr import Expr
 from webmlc.graph.ir import TensorType
 from webmlc.graph.ops.operator import Context, Operator
 from webmlc.graph.ops.shapes import canonical
 
+APPEND = ("webmlc", "Append")
+
 
 def _append_type(context: Context) -> tuple[TensorType, ...]:
-    rows, *rest = context.shape(0)
-    shape = (canonical(context.attribute("length") + rows), *rest)
-    return (TensorType(context.dtype(0), shape),)
+    length: Expr = context.attribute("length")
+    first, *inner = context.shape(0)
+    return (TensorType(context.dtype(0), (canonical(length + first), *inner)),)
 
 
 OPS: tuple[Operator, ...] = (Operator("Append", _append_type, domain="webmlc"),)

@@ -12,39 +12,42 @@ before                                             after
     T.cast(m, "float32")        (m is bool)            T.select(m, 1.0, 0.0)
     x * (1.0 / f(x))                                   x / f(x)
     T.max(x, 0.0)               (vectors)              T.select(x < 0.0, 0.0, x)    `f32x4.pmax`
+    x >> 0                                             x
     T.relaxed_max(a, b)                                T.select(a < b, b, a)
     T.isnan(x)                                         x != x
     T.cast(limited T.round(x), "uint8")                T.bitcast(limited x + 1.5·2²³) - ...
-    T.dot_u8_i8(a, b)                                  T.dot_i16 of the even and the odd bytes
+    T.dot_u8_i8(a, b), T.dot_u7_i8(a, b)               T.dot_i16 of the even and the odd bytes
     T.word_u8(a, b, c, d)       (scalars)              (a & 255) | (b & 255) << 8 | ...
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Bitcast, Broadcast, Call, Cast, Const, Expr, call, literal, select
 from webmlc.core.rewrite import rewrite, walk
 from webmlc.loops.ir import LoopFunction, map_expressions
+from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
 from webmlc.target.common_subexpressions import is_guarded
 from webmlc.target.expand_vectors import FEW_ROUNDINGS, compares_indices, is_quarters
 from webmlc.target.wasm import approximations, float64
 
 
-def legalise(function: LoopFunction, has_dot: bool = False) -> LoopFunction:
-    """Rewrite every expression of `function`. Dot products of vectors of bytes stay where the
-    machine `has_dot`.
+def legalise(function: LoopFunction, dots: frozenset[str] = frozenset()) -> LoopFunction:
+    """Rewrite every expression of `function`. The operators `dots`, which are dot products of
+    bytes, stay where their operands are vectors.
     """
 
     def rule(node: Expr) -> Expr | None:
         match node:
-            case Call(op="dot_u8_i8", args=(a, b)) if node.lanes == 1 or not has_dot:
+            case Call(op="dot_u8_i8" | "dot_u7_i8" as op, args=(a, b)) if (
+                node.lanes == 1 or op not in dots
+            ):
                 return _dot(a, b)
             case Call(op="word_u8", args=args) if node.lanes == 1:
-                return _word(args)
+                return word_of_bytes(args)
         return _rule(node)
 
     return replace(function, body=map_expressions(function.body, lambda e: rewrite(e, rule)))
@@ -69,6 +72,8 @@ def _call(node: Call) -> Expr | None:
             return _limit(op, a, b)
         case Call(op="mul", args=(a, b)):
             return _quotient(a, b)
+        case Call(op="shift_left" | "shift_right", args=(a, b)) if b == literal(0, b):
+            return a
         case Call(op="relaxed_max", args=(a, b)):
             return select(call("lt", a, b), b, a)
         case Call(op="isnan", args=(a,)):
@@ -122,24 +127,11 @@ def _contract(node: Expr) -> Expr | None:
 def _dot(a: Expr, b: Expr) -> Expr:
     """The dot product of unsigned and signed bytes: as 16-bit halves of words, or byte by byte."""
     if a.lanes == 1:
-        terms = []
-        for n in range(4):
-            unsigned = call("shift_right", a, 8 * n) & 255
-            signed = call("shift_right", call("shift_left", b, 24 - 8 * n), 24)
-            terms.append(unsigned * signed)
-        return terms[0] + terms[1] + (terms[2] + terms[3])
+        return dot_of_bytes(a, b)
     mask = literal(0x00FF00FF, a)
     even, odd = a & mask, call("shift_right", a, literal(8, a)) & mask
     products = (call("dot_i16", even, call("even_i8", b)), call("dot_i16", odd, call("odd_i8", b)))
     return call("add", *products)
-
-
-def _word(numbers: Sequence[Expr]) -> Expr:
-    """The word of the lowest bytes of four numbers. The first number gives the lowest bits."""
-    word, *upper_bytes = (number & 255 for number in numbers)
-    for n, byte in enumerate(upper_bytes, 1):
-        word = word | call("shift_left", byte, 8 * n)
-    return word
 
 
 def _limit(op: str, a: Expr, b: Expr) -> Expr | None:

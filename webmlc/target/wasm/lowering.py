@@ -23,11 +23,17 @@ from webmlc.target.wasm.legalise import legalise
 
 def lowering(machine: Machine) -> tuple[Pass, ...]:
     """The passes for `machine`, in order."""
-    return _passes(machine.vector_registers, "dot" in machine.features)
+    return _passes(machine.vector_registers, _dots(machine))
+
+
+def _dots(machine: Machine) -> frozenset[str]:
+    """The dot products of bytes that are instructions of `machine`."""
+    features = {"relaxed": "dot_u7_i8", "dot": "dot_u8_i8"}
+    return frozenset(op for feature, op in features.items() if feature in machine.features)
 
 
 @lru_cache
-def _passes(vector_registers: int, has_dot: bool) -> tuple[Pass, ...]:
+def _passes(vector_registers: int, dots: frozenset[str]) -> tuple[Pass, ...]:
     return (
         write_out_combinations,
         clear_empty_reductions,
@@ -39,7 +45,7 @@ def _passes(vector_registers: int, has_dot: bool) -> tuple[Pass, ...]:
         scalar_replacement,
         legalise_types,
         guard_division,
-        partial(legalise, has_dot=has_dot),
+        partial(legalise, dots=dots),
         common_subexpressions,
         partial(hoist_invariants, vector_registers=vector_registers),
     )

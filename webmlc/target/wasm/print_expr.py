@@ -147,8 +147,8 @@ class ExprPrinter:
                 return f"({LANE_SHIFTS[op, kind]} {self.value(a)} {self.value(amount)})"
             case Call(
                 op="add",
-                args=(Call(op="dot_u8_i8", args=(a, b)), c)
-                | (c, Call(op="dot_u8_i8", args=(a, b))),
+                args=(Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b)), c)
+                | (c, Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b))),
             ):
                 x, y, z = self.value(a), self.value(b), self.value(c)
                 return f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {y} {x} {z})"
@@ -285,7 +285,7 @@ class ExprPrinter:
         return pointer if scaled == Const(0) else f"(i32.add {pointer} {self.value(scaled)})"
 
 
-_PRINTED_WITH_CONSUMER = frozenset({"dot_u8_i8", "word_u8"})
+_PRINTED_WITH_CONSUMER = frozenset({"dot_u8_i8", "dot_u7_i8", "word_u8"})
 """The operators that are printed as part of their consumer, or whose operands are printed
 with them.
 """

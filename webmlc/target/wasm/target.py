@@ -9,6 +9,7 @@ from webmlc.graph.algorithms.alternatives import alternatives
 from webmlc.graph.algorithms.attention.use_attention import use_attention
 from webmlc.graph.algorithms.strassen.use_strassen import use_strassen
 from webmlc.graph.algorithms.winograd.use_winograd import use_winograd
+from webmlc.graph.fuse.append_in_place import append_in_place
 from webmlc.graph.fuse.choose_padding import padding_alternatives
 from webmlc.graph.fuse.concat_in_place import concat_in_place
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
@@ -48,6 +49,7 @@ WASM = Target(
         ("split operands", partial(split_operands, limits=LIMITS)),
         ("fuse", partial(fuse, limits=LIMITS)),
         ("concat in place", concat_in_place),
+        ("append in place", append_in_place),
         ("lower", partial(lower_module, form=CPU_FORM)),
         ("split for scratch", split_for_scratch),
     ),

@@ -10,6 +10,7 @@ In: a lowered function. Out: an equal function (the interpreter runs it) whose o
   or infinite.
 - A float is compared with 0 by its bits, because implementations may take subnormal numbers for 0.
 - Booleans have no order and no arithmetic in WGSL.
+- Dot products of bytes and words of bytes are shifts, masks, products and sums.
 - A literal operand of a minimum or maximum comes second, so only the first operand can be a NaN.
 - The base of a vector access to a vector view becomes `unit * 4`, and the unit is the index.
 """
@@ -25,6 +26,7 @@ from webmlc.core.rewrite import rewrite
 from webmlc.core.simplify import simplify
 from webmlc.loops.ir import Load, LoopFunction, Stmt, Store, map_statements
 from webmlc.target import VECTOR_LANES
+from webmlc.target.byte_words import dot_of_bytes, word_of_bytes
 from webmlc.target.scoped import map_scoped, symbol_ranges
 
 _INFINITY_BITS = 0x7F800000
@@ -79,6 +81,10 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
             return call("floor", call("div", a, b))
         case Call(op="floordiv" | "floormod" as op, args=(a, b)) if a.dtype.is_integer:
             return _divide(op, a, b, ranges)
+        case Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b)):
+            return dot_of_bytes(a, b)
+        case Call(op="word_u8", args=args):
+            return word_of_bytes(args)
         case Call(op="isnan", args=(a,)):
             return call("gt", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
         case Call(op="isinf", args=(a,)):

@@ -6,6 +6,7 @@ from functools import partial
 
 from webmlc.core.machine import MAX_BINDING_BYTES, MAX_BINDINGS
 from webmlc.core.machine import WEBGPU as MACHINE
+from webmlc.graph.fuse.append_in_place import append_in_place
 from webmlc.graph.fuse.fuse import FusionLimits, fuse
 from webmlc.graph.fuse.split_large_constants import split_large_constants
 from webmlc.graph.fuse.split_operands import split_operands
@@ -24,6 +25,7 @@ def webgpu_target(limits: FusionLimits) -> Target:
     to_kernels: tuple[ModulePass, ...] = (
         ("split operands", partial(split_operands, limits=limits)),
         ("fuse", partial(fuse, limits=limits)),
+        ("append in place", append_in_place),
         ("split large constants", partial(split_large_constants, limits=limits)),
         ("lower", partial(lower_module, form=GPU_FORM)),
     )

@@ -13,16 +13,19 @@ from dataclasses import replace
 import numpy as np
 
 from webmlc.core.dtypes import DType
-from webmlc.core.expr import Const, Expr, call, const
 from webmlc.graph.builder import Builder
-from webmlc.graph.compute import Tensor, reduce
-from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ir import Array
+from webmlc.graph.ops.block_quantised import pack_values
 from webmlc.graph.ops.layout import PACK
 from webmlc.graph.ops.operator import Case, Context, NotSupportedError, Operator, case
 from webmlc.graph.ops.quantise import no_such_form, number_of, requantise
-from webmlc.graph.ops.shapes import canonical, check_shape, check_shapes, check_stretches, operand
+from webmlc.graph.ops.shapes import check_shape, check_shapes, check_stretches
 
 MICROSOFT = "com.microsoft"
+INT8_LEVEL = 4
+"""The `accuracy_level` of MatMulNBits that allows products of int8. From onnxruntime's operator
+documentation.
+"""
 Expansion = Callable[[Context, Builder], tuple[str, ...]]
 
 
@@ -173,8 +176,8 @@ def _dynamic(context: Context, b: Builder) -> tuple[str, ...]:
 
 
 def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
-    """Expand MatMulNBits: y = Σ over blocks of scale · (Σ a · w - zero · Σ a). Weights w have
-    `bits` bits.
+    """Expand MatMulNBits to a product with block-quantised weights: the zero points become
+    minimums, -scale · zero. Activations are quantised only if `accuracy_level` allows it.
     """
     bits, block = int(context.attribute("bits", 4)), context.count("block_size")
     depth, columns = context.count("K"), context.count("N")
@@ -190,76 +193,61 @@ def _few_bits(context: Context, b: Builder) -> tuple[str, ...]:
             f"{weights.size} bytes of weights, not {columns} rows of {blocks} blocks of {block} "
             f"elements of {bits} bits"
         )
-    a = _input(context, 0)
+    data, dtype = _input(context, 0), context.dtype(0)
     if blocks * block != depth:
         rank = context.rank(0)
         pads = b.constant([0] * (2 * rank - 1) + [blocks * block - depth])
-        a = b("Pad", a, pads)
-    packed = pack_bits(weights.reshape(columns, -1))
-    sums = b("BlockMatMul", a, b.constant(packed), domain="webmlc",
-             bits=bits, block=block, columns=columns)  # fmt: skip
-    split = b("Reshape", a, b.constant([0] * (context.rank(0) - 1) + [blocks, block]))
-    totals = b("ReduceSum", split, b.constant([-1]), keepdims=1)
-    zeros = _zero_points(context, b, bits, columns, blocks)
-    centred = b("Sub", sums, b("Mul", totals, zeros))
-    shape = b.constant([columns, blocks])
-    scales = b("Transpose", b("Reshape", _input(context, 2), shape), perm=(1, 0))
-    result = b("ReduceSum", b("Mul", centred, scales), b.constant([-2]), keepdims=0)
-    return (b("Add", result, _input(context, 5)) if context.has(5) else result,)
+        data = b("Pad", data, pads)
+    if dtype is not DType.float32:
+        data = b("Cast", data, to=number_of(DType.float32))
+    values = unpack_bits(weights.reshape(columns, -1), bits)
+    scales = _matrix(b, _input(context, 2), columns, blocks)
+    packed = [_panels(b, scales, columns, blocks)]
+    excess = 1 << (bits - 1)
+    if context.has(3):
+        excess = 0
+        zeros = _zero_points(context, b, bits, columns, blocks)
+        packed.append(_panels(b, b("Neg", b("Mul", scales, zeros)), columns, blocks))
+    sums = b(
+        "BlockProduct", data, b.constant(pack_values(values, bits, block)), *packed,
+        domain="webmlc", bits=bits, block=block, columns=columns, excess=excess,
+        exact=int(int(context.attribute("accuracy_level", 0)) != INT8_LEVEL),
+    )  # fmt: skip
+    if dtype is not DType.float32:
+        sums = b("Cast", sums, to=number_of(dtype))
+    return (b("Add", sums, _input(context, 5)) if context.has(5) else sums,)
+
+
+def _matrix(b: Builder, values: str, columns: int, blocks: int) -> str:
+    """One number for each block, as a float32 matrix [columns, blocks]."""
+    matrix = b("Reshape", values, b.constant([columns, blocks]))
+    return b("Cast", matrix, to=number_of(DType.float32))
+
+
+def _panels(b: Builder, matrix: str, columns: int, blocks: int) -> str:
+    """Pack a matrix [columns, blocks] in panels of columns (`pack_columns`)."""
+    panels = -(-columns // PACK)
+    if columns % PACK:
+        matrix = b("Pad", matrix, b.constant([0, 0, panels * PACK - columns, 0]))
+    split = b("Reshape", matrix, b.constant([panels, PACK, blocks]))
+    return b("Transpose", split, perm=(0, 2, 1))
 
 
 def _zero_points(context: Context, b: Builder, bits: int, columns: int, blocks: int) -> str:
-    """The zero points as floats, [blocks, columns]. If they are omitted, the middle of the
-    range.
-    """
-    if not context.has(3):
-        return b.constant(float(1 << (bits - 1)), context.dtype(0))
+    """The zero points as floats, [columns, blocks]."""
     if context.dtype(3).is_float:
-        shape = b.constant([columns, blocks])
-        return b("Transpose", b("Reshape", _input(context, 3), shape), perm=(1, 0))
+        return _matrix(b, _input(context, 3), columns, blocks)
     packed = context.constant(3)
     if packed is None:
         raise NotSupportedError("zero points that are not constant")
     elements = unpack_bits(packed.reshape(columns, -1), bits)[:, :blocks]
-    return b.constant(elements.T, context.dtype(0))
+    return b.constant(np.ascontiguousarray(elements), DType.float32)
 
 
 def unpack_bits(packed: Array, bits: int) -> Array:
     """Unpack the elements of rows of bytes. The first element of a byte is in its lowest bits."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return (packed[..., None] >> shifts & ((1 << bits) - 1)).reshape(len(packed), -1)
-
-
-def pack_bits(rows: Array) -> Array:
-    """Pack bytes `[N, bytes]` to `[N/8, bytes, 8]`: panels of eight columns, padded with zeros."""
-    panels = -(-len(rows) // PACK)
-    padded = np.zeros((panels * PACK, rows.shape[1]), rows.dtype)
-    padded[: len(rows)] = rows
-    return np.ascontiguousarray(padded.reshape(panels, PACK, -1).transpose(0, 2, 1))
-
-
-def _block_type(context: Context) -> tuple[TensorType, ...]:
-    *rows, depth = context.shape(0)
-    blocks = canonical(depth // int(context.attribute("block")))
-    shape = (*rows, blocks, const(context.attribute("columns")))
-    return (TensorType(context.dtype(0), shape),)
-
-
-def _block_matmul(context: Context, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The product of each block of a row with packed columns. A byte holds several elements."""
-    left, right = operand(inputs, 0), operand(inputs, 1)
-    block, bits = int(context.attribute("block")), int(context.attribute("bits"))
-    in_byte, mask = 8 // bits, (1 << bits) - 1
-
-    def element(*axes: Expr) -> Expr:
-        *rows, number, column, byte, part = axes
-        place = number * (block // in_byte) + byte
-        word = right[column // PACK, place, column % PACK].astype(DType.int32)
-        weight = word if bits == 8 else call("shift_right", word, part * bits) & Const(mask)
-        return left[(*rows, place * in_byte + part)] * weight.astype(left.dtype)
-
-    extents = (const(block // in_byte), const(in_byte))
-    return (reduce("matmul", context.outputs[0].shape, extents, "add", element),)
 
 
 def _row(name: str, expand: Expansion, *cases: Case) -> Operator:
@@ -311,5 +299,4 @@ OPS: tuple[Operator, ...] = (
          case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
               np.linspace(0.1, 1, 4, dtype=np.float32), None, None, "float32[4]",
               K=32, N=4, bits=4, block_size=32)),
-    Operator("BlockMatMul", _block_type, _block_matmul, kind="contraction", domain="webmlc"),
 )  # fmt: skip

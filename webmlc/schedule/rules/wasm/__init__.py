@@ -8,6 +8,7 @@ from __future__ import annotations
 from webmlc.schedule.rules.rule import AnyRule
 from webmlc.schedule.rules.wasm.attention import ATTENTION
 from webmlc.schedule.rules.wasm.bands import BANDS
+from webmlc.schedule.rules.wasm.block_product import BLOCK_PRODUCT
 from webmlc.schedule.rules.wasm.contraction import CONTRACTION
 from webmlc.schedule.rules.wasm.rows import ROWS
 from webmlc.schedule.rules.wasm.slabs import slabs
@@ -20,6 +21,7 @@ from webmlc.schedule.rules.wasm.window import WINDOW
 KERNELS: tuple[AnyRule, ...] = (
     UPDATES,
     CONTRACTION,
+    BLOCK_PRODUCT,
     WINDOW,
     TRANSFORM,
     STRASSEN,

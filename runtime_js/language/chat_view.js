@@ -1,0 +1,116 @@
+// What the chat page shows. All texts become text nodes, so a model cannot write markup.
+
+/** @typedef {import("../webmlc.js").Usage} Usage */
+
+const NEAR_END = 80; // pixels: who has scrolled up further reads, and is not scrolled down
+
+/** @param {string} id @returns {any} */
+export const element = (id) => document.getElementById(id);
+
+/** @param {number} bytes */
+export function megabytes(bytes) {
+  const size = bytes / 1e6;
+  return `${size.toLocaleString("en", { maximumFractionDigits: size < 10 ? 1 : 0 })} MB`;
+}
+
+/** Create an element. @param {string} tag @param {string} text */
+function create(tag, text) {
+  const node = document.createElement(tag);
+  node.textContent = text;
+  return node;
+}
+
+/** Add a message, and return a function that appends to its text. @param {string} role @param {string} text */
+export function addMessage(role, text) {
+  const article = create("article", "");
+  article.className = role;
+  article.setAttribute("aria-label", role === "user" ? "You" : "Model");
+  const paragraph = create("p", text);
+  article.append(paragraph);
+  element("welcome").hidden = true;
+  element("log").append(article);
+  scrollToEnd(true);
+  return {
+    article,
+    append(/** @type {string} */ piece) {
+      const isNear = isNearEnd();
+      paragraph.append(piece);
+      if (isNear) scrollToEnd(false);
+    },
+  };
+}
+
+/** Show the figures of an answer below it, with buttons. @param {HTMLElement} article @param {string} text @param {Record<string, () => void>} buttons */
+export function finishMessage(article, text, buttons) {
+  for (const old of document.querySelectorAll(".regenerate")) old.remove(); // only the last answer can be replaced
+  const isNear = isNearEnd();
+  const below = create("div", "");
+  below.className = "below";
+  below.append(create("span", text));
+  for (const [name, act] of Object.entries(buttons)) {
+    const button = create("button", name);
+    button.setAttribute("type", "button");
+    button.className = name.toLowerCase();
+    button.addEventListener("click", act);
+    below.append(button);
+  }
+  article.append(below);
+  if (isNear) scrollToEnd(false);
+}
+
+/** Show how full the context is, and how fast the answer comes. @param {Usage | null} usage */
+export function showUsage(usage) {
+  const tokens = usage?.context_tokens ?? 0;
+  element("context").value = usage ? tokens / usage.capacity : 0;
+  element("tokens").textContent = usage ? `${tokens.toLocaleString("en")} of ${usage.capacity.toLocaleString("en")} tokens` : "no tokens yet";
+  element("speed").textContent = usage?.tokens_per_second ? `${usage.tokens_per_second.toFixed(1)} tokens/s` : "";
+}
+
+/** Why an answer ended, if that was not the model's choice. @param {Usage} usage */
+export function ending({ finish_reason: reason }) {
+  const reasons = { interrupted: "stopped", length: "ended at the most tokens", context: "ended: the context is full" };
+  return reasons[/** @type {keyof typeof reasons} */ (reason)] ?? "";
+}
+
+/** Show an error, or hide the last one. @param {unknown} [error] */
+export function showProblem(error) {
+  element("problem").hidden = error === undefined;
+  element("problem").textContent = error instanceof Error ? error.message : String(error ?? "");
+}
+
+/** Add a line to the details of the settings, or replace it. @param {string} term @param {string} text */
+export function showDetail(term, text) {
+  const id = `detail ${term}`;
+  const value = element(id);
+  if (value) value.textContent = text;
+  else {
+    const description = create("dd", text);
+    description.id = id;
+    element("details").append(create("dt", term), description);
+  }
+}
+
+/** Let people begin with a question of others. @param {string[]} questions @param {(question: string) => void} ask */
+export function offerQuestions(questions, ask) {
+  for (const question of questions) {
+    const button = create("button", question);
+    button.setAttribute("type", "button");
+    button.addEventListener("click", () => ask(question));
+    const item = create("li", "");
+    item.append(button);
+    element("suggestions").append(item);
+  }
+}
+
+const scroller = () => /** @type {HTMLElement} */ (document.querySelector("#page > main"));
+
+function isNearEnd() {
+  const { scrollHeight, scrollTop, clientHeight } = scroller();
+  return scrollHeight - scrollTop - clientHeight < NEAR_END;
+}
+
+/** @param {boolean} isSmooth */
+function scrollToEnd(isSmooth) {
+  const behavior = isSmooth && !matchMedia("(prefers-reduced-motion: reduce)").matches ? "smooth" : "instant";
+  scroller().scrollTo({ top: scroller().scrollHeight, behavior });
+}

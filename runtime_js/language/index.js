@@ -1,0 +1,198 @@
+// The page of a language model's package: a chat with the model in the same folder.
+// `?device=wasm|webgpu&threads=2` choose the device and the threads.
+
+import { addMessage, element, ending, finishMessage, megabytes, offerQuestions, showDetail, showProblem, showUsage } from "./chat_view.js";
+import { load } from "./webmlc.js";
+
+/** @typedef {import("../webmlc.js").LanguageModel} LanguageModel */
+/** @typedef {import("../webmlc.js").Message} Message */
+
+const QUESTIONS = ["Explain why the sky is blue", "Write a haiku about the sea", "Plan a weekend in the mountains"];
+const WORKER_MILLISECONDS = 3000; // the page does not wait longer for the worker that makes it work offline
+
+/** @type {Message[]} */
+const messages = [];
+/** @type {LanguageModel} */
+let model;
+/** @type {AbortController | null} Of the answer that is being generated. */
+let running = null;
+
+/** Answer the last message. */
+async function answer() {
+  const controller = new AbortController();
+  running = controller;
+  setBusy(true);
+  showProblem();
+  const { article, append } = addMessage("assistant", "");
+  article.classList.add("busy");
+  const system = element("system").value.trim();
+  const prompt = system ? [{ role: "system", content: system }, ...messages] : [...messages];
+  try {
+    const generation = model.generate(prompt, {
+      temperature: element("temperature").valueAsNumber || 0,
+      max_new_tokens: element("limit").valueAsNumber || 512,
+      signal: controller.signal,
+    });
+    for await (const piece of generation) {
+      append(piece);
+      showUsage(generation.usage);
+    }
+    const { text, usage } = generation;
+    messages.push({ role: "assistant", content: text });
+    showUsage(usage);
+    const figures = `${usage.completion_tokens} tokens, ${usage.tokens_per_second.toFixed(1)} tokens/s, first after ${usage.prompt_seconds.toFixed(2)} s`;
+    finishMessage(article, [figures, ending(usage)].filter(Boolean).join(" · "), {
+      Copy: () => void navigator.clipboard?.writeText(text),
+      Regenerate: () => regenerate(article),
+    });
+  } catch (error) {
+    article.remove();
+    showProblem(error);
+    if (messages.at(-1)?.role === "user") takeBack();
+  } finally {
+    article.classList.remove("busy");
+    running = null;
+    setBusy(false);
+    showMemory();
+  }
+}
+
+/** Send a question. @param {string} text */
+function ask(text) {
+  if (running || !text.trim()) return;
+  messages.push({ role: "user", content: text.trim() });
+  addMessage("user", text.trim());
+  element("question").value = "";
+  answer();
+}
+
+/** Replace the last answer. @param {HTMLElement} article */
+function regenerate(article) {
+  if (running) return;
+  messages.pop();
+  article.remove();
+  answer();
+}
+
+/** Move the last question back into the field, because it was not answered. */
+function takeBack() {
+  element("question").value ||= messages.pop()?.content;
+  element("log").lastElementChild?.remove();
+}
+
+/** Start a new conversation. */
+function startAnew() {
+  running?.abort();
+  messages.length = 0;
+  element("log").replaceChildren();
+  element("welcome").hidden = false;
+  showUsage(null);
+  showProblem();
+  element("question").focus();
+}
+
+/** @param {boolean} isBusy */
+function setBusy(isBusy) {
+  element("send").hidden = isBusy;
+  element("stop").hidden = !isBusy;
+  element("new").disabled = isBusy;
+  if (!isBusy) element("question").focus({ preventScroll: true });
+}
+
+/** Show the memory of the page, if the browser can tell. */
+async function showMemory() {
+  const { measureUserAgentSpecificMemory: measure } = /** @type {any} */ (performance);
+  const result = await measure?.call(performance).catch(() => null); // takes seconds
+  if (result) showDetail("Memory of this page", megabytes(result.bytes));
+}
+
+/** Let a service worker keep the files, so that the page works offline. A page can do without it. */
+async function workOffline() {
+  const container = navigator.serviceWorker;
+  if (!container) return "no: this browser or this address allows no service worker";
+  try {
+    const hasControl = new Promise((resolve) => container.addEventListener("controllerchange", resolve, { once: true }));
+    await container.register("./offline.js");
+    const time = new Promise((resolve) => setTimeout(resolve, WORKER_MILLISECONDS));
+    if (!container.controller) await Promise.race([hasControl, time]);
+    return container.controller ? "yes" : "after the next visit";
+  } catch (error) {
+    return `no: ${/** @type {Error} */ (error).message}`;
+  }
+}
+
+/** Let people choose a device. The choice reloads the page. @param {string} device */
+function offerDevices(device) {
+  for (const name of ["auto", "wasm", "webgpu"]) element("device").append(new Option(name, name, false, name === device));
+  element("device").addEventListener("change", () => {
+    const query = new URLSearchParams(location.search);
+    query.set("device", element("device").value);
+    location.search = query.toString();
+  });
+}
+
+function listen() {
+  element("form").addEventListener("submit", (/** @type {SubmitEvent} */ event) => {
+    event.preventDefault();
+    ask(element("question").value);
+  });
+  element("question").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    ask(element("question").value);
+  });
+  addEventListener("keydown", ({ key }) => {
+    if (key === "Escape" && !element("settings").open) running?.abort();
+  });
+  element("stop").addEventListener("click", () => running?.abort());
+  element("new").addEventListener("click", startAnew);
+  element("open-settings").addEventListener("click", () => element("settings").showModal());
+  offerQuestions(QUESTIONS, ask);
+}
+
+/** Show the model's facts, and let people write. */
+function start() {
+  element("name").textContent = document.title = model.name;
+  const cpu = model.threads === 1 ? "CPU, 1 thread" : `CPU, ${model.threads} threads`;
+  const { download, weights, memory } = model.resources;
+  element("facts").textContent = `${model.device === "webgpu" ? "GPU" : cpu} · ${megabytes(download)}`;
+  showDetail("Device", `${model.device} (${model.deviceReason})`);
+  showDetail("Threads", `${model.threads} (${model.threadsReason})`);
+  showDetail("Download", megabytes(download));
+  showDetail("Weights", megabytes(weights));
+  if (memory) showDetail("Memory of the model", megabytes(memory));
+  showDetail("Memory of this page", "measureUserAgentSpecificMemory" in performance ? "being measured" : "this browser does not tell");
+  element("loading").remove();
+  element("welcome").hidden = false;
+  for (const id of ["question", "send", "new"]) element(id).disabled = false;
+  element("question").focus();
+  showMemory();
+}
+
+async function main() {
+  element("notice").remove(); // this script runs, so the page came from a server
+  element("page").hidden = false;
+  const query = new URLSearchParams(location.search);
+  const threads = query.get("threads");
+  const device = query.get("device") ?? "auto";
+  offerDevices(device);
+  listen();
+  const offline = await workOffline();
+  model = await load("./", {
+    device: /** @type {"auto"} */ (device),
+    threads: threads === null ? undefined : Number(threads),
+    onProgress: ({ loaded, total }) => {
+      Object.assign(element("progress"), { value: loaded, max: total });
+      element("status").textContent = `${megabytes(loaded)} of ${megabytes(total)}`;
+    },
+  });
+  start();
+  showDetail("Works offline", offline);
+}
+
+main().catch((error) => {
+  element("name").textContent = document.title = "The model did not load";
+  element("progress").hidden = true;
+  element("status").textContent = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  element("status").className = "error";
+});

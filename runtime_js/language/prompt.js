@@ -1,0 +1,102 @@
+// Turn messages and texts into tokens, and tokens into text.
+//
+// The twin of webmlc/generate/prompt.py. The files tokenizers.js and jinja.js are libraries of
+// Hugging Face, which tests/js/bundle_libraries.mjs writes.
+
+import { InputError, PackageError } from "../errors.js";
+
+/** @typedef {import("../webmlc.js").Prompt} Prompt */
+/** @typedef {import("../webmlc.js").Message} Message */
+/** @typedef {(path: string) => Promise<Uint8Array | ArrayBuffer>} ReadFile */
+
+const TOKENIZER = "tokenizer.json";
+const TEMPLATE = "chat_template.jinja";
+const CONFIG = "generation_config.json";
+
+/** The tokenizer and the chat template of a model. */
+export class TextCodec {
+  #tokenizer;
+  #template;
+
+  /**
+   * Read the files of a package. Throws PackageError.
+   * @param {ReadFile} read
+   */
+  static async open(read) {
+    const text = async (/** @type {string} */ path) => new TextDecoder().decode(await read(path));
+    const texts = Promise.all([TOKENIZER, TEMPLATE, CONFIG].map(text));
+    const [{ Tokenizer }, { Template }] = await Promise.all([import("./tokenizers.js"), import("./jinja.js")]);
+    const [tokenizer, template, config] = await texts;
+    return new TextCodec(
+      attempt(TOKENIZER, () => new Tokenizer(JSON.parse(tokenizer), {})),
+      attempt(TEMPLATE, () => new Template(template)),
+      attempt(CONFIG, () => JSON.parse(config)),
+    );
+  }
+
+  /** @param {any} tokenizer @param {any} template @param {Record<string, any>} config */
+  constructor(tokenizer, template, config) {
+    this.#tokenizer = tokenizer;
+    this.#template = template;
+    this.config = config;
+    /** The tokens that end an answer. */
+    this.endTokens = new Set([config.eos_token_id ?? []].flat());
+  }
+
+  /**
+   * The tokens of a prompt: messages, which the chat template formats; a text; or tokens. Throws InputError.
+   * @param {Prompt} prompt
+   * @param {Record<string, unknown>} [variables]  more variables of the template
+   * @returns {number[]}
+   */
+  tokensOf(prompt, variables = {}) {
+    if (typeof prompt === "string") return this.#tokenizer.encode(prompt).ids;
+    const items = /** @type {any[]} */ (Array.from(/** @type {ArrayLike<any>} */ (prompt ?? [])));
+    if (items.every((item) => typeof item === "bigint" || Number.isInteger(item))) return items.map(Number);
+    if (items.every((item) => typeof item?.role === "string")) {
+      return this.#tokenizer.encode(this.format(items, variables), { add_special_tokens: false }).ids;
+    }
+    throw new InputError('the prompt is neither a text, nor tokens, nor messages like { role: "user", content: "Hello" }');
+  }
+
+  /**
+   * Format messages with the chat template, up to where the answer begins.
+   * @param {Message[]} messages
+   * @param {Record<string, unknown>} variables
+   * @returns {string}
+   */
+  format(messages, variables) {
+    const [bos_token, eos_token] = [this.#tokenText("bos_token_id"), this.#tokenText("eos_token_id")];
+    try {
+      return this.#template.render({ messages, add_generation_prompt: true, bos_token, eos_token, ...variables });
+    } catch (error) {
+      throw new InputError(`the chat template refuses these messages: ${/** @type {Error} */ (error).message}`);
+    }
+  }
+
+  /** The text of tokens, without special tokens. @param {number[]} tokens @returns {string} */
+  decode(tokens) {
+    if (!tokens.length) return "";
+    return this.#tokenizer.decode(tokens, { skip_special_tokens: true, clean_up_tokenization_spaces: false });
+  }
+
+  /** The text of a special token of the configuration, or an empty text. @param {string} key @returns {string} */
+  #tokenText(key) {
+    const [token] = [this.config[key]].flat();
+    return token === undefined || token === null ? "" : (this.#tokenizer.id_to_token(token) ?? "");
+  }
+}
+
+/**
+ * Parse a file of the package. Throws PackageError.
+ * @template T
+ * @param {string} path
+ * @param {() => T} parse
+ */
+function attempt(path, parse) {
+  try {
+    return parse();
+  } catch (error) {
+    throw new PackageError(`${path}: ${/** @type {Error} */ (error).message}`);
+  }
+}

@@ -1,0 +1,206 @@
+// Sessions of a model with states. The twin of webmlc/host/session.py.
+//
+//   const session = await model.session({ capacity: 1024 });
+//   const { logits } = await session.run({ input_ids });
+//
+// A saved session is a safetensors file: the bytes of its header, the header as JSON, then the rows of all states.
+
+import { arrayOf } from "./dtypes.js";
+import { InputError } from "./errors.js";
+import { bind, shapeOf } from "./manifest.js";
+
+/** @typedef {import("./model.js").Model} Model */
+/** @typedef {import("./types.d.ts").Manifest} Manifest */
+/** @typedef {import("./types.d.ts").Port} Port */
+/** @typedef {import("./types.d.ts").Symbols} Symbols */
+/** @typedef {import("./types.d.ts").Transfers} Transfers */
+/** @typedef {import("./webmlc.js").Tensor} Tensor */
+
+let sessions = 0; // counts those of all models
+
+export class Session {
+  #model;
+  #manifest;
+  #states;
+  #disposed = false;
+
+  /** @param {Model} model @param {Manifest} manifest @param {number} capacity */
+  constructor(model, manifest, capacity) {
+    if (!lengthOf(manifest)) throw new InputError("this model has no states, so it has no sessions; call model.run");
+    if (!(Number.isInteger(capacity) && capacity >= 1)) {
+      throw new InputError(`capacity is ${capacity}, expected a whole number of at least 1`);
+    }
+    this.#model = model;
+    this.#manifest = manifest;
+    this.#states = { id: ++sessions, capacity, length: 0 };
+  }
+
+  get capacity() {
+    return this.#states.capacity;
+  }
+
+  get length() {
+    return this.#states.length;
+  }
+
+  /** @param {Record<string, any>} inputs */
+  async run(inputs) {
+    this.#check();
+    return this.#model.run(inputs, this.#states);
+  }
+
+  /** @param {number} length */
+  truncate(length) {
+    this.#check();
+    if (!(Number.isInteger(length) && length >= 0 && length <= this.length)) {
+      throw new InputError(`length is ${length}, expected a number from 0 to ${this.length}`);
+    }
+    this.#states.length = length;
+  }
+
+  async save() {
+    this.#check();
+    const rows = await this.#model.readStates(this.#states);
+    /** @type {Record<string, any>} */
+    const header = { __metadata__: { length: String(this.length) } };
+    let end = 0;
+    for (const [name, { length }] of rows) {
+      header[name] = { dtype: "U8", shape: [length], data_offsets: [end, end + length] };
+      end += length;
+    }
+    const json = new TextEncoder().encode(JSON.stringify(header));
+    const data = new Uint8Array(8 + json.length + end);
+    new DataView(data.buffer).setUint32(0, json.length, true);
+    data.set(json, 8);
+    for (const [name, bytes] of rows) data.set(bytes, 8 + json.length + header[name].data_offsets[0]);
+    return data;
+  }
+
+  /** @param {Uint8Array} data */
+  async load(data) {
+    this.#check();
+    const { length, rows } = parse(data);
+    if (length > this.capacity) throw new InputError(`the saved session has ${length} rows, but capacity is ${this.capacity}`);
+    await this.#model.writeStates({ ...this.#states, length }, rows);
+    this.#states.length = length;
+  }
+
+  async dispose() {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    await this.#model.release(this.#states);
+  }
+
+  #check() {
+    if (this.#disposed) throw new InputError("this session was disposed of; open another with model.session");
+  }
+}
+
+/** The length and the rows of a saved session. @param {Uint8Array} data @returns {{ length: number, rows: Transfers }} */
+function parse(data) {
+  try {
+    const start = 8 + new DataView(data.buffer, data.byteOffset).getUint32(0, true);
+    const { __metadata__: metadata, ...tensors } = JSON.parse(new TextDecoder().decode(data.subarray(8, start)));
+    const rows = Object.entries(tensors).map(([name, { data_offsets: [begin, end] }]) => {
+      if (start + end > data.length) throw new RangeError("it is truncated");
+      return /** @type {[string, Uint8Array]} */ ([name, data.slice(start + begin, start + end)]);
+    });
+    return { length: Number(metadata.length), rows };
+  } catch (error) {
+    throw new InputError(`the data is no saved session (${/** @type {Error} */ (error).message})`);
+  }
+}
+
+/** The symbol of the length of sessions, or "". @param {Manifest} manifest */
+function lengthOf({ symbols }) {
+  return symbols.find(({ input }) => !input)?.name ?? "";
+}
+
+/**
+ * Run a model with states without a session. If its states replace inputs and outputs, it takes and returns these. The pasts may
+ * be missing.
+ * @param {Model} model
+ * @param {Manifest} manifest
+ * @param {Record<string, any>} inputs
+ */
+export async function runAlone(model, manifest, inputs) {
+  const name = lengthOf(manifest);
+  const ports = manifest.states ?? [];
+  const pasts = ports.filter(({ past }) => past.name in inputs);
+  const missing = ports.find(({ past }) => !(past.name in inputs));
+  if (pasts.length && missing) throw new InputError(`input "${missing.past.name}" is missing, but other pasts are there`);
+  const others = Object.fromEntries(Object.entries(inputs).filter(([key]) => !pasts.some(({ past }) => past.name === key)));
+  const lengths = new Set(pasts.map(({ past }) => inputs[past.name].shape[past.shape.indexOf(name)]));
+  if (lengths.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...lengths]}`);
+  const [length = 0] = lengths;
+  const { symbols } = bind(manifest, others, length);
+  const states = { id: ++sessions, capacity: Math.max(length + model.rows(symbols), 1), length: 0 };
+  try {
+    if (length) {
+      states.length = length;
+      const rows = pasts.map(({ past }) => /** @type {[string, Uint8Array]} */ ([past.buffer, fromPast(past, inputs[past.name], name, symbols)]));
+      await model.writeStates(states, rows, symbols);
+    }
+    const results = await model.run(others, states);
+    if (!ports.length) return results;
+    const rows = new Map(await model.readStates(states));
+    symbols[name] = states.length;
+    for (const { past, present } of ports) results[present] = toPresent(past, rows.get(past.buffer), name, symbols);
+    return results;
+  } finally {
+    await model.release(states);
+  }
+}
+
+/**
+ * The rows of a state that an input holds, as bytes.
+ * @param {Port} past
+ * @param {Tensor} tensor
+ * @param {string} name
+ * @param {Symbols} symbols
+ */
+function fromPast(past, { dtype, shape, data }, name, symbols) {
+  const expected = shapeOf(past, symbols);
+  if (dtype !== past.dtype || `${shape}` !== `${expected}`) {
+    throw new InputError(`input "${past.name}" is ${dtype}[${shape}], expected ${past.dtype}[${expected}]`);
+  }
+  const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  return moved(bytes, expected, past.shape.indexOf(name), data.BYTES_PER_ELEMENT, false);
+}
+
+/**
+ * The rows of a state as the output that it replaces. `symbols` hold after the run.
+ * @param {Port} past
+ * @param {Uint8Array | undefined} rows
+ * @param {string} name
+ * @param {Symbols} symbols
+ * @returns {Tensor}
+ */
+function toPresent(past, rows, name, symbols) {
+  const shape = shapeOf(past, symbols);
+  const type = arrayOf(past.dtype);
+  const bytes = moved(/** @type {Uint8Array} */ (rows), shape, past.shape.indexOf(name), type.BYTES_PER_ELEMENT, true);
+  return { dtype: past.dtype, shape, data: new type(bytes.buffer) };
+}
+
+/**
+ * Move an axis to the front of a tensor, or back from the front. `shape` is that with the axis in its place.
+ * @param {Uint8Array} source
+ * @param {number[]} shape
+ * @param {number} axis
+ * @param {number} width  bytes of an element
+ * @param {boolean} back
+ */
+function moved(source, shape, axis, width, back) {
+  const size = (/** @type {number[]} */ sizes) => sizes.reduce((product, n) => product * n, 1);
+  const [outer, count, inner] = [size(shape.slice(0, axis)), shape[axis], size(shape.slice(axis + 1)) * width];
+  const result = new Uint8Array(source.length);
+  for (let i = 0; i < outer; i++) {
+    for (let row = 0; row < count; row++) {
+      const [there, front] = [(i * count + row) * inner, (row * outer + i) * inner];
+      const [from, to] = back ? [front, there] : [there, front];
+      result.set(source.subarray(from, from + inner), to);
+    }
+  }
+  return result;
+}

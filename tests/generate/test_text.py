@@ -1,0 +1,115 @@
+"""Texts in pieces: characters of several tokens, and stop strings of several pieces."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models
+
+from tests.generate.fakes import TEMPLATE, language_files, reader, tokenizer
+from webmlc.core.errors import InputError, PackageError
+from webmlc.generate.detokenise import Detokeniser
+from webmlc.generate.prompt import TextCodec
+from webmlc.generate.stop_strings import StopStrings
+
+
+def test_a_character_comes_with_its_last_token() -> None:
+    tokens = tokenizer()
+    text = "hello 🙂 wörld 👩‍🚀"
+    detokeniser = Detokeniser(tokens.decode)
+    pieces = [detokeniser.add(token) for token in tokens.encode(text).ids]
+    assert "".join(pieces) == text
+    assert "🙂" in pieces
+    assert pieces[0] == "hello"
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_an_unfinished_character_comes_at_the_end() -> None:
+    tokens = tokenizer()
+    detokeniser = Detokeniser(tokens.decode)
+    ids = tokens.encode("a🙂").ids[:-1]
+    assert "".join(map(detokeniser.add, ids)) == "a"
+    assert set(detokeniser.finish()) == {"\ufffd"}
+    assert detokeniser.finish() == ""
+
+
+def test_words_with_marks_and_byte_fallback() -> None:
+    """A tokenizer as that of Llama 2: a word begins with ▁, and rare characters are bytes."""
+    vocabulary = {"▁hello": 0, "▁world": 1, "<0xF0>": 2, "<0x9F>": 3, "<0x99>": 4, "<0x82>": 5}
+    tokens = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    tokens.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    detokeniser = Detokeniser(tokens.decode)
+    pieces = [detokeniser.add(token) for token in (0, 1, 2, 3, 4, 5, 1)]
+    assert "".join(pieces) == tokens.decode([0, 1, 2, 3, 4, 5, 1])
+    assert pieces[:2] == ["hello", " world"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+@pytest.mark.parametrize(
+    ("stops", "text", "shown"),
+    [
+        (["END"], "an ENEND is no end", "an EN"),
+        (["b", "aab"], "aaab", "a"),
+        (["xyz"], "xy xx", "xy xx"),
+        (["🙂"], "👍 🙂 👍", "👍 "),
+        ([], "all", "all"),
+    ],
+)
+def test_nothing_of_a_stop_string_is_shown(
+    stops: list[str], text: str, shown: str, size: int
+) -> None:
+    strings = StopStrings(stops)
+    result = ""
+    for begin in range(0, len(text), size):
+        result += strings.add(text[begin : begin + size])
+        assert shown.startswith(result)
+        if strings.is_found:
+            break
+    assert result + strings.finish() == shown
+    assert strings.is_found == (shown != text)
+
+
+def test_the_template_formats_messages() -> None:
+    codec = TextCodec(reader(language_files()))
+    text = codec.format([{"role": "user", "content": "<b>"}], {})
+    assert text == "<|im_start|>user\n<b><|im_end|>\n<|im_start|>assistant\n"
+    tokens = codec.tokens_of([{"role": "user", "content": "hello"}])
+    assert codec.decode(tokens) == "user\nhello\nassistant\n"
+    assert tokens[0] == tokenizer().token_to_id("<|im_start|>")
+
+
+def test_templates_can_refuse_and_have_the_functions_of_transformers() -> None:
+    files = language_files()
+    files["chat_template.jinja"] = (
+        "{% if messages|length > 1 %}{{ raise_exception('one message only') }}{% endif %}\n"
+        "{{ bos_token }}{{ strftime_now('%Y') }}{{ messages[0]|tojson }}{{ mood }}"
+    )
+    codec = TextCodec(reader(files))
+    message = {"role": "user", "content": "<é>"}
+    text = codec.format([message], {"mood": "!"})
+    assert text.startswith("<|begin|>20") and text.endswith('"content": "<é>"}!')
+    with pytest.raises(InputError, match="refuses these messages: one message only"):
+        codec.format([message, message], {})
+
+
+@pytest.mark.parametrize(
+    "attack",
+    ["{{ messages.append(1) }}", "{{ ''.__class__.__mro__[1].__subclasses__() }}"],
+)
+def test_templates_run_in_a_sandbox(attack: str) -> None:
+    codec = TextCodec(reader(language_files() | {"chat_template.jinja": attack}))
+    with pytest.raises(InputError, match="the chat template refuses"):
+        codec.format([], {})
+
+
+def test_bad_files_are_named() -> None:
+    with pytest.raises(PackageError, match=r"tokenizer\.json"):
+        TextCodec(reader(language_files() | {"tokenizer.json": "{}"}))
+    with pytest.raises(PackageError, match=r"chat_template\.jinja"):
+        TextCodec(reader(language_files() | {"chat_template.jinja": TEMPLATE + "{% if %}"}))

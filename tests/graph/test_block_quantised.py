@@ -1,0 +1,164 @@
+"""Products and rows of block-quantised weights, against float64 on both devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import webmlc.compile
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Var
+from webmlc.core.machine import Features
+from webmlc.graph.builder import Builder, Expansion
+from webmlc.graph.infer.evaluate_module import evaluate_module
+from webmlc.graph.infer.infer_shapes import infer_shapes
+from webmlc.graph.infer.normalise import normalise
+from webmlc.graph.ir import Function, Module, Node, TensorType
+from webmlc.graph.ops.block_quantised import BlockQuantised, block_gather, block_product
+from webmlc.host.load import load
+
+Array = np.ndarray[Any, Any]
+VARIANTS: tuple[Features, ...] = ("relaxed", "simd128")
+FORMS = [(2, 16), (4, 16), (4, 32), (4, 128), (8, 32), (8, 64)]
+"""Bits and block sizes of weights."""
+
+
+def weights(
+    bits: int, block: int, columns: int, depth: int, minimums: str = "any"
+) -> tuple[BlockQuantised, Array]:
+    """Random weights, and their matrix in float64. `minimums` are "any", "none" or "middle", which
+    makes the values symmetric.
+    """
+    generator = np.random.default_rng(bits * block + columns)
+    low, high = (-127, 128) if bits == 8 else (0, 1 << bits)
+    values = generator.integers(low, high, (columns, depth))
+    scales = generator.uniform(0.01, 0.1, (columns, depth // block)).astype(np.float32)
+    offsets = {
+        "any": generator.uniform(-1, 1, scales.shape).astype(np.float32),
+        "none": None,
+        "middle": -np.float32(1 << (bits - 1)) * scales,
+    }[minimums]
+    matrix = np.repeat(scales.astype(np.float64), block, 1) * values
+    if offsets is not None:
+        matrix += np.repeat(offsets, block, 1)
+    stored = values.astype(np.int8 if bits == 8 else np.uint8)
+    return BlockQuantised(stored, bits, block, scales, offsets), matrix
+
+
+def quantised(data: Array, block: int) -> Array:
+    """The data after each block is rounded to int8, as float64."""
+    blocks = data.astype(np.float64).reshape(*data.shape[:-1], -1, block)
+    scale = np.abs(blocks).max(-1, keepdims=True) / 127
+    rounded: Array = np.rint(blocks / np.where(scale > 0, scale, 1)) * scale
+    return rounded.reshape(data.shape)
+
+
+def product(record: BlockQuantised, exact: int = 0, epilogue: bool = False) -> Module:
+    """A module that multiplies `x` of any number of rows by the weights. With `epilogue`, the
+    product is an operand of x · sigmoid(x).
+    """
+    expansion = Expansion()
+    build = Builder(Node("", (), ("product",)), expansion)
+    result = block_product(build, "x", record)
+    if exact:
+        (node,) = expansion.nodes
+        expansion.nodes[0] = Node(
+            node.op, node.inputs, node.outputs, {**node.attributes, "exact": 1}, node.domain
+        )
+    if epilogue:
+        result = build("Mul", result, build("Sigmoid", result))
+    type_ = TensorType(DType.float32, (Var("m"), Const(record.values.shape[1])))
+    return module(expansion, "x", type_, result)
+
+
+def module(expansion: Expansion, name: str, type_: TensorType, result: str) -> Module:
+    """A module of one input and one output."""
+    nodes, constants = tuple(expansion.nodes), expansion.constants
+    main = Function("main", (name,), (result,), nodes, {name: type_}, constants)
+    return Module("blocks", {"main": main}, opsets={"": 17, "webmlc": 1})
+
+
+def evaluate(model: Module, name: str, array: Array) -> Array:
+    """The output of a module, node by node."""
+    (output,) = evaluate_module(infer_shapes(normalise(model)), {name: array}).values()
+    return output
+
+
+def assert_close(got: Array, wanted: Array) -> None:
+    """Check results up to rounding in float32."""
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("bits", "block"), FORMS)
+@pytest.mark.parametrize("minimums", ["any", "none", "middle"])
+def test_products_of_quantised_and_of_exact_data(bits: int, block: int, minimums: str) -> None:
+    record, matrix = weights(bits, block, 13, 2 * block, minimums)
+    x = np.random.default_rng(1).standard_normal((3, 2 * block)).astype(np.float32)
+    x[1, :block] = 0
+    assert_close(evaluate(product(record), "x", x), quantised(x, block) @ matrix.T)
+    assert_close(evaluate(product(record, exact=1), "x", x), x.astype(np.float64) @ matrix.T)
+
+
+@pytest.mark.parametrize(("bits", "block"), FORMS)
+def test_gathered_rows_are_dequantised(bits: int, block: int) -> None:
+    record, matrix = weights(bits, block, 13, 2 * block)
+    expansion = Expansion()
+    rows = block_gather(Builder(Node("", (), ("rows",)), expansion), "i", record)
+    model = module(expansion, "i", TensorType(DType.int64, (Const(2), Const(2))), rows)
+    indices = np.array([[12, 0], [7, 8]])
+    assert_close(evaluate(model, "i", indices), matrix[indices])
+
+
+def test_symmetric_values_need_no_minimums() -> None:
+    record, _ = weights(4, 32, 8, 64, "middle")
+    (node,) = product(record).main.nodes
+    assert node.attributes["excess"] == 8
+    assert len(node.inputs) == 3
+
+
+def test_a_product_and_a_gather_share_their_weights() -> None:
+    record, _ = weights(8, 32, 8, 64, "none")
+    expansion = Expansion()
+    build = Builder(Node("", (), ("y",)), expansion)
+    rows = block_gather(build, "i", record)
+    result = block_product(build, rows, record)
+    model = module(expansion, "i", TensorType(DType.int64, (Const(2),)), result)
+    parts = compiled(model)
+    packed = [array for array in parts.constants.values() if array.dtype == np.int32]
+    assert len(packed) == 1
+
+
+def compiled(model: Module) -> webmlc.compile.Parts:
+    """The parts of a package of a module that no frontend read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(webmlc.compile, "read_model", lambda source, _: source)
+        return webmlc.compile.compile_model(model)  # type: ignore[arg-type]
+
+
+CASES = {
+    "4 bits": (4, 32, 192, 576, "any", 0, False),
+    "4 bits, symmetric": (4, 32, 20, 64, "middle", 0, True),
+    "8 bits": (8, 32, 27, 64, "none", 0, False),
+    "exact": (4, 32, 24, 64, "any", 1, True),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_packages_multiply_any_number_of_rows(case: Any, tmp_path: Path) -> None:
+    bits, block, columns, depth, minimums, exact, epilogue = case
+    record, matrix = weights(bits, block, columns, depth, minimums)
+    parts = compiled(product(record, exact, epilogue))
+    webmlc.compile.write_package(tmp_path / "package", parts)
+    models = {f: load(tmp_path / "package", "wasm", features=f) for f in VARIANTS}
+    models |= {"webgpu": load(tmp_path / "package", "webgpu")}
+    for rows in (1, 2, 5, 64):
+        x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
+        wanted = (x.astype(np.float64) if exact else quantised(x, block)) @ matrix.T
+        if epilogue:
+            wanted = wanted / (1 + np.exp(-wanted))
+        for name, loaded in models.items():
+            (got,) = loaded.run({"x": x}).values()
+            assert np.abs(got - wanted).max() <= 2e-6 * np.abs(wanted).max(), (name, rows)

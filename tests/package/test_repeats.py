@@ -1,0 +1,92 @@
+"""Repetitions in the manifest: folded lists give back the same items."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from webmlc.core.errors import PackageError
+from webmlc.package.repeats import fold, unfold
+
+MANIFEST_JS = Path(__file__).parents[2] / "runtime_js" / "manifest.js"
+
+
+def layer(i: int) -> list[dict[str, Any]]:
+    return [
+        {"name": f"layer.{i}.weight_{7 * i * i}", "shape": [4, "n"], "arguments": [3, 10 - 2 * i]},
+        {"name": f"layer.{i}.out", "share": 0.5, "once": True, "origin": [f"/m/{i}/MatMul_1"]},
+    ]
+
+
+def test_layers_are_said_once() -> None:
+    items = [{"name": "x1"}, *(item for i in range(5) for item in layer(i)), {"name": "y"}]
+    folded = fold(items)
+    assert folded == [
+        {"name": "x1"},
+        {
+            "repeat": 5,
+            "items": [
+                {
+                    "name": "layer.{0+1}.weight_{0,7,28,63,112}",
+                    "shape": [4, "n"],
+                    "arguments": [3, "{#10+-2}"],
+                },
+                {
+                    "name": "layer.{0+1}.out",
+                    "share": 0.5,
+                    "once": True,
+                    "origin": ["/m/{0+1}/MatMul_1"],
+                },
+            ],
+        },
+        {"name": "y"},
+    ]
+    assert unfold(folded) == items
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [["a", i / 2] for i in range(5)],  # numbers that are no integers
+        [[f"a{i:03}", 1] for i in range(5)],  # leading zeros
+        [["{0+1}", 1]] * 5,
+        [["a", True], ["a", False]] * 4,
+        [["a", -i] for i in range(5)],
+        [],
+    ],
+)
+def test_what_is_no_pattern_comes_back_unchanged(items: list[Any]) -> None:
+    assert unfold(fold(items)) == items
+
+
+def test_the_runtime_unfolds_the_same_items() -> None:
+    choose = random.Random(0)
+    cases = []
+    for _ in range(50):
+        period = [layer(choose.randint(0, 9))[choose.randint(0, 1)] for _ in range(3)]
+        items = [item for i in range(choose.randint(1, 6)) for item in (*layer(i), *period)]
+        assert unfold(fold(items)) == items
+        cases.append((items, fold(items)))
+    script = MANIFEST_JS.as_uri()
+    code = f"""import {{ unfold }} from "{script}";
+      let text = ""; for await (const chunk of process.stdin) text += chunk;
+      process.stdout.write(JSON.stringify(JSON.parse(text).map(unfold)));"""
+    process = subprocess.run(
+        ["node", "--input-type=module", "-e", code],
+        input=json.dumps([folded for _, folded in cases]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(process.stdout) == [items for items, _ in cases]
+
+
+@pytest.mark.parametrize("mark", ["{1+}", "{,}", "{1,2}"])
+def test_a_malformed_repetition_is_refused(mark: str) -> None:
+    with pytest.raises(PackageError, match="malformed"):
+        unfold([{"repeat": 3, "items": [{"name": mark}]}])

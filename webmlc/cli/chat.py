@@ -1,0 +1,204 @@
+"""The command `webmlc chat`: talk to a language model in the terminal."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from webmlc.cli.console import StageProgress, console, errors, escape
+from webmlc.cli.options import Device, DeviceChoice, Threads
+from webmlc.core.errors import InputError, UserError
+from webmlc.package.manifest import MANIFEST
+from webmlc.version import VERSION
+
+if TYPE_CHECKING:
+    from webmlc.generate.generate import Usage
+    from webmlc.generate.options import GenerateOptions
+    from webmlc.host.load import Model
+
+HELP = """/system TEXT  replace the system prompt, and start a new conversation
+/reset        start a new conversation
+/quit         end (also Ctrl-D)
+Ctrl-C        stop an answer"""
+"""The commands of the conversation."""
+
+
+def chat(
+    model: Annotated[
+        Path,
+        typer.Argument(help="A package of a language model, or a model to build first."),
+    ],
+    prompt: Annotated[
+        str | None, typer.Option(help="Answer this and end, instead of reading the terminal.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="The system prompt.")] = "",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 512,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Above 1, answers are more random; at 0, not at all.",
+            show_default="the model's",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of random answers.", show_default="random")
+    ] = None,
+    capacity: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Tokens of context to hold in memory.", show_default="grows when needed"
+        ),
+    ] = None,
+    device: Device = DeviceChoice.wasm,
+    threads: Threads = 1,
+) -> None:
+    """Talk to a language model in the terminal.
+
+    A model that is no package is built into the cache folder ($XDG_CACHE_HOME/webmlc) first.
+    """
+    from webmlc.host.load import load
+
+    options: GenerateOptions = {"max_new_tokens": max_new_tokens}
+    if temperature is not None:
+        options["temperature"] = temperature
+    if seed is not None:
+        options["seed"] = seed
+    if capacity is not None:
+        options["capacity"] = capacity
+    language_model = load(_package_of(model, device.value), device.value, threads)
+    try:
+        if not language_model.is_language_model:
+            raise InputError(f"{model} is no language model: its package holds no tokenizer")
+        conversation = Conversation(language_model, options, system)
+        if prompt is not None:
+            conversation.answer(prompt)
+            return
+        console.print(f"[bold]{escape(language_model.manifest.name)}[/] (/help lists commands)")
+        _converse(conversation)
+    finally:
+        language_model.dispose()
+
+
+class Conversation:
+    """The messages so far, and the model that answers them."""
+
+    def __init__(self, model: Model, options: GenerateOptions, system: str) -> None:
+        self._model = model
+        self._options = options
+        self.system = system
+        self._messages: list[dict[str, str]] = []
+
+    def reset(self) -> None:
+        """Start a new conversation with the same system prompt."""
+        self._messages.clear()
+
+    def answer(self, text: str) -> Usage:
+        """Print the model's answer to a text while it is generated. Ctrl-C stops it."""
+        question = {"role": "user", "content": text}
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        with _interruption() as is_interrupted:
+            options: GenerateOptions = {**self._options, "is_interrupted": is_interrupted}
+            generation = self._model.generate([*system, *self._messages, question], **options)
+            for piece in generation:
+                sys.stdout.write(_printable(piece))
+                sys.stdout.flush()
+        sys.stdout.write("\n")
+        self._messages += [question, {"role": "assistant", "content": generation.text}]
+        return generation.usage
+
+
+def _converse(conversation: Conversation) -> None:
+    """Read questions and commands from the terminal until its end."""
+    while True:
+        try:
+            text = input("> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        command, _, argument = text.partition(" ")
+        match command:
+            case "":
+                continue
+            case "/quit":
+                return
+            case "/reset":
+                conversation.reset()
+            case "/system":
+                conversation.system = argument.strip()
+                conversation.reset()
+            case _ if command.startswith("/"):
+                console.print(HELP, highlight=False, markup=False)
+            case _:
+                try:
+                    usage = conversation.answer(text)
+                except InputError as error:  # the context is full; another conversation may fit
+                    errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+                else:
+                    console.print(f"[dim]{_summary(usage)}[/]", highlight=False, soft_wrap=True)
+
+
+def _summary(usage: Usage) -> str:
+    """The tokens and the speed of an answer."""
+    new = usage.prompt_tokens - usage.cached_tokens
+    parts = [
+        f"{usage.completion_tokens} tokens",
+        f"{usage.tokens_per_second:.1f} tokens/s",
+        f"{new} of {usage.prompt_tokens} prompt tokens in {usage.prompt_seconds:.2f} s",
+        f"context {usage.context_tokens} of {usage.capacity}",
+    ]
+    if usage.finish_reason not in ("stop", None):
+        parts.append(f"ended by: {usage.finish_reason}")
+    return " · ".join(parts)
+
+
+@contextmanager
+def _interruption() -> Iterator[Any]:
+    """Let Ctrl-C stop an answer after the current token. A second Ctrl-C ends the program."""
+    presses = 0
+
+    def count(*_: object) -> None:
+        nonlocal presses
+        presses += 1
+        if presses > 1:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, count)
+    try:
+        yield lambda: presses > 0
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _printable(text: str) -> str:
+    """The text without control characters: an answer must not steer the terminal."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
+
+
+def _package_of(model: Path, device: str) -> Path:
+    """The folder of a package. A model is built into the cache folder, unless it is there."""
+    if model.is_dir() and (model / MANIFEST).is_file():
+        return model
+    if not model.exists():
+        raise UserError(f"{model}: no such model or package")
+    from webmlc.compile import build
+
+    status = model.stat()
+    key = (str(model.resolve()), status.st_size, status.st_mtime_ns, VERSION, device)
+    digest = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "webmlc"
+    folder = cache / f"{model.stem}-{digest}"
+    if not (folder / MANIFEST).is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        with StageProgress(f"Building {model.name}", quiet=False) as advance:
+            build(model, folder, device, on_stage=advance)  # type: ignore[arg-type]
+    return folder

@@ -1,0 +1,242 @@
+"""Generate text with a language model.
+
+In: a model with sessions, and the files of its package. Out: an iterator over pieces of text.
+`runtime_js/language/generate.js` is the twin.
+
+    generation = model.generate([{"role": "user", "content": "Hello"}], max_new_tokens=64)
+    for piece in generation:
+        print(piece, end="", flush=True)
+    print(generation.usage.tokens_per_second)
+
+**Prompt cache.** The session keeps the tokens of the last generation. A prompt that begins with the
+same tokens runs only the others: the next turn of a conversation, or the same question again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from webmlc.core.errors import InputError
+from webmlc.generate.detokenise import Detokeniser
+from webmlc.generate.options import Options, read_options
+from webmlc.generate.prompt import Prompt, TextCodec
+from webmlc.generate.random_numbers import RandomNumbers
+from webmlc.generate.sampling import sample
+from webmlc.generate.stop_strings import StopStrings
+
+CHUNK_TOKENS = 256
+"""The tokens of a prompt that one run processes.
+
+Between runs, a generation can be interrupted. More tokens hardly make a run more efficient, but its
+memory grows with them.
+"""
+FIRST_CAPACITY = 2048
+"""The capacity of a first session, unless the caller or the model's context says otherwise."""
+
+
+class Session(Protocol):
+    """What generation needs of a session of `host`."""
+
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]: ...
+    def truncate(self, length: int) -> None: ...
+    def dispose(self) -> None: ...
+
+
+class Sessions(Protocol):
+    """A model that opens sessions."""
+
+    def session(self, capacity: int) -> Session: ...
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a generation used so far.
+
+    - `prompt_tokens`, of which `cached_tokens` were in the session before.
+    - `completion_tokens`: the tokens of the answer, with a token that ended it.
+    - `prompt_seconds`: up to the first token. `completion_seconds`: from the first to the last.
+    - `context_tokens`: the tokens in the session, of its `capacity`.
+    - `finish_reason`: "stop" (the model or a stop string ended the answer), "length"
+      (`max_new_tokens`), "context" (the session is full), "interrupted", or None until the end.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    seed: int
+    capacity: int
+    completion_tokens: int = 0
+    context_tokens: int = 0
+    prompt_seconds: float = 0.0
+    completion_seconds: float = 0.0
+    finish_reason: str | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The speed of the answer after its first token, or 0."""
+        seconds = self.completion_seconds
+        return (self.completion_tokens - 1) / seconds if seconds > 0 else 0.0
+
+
+class Generation(Iterator[str]):
+    """An answer while it is generated: iterate over its pieces.
+
+    `usage` and `text` tell about the pieces so far.
+    """
+
+    def __init__(self, pieces: Iterator[str], usage: Usage) -> None:
+        self._pieces = pieces
+        self.usage = usage
+        self.text = ""
+
+    def __next__(self) -> str:
+        piece = next(self._pieces)
+        self.text += piece
+        return piece
+
+    def complete(self) -> str:
+        """Generate to the end, and return the whole text."""
+        for _ in self:
+            pass
+        return self.text
+
+
+class TextGenerator:
+    """The generations of one model, one at a time, over one session."""
+
+    def __init__(self, sessions: Sessions, read: Callable[[str], bytes]) -> None:
+        """Read the package's files with `read`. Raises `UserError` if a library is missing."""
+        self._sessions = sessions
+        self.codec = TextCodec(read)
+        self._session: Session | None = None
+        self._tokens: list[int] = []  # the tokens in the session
+        self._latest: Usage | None = None
+
+    def generate(self, prompt: Prompt, arguments: Mapping[str, Any]) -> Generation:
+        """Start a generation. It ends any other of this model.
+
+        Raises `InputError` if an option is wrong, or if the prompt does not fit the context.
+        """
+        options = read_options(self.codec.config, arguments)
+        tokens = self.codec.tokens_of(prompt, options.template_arguments)
+        if not tokens:
+            raise InputError("the prompt is empty: at least one token is needed")
+        session = self._open(len(tokens), options)
+        cached = min(_common_length(self._tokens, tokens), len(tokens) - 1)
+        usage = Usage(len(tokens), cached, options.seed, session.capacity)
+        self._latest = usage
+        return Generation(self._pieces(session, tokens, options, usage), usage)
+
+    def reset(self) -> None:
+        """Forget the tokens of the session, and free its memory."""
+        if self._session is not None:
+            self._session.dispose()
+        self._session, self._tokens, self._latest = None, [], None
+
+    def _open(self, count: int, options: Options) -> Session:
+        """Return a session for a prompt of `count` tokens.
+
+        It is the last one, or a new one if that is too small.
+        """
+        limit = self.codec.config.get("max_length")
+        needed = count + options.max_new_tokens
+        capacity = options.capacity
+        if capacity is None:
+            capacity = max(FIRST_CAPACITY, 1 << (needed - 1).bit_length())
+            capacity = min(capacity, limit or capacity)
+        if count >= capacity:
+            raise InputError(
+                f"the prompt has {count} tokens, but the context holds {capacity}, the answer "
+                "included. Shorten the prompt, or start a new conversation."
+            )
+        session = self._session
+        is_fit = session is not None and (
+            session.capacity == capacity
+            if options.capacity is not None
+            else session.capacity >= min(needed, capacity)
+        )
+        if session is None or not is_fit:
+            self.reset()
+            session = self._session = self._sessions.session(capacity)
+        return session
+
+    def _pieces(
+        self, session: Session, tokens: list[int], options: Options, usage: Usage
+    ) -> Iterator[str]:
+        """Yield the pieces of an answer that are not empty, and keep the usage up to date."""
+        random = RandomNumbers(options.seed)
+        detokeniser, stops = Detokeniser(self.codec.decode), StopStrings(options.stop)
+        history = list(tokens)
+        fresh = tokens[usage.cached_tokens :]
+        start = time.perf_counter()
+        first: float | None = None
+
+        def shown(text: str) -> Iterator[str]:
+            if text:
+                if options.streamer is not None:
+                    options.streamer(text)
+                yield text
+
+        while usage.finish_reason is None:
+            logits = self._run(session, len(history) - len(fresh), fresh, options, usage)
+            if logits is None:
+                usage.finish_reason = "interrupted"
+                break
+            token = sample(logits, history, options, random)
+            now = time.perf_counter()
+            first = now if first is None else first
+            usage.completion_tokens += 1
+            usage.prompt_seconds, usage.completion_seconds = first - start, now - first
+            history.append(token)
+            fresh = [token]
+            if token in self.codec.end_tokens:
+                usage.finish_reason = "stop"
+                break
+            yield from shown(stops.add(detokeniser.add(token)))
+            if stops.is_found:
+                usage.finish_reason = "stop"
+            elif usage.completion_tokens >= options.max_new_tokens:
+                usage.finish_reason = "length"
+            elif len(history) > session.capacity:
+                usage.finish_reason = "context"
+        if not stops.is_found:
+            yield from shown(stops.add(detokeniser.finish()))
+        yield from shown("" if stops.is_found else stops.finish())
+
+    def _run(
+        self, session: Session, place: int, tokens: Sequence[int], options: Options, usage: Usage
+    ) -> NDArray[Any] | None:
+        """Run tokens in chunks, with `place` tokens before them. Return the logits of the last
+        token, or None if the generation was interrupted.
+        """
+        outputs: dict[str, NDArray[Any]] = {}
+        for begin in range(0, len(tokens), CHUNK_TOKENS):
+            if usage is not self._latest:
+                raise InputError("another generation of this model has started, and ended this one")
+            if options.is_interrupted is not None and options.is_interrupted():
+                return None
+            chunk = tokens[begin : begin + CHUNK_TOKENS]
+            kept = place + begin
+            del self._tokens[kept:]
+            if session.length != kept:
+                session.truncate(kept)
+            outputs = session.run({"input_ids": np.array([chunk], np.int64)})
+            self._tokens += chunk
+            usage.context_tokens = len(self._tokens)
+        logits = outputs["logits"]
+        return np.asarray(logits.reshape(-1, logits.shape[-1])[-1])
+
+
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """The number of tokens with which both begin."""
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

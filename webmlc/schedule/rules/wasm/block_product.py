@@ -1,0 +1,279 @@
+"""Products with block-quantised weights: integer products of blocks, then the sum of what their
+scales make of them.
+
+In: a fold that multiplies the words of a block (`dots`), and a fold over blocks that reads its
+results, with an epilogue. Out: register tiles of rows times columns under a loop over panels. The
+products of a block stay in registers:
+
+    for i, b, j: for w: dots[i, b, j] += ...     for panel in T.parallel(72):
+    for i, j: for b: y[i, j] += ... dots ...         for tile in range(m // 4):
+                                          ->             y[0:4, 0:8] = 0
+                                                         for b:
+                                                             dots[0:4, 0:8] = 0
+                                                             dots[0:4, 0:8] += ...   (unrolled)
+                                                             y[0:4, 0:8] += ... dots ...
+                                                     for row in range(m % 4): ...
+
+A panel comes from memory once, for all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from webmlc.core.expr import Const, Expr, as_int
+from webmlc.core.machine import Machine
+from webmlc.loops.ir import Block, LoopFunction, loads
+from webmlc.schedule.analysis import collapses, fold_of
+from webmlc.schedule.rules.rule import Rule, accepts
+from webmlc.schedule.rules.space import Space
+from webmlc.schedule.rules.tiling.cover import (
+    Part,
+    cover,
+    cover_columns,
+    partition_into,
+    split_off,
+)
+from webmlc.schedule.rules.tiling.nests import (
+    accumulate_locally,
+    axis_loops,
+    blocks_under,
+    compute_results_at,
+    epilogue_of,
+    extent_of,
+    is_parameter,
+    readers,
+    written_buffer,
+)
+from webmlc.schedule.rules.tiling.tile import vectorize_columns
+from webmlc.schedule.rules.wasm.threads import (
+    Sharing,
+    default_sharing,
+    share_work,
+    sharing_space,
+)
+from webmlc.schedule.schedule import Schedule
+
+TILE_ROWS = 4
+"""Rows of a register tile, by default: 8 sums and 8 products of a block exceed the registers, but
+the sums wait in memory while a block is multiplied (estimated)."""
+UNROLLED_WORDS = 4
+"""Words of a block whose products are unrolled: blocks of 32 values of 4 bits have so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A product with block-quantised weights.
+
+    `dots` and `update` are its two folds. `joined` counts the last axes of rows that are one loop
+    (0: there is one row). `words` are those of a block.
+    """
+
+    function: LoopFunction
+    dots: str
+    update: str
+    joined: int
+    rows: Expr
+    columns: Expr
+    words: int
+    lanes: int
+    panel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The register tiles, and how threads share the panels."""
+
+    rows: int
+    """Rows of a register tile."""
+    single_columns: int
+    """Columns of a register tile of one row."""
+    words: int
+    """Words of a block whose products are unrolled."""
+    sharing: Sharing
+
+
+def match(function: LoopFunction, machine: Machine) -> Facts | None:
+    """Matches a fold of products whose results another fold reads, block by block."""
+    schedule = Schedule(function)
+    names = schedule.blocks()
+    if len(names) not in (2, 3):
+        return None
+    dots, update = (schedule.block(name) for name in names[:2])
+    if not _reads_blocks(function, dots, update):
+        return None
+    epilogue = epilogue_of(function, update)
+    if len(names) == 3 and (epilogue is None or epilogue.name != names[2]):
+        return None
+    *rows, column = (axis for axis in update.axes if axis.kind == "spatial")
+    words = as_int(next(axis.extent for axis in dots.axes if axis.kind == "reduce"))
+    if as_int(column.extent) is None or words is None:
+        return None
+    live = [axis for axis in rows if as_int(axis.extent) != 1]
+    result = update if epilogue is None else epilogue
+    places = {axis.var: place for place, axis in enumerate(result.axes)}
+    joined = min(1, len(live))
+    while joined and joined < len(live):
+        outer, inner = live[-joined - 1], live[-joined]
+        is_one = all(collapses(outer, inner, block) for block in (update,))
+        if not is_one or rows.index(inner) != rows.index(outer) + 1:
+            break
+        joined += 1
+    del places
+    extent: Expr = Const(1)
+    for axis in live[len(live) - joined :]:
+        extent = extent * axis.extent
+    facts = Facts(
+        function,
+        dots.name,
+        update.name,
+        joined,
+        extent,
+        column.extent,
+        words,
+        machine.lanes,
+        machine.tile.columns,
+    )
+    return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+
+
+def _reads_blocks(function: LoopFunction, dots: Block, update: Block) -> bool:
+    """True where `update` folds what `dots` folded, over all axes but its own."""
+    buffer = written_buffer(dots)
+    if buffer is None or is_parameter(function, buffer):
+        return False
+    folds = (fold_of(dots), fold_of(update))
+    if any(fold is None or fold.combine != "add" for fold in folds):
+        return False
+    if readers(function, buffer) != [update]:
+        return False
+    reduced = [axis.var for axis in update.axes if axis.kind == "reduce"]
+    *rows, column = (axis.var for axis in update.axes if axis.kind == "spatial")
+    indices = [load.indices for load in loads(update.body) if load.buffer == buffer]
+    return len(reduced) == 1 and all(index == (*rows, *reduced, column) for index in indices)
+
+
+def space(facts: Facts, machine: Machine) -> Space:
+    """Tiles, and how much of a block is unrolled."""
+    words = tuple(n for n in (1, 2, 4, 8, 16) if facts.words % n == 0)
+    panel = facts.panel
+    return Space.of(
+        rows=tuple(range(1, machine.tile.rows + 1)),
+        single_columns=(panel, 2 * panel, machine.narrow_tile.columns),
+        words=words,
+    ) + sharing_space(machine).under("sharing")
+
+
+def default(facts: Facts, machine: Machine) -> Parameters:
+    """Tiles that keep the products of a block in registers."""
+    words = max(n for n in (1, 2, UNROLLED_WORDS) if facts.words % n == 0)
+    return Parameters(TILE_ROWS, 2 * facts.panel, words, default_sharing(machine))
+
+
+def build(facts: Facts, parameters: Parameters) -> Schedule:
+    """Tile the product, and share its panels."""
+    schedule = Schedule(facts.function)
+    nest = accumulate_locally(schedule, facts.update)
+    *outer, column = [n for n in axis_loops(schedule, nest.result) if n is not None]
+    compute_results_at(schedule, nest, column)
+    (block,) = schedule.reduce_loops(facts.update)
+    schedule.compute_at(facts.dots, block)
+    schedule.set_scope(facts.dots, "local")
+    walk, rows = outer[: len(outer) - facts.joined], outer[len(outer) - facts.joined :]
+    row = None
+    if rows:
+        row = schedule.fuse(*rows) if len(rows) > 1 else rows[0]
+    _Tiling(schedule, facts, parameters).run(column, walk, row)
+    return share_work(schedule, parameters.sharing)
+
+
+BLOCK_PRODUCT = Rule("block product", match, space, default, build)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiling:
+    """The steps of one kernel."""
+
+    schedule: Schedule
+    facts: Facts
+    parameters: Parameters
+
+    def run(self, column: str, walk: list[str], row: str | None) -> None:
+        """Put panels outermost, then tile each part of the columns and of the rows."""
+        schedule, facts, parameters = self.schedule, self.facts, self.parameters
+        heights = cover(facts.rows, parameters.rows)
+        has_single = any(part.size == 1 for part in heights)
+        widest = parameters.single_columns if has_single else facts.panel
+        widths = cover_columns(facts.columns, widest, facts.panel, facts.lanes)
+        schedule.reorder(column, *walk, *([] if row is None else [row]))
+        for loop, width in zip(partition_into(schedule, column, widths), widths, strict=True):
+            self.columns(loop, width, heights, row is not None)
+
+    def columns(self, loop: str, width: Part, heights: tuple[Part, ...], has_rows: bool) -> None:
+        """Tile one part of the columns: panels around parts of the rows."""
+        schedule = self.schedule
+        result = blocks_under(schedule, loop)[-1]
+        inside = schedule.loops(result)
+        inside = inside[inside.index(loop) + 1 :]
+        panels, lane = split_off(schedule, loop, width.size)
+        self.order(panels, *inside, lane)
+        if not has_rows:
+            self.tile(blocks_under(schedule, lane or panels or loop), None, lane)
+            return
+        row = inside[-1]
+        for each, height in zip(partition_into(schedule, row, heights), heights, strict=True):
+            names = blocks_under(schedule, each)
+            below = schedule.loops(names[-1])
+            inner_lane = None if lane is None else below[-1]
+            tiles, inner = split_off(schedule, each, height.size)
+            narrow = None
+            if inner_lane is not None and height.size > 1:
+                panel = self.facts.panel
+                if (extent_of(schedule, inner_lane) or 0) > panel:
+                    narrow, inner_lane = schedule.split(inner_lane, [None, panel])
+            self.order(narrow, tiles, inner, inner_lane)
+            self.tile(names, inner, inner_lane)
+
+    def order(self, *loops: str | None) -> None:
+        """Put those loops that there are in this order."""
+        present = [loop for loop in loops if loop is not None]
+        if len(present) > 1:
+            self.schedule.reorder(*present)
+
+    def tile(self, names: list[str], row: str | None, lane: str | None) -> None:
+        """Make one register tile of the blocks `names`: the products of a block, their sum, and
+        what reads it.
+        """
+        schedule, lanes = self.schedule, self.facts.lanes
+        dots, update, *results = names
+        tile = [loop for loop in (row, lane) if loop is not None]
+        for loop in reversed(tile):
+            schedule.fission(loop)
+        starts = [self.put_inside(update, len(tile))]
+        inner = schedule.loops(update)[len(schedule.loops(update)) - len(tile) :]
+        for loop in reversed(inner):
+            schedule.fission(loop)
+        word, *parts = schedule.reduce_loops(dots)
+        if self.parameters.words != self.facts.words:
+            _, word = schedule.split(word, [None, self.parameters.words])
+        starts.append(self.put_inside(dots, len(tile)))
+        for name in (*starts, update, dots, *results):
+            loops = schedule.loops(name)[-len(tile) :] if tile else []
+            if lane is not None:
+                vectorize_columns(schedule, name, loops[-1], lanes)
+            if row is not None:
+                schedule.unroll(loops[0])
+        for loop in (*parts, word):
+            schedule.unroll(loop)
+
+    def put_inside(self, fold: str, depth: int) -> str:
+        """Put the `depth` loops of a tile inside the loops of a fold, and what clears its results
+        before them; returns the block that does.
+        """
+        schedule = self.schedule
+        loops, reduced = schedule.loops(fold), schedule.reduce_loops(fold)
+        start = loops.index(reduced[0])
+        tile = loops[start - depth : start]
+        if tile:
+            schedule.reorder(*loops[start:], *tile)
+        return schedule.decompose_reduction(fold, reduced[0])
