@@ -47,15 +47,16 @@ def _heads(
         return y
     if model.head_norms:
         y = _norm(y, block[f"attn_{name}_norm.weight"])
-    factors = weights.get("rope_freqs.weight", np.ones(model.size // 2))
-    frequencies = model.frequency_base ** -(np.arange(0, model.size, 2) / model.size) / factors
+    count = model.rotated or model.size
+    factors = weights.get("rope_freqs.weight", np.ones(count // 2)) * model.frequency_scale
+    frequencies = model.frequency_base ** -(np.arange(0, count, 2) / count) / factors
     angles = (np.arange(len(h))[:, None] * frequencies)[:, None]
     cos, sin = np.cos(angles), np.sin(angles)
-    half = model.size // 2
-    neighbours = model.architecture == "llama"
-    first, second = (slice(0, None, 2), slice(1, None, 2)) if neighbours else (
-        slice(half), slice(half, None))  # fmt: skip
-    rotated = np.empty_like(y)
+    if model.architecture == "llama":  # neighbours
+        first, second = slice(0, count, 2), slice(1, count, 2)
+    else:  # halves
+        first, second = slice(count // 2), slice(count // 2, count)
+    rotated = y.copy()
     rotated[..., first] = y[..., first] * cos - y[..., second] * sin
     rotated[..., second] = y[..., first] * sin + y[..., second] * cos
     return rotated

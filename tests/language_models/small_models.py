@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from gguf import GGUFValueType, GGUFWriter, quants
+from gguf import GGUFValueType, GGUFWriter, RopeScalingType, quants
 from gguf.constants import GGML_QUANT_SIZES
 
 WORDS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -22,7 +22,10 @@ WORDS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 @dataclass(frozen=True)
 class SmallModel:
-    """The sizes of a model, and what its architecture adds. `types` are used in turn."""
+    """The sizes of a model, and what its architecture adds. `types` are used in turn.
+
+    `rotated` is the number of elements of a head that are rotated (0: all of them).
+    """
 
     architecture: str
     tied: bool
@@ -34,6 +37,8 @@ class SmallModel:
     vocabulary: int = 96
     positions: int = 64
     frequency_base: float = 10000.0
+    frequency_scale: float = 1.0
+    rotated: int = 0
     biases: bool = False
     head_norms: bool = False
     frequency_factors: bool = False
@@ -67,7 +72,7 @@ class SmallModel:
         if not self.tied:
             yield "output.weight", (self.vocabulary, width)
         if self.frequency_factors:
-            yield "rope_freqs.weight", (self.size // 2,)
+            yield "rope_freqs.weight", ((self.rotated or self.size) // 2,)
 
 
 LLAMA = SmallModel("llama", tied=False, frequency_factors=True)
@@ -87,6 +92,11 @@ def write_model(path: Path, model: SmallModel, seed: int = 0) -> dict[str, np.nd
     writer.add_head_count_kv(model.groups)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(model.frequency_base)
+    if model.frequency_scale != 1:
+        writer.add_rope_scaling_type(RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(model.frequency_scale)
+    if model.rotated:
+        writer.add_rope_dimension_count(model.rotated)
     _add_tokens(writer, model.vocabulary)
     for key, value in model.metadata.items():
         writer.add_key_value(key, value, GGUFValueType.get_type(value))

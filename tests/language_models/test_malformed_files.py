@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
+import webmlc
 from tests.language_models.small_models import LLAMA, QWEN2, SmallModel, write_model
-from webmlc.core.errors import InputError, ModelError
+from webmlc.core.errors import InputError, ModelError, UserError
 from webmlc.frontend.read_model import read_model
+from webmlc.host.check import check_model
 
 SMALL = replace(LLAMA, layers=1)
 
@@ -39,6 +42,21 @@ def test_truncated_file(length: int, tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_bytes(path.read_bytes()[:length])
     assert "not a GGUF model, or a truncated one" in error_of(path)
+
+
+def test_changed_bytes(tmp_path: Path) -> None:
+    """Any file either is a model or has a `ModelError`, within seconds."""
+    path = written(tmp_path)
+    original = path.read_bytes()
+    metadata = original.index(b"rope_freqs.weight")
+    rng = np.random.default_rng(5)
+    for _ in range(100):
+        data = bytearray(original)
+        for position in rng.integers(0, metadata, 2):
+            data[position] = rng.choice([0, 1, 128, 255])
+        path.write_bytes(data)
+        with suppress(ModelError), np.errstate(all="ignore"):
+            read_model(path)
 
 
 def test_other_content(tmp_path: Path) -> None:
@@ -117,3 +135,8 @@ def test_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_constants_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'input_ids'"):
         read_model(written(tmp_path), {"input_ids": np.zeros((1, 3), np.int64)})
+
+
+def test_check_has_no_reference(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="onnxruntime, which does not read GGUF files"):
+        check_model(written(tmp_path), webmlc.build, "wasm")

@@ -33,7 +33,12 @@ class DeviceChoice(StrEnum):
     webgpu = "webgpu"
 
 
-Model = Annotated[Path, typer.Argument(help="An ONNX model file.", show_default=False)]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        help="An ONNX model file, or a language model in a GGUF file.", show_default=False
+    ),
+]
 PackageOrModel = Annotated[
     Path, typer.Argument(help="A package folder, or an ONNX model to build first.")
 ]

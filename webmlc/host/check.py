@@ -23,8 +23,9 @@ import onnx
 import onnx.utils
 from numpy.typing import NDArray
 
-from webmlc.core.errors import InputError, WebmlcError
+from webmlc.core.errors import InputError, UserError, WebmlcError
 from webmlc.frontend.bind_constants import Constants, bind_constants
+from webmlc.frontend.gguf.file import is_gguf
 from webmlc.frontend.sort_nodes import sort_nodes
 from webmlc.host.load import load
 from webmlc.host.quantisation_step import quantisation_steps
@@ -166,6 +167,11 @@ def check_model(
     other outputs are compared with the spread between onnxruntime with and without optimisations:
     see `MAX_SPREADS`. Raises every error of building and running.
     """
+    if is_gguf(path):
+        raise UserError(
+            f"{path}: webmlc check compares with onnxruntime, which does not read GGUF files. "
+            "Use webmlc run."
+        )
     constant_inputs = constants or {}
     with tempfile.TemporaryDirectory(prefix="webmlc-check-") as scratch:
         package = Path(scratch) / "package"

@@ -24,10 +24,15 @@ from webmlc.graph.ir import Array
 from webmlc.graph.ops.block_quantised import BlockQuantised
 
 if TYPE_CHECKING:
-    from gguf import ReaderTensor
+    from gguf import GGUFReader, ReaderTensor
 
 MAGIC = b"GGUF"
 """The first bytes of every GGUF file."""
+
+MAX_COUNT = 1 << 24
+"""The largest width, number of layers or context of a model. Larger numbers are defects of a file.
+Chosen by hand: the longest context of a published model has 10 million tokens.
+"""
 
 
 def is_gguf(path: Path) -> bool:
@@ -75,11 +80,12 @@ class GgufFile:
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
-        """A number of the architecture that is a positive integer."""
+        """A number of the architecture that is a positive integer, `MAX_COUNT` at most."""
         value = self.number(key, default)
-        if value != int(value) or value < 1:
+        if not 1 <= value <= MAX_COUNT or value != int(value):
             raise ModelError(
-                f"{self.path}: {self.architecture}.{key} is {value}. It must be a positive integer."
+                f"{self.path}: {self.architecture}.{key} is {value}. It must be an integer from 1 "
+                f"to {MAX_COUNT}."
             )
         return int(value)
 
@@ -133,19 +139,19 @@ class GgufFile:
 
 def open_gguf(path: Path) -> GgufFile:
     """Open a file. Raises `ModelError` if it is missing, malformed or truncated."""
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file")
     try:
-        from gguf import GGUFReader
+        reader_class = _bounded_reader()
     except ImportError:
         raise ModelError(
             f"{path}: GGUF files need the package 'gguf'. Install it: pip install 'webmlc[gguf]'"
         ) from None
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file")
     # The library reads what the file says, so any of these may come from a malformed file.
     errors = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
     try:
         with np.errstate(over="ignore"):
-            reader = GGUFReader(path)
+            reader = reader_class(path)
             metadata = {name: entry.contents() for name, entry in reader.fields.items()}
     except errors as error:
         if number := re.search(r"(\d+)\W* is not a valid GGMLQuantizationType", str(error)):
@@ -155,3 +161,23 @@ def open_gguf(path: Path) -> GgufFile:
             ) from None
         raise ModelError(f"{path}: not a GGUF model, or a truncated one ({error})") from None
     return GgufFile(path, metadata, {tensor.name: tensor for tensor in reader.tensors})
+
+
+def _bounded_reader() -> type[GGUFReader]:
+    """The library's reader, which reads nothing past the end of a file.
+
+    The library itself would read an array of any length there, for years.
+    """
+    from gguf import GGUFReader
+
+    class BoundedReader(GGUFReader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, *rest: Any, **named: Any) -> Array:
+            if isinstance(self.data, np.memmap):
+                # A slice of a plain array costs a third: SmolLM2 opens in 4.6 s, not in 12.7 s.
+                self.data = self.data.view(np.ndarray)  # type: ignore[assignment]
+            if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
+                raise ValueError(f"it ends after {len(self.data)} bytes")
+            array: Array = super()._get(offset, dtype, count, *rest, **named)
+            return array
+
+    return BoundedReader
