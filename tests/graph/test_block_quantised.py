@@ -138,11 +138,19 @@ def compiled(model: Module) -> webmlc.compile.Parts:
         return webmlc.compile.compile_model(model)  # type: ignore[arg-type]
 
 
+def test_scales_are_stored_in_half_precision_where_that_is_exact() -> None:
+    record, _ = weights(4, 32, 1024, 128, "any")
+    halves = record.scales.astype(np.float16).astype(np.float32)
+    model = product(BlockQuantised(record.values, 4, 32, halves, record.minimums))
+    types = {name: array.dtype for name, array in compiled(model).constants.items()}
+    assert sorted(map(str, types.values())) == ["float16", "float32", "int32"]
+
+
 CASES = {
-    "4 bits": (4, 32, 192, 576, "any", 0, False),
-    "4 bits, symmetric": (4, 32, 20, 64, "middle", 0, True),
+    "4 bits": (4, 32, 192, 576, "any", 0, True),
+    "4 bits, symmetric": (4, 32, 20, 64, "middle", 0, False),
     "8 bits": (8, 32, 27, 64, "none", 0, False),
-    "exact": (4, 32, 24, 64, "any", 1, True),
+    "exact": (4, 16, 24, 32, "any", 1, False),
 }
 
 
@@ -152,8 +160,9 @@ def test_packages_multiply_any_number_of_rows(case: Any, tmp_path: Path) -> None
     record, matrix = weights(bits, block, columns, depth, minimums)
     parts = compiled(product(record, exact, epilogue))
     webmlc.compile.write_package(tmp_path / "package", parts)
-    models = {f: load(tmp_path / "package", "wasm", features=f) for f in VARIANTS}
-    models |= {"webgpu": load(tmp_path / "package", "webgpu")}
+    folder = tmp_path / "package"
+    models = {features: load(folder, "wasm", features=features) for features in VARIANTS}
+    models |= {"webgpu": load(folder, "webgpu")}
     for rows in (1, 2, 5, 64):
         x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
         wanted = (x.astype(np.float64) if exact else quantised(x, block)) @ matrix.T
