@@ -44,6 +44,8 @@ CPU: dict[str, tuple[str, LoopFunction, dict[str, int]]] = {
     "matvec, sigmoid": ("contraction", k.matmul_sigmoid(1, 45, 8), {}),
     "conv 3x3": ("contraction", k.convolution(4, 5, 3, 10, 3), {}),
     "conv in groups": ("contraction", k.grouped_convolution(4, 3, 4, 8), {}),
+    "block product": ("block product", k.block_product(5, 24, 3), {}),
+    "block product, symbolic rows": ("block product", k.block_product(S, 20, 2, False), {"s": 7}),
     "depthwise": ("window", k.depthwise(4, 6, 12, 3), {}),
     "max pool": ("window", k.pool(4, 12, 3, "relaxed_max"), {}),
     "local response": ("window", k.local_response(2, 24, 5), {}),

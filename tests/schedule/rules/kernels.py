@@ -167,6 +167,28 @@ def matmul_sigmoid(m: Size, n: Size, k: int) -> LoopFunction:
     return naive([a, b], z)
 
 
+def block_product(m: Size, n: Size, blocks: int, minimums: bool = True) -> LoopFunction:
+    """Weights of 4 bits in blocks of 32, with a minimum for each block; relu as epilogue."""
+    word = DType.int32
+    x, w = _tensor("x", m, blocks, 8, dtype=word), _tensor("w", 3, blocks, 4, 8, dtype=word)
+    xs, d, c = _tensor("xs", m, blocks), _tensor("d", 3, blocks, 8), _tensor("c", 3, blocks, 8)
+
+    def nibbles(i: Expr, b: Expr, j: Expr, k: Expr, part: Expr) -> Expr:
+        bits = call("shift_right", w[j // 8, b, k, j % 8], part * 4) & const(0x0F0F0F0F)
+        return call("dot_u7_i8", bits, x[i, b, part * 4 + k])
+
+    dots = reduce("dots", _sizes(m, blocks, n), _sizes(4, 2), "add", nibbles)
+
+    def scaled(i: Expr, j: Expr, b: Expr) -> Expr:
+        place = (j // 8, b, j % 8)
+        value = d[place] * dots[i, b, j].astype(DType.float32)
+        return xs[i, b] * (value + c[place] if minimums else value)
+
+    y = reduce("product", _sizes(m, n), _sizes(blocks), "add", scaled)
+    z = compute("relu", _sizes(m, n), lambda i, j: maximum(y[i, j], _f32(0)))
+    return naive([x, xs, w, d, *([c] if minimums else [])], z)
+
+
 def winograd_input(tiles: int, channels: int) -> LoopFunction:
     """The planes of F(2x2, 3x3) of a row of tiles."""
     a = _tensor("a", 4, 2 * tiles + 2, channels)

@@ -98,13 +98,22 @@ def _write(build: Builder, op: str, data: str, weights: BlockQuantised, output: 
     values = (weights.values.astype(np.int16) + excess).astype(np.uint8)
     if not excess and minimums is not None and np.array_equal(minimums, -middle * scales):
         excess, minimums = middle, None
-    arrays = [pack_values(values, bits, weights.block), pack_columns(scales)]
+    arrays = [pack_values(values, bits, weights.block), pack_columns(_stored(scales))]
     if minimums is not None:
-        arrays.append(pack_columns(minimums))
+        arrays.append(pack_columns(_stored(minimums)))
     return build(
         op, data, *map(build.constant, arrays), output=output, domain=DOMAIN,
         bits=bits, block=weights.block, columns=len(values), excess=excess,
     )  # fmt: skip
+
+
+def _stored(numbers: Array) -> Array:
+    """The numbers as float16, if that represents all of them exactly, as it does those of GGUF
+    files. `widen_halves` widens them, once at load.
+    """
+    with np.errstate(over="ignore"):
+        halves = numbers.astype(np.float16)
+    return halves if np.array_equal(halves.astype(np.float32), numbers) else numbers
 
 
 # -- layout ----------------------------------------------------------------------------
@@ -176,9 +185,8 @@ def _blocks(context: Context) -> tuple[Expr, ...]:
 
 
 def _quantised_types(context: Context) -> tuple[TensorType, ...]:
-    *rows, depth = context.shape(0)
-    words = (*rows, canonical(depth // BYTES_PER_WORD))
     blocks = _blocks(context)
+    words = (*blocks, const(int(context.attribute("block")) // BYTES_PER_WORD))
     return (
         TensorType(DType.int32, words),
         TensorType(DType.float32, blocks),
@@ -192,7 +200,6 @@ def _quantise_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
     """
     data, block = operand(inputs, 0), int(context.attribute("block"))
     words, blocks = (type_.shape for type_ in context.outputs[:2])
-    block_words = block // BYTES_PER_WORD
 
     def magnitude(*axes: Expr) -> Expr:
         *rows, number, k = axes
@@ -205,22 +212,21 @@ def _quantise_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         zero = Const(0.0, DType.float32)
         return select(largest[axes] > zero, Const(127.0, DType.float32) / largest[axes], zero)
 
-    factor = compute("factor", blocks, inverse, keep=True)
+    factor = compute("factor", blocks, inverse)
 
     def word(*axes: Expr) -> Expr:
-        *rows, number = axes
-        scaled = factor[(*rows, number // block_words)]
-        numbers = (data[(*rows, number * BYTES_PER_WORD + n)] for n in range(BYTES_PER_WORD))
-        return call("word_u8", *(call("round", x * scaled).astype(DType.int32) for x in numbers))
+        *place, word = axes
+        *rows, number = place
+        first = number * block + word * BYTES_PER_WORD
+        numbers = (data[(*rows, first + n)] * factor[tuple(place)] for n in range(BYTES_PER_WORD))
+        return call("word_u8", *(call("round", x).astype(DType.int32) for x in numbers))
 
     quantised = compute("quantise", words, word, keep=True)
 
     def number(*axes: Expr) -> Expr:
-        *rows, index, k = axes
-        value = quantised[(*rows, index * block_words + k)]
-        return call("dot_u7_i8", const(0x01010101), value)
+        return call("dot_u7_i8", const(0x01010101), quantised[axes])
 
-    total = reduce("total", blocks, (const(block_words),), "add", number)
+    total = reduce("total", blocks, words[-1:], "add", number)
     return quantised, scale, total
 
 
@@ -240,8 +246,8 @@ def _sum_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
 
 
 def _product_type(context: Context) -> tuple[TensorType, ...]:
-    columns = as_expr(context.attribute("columns"))
-    return (TensorType(DType.float32, (*context.shape(0)[:-1], columns)),)
+    *rows, _ = context.shape(1 if context.has(1) else 0)
+    return (TensorType(DType.float32, (*rows, as_expr(context.attribute("columns")))),)
 
 
 def _packed_product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
@@ -264,9 +270,10 @@ def _packed_product(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         dot = dots[(*row, block, column)]
         if excess and sums is not None:
             dot = dot - sums[(*row, block)] * excess
-        value = scales[place] * dot.astype(DType.float32)
+        value = scales[place].astype(DType.float32) * dot.astype(DType.float32)
         if minimums is not None and sums is not None:
-            value = value + minimums[place] * sums[(*row, block)].astype(DType.float32)
+            total = sums[(*row, block)].astype(DType.float32)
+            value = value + minimums[place].astype(DType.float32) * total
         return value if scale is None else scale[(*row, block)] * value
 
     return (reduce("product", context.outputs[0].shape, (blocks,), "add", element),)
@@ -283,8 +290,7 @@ def _integer_dots(
     def element(*axes: Expr) -> Expr:
         *row, block, column, word, part = axes
         packed = values[(column // PACK, block, word, column % PACK)]
-        number = (block * parts + part) * words + word
-        return call(product, _part(packed, bits, part), data[(*row, number)])
+        return call(product, _part(packed, bits, part), data[(*row, block, part * words + word)])
 
     return reduce("dots", shape, (words, const(parts)), "add", element)
 
@@ -338,8 +344,8 @@ def _gather(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
         stored = _value(word, bits, within // length, k % BYTES_PER_WORD)
         value = (stored - int(context.attribute("excess"))).astype(DType.float32)
         place = (column // PACK, number, column % PACK)
-        scaled = scales[place] * value
-        return scaled if minimums is None else scaled + minimums[place]
+        scaled = scales[place].astype(DType.float32) * value
+        return scaled if minimums is None else scaled + minimums[place].astype(DType.float32)
 
     return (compute("gather", context.outputs[0].shape, element),)
 

@@ -55,10 +55,14 @@ from webmlc.schedule.rules.wasm.threads import (
 from webmlc.schedule.schedule import Schedule
 
 TILE_ROWS = 4
-"""Rows of a register tile, by default: 8 sums and 8 products of a block exceed the registers, but
-the sums wait in memory while a block is multiplied (estimated)."""
+"""Rows of a register tile, by default. Its 8 sums and 8 products of a block exceed the registers,
+but the sums wait in memory while a block is multiplied. Measured in Chromium on 64 rows of 576
+elements times 1536 columns of 4 bits: 3 to 6 rows take 1 to 3 % longer, 2 rows 7 %.
+"""
 UNROLLED_WORDS = 4
-"""Words of a block whose products are unrolled: blocks of 32 values of 4 bits have so many."""
+"""Words of a block whose products are unrolled, by default: blocks of 32 values of 4 bits have so
+many. In the same measurement, a loop over single words takes 12 % longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +114,14 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     if as_int(column.extent) is None or words is None:
         return None
     live = [axis for axis in rows if as_int(axis.extent) != 1]
-    result = update if epilogue is None else epilogue
-    places = {axis.var: place for place, axis in enumerate(result.axes)}
     joined = min(1, len(live))
     while joined and joined < len(live):
         outer, inner = live[-joined - 1], live[-joined]
-        is_one = all(collapses(outer, inner, block) for block in (update,))
+        blocks = (update,) if epilogue is None else (update, epilogue)
+        is_one = all(_collapse(block, rows.index(outer)) for block in blocks)
         if not is_one or rows.index(inner) != rows.index(outer) + 1:
             break
         joined += 1
-    del places
     extent: Expr = Const(1)
     for axis in live[len(live) - joined :]:
         extent = extent * axis.extent
@@ -135,6 +137,12 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         machine.tile.columns,
     )
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+
+
+def _collapse(block: Block, position: int) -> bool:
+    """True where the spatial axis at a position and the next one are one in memory."""
+    spatial = [axis for axis in block.axes if axis.kind == "spatial"]
+    return collapses(spatial[position], spatial[position + 1], block)
 
 
 def _reads_blocks(function: LoopFunction, dots: Block, update: Block) -> bool:
@@ -167,7 +175,7 @@ def space(facts: Facts, machine: Machine) -> Space:
 def default(facts: Facts, machine: Machine) -> Parameters:
     """Tiles that keep the products of a block in registers."""
     words = max(n for n in (1, 2, UNROLLED_WORDS) if facts.words % n == 0)
-    return Parameters(TILE_ROWS, 2 * facts.panel, words, default_sharing(machine))
+    return Parameters(TILE_ROWS, facts.panel, words, default_sharing(machine))
 
 
 def build(facts: Facts, parameters: Parameters) -> Schedule:
