@@ -68,7 +68,7 @@ export function showUsage(usage) {
 
 /** Why an answer ended, if that was not the model's choice. @param {Usage} usage */
 export function ending({ finish_reason: reason }) {
-  const reasons = { interrupted: "stopped", length: "ended at the most tokens", context: "ended: the context is full" };
+  const reasons = { interrupted: "stopped", length: "ended: the longest answer", context: "ended: the context is full" };
   return reasons[/** @type {keyof typeof reasons} */ (reason)] ?? "";
 }
 

@@ -218,12 +218,21 @@ export class TextGenerator {
       const input = { dtype: "int64", shape: [1, chunk.length], data: BigInt64Array.from(chunk, BigInt) };
       const run = session.run({ input_ids: input });
       this.#running = run.catch(() => {});
-      const output = (await run).logits;
+      const output = (await run.catch((error) => this.#forget(error))).logits;
       this.#tokens.push(...chunk);
       usage.context_tokens = this.#tokens.length;
       logits = /** @type {Float32Array<ArrayBuffer>} */ (output.data).subarray(-(/** @type {number} */ (output.shape.at(-1))));
     }
     return logits;
+  }
+
+  /** Forget the session if the device broke: its states are lost then. Throws the error. @param {unknown} error @returns {never} */
+  #forget(error) {
+    if (!(error instanceof InputError)) {
+      this.#session = null;
+      this.#tokens = [];
+    }
+    throw error;
   }
 
   /** @param {Usage} usage */

@@ -5,7 +5,8 @@
 
 const scope = /** @type {any} */ (globalThis).registration.scope;
 const CACHE = `webmlc ${scope}`;
-const SHELL = ["./", "./index.css", "./index.js", "./webmlc.js", "./shared.js"]; // loaded before this worker has control
+/** Files that the page loads before this worker has control, or only for the first answer. */
+const SHELL = ["./", "./index.css", "./index.js", "./webmlc.js", "./shared.js", "./session.js"];
 const MANIFEST = new URL("manifest.json", scope).href;
 const DATA = /\.(safetensors|wasm|wgsl|json|jinja)$/;
 

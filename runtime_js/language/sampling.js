@@ -12,7 +12,9 @@ const LOG2_E = 1.4426950408889634;
 const LN2_HIGH = 0.6931471803691238; // the first 32 bits of ln 2
 const LN2_LOW = 1.9082149292705877e-10; // the rest of ln 2
 const SMALLEST_EXPONENT = -700; // below this, `exponential` is 0
-const EXPONENTIAL_DEGREE = 13;
+/** 1 / n!, the coefficients of the Taylor polynomial. */
+const COEFFICIENTS = new Float64Array(14);
+for (let n = 0, factorial = 1; n < COEFFICIENTS.length; factorial *= ++n) COEFFICIENTS[n] = 1 / factorial;
 /** 2⁻ⁿ for every n that `exponential` needs. */
 const HALVES = new Float64Array(1023);
 HALVES[0] = 1;
@@ -35,19 +37,19 @@ export function sample(logits, history, options, random) {
   const largest = scores[best];
   if (!Number.isFinite(largest)) throw new InputError(`the largest logit is ${largest}: the model's result cannot be sampled`);
   if (!options.do_sample) return best;
-  let tokens = likeliest(scores, options.top_k);
-  let weights = Float64Array.from(tokens, (token) => exponential((scores[token] - largest) / options.temperature));
-  const keep = (/** @type {number[]} */ indices) => {
+  let tokens = atLeast(scores, options.top_k > 0 && options.top_k < scores.length ? largestOf(scores, options.top_k) : -Infinity);
+  let weights = new Float64Array(tokens.length);
+  for (let i = 0; i < tokens.length; i++) weights[i] = exponential((scores[tokens[i]] - largest) / options.temperature);
+  const keep = (/** @type {Uint32Array} */ indices) => {
     tokens = indices.map((i) => tokens[i]);
-    weights = Float64Array.from(indices, (i) => weights[i]);
+    weights = pick(weights, indices);
   };
   if (options.top_p < 1) keep(nucleus(weights, options.top_p));
-  if (options.min_p > 0) keep([...weights.keys()].filter((i) => weights[i] >= options.min_p));
-  let sum = 0;
-  const sums = weights.map((weight) => (sum += weight));
-  const drawn = random.next() * sum;
-  const chosen = sums.findIndex((end) => end > drawn);
-  return tokens.at(chosen) ?? best; // the last token, if rounding leaves none
+  if (options.min_p > 0) keep(atLeast(weights, options.min_p)); // the largest weight is 1
+  const drawn = random.next() * sumOf(weights);
+  let chosen = 0;
+  for (let sum = weights[0]; sum <= drawn && chosen < weights.length - 1; ) sum += weights[++chosen];
+  return tokens[chosen];
 }
 
 /**
@@ -63,17 +65,34 @@ function penalised(logits, history, penalty) {
 }
 
 /**
- * The `count` tokens with the largest scores, and others with the same score as the last of them, in order. All for a count of 0.
- * @param {Float32Array | Float64Array} scores
+ * The smallest of the `count` largest values.
+ * @param {Float32Array | Float64Array} values
  * @param {number} count
- * @returns {number[]}
  */
-function likeliest(scores, count) {
-  if (!(count > 0 && count < scores.length)) return [...scores.keys()];
-  const limit = scores.slice().sort()[scores.length - count];
-  const tokens = [];
-  for (let token = 0; token < scores.length; token++) if (scores[token] >= limit) tokens.push(token);
-  return tokens;
+function largestOf(values, count) {
+  const largest = new Float64Array(count).fill(-Infinity); // in ascending order
+  let limit = -Infinity;
+  for (let i = 0; i < values.length; i++) {
+    const value = values[i];
+    if (value <= limit) continue;
+    let place = 1;
+    for (; place < count && largest[place] < value; place++) largest[place - 1] = largest[place];
+    largest[place - 1] = value;
+    limit = largest[0];
+  }
+  return limit;
+}
+
+/**
+ * The indices of values that are at least `limit`, in order.
+ * @param {Float32Array | Float64Array} values
+ * @param {number} limit
+ */
+function atLeast(values, limit) {
+  const indices = new Uint32Array(values.length);
+  let count = 0;
+  for (let i = 0; i < values.length; i++) if (values[i] >= limit) indices[count++] = i;
+  return indices.slice(0, count);
 }
 
 /**
@@ -83,13 +102,26 @@ function likeliest(scores, count) {
  * @param {number} share
  */
 function nucleus(weights, share) {
-  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  const total = sumOf(weights);
   const floor = ((1 - share) * total) / weights.length;
-  const large = [...weights.keys()].filter((i) => weights[i] >= floor);
-  large.sort((a, b) => weights[b] - weights[a] || a - b);
+  const large = atLeast(weights, floor).sort((a, b) => weights[b] - weights[a] || a - b);
   let sum = 0;
   const last = large.findIndex((i) => (sum += weights[i]) >= share * total);
-  return large.slice(0, last < 0 ? undefined : last + 1).sort((a, b) => a - b);
+  return large.slice(0, last < 0 ? undefined : last + 1).sort();
+}
+
+/** The weights at some indices. @param {Float64Array} weights @param {Uint32Array} indices */
+function pick(weights, indices) {
+  const result = new Float64Array(indices.length);
+  for (let i = 0; i < indices.length; i++) result[i] = weights[indices[i]];
+  return result;
+}
+
+/** The sum, in order. @param {Float64Array} weights */
+function sumOf(weights) {
+  let sum = 0;
+  for (let i = 0; i < weights.length; i++) sum += weights[i];
+  return sum;
 }
 
 /**
@@ -100,7 +132,7 @@ export function exponential(x) {
   if (!(x >= SMALLEST_EXPONENT)) return 0;
   const n = Math.floor(x * LOG2_E + 0.5);
   const r = x - n * LN2_HIGH - n * LN2_LOW;
-  let result = 1;
-  for (let divisor = EXPONENTIAL_DEGREE; divisor > 0; divisor--) result = (result * r) / divisor + 1;
+  let result = 0;
+  for (let degree = COEFFICIENTS.length - 1; degree >= 0; degree--) result = result * r + COEFFICIENTS[degree];
   return result * HALVES[-n];
 }

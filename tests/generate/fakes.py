@@ -60,6 +60,11 @@ def language_files(**config: Any) -> dict[str, str]:
     }
 
 
+def language_assets() -> dict[str, bytes]:
+    """The same files, as a package takes them."""
+    return {path: text.encode() for path, text in language_files().items()}
+
+
 def reader(files: Mapping[str, str]) -> Callable[[str], bytes]:
     """A function that reads these files."""
     return lambda path: files[path].encode()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.command_line import run
-from tests.generate.fakes import FakeModel, language_files, tokenizer, tokenizer_size
+from tests.generate.fakes import FakeModel, language_assets, tokenizer, tokenizer_size
 from tests.packages import parts
 from webmlc.host.load import Model
 from webmlc.package.write import write_package
@@ -45,7 +45,7 @@ def chat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Any]:
     """A function that runs `webmlc chat` with options, over lines that somebody types."""
-    write_package(tmp_path / "model", replace(parts(), texts=language_files()))
+    write_package(tmp_path / "model", replace(parts(), assets=language_assets()))
     model = FakeModel()
     echoing(model)
     monkeypatch.setattr(
@@ -137,7 +137,7 @@ def test_a_model_is_built_into_the_cache_once(
 
     def build(source: Path, folder: Path, device: str, **_: object) -> None:
         built.append((source.name, device))
-        write_package(folder, replace(parts(), texts=language_files()))
+        write_package(folder, replace(parts(), assets=language_assets()))
 
     model = FakeModel()
     echoing(model)

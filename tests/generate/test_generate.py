@@ -10,7 +10,7 @@ import pytest
 
 from tests.generate.fakes import FakeModel, language_files, reader, scripted
 from tests.packages import scaled
-from webmlc.core.errors import InputError, UserError
+from webmlc.core.errors import DeviceLostError, InputError, UserError
 from webmlc.generate.generate import CHUNK_TOKENS, TextGenerator
 from webmlc.host.load import load
 
@@ -68,19 +68,25 @@ def test_the_same_prompt_runs_its_last_token_again() -> None:
     assert generation.usage.cached_tokens == generation.usage.prompt_tokens - 1
 
 
-def test_a_failed_run_leaves_the_cache_right() -> None:
+@pytest.mark.parametrize(("error", "sessions"), [(InputError, 1), (DeviceLostError, 2)])
+def test_the_next_generation_after_a_failed_run_is_right(
+    error: type[Exception], sessions: int
+) -> None:
+    """A lost device also loses the states of its sessions."""
     model, text = saying("well")
     text.generate(HELLO, {}).complete()
-    run, session = model.sessions[0].run, model.sessions[0]
+    session = model.sessions[0]
+    run = session.run
 
     def fail(inputs: object) -> dict[str, np.ndarray]:
         session.run = run  # type: ignore[method-assign]
-        raise RuntimeError("lost")
+        raise error("no")
 
     session.run = fail  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError):
+    with pytest.raises(error):
         text.generate(HELLO, {}).complete()
     assert text.generate(HELLO, {}).complete() == "well"
+    assert len(model.sessions) == sessions
 
 
 def test_a_long_prompt_runs_in_chunks() -> None:

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from tests.generate.fakes import language_files
+from tests.generate.fakes import language_assets
 from tests.packages import parts
 from webmlc.host.load import load
 from webmlc.package.runtime_files import LANGUAGE, LIBRARIES, runtime_files
@@ -50,9 +50,7 @@ def test_the_libraries_are_those_of_npm(tmp_path: Path) -> None:
 
 
 def test_a_package_loads_with_its_tokenizer(tmp_path: Path) -> None:
-    write_package(
-        tmp_path, replace(parts(), assets={n: t.encode() for n, t in language_files().items()})
-    )
+    write_package(tmp_path, replace(parts(), assets=language_assets()))
     model = load(tmp_path, device="wasm")
     assert model.is_language_model
     assert model.file("chat_template.jinja").startswith(b"{%-")

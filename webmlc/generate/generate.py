@@ -229,7 +229,13 @@ class TextGenerator:
             del self._tokens[kept:]
             if session.length != kept:
                 session.truncate(kept)
-            outputs = session.run({"input_ids": np.array([chunk], np.int64)})
+            try:
+                outputs = session.run({"input_ids": np.array([chunk], np.int64)})
+            except InputError:
+                raise
+            except Exception:  # the device is broken, and its states are lost
+                self._session, self._tokens = None, []
+                raise
             self._tokens += chunk
             usage.context_tokens = len(self._tokens)
         logits = outputs["logits"]

@@ -13,6 +13,7 @@ numpy and V8 differ in the last bit), and the random numbers of `random_numbers`
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import factorial
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,8 +31,8 @@ LN2_LOW = 1.9082149292705877e-10
 """The rest of ln 2."""
 SMALLEST_EXPONENT = -700.0
 """Below this, `exponential` is 0, so that it has no subnormal results."""
-EXPONENTIAL_DEGREE = 13
-"""The degree of the Taylor polynomial. Its error for |x| < ln 2 / 2 is below 1e-17."""
+COEFFICIENTS = tuple(1 / factorial(n) for n in range(14))
+"""The coefficients of the Taylor polynomial. Its error for |x| < ln 2 / 2 is below 1e-17."""
 
 
 class SamplingOptions(Protocol):
@@ -114,7 +115,7 @@ def exponential(x: Floats) -> Floats:
     clamped = np.maximum(x, SMALLEST_EXPONENT)
     n = np.floor(clamped * LOG2_E + 0.5)
     r = clamped - n * LN2_HIGH - n * LN2_LOW
-    result = np.ones_like(r)
-    for divisor in range(EXPONENTIAL_DEGREE, 0, -1):
-        result = result * r / divisor + 1.0
+    result = np.zeros_like(r)
+    for coefficient in reversed(COEFFICIENTS):
+        result = result * r + coefficient
     return np.where(x < SMALLEST_EXPONENT, 0.0, np.ldexp(result, n.astype(np.int32)))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from webmlc.core.errors import AdapterError, InputError, PackageError, UserError, WebmlcError
 from webmlc.core.machine import Device, Features
 from webmlc.core.sizes import evaluate_size
-from webmlc.generate.generate import Generation, Sessions, TextGenerator
+from webmlc.generate.generate import Generation, TextGenerator
 from webmlc.generate.options import GenerateOptions
 from webmlc.generate.prompt import Prompt
 from webmlc.host.bind import (
@@ -120,7 +120,7 @@ class Model:
         if not self.is_language_model:
             raise InputError(f"{self.manifest.name} is no language model: it has no tokenizer")
         if self._generator is None:
-            self._generator = TextGenerator(cast(Sessions, self), self.file)
+            self._generator = TextGenerator(self, self.file)
         return self._generator.generate(prompt, options)
 
     def run(self, inputs: Mapping[str, Array], states: States | None = None) -> dict[str, Array]:
