@@ -34,6 +34,7 @@ const LARGE = 1 << 18; // weights of at least this many bytes are aligned to a p
 const LARGE_ALIGNMENT = 4096; // bytes of such a page
 export const NOWHERE = -1; // the offset of a buffer that is not placed yet
 const ROUNDS = 16; // at most this many orders of a group are tried, for a smaller arena
+const PAIRS = 2_000_000; // the pairs of buffers that all orders together may compare
 const BLOCK = 16; // firstFit looks up intervals by blocks of so many steps
 const LONG = -1; // the key of the intervals that touch more than two blocks
 export const LENGTH = "#length"; // in uploads: the length of the session, whose place is a word of the slot table
@@ -74,7 +75,8 @@ export function place(intervals) {
     order.sort((i, j) => intervals[j][0] - intervals[i][0] || i - j);
     let best = offsets;
     let least = -1;
-    for (let round = 0; round < ROUNDS; round++) {
+    const rounds = Math.max(2, Math.min(ROUNDS, Math.floor(PAIRS / order.length ** 2)));
+    for (let round = 0; round < rounds; round++) {
       const trial = firstFit(intervals, sizes, order, offsets);
       const ends = order.map((i) => trial[i] + sizes[i]);
       const end = Math.max(total, ...ends);

@@ -56,8 +56,11 @@ hand: less than that stays in the L2 cache.
 """
 LARGEST_BUFFER = (1 << 32) - PAGE
 """Bytes: a 32-bit memory without its first page."""
-ROUNDS = 16
-"""Orders that are tried for a smaller arena."""
+ROUNDS, PAIRS = 16, 2_000_000
+"""Orders that are tried for a smaller arena, and the pairs of buffers that all orders together may
+compare: with more than 350 buffers, fewer orders are tried. Chosen by hand: Python compares so many
+in a second, and the order of loading a language model of 30 layers has 700,000 pairs.
+"""
 RED_ZONE = 64
 """Bytes that stay free before and behind each buffer where `place_apart` places them."""
 BLOCK, LONG = 16, -1
@@ -131,7 +134,7 @@ def place(intervals: Sequence[Interval]) -> Placement:
         order = sorted(members, key=lambda i: (-intervals[i].bytes, i))
         floor = max(total, largest_live_set(intervals, sizes, [*offsets, *members]))
         best, least = offsets, -1
-        for _ in range(ROUNDS):
+        for _ in range(max(2, min(ROUNDS, PAIRS // len(order) ** 2))):
             trial = first_fit(intervals, sizes, order, offsets)
             highest = max(order, key=lambda i: trial[i] + sizes[i])
             end = max(total, trial[highest] + sizes[highest])
