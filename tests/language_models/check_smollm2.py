@@ -22,6 +22,7 @@ from gguf import GGUFReader, quants
 from tokenizers import Tokenizer
 
 import webmlc
+from tests.language_models.exact import exact
 from tests.language_models.reference import logits_of
 from tests.language_models.small_models import SmallModel
 from webmlc.frontend.gguf.read_gguf import read_gguf
@@ -64,7 +65,7 @@ def weights_file() -> Path:
 
 def main() -> None:
     path = weights_file()
-    module = read_gguf(path, every_row=True, has_cache_inputs=True)
+    module = exact(read_gguf(path, every_row=True, has_cache_inputs=True))
     tokenizer = Tokenizer.from_str(module.assets["tokenizer.json"].decode())
     ids = tokenizer.encode(PROMPT).ids
     with tempfile.TemporaryDirectory() as folder:

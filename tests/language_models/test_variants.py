@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
+from tests.language_models.exact import exact
 from tests.language_models.reference import logits_of
 from tests.language_models.small_models import LLAMA, QWEN2, QWEN3, SmallModel, write_model
 from webmlc.frontend.gguf.read_gguf import read_gguf
@@ -45,9 +46,17 @@ def test_logits_equal_reference(model: SmallModel, tmp_path: Path) -> None:
     np.testing.assert_allclose(outputs, logits_of(model, tensors, IDS), atol=2e-5)
 
 
-def evaluated(path: Path, model: SmallModel, ids: list[int]) -> np.ndarray:
+def test_quantised_data_gives_near_logits(tmp_path: Path) -> None:
+    path = tmp_path / "small.gguf"
+    expected = logits_of(LLAMA, write_model(path, LLAMA), IDS)
+    errors = evaluated(path, LLAMA, IDS, is_exact=False) - expected
+    assert np.sqrt((errors**2).mean()) < 0.03 * np.sqrt((expected**2).mean())
+
+
+def evaluated(path: Path, model: SmallModel, ids: list[int], is_exact: bool = True) -> np.ndarray:
     """The logits of every token, without a past."""
-    module = infer_shapes(normalise(read_gguf(path, every_row=True, has_cache_inputs=True)))
+    module = read_gguf(path, every_row=True, has_cache_inputs=True)
+    module = infer_shapes(normalise(exact(module) if is_exact else module))
     empty = np.zeros((0, model.groups, model.size), np.float32)
     caches = dict.fromkeys(module.main.inputs[1:], empty)
     return evaluate_module(module, {"input_ids": np.array([ids]), **caches})["logits"]
