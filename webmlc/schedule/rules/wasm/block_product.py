@@ -106,6 +106,8 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     dots, update = (schedule.block(name) for name in names[:2])
     if not _reads_blocks(function, dots, update):
         return None
+    if not (_is_repeated(dots) and _is_repeated(update)):
+        return None  # one word, or one block
     epilogue = epilogue_of(function, update)
     if len(names) == 3 and (epilogue is None or epilogue.name != names[2]):
         return None
@@ -137,6 +139,11 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         machine.tile.columns,
     )
     return facts if accepts(lambda: build(facts, default(facts, machine))) else None
+
+
+def _is_repeated(fold: Block) -> bool:
+    """True for a fold of more than one value."""
+    return any(axis.kind == "reduce" and as_int(axis.extent) != 1 for axis in fold.axes)
 
 
 def _collapse(block: Block, position: int) -> bool:
