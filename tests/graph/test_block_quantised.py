@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import webmlc.compile
+from tests.schedule.rules import kernels
 from webmlc.compile import build, shared_graph
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Const, Var
-from webmlc.core.machine import Features
+from webmlc.core.machine import RELAXED, Features
 from webmlc.core.stages import watcher
 from webmlc.graph.builder import Builder, Expansion
 from webmlc.graph.infer.evaluate_module import evaluate_module
@@ -23,6 +24,9 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Function, Module, Node, TensorType
 from webmlc.graph.ops.block_quantised import BlockQuantised, block_gather, block_product
 from webmlc.host.load import load
+from webmlc.schedule.rules import schedule_kernel
+from webmlc.target.targets import lower
+from webmlc.target.wasm.emit_module import print_function
 
 Array = np.ndarray[Any, Any]
 VARIANTS: tuple[Features, ...] = ("relaxed", "simd128")
@@ -178,3 +182,16 @@ def test_packages_multiply_any_number_of_rows(case: Any, tmp_path: Path) -> None
         for name, loaded in models.items():
             (got,) = loaded.run({"x": x}).values()
             assert np.abs(got - wanted).max() <= 2e-6 * np.abs(wanted).max(), (name, rows)
+
+
+@pytest.mark.parametrize(("rows", "height"), [(1, 1), (4, 4)])
+def test_products_of_a_block_stay_in_registers(rows: int, height: int) -> None:
+    """A panel of 4 bits has 8 vectors of weights in a block, and each is loaded once."""
+    scheduled = schedule_kernel(kernels.block_product(rows, 16, 18), RELAXED).function
+    text = print_function(lower(scheduled, RELAXED), "kernel", "relaxed").text
+    end = text.index("(br_if")
+    loop = text[text.rindex("(loop", 0, end) : end]
+    assert loop.count("i32x4.relaxed_dot_i8x16_i7x16_add_s") == 16 * height
+    assert loop.count("(v128.load ") == 8 + 4  # the weights, and the scales and minimums
+    assert loop.count("i32x4.shr_s") == 8
+    assert "store" not in loop and "call" not in loop

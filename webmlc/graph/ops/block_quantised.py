@@ -210,7 +210,9 @@ def _quantise_blocks(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
 
     def inverse(*axes: Expr) -> Expr:
         zero = Const(0.0, DType.float32)
-        return select(largest[axes] > zero, Const(127.0, DType.float32) / largest[axes], zero)
+        return select(
+            largest[axes] > zero, Const(float(_LARGEST), DType.float32) / largest[axes], zero
+        )
 
     factor = compute("factor", blocks, inverse)
 
