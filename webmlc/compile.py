@@ -29,6 +29,7 @@ from webmlc.graph.infer.normalise import normalise
 from webmlc.graph.ir import Module, print_function
 from webmlc.graph.layout.choose_layouts import choose_layouts
 from webmlc.graph.layout.widen_halves import widen_halves
+from webmlc.graph.quantise.compute_exactly import compute_exactly
 from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
 from webmlc.graph.simplify.flush_subnormals import flush_subnormals
@@ -75,6 +76,7 @@ def build(
     constants: Constants | None = None,
     emit_text: bool = False,
     force: bool = False,
+    exact: bool = False,
     state: StateMode = "auto",
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
@@ -86,8 +88,9 @@ def build(
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
     the WAT text. `choose` chooses the schedule of each kernel, and `algorithms` those of some
     layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
-    become states of sessions, which grow in place; with "off" they stay inputs and outputs. The
-    same model and arguments give the same bytes.
+    become states of sessions, which grow in place; with "off" they stay inputs and outputs. With
+    `exact`, products of block-quantised weights compute with float32 activations, not with int8
+    ones. The same model and arguments give the same bytes.
 
     Raises:
     - `ModelError` if the model cannot be read;
@@ -101,6 +104,7 @@ def build(
         target,
         constants=constants,
         emit_text=emit_text,
+        exact=exact,
         state=state,
         choose=choose,
         algorithms=algorithms,
@@ -115,6 +119,7 @@ def compile_model(
     *,
     constants: Constants | None = None,
     emit_text: bool = False,
+    exact: bool = False,
     state: StateMode = "auto",
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
@@ -127,7 +132,9 @@ def compile_model(
     devices = tuple(TARGETS) if target == "both" else (target,)
     if state not in ("auto", "off"):
         raise UserError(f"unknown state {state!r}: choose auto or off")
-    module = replace(shared_graph(model, constants, watch, state), algorithms=algorithms or {})
+    module = replace(
+        shared_graph(model, constants, watch, state, exact), algorithms=algorithms or {}
+    )
     lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
@@ -165,11 +172,17 @@ def compile_model(
 
 
 def shared_graph(
-    model: Source, constants: Constants | None, watch: Watcher, state: StateMode = "auto"
+    model: Source,
+    constants: Constants | None,
+    watch: Watcher,
+    state: StateMode = "auto",
+    exact: bool = False,
 ) -> Module:
     """Read and optimise a model: the graph that all targets share."""
     module = _show(watch, "frontend", read_model(model, constants))
     module = _show(watch, "normalise", normalise(module))
+    if exact:
+        module = _show(watch, "compute exactly", compute_exactly(module))
     warn_of_training(module)
     module = _show(watch, "infer shapes", infer_shapes(module))
     module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))

@@ -22,11 +22,11 @@ from gguf import GGUFReader, quants
 from tokenizers import Tokenizer
 
 import webmlc
-from tests.language_models.exact import exact
 from tests.language_models.reference import logits_of
 from tests.language_models.small_models import SmallModel
 from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.graph.ir import Module
+from webmlc.graph.quantise.compute_exactly import compute_exactly
 
 SMOLLM2 = SmallModel(
     "llama",
@@ -65,7 +65,7 @@ def weights_file() -> Path:
 
 def main() -> None:
     path = weights_file()
-    module = exact(read_gguf(path, every_row=True, has_cache_inputs=True))
+    module = compute_exactly(read_gguf(path, every_row=True, has_cache_inputs=True))
     tokenizer = Tokenizer.from_str(module.assets["tokenizer.json"].decode())
     ids = tokenizer.encode(PROMPT).ids
     with tempfile.TemporaryDirectory() as folder:

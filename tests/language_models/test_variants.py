@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-from tests.language_models.exact import exact
 from tests.language_models.reference import logits_of
 from tests.language_models.small_models import LLAMA, QWEN2, QWEN3, SmallModel, write_model
 from webmlc.frontend.gguf.read_gguf import read_gguf
 from webmlc.graph.infer.evaluate_module import evaluate_module
 from webmlc.graph.infer.infer_shapes import infer_shapes
 from webmlc.graph.infer.normalise import normalise
+from webmlc.graph.quantise.compute_exactly import compute_exactly
 
 IDS = [int(i) for i in np.random.default_rng(2).integers(0, LLAMA.vocabulary, 7)]
 
@@ -56,7 +56,7 @@ def test_quantised_data_gives_near_logits(tmp_path: Path) -> None:
 def evaluated(path: Path, model: SmallModel, ids: list[int], is_exact: bool = True) -> np.ndarray:
     """The logits of every token, without a past."""
     module = read_gguf(path, every_row=True, has_cache_inputs=True)
-    module = infer_shapes(normalise(exact(module) if is_exact else module))
+    module = infer_shapes(normalise(compute_exactly(module) if is_exact else module))
     empty = np.zeros((0, model.groups, model.size), np.float32)
     caches = dict.fromkeys(module.main.inputs[1:], empty)
     return evaluate_module(module, {"input_ids": np.array([ids]), **caches})["logits"]

@@ -87,6 +87,13 @@ def build(
     target: Annotated[TargetChoice, typer.Option(help="What to compile for.")] = TargetChoice.both,
     constant: ConstantInputs = [],  # noqa: B006
     emit_text: Annotated[bool, typer.Option(help="Also write the WebAssembly text.")] = False,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="Multiply weights of a few bits by float32 activations, not by int8: slower.",
+        ),
+    ] = False,
     state: Annotated[
         StateChoice,
         typer.Option(
@@ -143,6 +150,7 @@ def build(
             target.value,
             constants=constants,
             emit_text=emit_text,
+            exact=exact,
             state=state.value,
             force=force,
             choose=choose,

@@ -20,6 +20,7 @@ A panel comes from memory once, for all rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from webmlc.core.expr import Const, Expr, as_int
 from webmlc.core.machine import Machine
@@ -55,6 +56,11 @@ from webmlc.schedule.rules.wasm.threads import (
 )
 from webmlc.schedule.schedule import Schedule
 
+UNROLLED_PRODUCTS = 16
+"""The most products of a row and a column that are unrolled, by default. A word of 4-bit values has
+two, and eight if they are multiplied as floats: unrolling 32 of these took four times as long to
+build, for no speed. Chosen by hand.
+"""
 TILE_ROWS = 4
 """Rows of a register tile, by default. Its 8 sums and 8 products of a block exceed the registers,
 but the sums wait in memory while a block is multiplied. Measured in Chromium on 64 rows of 576
@@ -72,7 +78,7 @@ class Facts:
     """A product with block-quantised weights.
 
     `dots` and `update` are its two folds. `joined` counts the last axes of rows that are one loop
-    (0: there is one row). `words` are those of a block.
+    (0: there is one row). `words` are those of a block, of `products` each.
     """
 
     function: LoopFunction
@@ -82,6 +88,7 @@ class Facts:
     rows: Expr
     columns: Expr
     words: int
+    products: int
     lanes: int
     panel: int
 
@@ -114,7 +121,8 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
     if len(names) == 3 and (epilogue is None or epilogue.name != names[2]):
         return None
     *rows, column = (axis for axis in update.axes if axis.kind == "spatial")
-    words = as_int(next(axis.extent for axis in dots.axes if axis.kind == "reduce"))
+    words, *sizes = (as_int(axis.extent) for axis in dots.axes if axis.kind == "reduce")
+    products = prod(size or 1 for size in sizes)
     if as_int(column.extent) is None or words is None:
         return None
     live = [axis for axis in rows if as_int(axis.extent) != 1]
@@ -137,6 +145,7 @@ def match(function: LoopFunction, machine: Machine) -> Facts | None:
         extent,
         column.extent,
         words,
+        products,
         machine.lanes,
         machine.tile.columns,
     )
@@ -183,7 +192,8 @@ def space(facts: Facts, machine: Machine) -> Space:
 
 def default(facts: Facts, machine: Machine) -> Parameters:
     """Tiles that keep the products of a block in registers."""
-    words = divisors(facts.words, min(facts.words, UNROLLED_WORDS))[-1]
+    most = min(facts.words, UNROLLED_WORDS, max(1, UNROLLED_PRODUCTS // facts.products))
+    words = divisors(facts.words, most)[-1]
     return Parameters(TILE_ROWS, facts.panel, words, default_sharing(machine))
 
 
