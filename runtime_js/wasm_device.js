@@ -46,14 +46,22 @@ const RELAXED_PROBE = bytesOf("AGFzbQEAAAABCAFgA3t7ewF7AwIBAAoNAQsAIAAgASAC/YUCC
 const SIMD_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF7AwIBAAoIAQYAQQD9Dws=");
 
 // (module (func (export "f") (result i32) (i32x4.extract_lane 0 (i32x4.relaxed_dot_i8x16_i7x16_add_s
-//   (i8x16.splat (i32.const -128)) (i8x16.splat (i32.const 255)) (v128.const i32x4 0 0 0 0)))))
-const DOT_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKJgEkAEGAf/0PQf8B/Q/9DAAAAAAAAAAAAAAAAAAAAAD9kwL9GwAL");
+//   (i8x16.splat (i32.const -128)) (i8x16.splat (i32.const LARGEST)) (v128.const i32x4 0 0 0 0)))))
+const DOT_PROBES = new Map([
+  [127, bytesOf("AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKJgEkAEGAf/0PQf8A/Q/9DAAAAAAAAAAAAAAAAAAAAAD9kwL9GwAL")],
+  [255, bytesOf("AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKJgEkAEGAf/0PQf8B/Q/9DAAAAAAAAAAAAAAAAAAAAAD9kwL9GwAL")],
+]);
 
-/** True if relaxed dot products read all eight bits of the second operand as unsigned, and add without saturation. */
-function hasExactDot() {
+/**
+ * True if relaxed dot products read the second operand as unsigned up to `largest`, and add without saturation. Node 20 swaps the
+ * operands.
+ * @param {127 | 255} largest
+ */
+function hasExactDot(largest) {
   try {
-    const { f } = /** @type {{ f: () => number }} */ (new WebAssembly.Instance(new WebAssembly.Module(DOT_PROBE)).exports);
-    return f() === 4 * -128 * 255;
+    const probe = new WebAssembly.Module(/** @type {BufferSource} */ (DOT_PROBES.get(largest)));
+    const { f } = /** @type {{ f: () => number }} */ (new WebAssembly.Instance(probe).exports);
+    return f() === 4 * -128 * largest;
   } catch {
     return false; // a policy forbids it; the error for the package's module will say so
   }
@@ -66,8 +74,8 @@ function validates(module) {
 
 /** The variants from fast to slow, and functions that say if this engine runs them. @type {Record<Variant, () => boolean>} */
 const VARIANTS = {
-  dot: () => VARIANTS.relaxed() && hasExactDot(),
-  relaxed: () => validates(RELAXED_PROBE),
+  dot: () => VARIANTS.relaxed() && hasExactDot(255),
+  relaxed: () => validates(RELAXED_PROBE) && hasExactDot(127),
   simd128: () => validates(SIMD_PROBE),
 };
 
