@@ -1,4 +1,4 @@
-"""The runtime under Node 20, whose relaxed dot products swap their operands: it takes the fallback."""
+"""The runtime under Node 20: its relaxed dot products swap their operands, so it falls back."""
 
 import json
 import subprocess
