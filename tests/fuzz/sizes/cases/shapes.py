@@ -187,4 +187,17 @@ CASES: Cases = {
             )
         ],
     ),
+    "a constant that no shape of a run changes": (
+        "g (int64[2] s) => (float[k,l] y) <float[2,2] c = {1, 2, 3, 4}> { y = Expand(c, s) }",
+        [
+            (kind, {"s": integers(*shape)})
+            for kind, shape in (
+                ("equal", (2, 2)),
+                ("equal", (1, 2)),
+                ("refused", (3, 2)),
+                ("refused", (0, 2)),
+                ("refused", (2, -2)),
+            )
+        ],
+    ),
 }
