@@ -200,4 +200,12 @@ CASES: Cases = {
             )
         ],
     ),
+    "frames that are longer than the signal": (
+        """g (float[b,n,1] x) => (float[b,m,5,2] y) <int64 s = {4}, int64 f = {8}> {
+            y = STFT(x, s, "", f) }""",
+        [
+            (kind, {"x": ones(2, n, 1)})
+            for kind, n in (("equal", 9), ("equal", 8), ("refused", 7), ("refused", 0))
+        ],
+    ),
 }
