@@ -208,4 +208,12 @@ CASES: Cases = {
             for kind, n in (("equal", 9), ("equal", 8), ("refused", 7), ("refused", 0))
         ],
     ),
+    "parts of which the last is not the only smaller one": (
+        """g (float[n] x) => (float[k] y, float[l] z, float[m] w) {
+            y, z, w = Split<axis = 0, num_outputs = 3>(x) }""",
+        [
+            (kind, {"x": ones(n)})
+            for kind, n in (("equal", 5), ("equal", 4), ("equal", 2), ("equal", 0), ("refused", 1))
+        ],
+    ),
 }
