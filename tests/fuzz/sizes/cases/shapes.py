@@ -216,4 +216,18 @@ CASES: Cases = {
             for kind, n in (("equal", 5), ("equal", 4), ("equal", 2), ("equal", 0), ("refused", 1))
         ],
     ),
+    "pools of no elements": (
+        """g (float[n,c,h,w] x) => (float[n,c,i,j] y, float[n,c,k,l] z) {
+            y = AveragePool<kernel_shape = [2, 2], pads = [1, 0, 1, 0]>(x)
+            z = MaxPool<kernel_shape = [2, 2], pads = [1, 0, 1, 0]>(x) }""",
+        [
+            (kind, {"x": ones(*shape)})
+            for kind, shape in (
+                ("equal", (1, 2, 3, 4)),
+                ("equal", (0, 2, 3, 4)),
+                ("refused", (1, 2, 0, 4)),
+                ("refused", (1, 2, 3, 0)),
+            )
+        ],
+    ),
 }
