@@ -101,4 +101,18 @@ CASES: Cases = {
             for kind, last in (("equal", 9), ("by reference", 1e30))
         ],
     ),
+    "a region of an image that is no number": (
+        """g (float[n,1,4,4] x, float[r,5] p) => (float[r,1,2,2] y) {
+            y = MaxRoiPool<pooled_shape = [2, 2]>(x, p) }""",
+        [
+            (
+                kind,
+                {
+                    "x": np.arange(32, dtype=np.float32).reshape(2, 1, 4, 4),
+                    "p": floats(image, 0, 1, 2, 3).reshape(1, 5),
+                },
+            )
+            for kind, image in (("equal", 1), ("refused", 2), ("refused", NAN), ("refused", -1))
+        ],
+    ),
 }
