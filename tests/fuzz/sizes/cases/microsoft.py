@@ -277,4 +277,20 @@ CASES: Cases = {
             )
         ],
     ),
+    "counts of keys that are negative": (
+        """g (float[n,3,8] x, float[8,24] w, float[24] b, int32[m] count) => (float[n,3,8] y) {
+            y = com.microsoft.Attention<num_heads = 2>(x, w, b, count) }""",
+        [
+            (
+                kind,
+                {
+                    "x": np.arange(48, dtype=np.float32).reshape(2, 3, 8),
+                    "w": np.full((8, 24), 0.01, np.float32),
+                    "b": ones(24),
+                    "count": np.array([count, 2], np.int32),
+                },
+            )
+            for kind, count in (("equal", 1), ("equal", 2**31 - 1), ("refused", -1))
+        ],
+    ),
 }
