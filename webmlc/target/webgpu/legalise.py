@@ -122,12 +122,13 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
     truncated = "truncdiv" if op == "floordiv" else "truncmod"
     if not a.dtype.is_signed or (bounds(a, ranges).low >= 0 and bounds(b, ranges).low >= 0):
         return Call(truncated, (a, b), a.dtype)
-    # ((a % b) + b) % b has the sign of b, and subtracting it from a leaves a multiple of b.
-    remainder = Call("truncmod", (a, b), a.dtype)
-    remainder = Call("truncmod", (Call("add", (remainder, b), a.dtype), b), a.dtype)
+    # Only a remainder whose sign is not that of the divisor is corrected, so no sum overflows.
+    remainder, zero = Call("truncmod", (a, b), a.dtype), _like(a, 0, a.dtype)
+    is_short = call("ne", remainder, zero) & call("lt", call("bit_xor", remainder, b), zero)
     if op == "floormod":
-        return remainder
-    return Call("truncdiv", (Call("sub", (a, remainder), a.dtype), b), a.dtype)
+        return call("select", is_short, call("add", remainder, b), remainder)
+    quotient = Call("truncdiv", (a, b), a.dtype)
+    return call("select", is_short, call("sub", quotient, _like(a, 1, a.dtype)), quotient)
 
 
 def is_literal(value: Expr) -> bool:

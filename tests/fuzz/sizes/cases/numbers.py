@@ -115,4 +115,8 @@ CASES: Cases = {
             for kind, image in (("equal", 1), ("refused", 2), ("refused", NAN), ("refused", -1))
         ],
     ),
+    "a range with the least step": (
+        "g (int64 e, int64 s) => (int64[n] y) <int64 b = {-2}> { y = Range(b, e, s) }",
+        [("equal", {"e": np.array(-5), "s": np.array(step)}) for step in (-1, -(2**40), -(2**63))],
+    ),
 }
