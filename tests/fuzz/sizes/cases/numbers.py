@@ -119,4 +119,8 @@ CASES: Cases = {
         "g (int64 e, int64 s) => (int64[n] y) <int64 b = {-2}> { y = Range(b, e, s) }",
         [("equal", {"e": np.array(-5), "s": np.array(step)}) for step in (-1, -(2**40), -(2**63))],
     ),
+    "an infinity minus itself": (
+        "g (float[n] x) => (float[n] y) { y = Sub(x, x) }",
+        [("equal", {"x": floats(1, INF, -INF, NAN, 0)})],
+    ),
 }
