@@ -123,4 +123,11 @@ CASES: Cases = {
         "g (float[n] x) => (float[n] y) { y = Sub(x, x) }",
         [("equal", {"x": floats(1, INF, -INF, NAN, 0)})],
     ),
+    "powers of integers that float64 does not hold": (
+        "g (int64[n] x, int64 e) => (int64[n] y) { y = Pow(x, e) }",
+        [
+            ("equal", {"x": integers(2, -3), "e": np.array(3)}),
+            ("by reference", {"x": integers(2**63 - 1, 3), "e": np.array(1)}),
+        ],
+    ),
 }
