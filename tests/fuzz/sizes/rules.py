@@ -280,6 +280,13 @@ NaN, infinity or numbers beyond HUGE, or in which onnxruntime reaches the larges
 elements have to agree.
 """
 
+FINITE_ON_GPU = dict.fromkeys(
+    ("Add", "If", "Loop", "Scan", "Sub"),
+    "WGSL lets a GPU assume that no float is infinite: a + b - b may become a, and infinity minus "
+    "itself is not a NaN then",
+)
+"""The same on the GPU alone. Control flow stands for the nodes of its bodies."""
+
 NAN = {
     **dict.fromkeys(
         ("QuantizeLinear", "QLinearSoftmax"),

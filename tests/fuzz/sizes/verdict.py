@@ -66,6 +66,7 @@ def judge_run(
     judged: Outputs | Failure,
     nudge: Callable[[], Sequence[Outputs | Failure]],
     reference: Callable[[Sequence[str]], Outputs | Failure],
+    on_gpu: bool = False,
 ) -> Verdict:
     """The verdict on one run. `nudge` runs the judge on nudged inputs; `reference` is the second
     opinion on outputs.
@@ -119,7 +120,7 @@ def judge_run(
     disputed = {name: text for name, text in disputed.items() if name not in right}
     doubtful = {name: judged[name] for name in disputed}
     finite = _finite_differences(ours, doubtful, others, second)
-    reasons = _allowed(model, feeds, judged, bool(finite))
+    reasons = _allowed(model, feeds, judged, bool(finite), on_gpu)
     verdicts = []
     for name, message in disputed.items():
         makers = _makers(model, name)
@@ -129,7 +130,7 @@ def judge_run(
 
 
 def _allowed(
-    model: onnx.ModelProto, feeds: Feeds, judged: Outputs, finite_differ: bool
+    model: onnx.ModelProto, feeds: Feeds, judged: Outputs, finite_differ: bool, on_gpu: bool
 ) -> dict[str, str]:
     """The operators that may differ in a run. `finite_differ`: whether finite elements do."""
     allowed = dict(rules.DIFFERS)
@@ -147,7 +148,9 @@ def _allowed(
         allowed |= rules.WILD
     elif not _overflows(judged):
         return allowed
-    return allowed if finite_differ else allowed | rules.SUMS
+    if finite_differ:
+        return allowed
+    return allowed | rules.SUMS | (rules.FINITE_ON_GPU if on_gpu else {})
 
 
 def _with_constants(model: onnx.ModelProto, feeds: Feeds) -> Feeds:
