@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Literal
 
 from webmlc.core.combination import Combination
@@ -177,12 +178,13 @@ class Block:
 Stmt = Store | Seq | For | If | Let | Barrier | Block
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoopFunction:
     """One kernel: parameters, symbols, allocated buffers and a body.
 
     The last `outputs` parameters are outputs, the others inputs. `origin` names the ONNX nodes that
-    the kernel computes. It does not take part in equality; `key()` ignores `name` too.
+    the kernel computes. It does not take part in equality; `key()` ignores `name` too. Statements
+    are compared one by one: a chain of hundreds is too deep for Python's recursion.
     """
 
     name: str
@@ -191,11 +193,41 @@ class LoopFunction:
     symbols: tuple[Var, ...]
     allocations: tuple[Buffer, ...]
     body: Stmt
-    origin: tuple[str, ...] = field(default=(), compare=False)
+    origin: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self._head(), *map(_shallow_key, walk_statements(self.body))))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, LoopFunction):
+            return self is other
+        pairs = zip_longest(walk_statements(self.body), walk_statements(other.body))
+        return self._head() == other._head() and all(
+            a is b or (a and b and _shallow_key(a) == _shallow_key(b)) for a, b in pairs
+        )
+
+    def _head(self) -> tuple[object, ...]:
+        """All that takes part in equality, but for the body."""
+        return self.name, self.params, self.outputs, self.symbols, self.allocations
 
     def key(self) -> LoopFunction:
         """This function under a fixed name: functions with equal keys are the same kernel."""
         return replace(self, name="kernel", origin=())
+
+
+def _shallow_key(stmt: Stmt) -> tuple[object, ...]:
+    """What decides whether a statement equals another whose child statements are equal."""
+    children = len(child_statements(stmt))
+    match stmt:
+        case Store(buffer=buffer, indices=indices, value=value):
+            return Store, buffer, indices, value
+        case For(var=var, extent=extent, kind=kind, thread=thread):
+            return For, var, extent, kind, thread
+        case Let(var=var, value=value):
+            return Let, var, value
+        case Block(name=name, axes=axes, bindings=bindings, predicate=predicate):
+            return Block, name, axes, bindings, predicate, stmt.intrinsic, children
+    return type(stmt), expressions(stmt), children
 
 
 def seq(*statements: Stmt) -> Stmt:

@@ -95,7 +95,7 @@ class Bench:
         data = model.SerializeToString()
         nudge = partial(self._nudged, data, feeds, way == "webgpu")
         reference = partial(self.judge.ask, "reference", data, feeds)
-        return judge_run(model, feeds, ours, judged, nudge, reference)
+        return judge_run(model, feeds, ours, judged, nudge, reference, way == "webgpu")
 
     def judged(self, model: onnx.ModelProto, runs: list[Feeds]) -> list[Outputs | Failure]:
         """What the judge says of each run."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -74,8 +74,19 @@ class Form:
             shape = [self.symbols.get((name, axis), n) for axis, n in enumerate(array.shape)]
             info = helper.make_tensor_value_info(name, element_type(array), shape)
             model.graph.input.append(info)
+        if self.symbols:
+            _forget_sizes(model.graph.node)
         onnx.checker.check_model(model)
         return model
+
+
+def _forget_sizes(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Remove the sizes that bodies declare: those of a run may be others."""
+    for body in (a.g for node in nodes for a in node.attribute if a.HasField("g")):
+        for info in (*body.input, *body.output):
+            for dimension in info.type.tensor_type.shape.dim:
+                dimension.Clear()
+        _forget_sizes(body.node)
 
 
 @dataclass(frozen=True, slots=True)

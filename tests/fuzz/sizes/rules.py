@@ -113,8 +113,14 @@ LOOSER = {
     "CDist": "points without coordinates, between which the distance is 0",
     "Dropout": "a ratio outside of 0 to 1: inference does not read it",
     "MatMul": "a product that sums nothing: onnxruntime has no zeros of all integer types",
-    "Resize": "a size of 0, which gives a result without elements",
+    "Resize": "a size of 0, which gives a result without elements; samples between elements along "
+    "axes for which onnxruntime has no kernel",
     "Scan": "a scan over nothing, which gives the initial state and no elements",
+    **dict.fromkeys(
+        ("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"),
+        "a pool of no channels, whose result has no elements",
+    ),
+    "Pad": "a reflection of more elements than the axis has: it goes back and forth, as in numpy",
 }
 """What we compute, and onnxruntime refuses. Results without elements are allowed of every operator:
 there is nothing that could be wrong.
@@ -126,18 +132,39 @@ def _has_no_columns(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return x is None or x[-1:] == (0,)
 
 
+def _has_no_channels(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    x = _shape(node, feeds, 0)
+    return x is None or 0 in x[:2]
+
+
 def _has_size_of_0(node: onnx.NodeProto, feeds: Feeds) -> bool:
     sizes = feeds.get(node.input[3]) if len(node.input) > 3 else None
     return sizes is not None and 0 in sizes
 
 
+def _reflects(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    return any(a.name == "mode" and a.s == b"reflect" for a in node.attribute)
+
+
+def _interpolates_or_is_empty(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    modes = {a.s for a in node.attribute if a.name == "mode"}
+    return bool(modes & {b"linear", b"cubic"}) or _has_size_of_0(node, feeds)
+
+
 LOOSER_IF: dict[str, Condition] = {
+    **{name: _has_no_channels for name in LOOSER if name.endswith("Pool") and name[0] != "Q"},
     "CDist": _has_no_columns,
     "MatMul": _has_no_columns,
-    "Resize": _has_size_of_0,
+    "Pad": _reflects,
+    "Resize": _interpolates_or_is_empty,
     "Scan": _has_empty_input,
 }
 """The runs in which a row of LOOSER counts; all runs without an entry."""
+
+REFERENCE_DECIDES = ("Pad", "Resize")
+"""The rows of LOOSER that hold only if onnx.reference gives our answer, where it gives one and all
+inputs are finite and at most HUGE.
+"""
 
 DIFFERS = {
     "ReduceMean": "ONNX leaves the mean of nothing undefined; ours is a NaN",
@@ -160,11 +187,72 @@ def _has_no_place(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return False
 
 
+def _reads_lowest(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    """True if the input of a pool holds -inf, or is computed."""
+    x = feeds.get(node.input[0])
+    return x is None or bool(np.isneginf(x.astype(np.float64)).any())
+
+
+def _has_sequence_of_0(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    lengths = feeds.get(node.input[4]) if len(node.input) > 4 else None
+    return lengths is not None and bool((lengths == 0).any())
+
+
+def _never_runs(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    """True if a Loop has no steps, or only a run knows whether it has some."""
+    arrays = [feeds.get(name) for name in node.input[:2] if name]
+    return any(array is None or bool((array <= 0).all()) for array in arrays)
+
+
+def _has_shorter_row(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    """True if a row of GroupQueryAttention has fewer tokens than its cache."""
+    last, total = (feeds.get(name) for name in node.input[5:7])
+    past = feeds.get(node.input[3]) if node.input[3] else None
+    if last is None or total is None:
+        return True
+    size = max(int(total.reshape(-1)[0]), 0 if past is None else past.shape[2])
+    return bool((last.astype(np.int64) + 1 < size).any())
+
+
+def _is_between_steps(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    """True if a product is so near the middle of two steps that its rounding decides."""
+    arrays = [feeds.get(name) for name in node.input]
+    if any(array is None for array in arrays):
+        return True
+    a, sa, za, b, sb, zb, sy, *_ = (np.asarray(x, np.float64) for x in arrays)
+    with np.errstate(all="ignore"):
+        steps = (a - za) * (b - zb) * (sa * sb / sy)
+        distance = np.abs(np.abs(steps - np.trunc(steps)) - 0.5)
+        return bool((distance <= HALF_STEP * np.maximum(np.abs(steps), 1)).any())
+
+
+HALF_STEP = 1e-6
+"""The relative error of a product of scales in float32: a few roundings of 6e-8."""
+
+_LOWEST = "onnxruntime's maximum begins at the least finite number: that of -inf is not -inf"
+_NO_STEPS = "ONNX does not name the last state of an empty sequence: ours is the first one"
+
 DIFFERS_IF: dict[str, tuple[str, Condition]] = {
     "GridSample": (
         "float32 does not tell which element a position far outside is reflected to, and ONNX not "
         "which one is nearest to a NaN",
         _has_no_place,
+    ),
+    **dict.fromkeys(("GlobalMaxPool", "MaxPool"), (_LOWEST, _reads_lowest)),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), (_NO_STEPS, _has_sequence_of_0)),
+    "Loop": (
+        "onnxruntime has no sizes for what a loop without steps stacks: zeros stand for them",
+        _never_runs,
+    ),
+    "GroupQueryAttention": (
+        "onnxruntime leaves zeros in a cache behind the tokens of a row, and what padding attends "
+        "to is open",
+        _has_shorter_row,
+    ),
+    "QLinearMul": (
+        "onnxruntime adds the zero point before it rounds: where a product lies between two steps, "
+        "the rounding of its scale decides",
+        _is_between_steps,
     ),
 }
 """The same in some runs only, by a node and the inputs."""
@@ -173,15 +261,31 @@ _ORDER = (
     "0 · infinity and infinity - infinity are NaN: where they arise depends on the order of sums"
 )
 
-SUMS = dict.fromkeys(
-    ("Attention", "CDist", "DFT", "DeformConv", "GRU", "GroupNormalization", "GroupQueryAttention",
-     "LSTM", "MatMulNBits", "MultiHeadAttention", "RNN", "Resize", "STFT"),
-    _ORDER,
-)  # fmt: skip
+SUMS = {
+    **dict.fromkeys(
+        ("Attention", "AveragePool", "CDist", "Conv", "ConvTranspose", "DFT", "DeformConv",
+         "FusedConv", "GRU", "Gemm", "GlobalAveragePool", "GroupNormalization",
+         "GroupQueryAttention", "LSTM", "MatMul", "MatMulNBits", "MultiHeadAttention", "RNN",
+         "ReduceMean", "ReduceSum", "Resize", "STFT"),
+        _ORDER,
+    ),
+    **dict.fromkeys(
+        ("ReduceLogSumExp", "ReduceMax", "ReduceMin"),
+        "ONNX does not say whether a maximum passes over a NaN",
+    ),
+    "LRN": "a square beyond the largest number is infinite, and stays in onnxruntime's sliding sum",
+}  # fmt: skip
 """Operators whose elements may differ where one of the two is not finite, in runs whose inputs hold
 NaN, infinity or numbers beyond HUGE, or in which onnxruntime reaches the largest number. Two finite
 elements have to agree.
 """
+
+FINITE_ON_GPU = dict.fromkeys(
+    ("Add", "If", "Loop", "Scan", "Sub"),
+    "WGSL lets a GPU assume that no float is infinite: a + b - b may become a, and infinity minus "
+    "itself is not a NaN then",
+)
+"""The same on the GPU alone. Control flow stands for the nodes of its bodies."""
 
 NAN = {
     **dict.fromkeys(
@@ -191,6 +295,10 @@ NAN = {
     **dict.fromkeys(
         ("MaxRoiPool", "RoiAlign", "MaxPool", "GlobalMaxPool"),
         "ONNX does not say whether the maximum passes over a NaN; onnxruntime does by its place",
+    ),
+    **dict.fromkeys(
+        ("ArgMax", "ArgMin", "Hardmax"),
+        "ONNX does not say whether a NaN is the largest element",
     ),
     **dict.fromkeys(
         ("ScatterElements", "ScatterND"),
@@ -227,6 +335,8 @@ WILD = {
         "ONNX leaves undefined which integer stands for a NaN or for a number beyond its range",
     ),
     "MatMulNBits": "the zero points are multiplied apart: a huge element hides the others",
+    "ReduceProd": "a product beyond the largest number is infinite, one below the least is 0: "
+    "which is reached first depends on the order",
 }
 """Operators that may differ in runs whose inputs hold NaN, infinity or numbers beyond HUGE."""
 HUGE = 1e9

@@ -165,3 +165,12 @@ def test_subnormal_numbers_are_not_0(name: str, size: int) -> None:
     zero = Const(0.0, DType.float32)
     actual = _run(size, DType.float32, [x], lambda a: Call(name, (a, zero), DType.bool))
     np.testing.assert_array_equal(actual, (x == 0) == (name == "eq"))
+
+
+@pytest.mark.parametrize("size", [63, 64], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("name", ["sub", "div"])
+def test_an_infinity_minus_itself_is_no_number(name: str, size: int) -> None:
+    x = np.resize(np.float32([0, -2, np.nan, np.inf, -np.inf, 3e38]), size)
+    actual = _run(size, DType.float32, [x], lambda a: Call(name, (a, a), DType.float32))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(actual, SCALAR_OPERATORS[name].meaning(x, x))

@@ -290,7 +290,8 @@ class _Fusion:
             if _is_no_kernel(node):
                 self.groups[node] = [node]
                 read_from_memory.update(node.inputs)
-        virtual = self.symbolic.keys() - read_from_memory
+        checked = self.bound.checked_by(self.function.requirements)
+        virtual = self.symbolic.keys() - read_from_memory - {b.outputs[0] for b in checked}
         for node in self.function.nodes:
             if node.outputs[0] not in virtual:
                 emit(self.groups[node])

@@ -351,6 +351,15 @@ def _tensor_scatter_type(context: Context) -> tuple[TensorType, ...]:
     return (context.type(0),)
 
 
+def _write_indices(context: Context) -> tuple[IndexInput, ...]:
+    """Input 2 holds the position of each update, which ends inside the cache."""
+    if not context.has(2) or context.attribute("mode", "linear") == "circular":
+        return ()
+    axis = context.axis(-2)
+    limit = canonical(context.shape(0)[axis] - context.shape(1)[axis] + 1)
+    return (IndexInput(context.node.inputs[2], (limit,), from_end=False),)
+
+
 def _tensor_scatter(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
     """Write `update` into a cache, from position `write_indices[batch]` on."""
     cache, update = operand(inputs, 0), operand(inputs, 1)
@@ -402,7 +411,8 @@ OPS: tuple[Operator, ...] = (
     Operator("ReverseSequence", _reverse_sequence_type, _reverse_sequence, kind="injective",
              indices=_lengths, cases=(
         case("float32[4, 3]", [1, 2, 4], time_axis=0, batch_axis=1),)),
-    Operator("TensorScatter", _tensor_scatter_type, _tensor_scatter, kind="injective", cases=(
+    Operator("TensorScatter", _tensor_scatter_type, _tensor_scatter, kind="injective",
+             indices=_write_indices, cases=(
         case("float32[2, 5, 3]", "float32[2, 2, 3]", "int64[2] in 0..3"),
         case("float32[2, 5, 3]", "float32[2, 2, 3]"),
         case("float32[2, 3, 5]", "float32[2, 3, 4]", "int64[2] in 0..9", axis=2,

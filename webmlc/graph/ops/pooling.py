@@ -42,9 +42,17 @@ def windows_of(context: Context) -> Windows:
 
 def _pool_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
+    _check_elements(context)
     pooled = TensorType(x.dtype, (*x.shape[:2], *windows_of(context).sizes))
     output_count = sum(1 for o in context.node.outputs if o)
     return (pooled, TensorType(DType.int64, pooled.shape))[:output_count]
+
+
+def _check_elements(context: Context) -> None:
+    """Check that each feature map has elements: nothing has no mean and no maximum."""
+    x = context.type(0)
+    if not all(require(context, "at most", ONE, size) for size in x.shape[2:]):
+        raise NotSupportedError(f"{x}: a pool of no elements")
 
 
 def _pool(
@@ -176,8 +184,7 @@ def _lp_pool(context: Context, inputs: Inputs) -> tuple[Tensor, ...]:
 
 def _global_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
-    if not all(require(context, "at most", ONE, size) for size in x.shape[2:]):
-        raise NotSupportedError(f"{x}: a global pool of no elements")
+    _check_elements(context)
     return (TensorType(x.dtype, (*x.shape[:2], *((ONE,) * (x.rank - 2)))),)
 
 

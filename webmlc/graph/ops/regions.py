@@ -240,7 +240,8 @@ def _with_bins(context: Context, build: Builder) -> tuple[str, ...] | None:
     node = context.node
     column = build("Gather", node.inputs[1], build.constant(np.int64(0)), axis=1)
     bins = build("RoiBins", *node.inputs, domain="webmlc", **node.attributes)
-    images = build("Cast", column, to=7)
+    is_nowhere = build("IsNaN", column)  # a NaN would become image 0
+    images = build("Where", is_nowhere, build.constant(np.int64(-1)), build("Cast", column, to=7))
     return (build("MaxRoiPool", *node.inputs, images, bins, **node.attributes),)
 
 

@@ -35,6 +35,7 @@ from webmlc.graph.ops.shapes import (
     check_single,
     dimensions,
     operand,
+    require,
 )
 
 Inputs = tuple[Tensor | None, ...]
@@ -146,6 +147,8 @@ def _stft(context: Context, build: Builder) -> tuple[str, ...]:
         length = as_int(context.shape(2)[0])
     if length is None or parts is None:
         raise NotSupportedError("frames of symbolic length")
+    if not require(context, "at most", const(length), context.shape(0)[1]):
+        raise NotSupportedError(f"frames of {length} elements of {context.type(0)}")
     check_shape(context, 2, (const(length),))
     if context.rank(0) == 2:
         signal = build("Unsqueeze", signal, build.constant(np.array([-1])))

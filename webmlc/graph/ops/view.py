@@ -297,6 +297,8 @@ def _equal_parts(context: Context, size: Expr, outputs: int) -> list[Expr]:
     if "num_outputs" not in context.node.attributes or canonical(size % count) == ZERO:
         return [canonical(size // count)] * count
     part = (size + (count - 1)) // count
+    if not require(context, "at most", canonical(part * (count - 1)), size):
+        raise NotSupportedError(f"{size} elements in {count} parts, of which only the last is less")
     return [canonical(maximum(minimum(part, size - part * k), 0)) for k in range(count)]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from webmlc.core.expr import Expr
 from webmlc.core.rewrite import variables
-from webmlc.graph.ir import Function, Node
+from webmlc.graph.ir import Function, Node, Requirement
 from webmlc.graph.ops.control import CONTROL
 from webmlc.graph.ops.operator import Scope, is_bind
 
@@ -50,6 +50,11 @@ class BoundSymbols:
         symbols |= _names(node.attributes.values())
         binders = (self.binders[symbol] for symbol in sorted(symbols & self.binders.keys()))
         return tuple(dict.fromkeys(binder for binder in binders if binder is not node))
+
+    def checked_by(self, requirements: Iterable[Requirement]) -> tuple[Node, ...]:
+        """The binds whose symbols a run checks, whether or not a size depends on them."""
+        names = _names(side for r in requirements for side in (r.left, r.right))
+        return tuple(node for symbol, node in self.binders.items() if symbol in names)
 
     def _symbols(self, value: str) -> frozenset[str]:
         """The symbols in the type of a value, and in its elements if these are symbolic."""

@@ -38,9 +38,10 @@ def simplify_function(function: Function) -> Function:
 
 
 def remove_dead_code(function: Function) -> Function:
-    """Remove the nodes and constants that no output needs."""
-    needed = set(function.outputs)
+    """Remove the nodes and constants that neither an output nor a requirement needs."""
     bound = BoundSymbols(function)
+    checked = (binder.outputs[0] for binder in bound.checked_by(function.requirements))
+    needed = {*function.outputs, *checked}
     live: list[Node] = []
     for node in reversed(function.nodes):
         if needed.intersection(o for o in node.outputs if o):

@@ -8,6 +8,8 @@ In: a lowered function. Out: an equal function (the interpreter runs it) whose o
   are corrected.
 - NaN and infinity are tested on the bits, because implementations may assume that no float is NaN
   or infinite.
+- A float minus itself, or divided by itself, is a NaN unless its bits are those of a number:
+  implementations may take these for 0 and 1.
 - A float is compared with 0 by its bits, because implementations may take subnormal numbers for 0.
 - Booleans have no order and no arithmetic in WGSL.
 - Dot products of bytes and words of bytes are shifts, masks, products and sums.
@@ -17,6 +19,7 @@ In: a lowered function. Out: an equal function (the interpreter runs it) whose o
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from webmlc.core.bounds import Ranges, bounds
@@ -91,6 +94,12 @@ def _node(node: Expr, ranges: Ranges) -> Expr | None:
             return call("eq", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
         case Call(op="eq" | "ne", args=(a, b)) if a.dtype.is_float and _is_zero(b):
             return call(node.op, _magnitude_bits(a), _like(a, 0, DType.uint32))
+        case Call(op="sub" | "div", args=(a, b), dtype=dtype) if dtype.is_float and a == b:
+            is_number = call("lt", _magnitude_bits(a), _like(a, _INFINITY_BITS, DType.uint32))
+            if node.op == "div":
+                is_number &= call("gt", _magnitude_bits(a), _like(a, 0, DType.uint32))
+            result, nan = (_like(a, number, dtype) for number in (int(node.op == "div"), math.nan))
+            return call("select", is_number, result, nan)
         case Call(op="neg", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
             return call("sub", _like(a, 0, a.dtype), a)
         case Call(op="sign", args=(a,)) if a.dtype.is_integer and not a.dtype.is_signed:
@@ -112,7 +121,7 @@ def _magnitude_bits(value: Expr) -> Expr:
     return call("bit_and", bits, _like(value, 0x7FFFFFFF, DType.uint32))
 
 
-def _like(value: Expr, number: int, dtype: DType) -> Expr:
+def _like(value: Expr, number: float, dtype: DType) -> Expr:
     """A literal with as many lanes as `value`."""
     constant = Const(number, dtype)
     return constant if value.lanes == 1 else Broadcast(constant, value.lanes)
@@ -128,12 +137,13 @@ def _divide(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr:
     truncated = "truncdiv" if op == "floordiv" else "truncmod"
     if not a.dtype.is_signed or (bounds(a, ranges).low >= 0 and bounds(b, ranges).low >= 0):
         return Call(truncated, (a, b), a.dtype)
-    # ((a % b) + b) % b has the sign of b, and subtracting it from a leaves a multiple of b.
-    remainder = Call("truncmod", (a, b), a.dtype)
-    remainder = Call("truncmod", (Call("add", (remainder, b), a.dtype), b), a.dtype)
+    # Only a remainder whose sign is not that of the divisor is corrected, so no sum overflows.
+    remainder, zero = Call("truncmod", (a, b), a.dtype), _like(a, 0, a.dtype)
+    is_short = call("ne", remainder, zero) & call("lt", call("bit_xor", remainder, b), zero)
     if op == "floormod":
-        return remainder
-    return Call("truncdiv", (Call("sub", (a, remainder), a.dtype), b), a.dtype)
+        return call("select", is_short, call("add", remainder, b), remainder)
+    quotient = Call("truncdiv", (a, b), a.dtype)
+    return call("select", is_short, call("sub", quotient, _like(a, 1, a.dtype)), quotient)
 
 
 def is_literal(value: Expr) -> bool:

@@ -249,4 +249,48 @@ CASES: Cases = {
             )
         ],
     ),
+    "counts of keys that are negative": (
+        """g (float[n,3,8] x, float[8,24] w, float[24] b, int32[m] count) => (float[n,3,8] y) {
+            y = com.microsoft.Attention<num_heads = 2>(x, w, b, count) }""",
+        [
+            (
+                kind,
+                {
+                    "x": np.arange(48, dtype=np.float32).reshape(2, 3, 8),
+                    "w": np.full((8, 24), 0.01, np.float32),
+                    "b": ones(24),
+                    "count": np.array([count, 2], np.int32),
+                },
+            )
+            for kind, count in (("equal", 1), ("equal", 2**31 - 1), ("refused", -1))
+        ],
+    ),
+    "tokens outside a cache": (
+        """g (float[1,n,32] q, float[1,n,16] k, float[1,2,p,8] past, int32[1] last, int32 total)
+            => (float[1,n,32] y, float[1,2,t,8] pk, float[1,2,t,8] pv) {
+            y, pk, pv = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(
+                q, k, k, past, past, last, total) }""",
+        [
+            (
+                kind,
+                {
+                    "q": np.arange(96, dtype=np.float32).reshape(1, 3, 32) / 96,
+                    "k": np.arange(48, dtype=np.float32).reshape(1, 3, 16) / 48,
+                    "past": ones(1, 2, past, 8),
+                    "last": np.array([last], np.int32),
+                    "total": np.array(total, np.int32),
+                },
+            )
+            for kind, past, last, total in (
+                ("equal", 2, 4, 5),
+                ("refused", 2, 5, 5),
+                ("refused", 2, 1, 5),
+                ("refused", 2, -4, 5),
+                ("equal", 8, 7, 5),
+                ("refused", 8, 8, 5),
+                ("refused", 2, 2, 0),
+                ("refused", 2, 1, 2),
+            )
+        ],
+    ),
 }

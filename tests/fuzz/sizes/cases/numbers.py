@@ -101,4 +101,33 @@ CASES: Cases = {
             for kind, last in (("equal", 9), ("by reference", 1e30))
         ],
     ),
+    "powers of integers that float64 does not hold": (
+        "g (int64[n] x, int64 e) => (int64[n] y) { y = Pow(x, e) }",
+        [
+            ("equal", {"x": integers(2, -3), "e": np.array(3)}),
+            ("by reference", {"x": integers(2**63 - 1, 3), "e": np.array(1)}),
+        ],
+    ),
+    "a range with the least step": (
+        "g (int64 e, int64 s) => (int64[n] y) <int64 b = {-2}> { y = Range(b, e, s) }",
+        [("equal", {"e": np.array(-5), "s": np.array(step)}) for step in (-1, -(2**40), -(2**63))],
+    ),
+    "an infinity minus itself": (
+        "g (float[n] x) => (float[n] y) { y = Sub(x, x) }",
+        [("equal", {"x": floats(1, INF, -INF, NAN, 0)})],
+    ),
+    "a region of an image that is no number": (
+        """g (float[n,1,4,4] x, float[r,5] p) => (float[r,1,2,2] y) {
+            y = MaxRoiPool<pooled_shape = [2, 2]>(x, p) }""",
+        [
+            (
+                kind,
+                {
+                    "x": np.arange(32, dtype=np.float32).reshape(2, 1, 4, 4),
+                    "p": floats(image, 0, 1, 2, 3).reshape(1, 5),
+                },
+            )
+            for kind, image in (("equal", 1), ("refused", 2), ("refused", NAN), ("refused", -1))
+        ],
+    ),
 }

@@ -187,4 +187,47 @@ CASES: Cases = {
             )
         ],
     ),
+    "frames that are longer than the signal": (
+        """g (float[b,n,1] x) => (float[b,m,5,2] y) <int64 s = {4}, int64 f = {8}> {
+            y = STFT(x, s, "", f) }""",
+        [
+            (kind, {"x": ones(2, n, 1)})
+            for kind, n in (("equal", 9), ("equal", 8), ("refused", 7), ("refused", 0))
+        ],
+    ),
+    "parts of which the last is not the only smaller one": (
+        """g (float[n] x) => (float[k] y, float[l] z, float[m] w) {
+            y, z, w = Split<axis = 0, num_outputs = 3>(x) }""",
+        [
+            (kind, {"x": ones(n)})
+            for kind, n in (("equal", 5), ("equal", 4), ("equal", 2), ("equal", 0), ("refused", 1))
+        ],
+    ),
+    "pools of no elements": (
+        """g (float[n,c,h,w] x) => (float[n,c,i,j] y, float[n,c,k,l] z) {
+            y = AveragePool<kernel_shape = [2, 2], pads = [1, 0, 1, 0]>(x)
+            z = MaxPool<kernel_shape = [2, 2], pads = [1, 0, 1, 0]>(x) }""",
+        [
+            (kind, {"x": ones(*shape)})
+            for kind, shape in (
+                ("equal", (1, 2, 3, 4)),
+                ("equal", (0, 2, 3, 4)),
+                ("refused", (1, 2, 0, 4)),
+                ("refused", (1, 2, 3, 0)),
+            )
+        ],
+    ),
+    "a constant that no shape of a run changes": (
+        "g (int64[2] s) => (float[k,l] y) <float[2,2] c = {1, 2, 3, 4}> { y = Expand(c, s) }",
+        [
+            (kind, {"s": integers(*shape)})
+            for kind, shape in (
+                ("equal", (2, 2)),
+                ("equal", (1, 2)),
+                ("refused", (3, 2)),
+                ("refused", (0, 2)),
+                ("refused", (2, -2)),
+            )
+        ],
+    ),
 }

@@ -14,6 +14,7 @@ import numpy as np
 from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, as_int, const
 from webmlc.graph.builder import Builder
+from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.rows import (
     known_size,
     number,
@@ -38,6 +39,9 @@ HIDDEN = float("-inf")
 """The score that a mask writes for keys that a query does not see. A query gives such a key no
 weight, however low the scores of the other keys are.
 """
+
+ANY_LENGTH = const((1 << 31) - 1)
+"""More than any length that an attention can have, in tokens: sizes are signed 32-bit integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,10 @@ class AttentionWriter:
             total = build("Unsqueeze", size_of(build, k, 2), axes=(0,))
             one = build.constant(np.int64(1))
             keys = build("Range", build.constant(np.int64(0)), build("Squeeze", total), one)
-            lengths = build("Unsqueeze", build("Cast", mask, to=7), axes=(1,))
+            counts = build("Cast", mask, to=7)
+            if self.context.node.op == "Attention":  # which refuses negative counts
+                counts = require_within(build, build("Min", counts, total), ANY_LENGTH)
+            lengths = build("Unsqueeze", counts, axes=(1,))
             is_visible = build("Less", keys, lengths)
             rank = 2
         else:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from webmlc.core.expr import as_expr, maximum
 from webmlc.graph.builder import Builder
+from webmlc.graph.ops.index import require_within
 from webmlc.graph.ops.microsoft.attention import HIDDEN, AttentionWriter
 from webmlc.graph.ops.microsoft.rotary import rotate
 from webmlc.graph.ops.microsoft.rows import (
@@ -22,7 +24,7 @@ from webmlc.graph.ops.microsoft.rows import (
     size_of,
 )
 from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, case
-from webmlc.graph.ops.shapes import check_shapes
+from webmlc.graph.ops.shapes import ONE, canonical, check_shapes, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,17 @@ class _Rows:
 
         A past that is longer than that is a buffer, which the present replaces.
         """
-        context.known_value(6, "the total sequence length")
+        count = context.known_value(6, "the total sequence length").reshape(-1)[0]
+        if not all(
+            require(context, "at most", n, as_expr(count)) for n in (ONE, context.shape(0)[1])
+        ):
+            raise NotSupportedError(f"a total sequence length of {count}")
+        size = as_expr(count if past_k is None else maximum(count, context.shape(3)[2]))
         last, longest = (
             build("Reshape", build("Cast", context.node.inputs[i], to=7), build.constant([n]))
             for i, n in ((5, -1), (6, 1))
         )
+        last = require_within(build, last, canonical(size))
         one, zero = build.constant(np.int64(1)), build.constant(np.int64(0))
         new = size_of(build, queries, 2)
         stored = zero if past_k is None else size_of(build, past_k, 2)

@@ -1,0 +1,30 @@
+"""Tests of the loop IR itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import Const, Var
+from webmlc.loops.ir import Buffer, Let, LoopFunction, Stmt, Store, seq
+
+DEPTH = 3000
+"""More statements inside each other than Python's recursion reaches."""
+
+
+def _chain(last: int) -> LoopFunction:
+    """A function of `DEPTH` lets inside each other."""
+    y = Buffer("y", (Const(1),), DType.int32)
+    body: Stmt = Store(y, (Const(0),), Const(last))
+    for number in range(DEPTH):
+        body = Let(Var(f"v{number}"), Const(number), seq(body, Store(y, (Const(0),), Const(1))))
+    return LoopFunction("chain", (y,), 1, (), (), body)
+
+
+def test_deep_functions_are_compared() -> None:
+    one, other = _chain(7), _chain(7)
+    assert one == other and hash(one) == hash(other)
+    assert one != _chain(8)
+    assert one == replace(other, origin=("node",))
+    assert one != replace(other, name="other")
+    assert one.key() == replace(other, name="other").key()
