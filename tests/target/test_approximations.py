@@ -313,6 +313,15 @@ def test_float64_special_values_agree_with_numpy(run_wasm, op) -> None:
         np.testing.assert_array_equal(np.signbit(y[exact == 0]), np.signbit(exact[exact == 0]))
 
 
+@pytest.mark.parametrize("op", ["sin", "cos"])
+def test_float64_sines_of_huge_numbers_are_from_minus_1_to_1(run_wasm, op) -> None:
+    x = np.resize([1e17, -1e18, 2.0**63, 1e30, -1e300, np.inf, np.nan], COUNT)
+    y = np.zeros_like(x)
+    run_wasm(lower(elementwise(op, DType.float64), RELAXED), {"X0": x, "Y": y})
+    is_finite = np.isfinite(x)
+    assert (np.abs(y[is_finite]) <= 1).all() and np.isnan(y[~is_finite]).all()
+
+
 def check_power(y: np.ndarray, a: np.ndarray, b: np.ndarray, limit: float) -> None:
     """Assert that y is a^b: within `limit` where the result is normal, else rounded as by numpy."""
     with np.errstate(all="ignore"):

@@ -30,6 +30,7 @@ STRICTER = {
     "Attention": "a mask of starts and ends, which no model that we know of has",
     "MelWeightMatrix": "a transform of negative length",
     "PRelu": "a slope that stretches the input, to which ONNX broadcasts it",
+    "GatherND": "indices of another number of batches than the data",
     "GlobalAveragePool": "nothing has no mean",
     "GlobalLpPool": "onnxruntime refuses a pool of nothing, but where there is no image",
     **dict.fromkeys(
@@ -82,6 +83,12 @@ def _stretches_input(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return x is None or slope is None or np.broadcast_shapes(x, slope) != x
 
 
+def _has_other_batches(node: onnx.NodeProto, feeds: Feeds) -> bool:
+    count = next((a.i for a in node.attribute if a.name == "batch_dims"), 0)
+    x, indices = _shape(node, feeds, 0), _shape(node, feeds, 1)
+    return count > 0 and (x is None or indices is None or x[:count] != indices[:count])
+
+
 def _has_negative_length(node: onnx.NodeProto, feeds: Feeds) -> bool:
     return node.input[1] in feeds and bool((feeds[node.input[1]] < 0).any())
 
@@ -89,6 +96,7 @@ def _has_negative_length(node: onnx.NodeProto, feeds: Feeds) -> bool:
 STRICTER_IF: dict[str, Condition] = {
     "Attention": _has_starts,
     "Concat": _has_empty_input,
+    "GatherND": _has_other_batches,
     "QLinearConcat": _has_empty_input,
     "GlobalAveragePool": _has_empty_input,
     "GlobalLpPool": _has_empty_input,
@@ -335,6 +343,10 @@ WILD = {
         "ONNX leaves undefined which integer stands for a NaN or for a number beyond its range",
     ),
     "MatMulNBits": "the zero points are multiplied apart: a huge element hides the others",
+    **dict.fromkeys(
+        ("Cos", "Sin", "Tan"),
+        "neighbouring huge numbers are turns apart: their reduced angles have no correct digits",
+    ),
     "ReduceProd": "a product beyond the largest number is infinite, one below the least is 0: "
     "which is reached first depends on the order",
 }

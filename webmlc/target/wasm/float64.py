@@ -101,8 +101,12 @@ def log(x: Expr) -> Expr:
 
 
 def _sin_cos(x: Expr, shift: int) -> Expr:
+    """The sine, `shift` quarters of a turn later. The reduced angle of a huge number has no correct
+    digits: it is limited, so that the result is from -1 to 1.
+    """
     n = call("round", x * _const(2 / math.pi))
     r = x - n * _const(_HALF_PI_HIGH) - n * _const(_HALF_PI_LOW)
+    r = call("max", call("min", r, _const(math.pi / 4)), _const(-math.pi / 4))
     quadrant = Cast(n, DType.int64) + _integer(shift)
     t = r * r
     odd = call("ne", call("bit_and", quadrant, _integer(1)), _integer(0))
