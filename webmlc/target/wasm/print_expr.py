@@ -152,6 +152,11 @@ class ExprPrinter:
             ):
                 x, y, z = self.value(a), self.value(b), self.value(c)
                 return f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {y} {x} {z})"
+            case Call(op="dot_u8_i8" | "dot_u7_i8", args=(a, b)) if lanes > 1:
+                zero = "(i32x4.splat (i32.const 0))"
+                return (
+                    f"(i32x4.relaxed_dot_i8x16_i7x16_add_s {self.value(b)} {self.value(a)} {zero})"
+                )
             case Call(op="word_u8", args=args):
                 first, second, *upper = map(self.lowest_bytes, args)
                 pairs = (INTERLEAVED[1].format(first, second), INTERLEAVED[1].format(*upper))
