@@ -69,8 +69,8 @@ try {
         return { load, version };
       });
       const downloads = server.requests.slice(first).filter(({ path }) => !path.startsWith("/bench/"));
-      const pid = (await renderers(browser)).find((id) => !before.has(id));
-      pages.push({ page, pid, row: { engine, threads, ...facts, downloads, prefill: {}, decode: {} } });
+      const pids = (await renderers(browser)).filter((id) => !before.has(id)); // the page and spare processes
+      pages.push({ page, pids, row: { engine, threads, ...facts, downloads, prefill: {}, decode: {} } });
       process.stderr.write(`${engine}, ${threads} threads: loaded in ${Math.round(facts.load)} ms ${errors.join(" ")}\n`);
     }
     for (let round = 0; round < job.rounds; round++) {
@@ -88,8 +88,8 @@ try {
         }
       }
     }
-    for (const { page, pid, row } of pages) {
-      rows.push({ ...row, memory: await peakMemory(pid) });
+    for (const { page, pids, row } of pages) {
+      rows.push({ ...row, memory: Math.max(...(await Promise.all(pids.map(peakMemory)))) });
       await page.context().close();
     }
   }
