@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import webmlc
-from tests.against_onnxruntime import SETTINGS
+from tests.against_onnxruntime import SETTINGS, parse
 from tests.decoders import DECODER, expected, rows
 from webmlc.core.errors import InputError, UserError
 from webmlc.host.load import Model
@@ -120,3 +120,12 @@ def test_states_can_be_left_to_the_caller(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no states"):
         model.session(capacity=4)
     model.dispose()
+
+
+def test_a_concat_that_the_model_only_returns_is_no_state(tmp_path: Path) -> None:
+    model = parse("g (float[n,4] x, float[m,4] z) => (float[k,4] y) { y = Concat<axis=0>(x, z) }")
+    webmlc.build(model, tmp_path, target="wasm")
+    loaded = webmlc.load(tmp_path, device="wasm")
+    assert [port.name for port in loaded.inputs] == ["x", "z"]
+    assert not loaded.manifest.length
+    loaded.dispose()

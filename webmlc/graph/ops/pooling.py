@@ -42,8 +42,8 @@ def windows_of(context: Context) -> Windows:
 
 def _pool_type(context: Context) -> tuple[TensorType, ...]:
     x = context.type(0)
-    _check_elements(context)
     pooled = TensorType(x.dtype, (*x.shape[:2], *windows_of(context).sizes))
+    _check_elements(context)
     output_count = sum(1 for o in context.node.outputs if o)
     return (pooled, TensorType(DType.int64, pooled.shape))[:output_count]
 

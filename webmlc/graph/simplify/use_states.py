@@ -1,9 +1,9 @@
 """Keep the pasts of a decoder in states.
 
 In: a function after `simplify_graph`. Out: a function without pairs of an input `past` and an
-output `present` that is the past with more rows. The present becomes a state of the session, which
-`Append` extends by the new rows. A state grows along its first axis, so the present is a
-transposition of it, which consumers read without a copy where they can.
+output `present` that is the past with more rows, which the model also reads. The present becomes a
+state of the session, which `Append` extends by the new rows. A state grows along its first axis, so
+the present is a transposition of it, which consumers read without a copy where they can.
 
     func main(%past: float32[1, 4, n, 64], ...)       func main(...)
       %y = Concat(%past, %k) {axis=2}            ->     %r = Transpose(%k) {perm=(2, 0, 1, 3)}
@@ -65,6 +65,8 @@ def _pairs(function: Function) -> dict[Node, _Pair]:
         if node is None or (node.domain, node.op) != ("", "Concat") or len(node.inputs) != 2:
             continue
         past = node.inputs[0]
+        if all(user.op == "Identity" for user in users.get(node.outputs[0], ())):
+            continue  # the model only returns it
         if past not in function.inputs or users[past] != [node] or past in function.outputs:
             continue
         type_ = function.type(past)

@@ -8,7 +8,10 @@ import { isNode } from "./threads.js";
 // Modules that use a feature, from runtime_js/wasm_device.js, which shows their text.
 const SIMD_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF7AwIBAAoIAQYAQQD9Dws=");
 const RELAXED_PROBE = bytesOf("AGFzbQEAAAABCAFgA3t7ewF7AwIBAAoNAQsAIAAgASAC/YUCCw==");
-const DOT_PROBE = bytesOf("AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKJgEkAEGAf/0PQf8B/Q/9DAAAAAAAAAAAAAAAAAAAAAD9kwL9GwAL");
+const DOT_PROBES = new Map([
+  [127, bytesOf("AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKJgEkAEGAf/0PQf8A/Q/9DAAAAAAAAAAAAAAAAAAAAAD9kwL9GwAL")],
+  [255, bytesOf("AGFzbQEAAAABBQFgAAF/AwIBAAcFAQFmAAAKJgEkAEGAf/0PQf8B/Q/9DAAAAAAAAAAAAAAAAAAAAAD9kwL9GwAL")],
+]);
 
 const BROWSERS = Object.entries({ firefox: /Firefox\/([\d.]+)/, chromium: /Chrome\/([\d.]+)/, safari: /Version\/([\d.]+).* Safari/ });
 
@@ -45,15 +48,20 @@ function architecture() {
 
 /** The features of WebAssembly that modules may use. */
 export function features() {
-  const rows = { simd128: WebAssembly.validate(SIMD_PROBE), relaxed: WebAssembly.validate(RELAXED_PROBE), dot: hasExactDot() };
+  const relaxed = WebAssembly.validate(RELAXED_PROBE) && hasExactDot(127);
+  const rows = { simd128: WebAssembly.validate(SIMD_PROBE), relaxed, dot: relaxed && hasExactDot(255) };
   return Object.entries(rows).flatMap(([name, isThere]) => (isThere ? [name] : []));
 }
 
-/** True if relaxed dot products read all eight bits of the second operand as unsigned, and add without saturation. */
-function hasExactDot() {
-  if (!WebAssembly.validate(DOT_PROBE)) return false;
-  const { f } = /** @type {{ f: () => number }} */ (new WebAssembly.Instance(new WebAssembly.Module(DOT_PROBE)).exports);
-  return f() === 4 * -128 * 255;
+/**
+ * True if relaxed dot products read the second operand as unsigned up to `largest`, and add without saturation.
+ * @param {127 | 255} largest
+ */
+function hasExactDot(largest) {
+  const probe = /** @type {BufferSource} */ (DOT_PROBES.get(largest));
+  if (!WebAssembly.validate(probe)) return false;
+  const { f } = /** @type {{ f: () => number }} */ (new WebAssembly.Instance(new WebAssembly.Module(probe)).exports);
+  return f() === 4 * -128 * largest;
 }
 
 /** What the GPU adapter says of itself, or null. */
