@@ -232,7 +232,8 @@ export function checkCounts(manifest, values) {
  */
 function origins(manifest, symbols, names) {
   const sources = manifest.symbols.filter(({ name }) => names?.has(name) ?? true);
-  return sources.map(({ name, axis, input }) => `${name} = ${symbols[name]} from axis ${axis} of "${input}"`).join(", ");
+  const from = (/** @type {Manifest["symbols"][number]} */ { axis, input }) => (input ? `axis ${axis} of "${input}"` : "the length of the session");
+  return sources.map((symbol) => `${symbol.name} = ${symbols[symbol.name]} from ${from(symbol)}`).join(", ");
 }
 
 /**

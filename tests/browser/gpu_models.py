@@ -26,8 +26,7 @@ RUN = """async (inputs) => {
   const { arrayOf } = await import("/model/shared.js");
   const model = await load("/model/", { device: "webgpu" });
   const feeds = {};
-  for (const { name, dtype } of model.inputs) {
-    const { shape, data } = inputs[name];
+  for (const [name, { dtype, shape, data }] of Object.entries(inputs)) {
     feeds[name] = { dtype, shape, data: new (arrayOf(dtype))(Uint8Array.fromBase64(data).buffer) };
   }
   const outputs = Object.entries(await model.run(feeds)).map(([name, { shape, data }]) =>
@@ -54,7 +53,11 @@ def check(model: onnx.ModelProto, inputs: Inputs, folder: Path, step: float = 0)
     manifest = webmlc.build(model, folder / "model")
     assert {step.device for step in manifest.programs["webgpu"].steps} == {"webgpu"}
     arg = {
-        name: {"shape": list(array.shape), "data": base64.b64encode(array.tobytes()).decode()}
+        name: {
+            "dtype": str(array.dtype),
+            "shape": list(array.shape),
+            "data": base64.b64encode(array.tobytes()).decode(),
+        }
         for name, array in inputs.items()
     }
     (report,) = open_pages({"/": folder}, Page("/", RUN, arg=arg, timeout=300_000))

@@ -138,7 +138,8 @@ def _origins(
 ) -> str:
     """Describe the inputs that bind the symbols, or only the symbols of these names."""
     return ", ".join(
-        f"{s.name} = {symbols[s.name]} from axis {s.axis} of {s.input!r}"
+        f"{s.name} = {symbols[s.name]} from "
+        + (f"axis {s.axis} of {s.input!r}" if s.input else "the length of the session")
         for s in manifest.symbols
         if names is None or s.name in names
     )
