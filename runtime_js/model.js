@@ -4,7 +4,7 @@ import { arrayOf } from "./dtypes.js";
 import { InputError, InternalError } from "./errors.js";
 import { bind, bindFromMemory, checkCounts, checkRequirements, shapeOf } from "./manifest.js";
 import { keepAlive } from "./platform.js";
-import { evaluate } from "./sizes.js";
+import { evaluate, lengthOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -128,7 +128,7 @@ export class Model {
     const feeds = copyInputs(inputs);
     if (!this.#length) return this.#profile(feeds);
     const { withStates } = await import("./session.js");
-    return withStates(this, this.#manifest, feeds, (states, others) => this.#profile(others, states));
+    return withStates(this, this.#manifest, feeds, (states, values) => this.#profile(values, states));
   }
 
   /** @param {Record<string, Tensor | TypedArray>} feeds @param {States} [states] */
@@ -192,7 +192,7 @@ export class Model {
 
   /** The symbol of the length of sessions, or "". */
   get #length() {
-    return this.#manifest.symbols.find(({ input }) => !input)?.name ?? "";
+    return lengthOf(this.#manifest);
   }
 
   /** Open the program again if a run failed. If that is not possible, the model keeps the old one. */

@@ -8,6 +8,7 @@
 import { arrayOf } from "./dtypes.js";
 import { InputError } from "./errors.js";
 import { bind, shapeOf } from "./manifest.js";
+import { lengthOf } from "./sizes.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -112,11 +113,6 @@ function parse(data) {
   }
 }
 
-/** The symbol of the length of sessions, or "". @param {Manifest} manifest */
-function lengthOf({ symbols }) {
-  return symbols.find(({ input }) => !input)?.name ?? "";
-}
-
 /**
  * Run a model with states without a session. If its states replace inputs and outputs, it takes and returns these.
  * @param {Model} model
@@ -124,8 +120,8 @@ function lengthOf({ symbols }) {
  * @param {Record<string, any>} inputs
  */
 export function runAlone(model, manifest, inputs) {
-  return withStates(model, manifest, inputs, async (states, others, symbols) => {
-    const results = await model.run(others, states);
+  return withStates(model, manifest, inputs, async (states, feeds, symbols) => {
+    const results = await model.run(feeds, states);
     if (!manifest.states) return results;
     const rows = new Map(await model.readStates(states));
     const after = { ...symbols, [lengthOf(manifest)]: states.length };
@@ -140,7 +136,7 @@ export function runAlone(model, manifest, inputs) {
  * @param {Model} model
  * @param {Manifest} manifest
  * @param {Record<string, any>} inputs
- * @param {(states: States, others: Record<string, any>, symbols: Symbols) => Promise<T>} use
+ * @param {(states: States, feeds: Record<string, any>, symbols: Symbols) => Promise<T>} use
  */
 export async function withStates(model, manifest, inputs, use) {
   const name = lengthOf(manifest);
@@ -148,18 +144,18 @@ export async function withStates(model, manifest, inputs, use) {
   const pasts = ports.filter(({ past }) => past.name in inputs);
   const missing = ports.find(({ past }) => !(past.name in inputs));
   if (pasts.length && missing) throw new InputError(`input "${missing.past.name}" is missing, but other pasts are there`);
-  const others = Object.fromEntries(Object.entries(inputs).filter(([key]) => !pasts.some(({ past }) => past.name === key)));
+  const feeds = Object.fromEntries(Object.entries(inputs).filter(([key]) => !pasts.some(({ past }) => past.name === key)));
   const lengths = new Set(pasts.map(({ past }) => inputs[past.name].shape[past.shape.indexOf(name)]));
   if (lengths.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...lengths]}`);
   const [length = 0] = lengths;
-  const { symbols } = bind(manifest, others, length);
+  const { symbols } = bind(manifest, feeds, length);
   const states = { id: ++sessions, capacity: Math.max(length + model.rows(symbols), 1), length };
   try {
     if (length) {
       const rows = pasts.map(({ past }) => /** @type {[string, Uint8Array]} */ ([past.buffer, fromPast(past, inputs[past.name], name, symbols)]));
       await model.writeStates(states, rows, symbols);
     }
-    return await use(states, others, symbols);
+    return await use(states, feeds, symbols);
   } finally {
     await model.release(states);
   }

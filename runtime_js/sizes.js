@@ -44,6 +44,11 @@ export const OPERATORS = {
   select: (a, b, c) => (a ? b : c),
 };
 
+/** The symbol of the length of sessions, or "" for a model without states. @param {Pick<import("./types.d.ts").Manifest, "symbols">} manifest */
+export function lengthOf({ symbols }) {
+  return symbols.find(({ input }) => !input)?.name ?? "";
+}
+
 /** The loops of a program, in order. Each has a symbol that counts its iterations. @param {Program} program */
 export function loops({ steps }) {
   return steps.flatMap(({ control }) => (control?.kind === "loop" ? [control] : []));

@@ -27,7 +27,7 @@ import {
   statePlaces,
 } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
-import { loops, tripCount } from "./sizes.js";
+import { lengthOf, loops, tripCount } from "./sizes.js";
 import { announceMemory, instantiate, withHelpers } from "./threads.js";
 import { scatter, verify } from "./weights.js";
 
@@ -88,7 +88,7 @@ export class Leader {
     this.smallest = this.#plan(JSON.stringify(symbols), symbols);
     const { total } = this.smallest.layout;
     const isFixed = !manifest.symbols.length && !boundSymbols(this.program).length;
-    const spare = manifest.symbols.some(({ input }) => !input) ? STATE_ROOM : 0;
+    const spare = lengthOf(manifest) ? STATE_ROOM : 0;
     this.memory = allocate(total, isFixed ? total : total * GROWTH + spare);
     this.bytes = new Uint8Array(this.memory.buffer);
     this.room = this.bytes.length;

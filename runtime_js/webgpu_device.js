@@ -16,7 +16,7 @@ import {
   stages,
   statePlaces,
 } from "./memory_plan.js";
-import { evaluate, neededFiles, symbolsOf, tripCount } from "./sizes.js";
+import { evaluate, lengthOf, neededFiles, symbolsOf, tripCount } from "./sizes.js";
 import { fetchFile, scatter, streamWeights } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Control} Control */
@@ -135,7 +135,7 @@ export class WebGpuDevice {
     this.target = target;
     this.program = /** @type {Program} */ (manifest.programs[target]);
     this.stages = stages(manifest, target);
-    this.length = manifest.symbols.find(({ input }) => !input)?.name ?? "";
+    this.length = lengthOf(manifest);
     device.lost.then(({ reason, message }) => {
       this.failure ??= new DeviceLostError(`the GPU device was lost (${reason}: ${message}); await model.restore(), or load it again`);
     });

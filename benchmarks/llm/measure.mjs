@@ -6,23 +6,11 @@
 //
 // The engines of a group take turns, one measurement each, so that other work of the machine affects them alike.
 
-import { readFile } from "node:fs/promises";
 import { startBrowser } from "../../tests/browser/chromium.mjs";
 import { startServer } from "../../tests/browser/server.mjs";
+import { peakMemory, renderers } from "../processes.mjs";
 
 const LIMIT_MS = 600_000;
-
-async function renderers(browser) {
-  const session = await browser.newBrowserCDPSession();
-  const { processInfo } = await session.send("SystemInfo.getProcessInfo");
-  await session.detach();
-  return processInfo.filter(({ type }) => type === "renderer").map(({ id }) => id);
-}
-
-async function peakMemory(pid) {
-  const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
-  return Number(/^VmHWM:\s+(\d+) kB/m.exec(status)?.[1] ?? 0) * 1024;
-}
 
 /** Bytes per second that one thread reads, and floating-point operations per second on registers. */
 async function limits(browser, server) {

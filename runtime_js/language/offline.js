@@ -40,9 +40,9 @@ async function answer(request) {
   try {
     const response = await fetch(request);
     if (response.status !== 200) return response;
-    const kept = cache.put(url, response.clone());
-    if (url.href === MANIFEST) await kept.then(() => clean(cache));
-    else kept.catch(() => {}); // no room: the page works all the same
+    const storage = cache.put(url, response.clone());
+    if (url.href === MANIFEST) await storage.then(() => clean(cache));
+    else storage.catch(() => {}); // no room: the page works all the same
     return response;
   } catch (error) {
     const copy = await cache.match(url);

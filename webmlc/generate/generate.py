@@ -225,10 +225,10 @@ class TextGenerator:
             if options.is_interrupted is not None and options.is_interrupted():
                 return None
             chunk = tokens[begin : begin + CHUNK_TOKENS]
-            kept = place + begin
-            del self._tokens[kept:]
-            if session.length != kept:
-                session.truncate(kept)
+            position = place + begin
+            del self._tokens[position:]
+            if session.length != position:
+                session.truncate(position)
             try:
                 outputs = session.run({"input_ids": np.array([chunk], np.int64)})
             except InputError:

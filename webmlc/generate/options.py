@@ -80,8 +80,8 @@ def read_options(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Opt
     """
     for name in arguments:
         if name not in GenerateOptions.__annotations__:
-            known = ", ".join(GenerateOptions.__annotations__)
-            raise InputError(f"generate has no option {name!r}; it has {known}")
+            names = ", ".join(GenerateOptions.__annotations__)
+            raise InputError(f"generate has no option {name!r}; it has {names}")
 
     def value(name: str, default: Any) -> Any:
         for source in (arguments, config):

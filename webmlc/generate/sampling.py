@@ -77,11 +77,11 @@ def sample(
         tokens = np.flatnonzero(scores >= limit)
     weights = exponential((scores[tokens] - largest) / options.temperature)
     if options.top_p < 1.0:
-        kept = _nucleus(weights, options.top_p)
-        tokens, weights = tokens[kept], weights[kept]
+        indices = _nucleus(weights, options.top_p)
+        tokens, weights = tokens[indices], weights[indices]
     if options.min_p > 0.0:  # the largest weight is 1
-        kept = np.flatnonzero(weights >= options.min_p)
-        tokens, weights = tokens[kept], weights[kept]
+        indices = np.flatnonzero(weights >= options.min_p)
+        tokens, weights = tokens[indices], weights[indices]
     sums = np.cumsum(weights)
     chosen = int(np.searchsorted(sums, random.next() * sums[-1], side="right"))
     return int(tokens[min(chosen, tokens.size - 1)])

@@ -189,8 +189,8 @@ class Model:
         The time of a step that runs at load is 0.
         """
         if self.manifest.length:
-            with session_of(self, inputs) as (session, others, _):
-                times = self._execute(others, measure=True, states=session.states)[2]
+            with session_of(self, inputs) as (session, feeds, _):
+                times = self._execute(feeds, measure=True, states=session.states)[2]
         else:
             times = self._execute(inputs, measure=True)[2]
         return [

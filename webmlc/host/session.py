@@ -106,8 +106,8 @@ def run_alone(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Run a model with states without a session. If its states replace inputs and outputs, it takes
     and returns these.
     """
-    with session_of(model, inputs) as (session, others, symbols):
-        results = session.run(others)
+    with session_of(model, inputs) as (session, feeds, symbols):
+        results = session.run(feeds)
         if ports := model.manifest.state_ports:
             states, name = model.read_states(session.states), model.manifest.length
             symbols[name] = session.length
@@ -124,7 +124,7 @@ def session_of(
     """
     ports, name = model.manifest.state_ports, model.manifest.length
     pasts = {p.past.buffer: _past(p, inputs, name) for p in ports if p.past.name in inputs}
-    others = {n: a for n, a in inputs.items() if n not in {p.past.name for p in ports}}
+    feeds = {n: a for n, a in inputs.items() if n not in {p.past.name for p in ports}}
     if 0 < len(pasts) < len(ports):
         missing = next(p.past.name for p in ports if p.past.name not in inputs)
         raise InputError(f"input {missing!r} is missing, but other pasts are there")
@@ -132,12 +132,12 @@ def session_of(
     if len(lengths) > 1:
         raise InputError(f"the pasts have different numbers of rows: {sorted(lengths)}")
     (length,) = lengths
-    symbols, _ = bind(model.manifest, others, length)
+    symbols, _ = bind(model.manifest, feeds, length)
     session = model.session(max(length + model.rows(symbols), 1))
     try:
         if length:
             model.write_states(session.states, pasts, length, symbols)
-        yield session, others, symbols
+        yield session, feeds, symbols
     finally:
         session.dispose()
 

@@ -67,8 +67,8 @@ def runtime_files(*, is_language_model: bool = False) -> dict[str, bytes]:
         for name, path in files.items()
         if path.suffix == ".js" and name not in LIBRARIES
     }
-    others = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
-    return others | dict(_short_files(tuple(scripts.items())))
+    pages = {name: path.read_bytes() for name, path in files.items() if name not in scripts}
+    return pages | dict(_short_files(tuple(scripts.items())))
 
 
 @lru_cache(maxsize=2)

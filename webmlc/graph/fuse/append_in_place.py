@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from webmlc.graph.fuse.concat_in_place import constant_values, is_pointwise
+from webmlc.graph.fuse.concat_in_place import can_move, constant_values
 from webmlc.graph.ir import Function, Module, Node, Region, TensorType, consumers, producers
 from webmlc.graph.ops.operator import Scope
 from webmlc.graph.ops.state import APPEND
@@ -74,12 +74,9 @@ class _InPlace:
         """True if a kernel computes the rows in every run, and other kernels can read them in
         their place.
         """
-        maker = self.makers.get(rows)
-        if maker is None or maker.op != "fused" or len(maker.outputs) != 1:
-            return False
         if rows in self.constants or rows in self.regions or rows in self.function.outputs:
             return False
-        return all(user is append or is_pointwise(user) for user in self.users[rows])
+        return can_move(self.makers.get(rows), self.users[rows], append)
 
 
 def _copy(append: Node, rows: str, output: str, function: Function) -> Node:

@@ -14,7 +14,7 @@ kernel of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -103,13 +103,10 @@ class _InPlace:
         """True for a part that a kernel computes in every run, if its other consumers can read it
         in its place.
         """
-        maker = self.makers.get(value)
-        if maker is None or maker.op != "fused" or len(maker.outputs) != 1:
-            return False
         if value in self.constant_values or value in self.regions or value in self.function.outputs:
             return False
-        readers = (user for user in self.users[value] if user is not node)
-        return self.concats[node].values.count(value) == 1 and all(map(is_pointwise, readers))
+        is_movable = can_move(self.makers.get(value), self.users.get(value, ()), node)
+        return self.concats[node].values.count(value) == 1 and is_movable
 
     def rewritten(self, node: Node) -> Iterator[Node]:
         """The nodes that replace a node: those that copy parts to their places, or the node."""
@@ -136,7 +133,16 @@ def _concat(node: Node) -> _Concat | None:
     return _Concat(axis, last.inputs, static) if only else None
 
 
-def is_pointwise(node: Node) -> bool:
+def can_move(maker: Node | None, users: Sequence[Node], joining: Node) -> bool:
+    """True if the kernel `maker` can write its only result as a part of what `joining` makes, and
+    all other consumers can read it there.
+    """
+    if maker is None or maker.op != "fused" or len(maker.outputs) != 1:
+        return False
+    return all(user is joining or _is_pointwise(user) for user in users)
+
+
+def _is_pointwise(node: Node) -> bool:
     """True for a kernel whose elements depend on elements at one position each."""
     body = node.attributes.get("body")
     return isinstance(body, Function) and all(kind_of(n) in POINTWISE for n in body.nodes)

@@ -30,6 +30,6 @@ def _exact(node: Node) -> Node:
         case "webmlc", "BlockProduct":
             return replace(node, attributes={**node.attributes, "exact": 1})
         case "com.microsoft", "MatMulNBits":
-            others = {k: v for k, v in node.attributes.items() if k != "accuracy_level"}
-            return replace(node, attributes=others)
+            attributes = {k: v for k, v in node.attributes.items() if k != "accuracy_level"}
+            return replace(node, attributes=attributes)
     return node

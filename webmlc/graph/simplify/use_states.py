@@ -72,8 +72,8 @@ def _pairs(function: Function) -> dict[Node, _Pair]:
         type_ = function.type(past)
         axis = int(node.attributes["axis"]) % type_.rank
         length = type_.shape[axis]
-        others = [d for a, d in enumerate(type_.shape) if a != axis]
-        if isinstance(length, Var) and length not in {v for d in others for v in variables(d)}:
+        row_shape = [d for a, d in enumerate(type_.shape) if a != axis]
+        if isinstance(length, Var) and length not in {v for d in row_shape for v in variables(d)}:
             pairs[node] = _Pair(past, output, axis, length)
     return pairs
 
