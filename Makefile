@@ -1,6 +1,7 @@
 # make demo            build the digits model and classify held-out digits on the CPU and on the GPU
 # make demo-chat       build a chat with SmolLM2-135M (a download of 98 MB), and serve it
 # make test            lint, types, tests in Python, on the GPU and in Node
+# make test-onnx       the 4,000 tests of ONNX's own backend suite, on the CPU and on the GPU
 # make test-browsers   pages in Chromium; packages in Chromium, Firefox, WebKit, Node, Deno and Bun
 # make bench           measure every model against ONNX Runtime Web in one Chromium (half an hour; ARGS="--models ..." for some)
 # make clean           remove what the commands above made
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 # A driver without a display still wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(CURDIR)/$(VENV)
 
-.PHONY: demo demo-chat test test-browsers lint types bench gpu clean
+.PHONY: demo demo-chat test test-onnx test-browsers lint types bench gpu clean
 
 demo: $(VENV)/.stamp gpu
 	$(BIN)/python demos/digits/run.py
@@ -22,6 +23,9 @@ demo-chat: $(VENV)/.stamp
 
 test: lint types gpu
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+test-onnx: $(VENV)/.stamp gpu
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/conformance
 
 test-browsers: $(VENV)/.stamp node_modules/.stamp gpu
 	@.ci/install-system-packages chromium firefox webkit

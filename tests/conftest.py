@@ -4,12 +4,14 @@ Properties are tested on the same examples every time, however busy the machine 
 that a test emits is compiled by naga and by Tint; the session ends with their number.
 """
 
+import gc
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import shader_compilers
+from webmlc.core.garbage import THRESHOLDS
 
 settings.register_profile(
     "repeatable",
@@ -25,6 +27,7 @@ DIGESTS = "compiled shaders"
 
 
 def pytest_configure() -> None:
+    gc.set_threshold(*THRESHOLDS)  # tests run passes one by one, too
     shader_compilers.watch()
 
 

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 
 from webmlc.core.errors import UserError
 from webmlc.core.flags import verify_level
+from webmlc.core.garbage import collect_rarely
 from webmlc.core.machine import RELAXED, Device, Machine
 from webmlc.core.stages import Stage, Watcher, watcher
 from webmlc.frontend.bind_constants import Constants
@@ -113,6 +114,7 @@ def build(
     return write_package(Path(out), parts, force=force)
 
 
+@collect_rarely()
 def compile_model(
     model: Source,
     target: TargetName = "both",

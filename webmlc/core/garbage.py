@@ -1,0 +1,28 @@
+"""Collect garbage rarely while millions of nodes are made.
+
+IRs are immutable and without cycles: reference counts free almost all of what a pass replaces, and
+Python's collector, which by default looks at the young objects after every 700 new ones, walks the
+living ones in vain.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+THRESHOLDS = 50_000, 20, 50
+"""New objects between two collections of the youngest generation, and collections of each
+generation between two of the next. The collector then takes 0.2 s of MiniLM's build instead of 1.0
+of 12, and memory grows by less than 1 %."""
+
+
+@contextmanager
+def collect_rarely() -> Iterator[None]:
+    """Apply `THRESHOLDS`, and afterwards what the caller had."""
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
