@@ -244,6 +244,40 @@ def _zero_points(context: Context, b: Builder, bits: int, columns: int, blocks: 
     return b.constant(np.ascontiguousarray(elements), DType.float32)
 
 
+def _gather_blocks(context: Context, b: Builder) -> tuple[str, ...]:
+    """Expand GatherBlockQuantized to a Gather of a DequantizeLinear, which `use_block_products`
+    joins. Bytes hold several elements along the last axis; the middle of their range is zero unless
+    there are zero points.
+    """
+    scales, zeros = _input(context, 2), _input(context, 3)
+    data, bits = _input(context, 0), int(context.attribute("bits", 4))
+    if context.dtype(0) is DType.uint8:
+        if bits not in (2, 4, 8):
+            raise NotSupportedError(f"elements of {bits} bits")
+        blocks = context.type(2).static_shape
+        if blocks is None:
+            raise NotSupportedError("scales of a symbolic shape")
+        data = _unpacked(context, b, 0, bits, None)
+        if zeros:
+            zeros = _unpacked(context, b, 3, bits, blocks[-1])
+        else:
+            zeros = b.constant(np.full(blocks, 1 << (bits - 1)), DType(f"uint{bits}"))
+    operands = (data, scales, zeros) if zeros else (data, scales)
+    axis, block = int(context.attribute("quantize_axis", 1)), context.count("block_size", 128)
+    floats = b("DequantizeLinear", *operands, axis=axis, block_size=block)
+    gathered_axis = int(context.attribute("gather_axis", 0))
+    return (b("Gather", floats, _input(context, 1), axis=gathered_axis),)
+
+
+def _unpacked(context: Context, b: Builder, index: int, bits: int, width: int | None) -> str:
+    """The elements in the bytes of a constant: `width` of them along the last axis, or all."""
+    packed = context.constant(index)
+    if packed is None:
+        raise NotSupportedError("weights that are not constant")
+    elements = unpack_bits(packed.reshape(-1, packed.shape[-1]), bits)[:, :width]
+    return b.constant(elements.reshape(*packed.shape[:-1], -1), DType(f"uint{bits}"))
+
+
 def unpack_bits(packed: Array, bits: int) -> Array:
     """Unpack the elements of rows of bytes. The first element of a byte is in its lowest bits."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -298,5 +332,22 @@ OPS: tuple[Operator, ...] = (
               K=32, N=4, bits=4, block_size=32),
          case("float32[3, 32]", np.arange(64, dtype=np.uint8).reshape(4, 1, 16),
               np.linspace(0.1, 1, 4, dtype=np.float32), None, None, "float32[4]",
-              K=32, N=4, bits=4, block_size=32)),
+              K=32, N=4, bits=4, block_size=32),
+         case("float32[3, 40]", np.arange(80, dtype=np.uint8).reshape(5, 2, 8),
+              np.linspace(0.1, 1, 10, dtype=np.float32), np.arange(5, dtype=np.uint8),
+              K=40, N=5, bits=2, block_size=32),
+         case("float32[3, 40]", np.arange(240, dtype=np.uint8).reshape(5, 3, 16),
+              np.linspace(0.1, 1, 15, dtype=np.float32), np.arange(120, 135, dtype=np.uint8),
+              K=40, N=5, bits=8, block_size=16),
+         case("float32[3, 40]", np.arange(160, dtype=np.uint8).reshape(5, 2, 16),
+              np.linspace(0.1, 1, 10, dtype=np.float32), np.linspace(5, 9, 10, dtype=np.float32),
+              K=40, N=5, bits=4, block_size=32)),
+    _row("GatherBlockQuantized", _gather_blocks,
+         case(np.arange(80, dtype=np.uint8).reshape(5, 16), "int64[2, 3] in -4..3",
+              np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2), bits=4, block_size=16,
+              quantize_axis=1),
+         case(np.arange(160, dtype=np.uint8).reshape(5, 32), "int32[4] in -4..3",
+              np.linspace(0.1, 1, 10, dtype=np.float32).reshape(5, 2),
+              np.arange(130, 140, dtype=np.uint8).reshape(5, 2), bits=8, block_size=16,
+              quantize_axis=1)),
 )  # fmt: skip
