@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.command_line import run
+from tests.small_models import vision_transformer
 from webmlc.version import VERSION
 
 pytestmark = pytest.mark.xdist_group("cli")  # one worker builds what the tests share
@@ -44,6 +45,23 @@ def test_build_reports_what_it_wrote(webmlc, tmp_path: Path) -> None:  # type: i
     files = {p.name for p in (tmp_path / "p").iterdir()}
     assert {"manifest.json", "model.relaxed.wasm", "model.simd128.wasm", "webmlc.js"} <= files
     assert not any(name.endswith(".wat") for name in files)
+
+
+def test_build_quantises_and_reports_the_loss(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    model, feeds = vision_transformer()
+    onnx.save(model, tmp_path / "vit.onnx")
+    np.savez(tmp_path / "in.npz", **feeds)
+    arguments = ("build", tmp_path / "vit.onnx", "-o", tmp_path / "p", "--target", "wasm")
+    options = ("--quantise", "int8", "--inputs", tmp_path / "in.npz")
+    report = json.loads(webmlc(*arguments, *options, "--json").out)
+    (row,) = report["quantisation"]
+    assert 1e-4 < row["relative error"] < 0.03
+    assert row["same argmax"] == 1
+    after = report["programs"]["wasm"]["weights bytes"]
+    assert after < report["weights bytes before"] / 2
+    result = webmlc(*arguments, "--inputs", tmp_path / "in.npz", "--force")
+    assert result.code == 2
+    assert "--inputs and --dim say on what to measure the loss of --quantise" in result.err
 
 
 def test_build_writes_text_when_asked(webmlc, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

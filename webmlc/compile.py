@@ -33,6 +33,8 @@ from webmlc.graph.layout.widen_halves import widen_halves
 from webmlc.graph.quantise.compute_exactly import compute_exactly
 from webmlc.graph.quantise.compute_in_integers import QUANTISED_CONSTANTS, compute_in_integers
 from webmlc.graph.quantise.duplicate_dequantisation import duplicate_dequantisation
+from webmlc.graph.quantise.quantise_weights import QUANTISATIONS, Quantisation
+from webmlc.graph.quantise.use_block_products import use_block_products
 from webmlc.graph.simplify.flush_subnormals import flush_subnormals
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.hand_down_constants import hand_down_constants
@@ -79,6 +81,7 @@ def build(
     force: bool = False,
     exact: bool = False,
     state: StateMode = "auto",
+    quantise: Quantisation | None = None,
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
@@ -89,9 +92,10 @@ def build(
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
     the WAT text. `choose` chooses the schedule of each kernel, and `algorithms` those of some
     layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
-    become states of sessions, which grow in place; with "off" they stay inputs and outputs. With
-    `exact`, products of block-quantised weights compute with float32 activations, not with int8
-    ones. The same model and arguments give the same bytes.
+    become states of sessions, which grow in place; with "off" they stay inputs and outputs.
+    `quantise` quantises float weights in blocks, to "int8" or "int4"; `host.quantisation_loss`
+    measures what that changes. With `exact`, products of block-quantised weights compute with
+    float32 activations, not with int8 ones. The same model and arguments give the same bytes.
 
     Raises:
     - `ModelError` if the model cannot be read;
@@ -107,6 +111,7 @@ def build(
         emit_text=emit_text,
         exact=exact,
         state=state,
+        quantise=quantise,
         choose=choose,
         algorithms=algorithms,
         on_stage=on_stage,
@@ -123,6 +128,7 @@ def compile_model(
     emit_text: bool = False,
     exact: bool = False,
     state: StateMode = "auto",
+    quantise: Quantisation | None = None,
     choose: Chooser = default_schedule,
     algorithms: Mapping[str, str] | None = None,
     on_stage: Watcher | None = None,
@@ -134,9 +140,10 @@ def compile_model(
     devices = tuple(TARGETS) if target == "both" else (target,)
     if state not in ("auto", "off"):
         raise UserError(f"unknown state {state!r}: choose auto or off")
-    module = replace(
-        shared_graph(model, constants, watch, state, exact), algorithms=algorithms or {}
-    )
+    if quantise is not None and quantise not in QUANTISATIONS:
+        raise UserError(f"unknown quantisation {quantise!r}: choose {' or '.join(QUANTISATIONS)}")
+    module = shared_graph(model, constants, watch, state, exact, quantise)
+    module = replace(module, algorithms=algorithms or {})
     lowered_modules = {d: kernel_module(module, TARGETS[d], watch) for d in devices}
     model_signature = signature(module)
     programs = {d: program_parts(m) for d, m in lowered_modules.items()}
@@ -179,6 +186,7 @@ def shared_graph(
     watch: Watcher,
     state: StateMode = "auto",
     exact: bool = False,
+    quantise: Quantisation | None = None,
 ) -> Module:
     """Read and optimise a model: the graph that all targets share."""
     module = _show(watch, "frontend", read_model(model, constants))
@@ -189,6 +197,8 @@ def shared_graph(
     module = _show(watch, "infer shapes", infer_shapes(module))
     module = _show(watch, "fold constants", fold_constants(module, keep=QUANTISED_CONSTANTS))
     module = _show(watch, "simplify", simplify_graph(module))
+    block_products = use_block_products(module, quantise, exact)
+    module = _show(watch, "use block products", block_products)
     if state == "auto":
         module = _show(watch, "use states", use_states(module))
     module = _show(watch, "check indices", check_indices(module))

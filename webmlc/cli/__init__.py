@@ -36,12 +36,14 @@ from webmlc.cli.options import (
     Inputs,
     Model,
     PackageOrModel,
+    QuantisationChoice,
     Seed,
     StateChoice,
     TargetChoice,
     Threads,
     dimensions,
 )
+from webmlc.cli.quantise import measured_loss
 from webmlc.cli.tune import SHIPPED, chooser, search_first, tune, tune_worker
 from webmlc.core.errors import InternalError, UserError, WebmlcError
 from webmlc.core.stages import Listing, Stage, Watcher
@@ -100,6 +102,22 @@ def build(
             help="Keep pairs of a past and a present in sessions, or leave them inputs and outputs."
         ),
     ] = StateChoice.auto,
+    quantise: Annotated[
+        QuantisationChoice | None,
+        typer.Option(
+            help="Quantise the weights of products and embeddings in blocks. Reports the loss.",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --quantise: measure the loss on the arrays of this .npz file; inputs that "
+            "it does not hold are random.",
+            show_default=False,
+        ),
+    ] = None,
+    dim: Dimensions = [],  # noqa: B006
     tuned: Annotated[
         Path | None,
         typer.Option(
@@ -134,6 +152,9 @@ def build(
     from webmlc.frontend.bind_constants import read_constants
     from webmlc.host.report import package_report
 
+    sizes = dimensions(dim)
+    if quantise is None and (inputs or sizes):
+        raise UserError("--inputs and --dim say on what to measure the loss of --quantise")
     folder = out or Path("build") / model.stem
     constants = read_constants(constant)
     if tune_for is not None:
@@ -152,12 +173,18 @@ def build(
             emit_text=emit_text,
             exact=exact,
             state=state.value,
+            quantise=quantise.value if quantise else None,
             force=force,
             choose=choose,
             algorithms=algorithms,
             on_stage=advance,
         )
     report = package_report(folder)
+    if quantise is not None:
+        loss = measured_loss(
+            model, folder, target.value, constants, quantise.value, exact, inputs, sizes
+        )
+        report |= {"quantisation": loss.rows(), "weights bytes before": loss.float_bytes}
     if as_json:
         print_json(report)
         return
@@ -166,6 +193,10 @@ def build(
         if nodes := program["cpu nodes"]:
             rows = [{"on the CPU": node, "why": reason} for node, reason in nodes.items()]
             print_table("Nodes that the GPU cannot run", rows)
+    if quantise is not None:
+        print_table(f"{quantise.value} against float", loss.rows())
+        before, after = number(loss.float_bytes), number(loss.quantised_bytes)
+        console.print(f"Bytes of the weights: {before} before, {after} after")
     if report["tuned"]:
         print_table("Kernels with tuned schedules", report["tuned"])
     console.print(f"Open it in a browser: [bold]webmlc serve {folder}[/]")

@@ -26,6 +26,13 @@ class StateChoice(StrEnum):
     off = "off"
 
 
+class QuantisationChoice(StrEnum):
+    """What float weights become."""
+
+    int4 = "int4"
+    int8 = "int8"
+
+
 class DeviceChoice(StrEnum):
     """The device to run on."""
 

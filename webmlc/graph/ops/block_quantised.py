@@ -28,8 +28,9 @@ llama.cpp computes products in the same two ways.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +39,15 @@ from webmlc.core.expr import Const, Expr, as_expr, as_int, call, const, literal,
 from webmlc.graph.builder import Builder
 from webmlc.graph.compute import Tensor, compute, reduce
 from webmlc.graph.ir import Array, TensorType
+from webmlc.graph.ops.index import clamped
 from webmlc.graph.ops.layout import BYTES_PER_WORD, PACK
-from webmlc.graph.ops.operator import Context, NotSupportedError, Operator, always_expands
+from webmlc.graph.ops.operator import (
+    Context,
+    IndexInput,
+    NotSupportedError,
+    Operator,
+    always_expands,
+)
 from webmlc.graph.ops.shapes import canonical, operand
 
 DOMAIN = "webmlc"
@@ -90,8 +98,16 @@ def block_gather(build: Builder, indices: str, weights: BlockQuantised, output: 
     return _write(build, "BlockGather", indices, weights, output)
 
 
-def _write(build: Builder, op: str, data: str, weights: BlockQuantised, output: str) -> str:
-    """Write an operator on data and weights. The weights are stored as packed constants."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeights:
+    """The constants and attributes that operators read as block-quantised weights."""
+
+    arrays: tuple[Array, ...]
+    attributes: Mapping[str, int]
+
+
+def pack_blocks(weights: BlockQuantised) -> PackedWeights:
+    """Pack values, scales and perhaps minimums in panels of columns."""
     bits, scales, minimums = weights.bits, weights.scales, weights.minimums
     middle = 1 << (bits - 1)
     excess = middle if bits == 8 else 0
@@ -101,10 +117,16 @@ def _write(build: Builder, op: str, data: str, weights: BlockQuantised, output: 
     arrays = [pack_values(values, bits, weights.block), pack_columns(_stored(scales))]
     if minimums is not None:
         arrays.append(pack_columns(_stored(minimums)))
-    return build(
-        op, data, *map(build.constant, arrays), output=output, domain=DOMAIN,
-        bits=bits, block=weights.block, columns=len(values), excess=excess,
-    )  # fmt: skip
+    attributes = {"bits": bits, "block": weights.block, "columns": len(values), "excess": excess}
+    return PackedWeights(tuple(arrays), attributes)
+
+
+def _write(build: Builder, op: str, data: str, weights: BlockQuantised, output: str) -> str:
+    """Write an operator on data and weights. The weights are stored as packed constants."""
+    packed = pack_blocks(weights)
+    constants = map(build.constant, packed.arrays)
+    attributes: dict[str, Any] = dict(packed.attributes)
+    return build(op, data, *constants, output=output, domain=DOMAIN, **attributes)
 
 
 def _stored(numbers: Array) -> Array:
@@ -157,18 +179,34 @@ def check_form(bits: int, block: int, depth: int) -> None:
 def _expand_product(context: Context, build: Builder) -> tuple[str, ...]:
     """Expand to a kernel that quantises the data by block (or only sums it), and the product."""
     data, *weights = context.node.inputs
-    block = int(context.attribute("block"))
-    check_form(int(context.attribute("bits")), block, _depth(context))
-    if context.attribute("exact", 0):
+    names = ("bits", "block", "columns", "excess")
+    attributes = {name: int(context.attribute(name)) for name in names}
+    check_form(attributes["bits"], attributes["block"], _depth(context))
+    exact = bool(context.attribute("exact", 0))
+    return (packed_product(build, data, weights, attributes, exact),)
+
+
+def packed_product(
+    build: Builder, data: str, weights: Sequence[str], attributes: Mapping[str, int], exact: bool
+) -> str:
+    """Write the kernels of a product of float32 data `[*, K]` and packed weights."""
+    block = attributes["block"]
+    if exact:
         needs_sums = len(weights) > 2  # the minimums are there
         sums = build("SumBlocks", data, domain=DOMAIN, block=block) if needs_sums else ""
         operands: tuple[str, ...] = (data, "", sums)
     else:
         operands = build.many("QuantiseBlocks", data, outputs=3, domain=DOMAIN, block=block)
-    names = ("bits", "block", "columns", "excess")
-    attributes = {name: context.attribute(name) for name in names}
-    product = build("PackedBlockProduct", *operands, *weights, domain=DOMAIN, **attributes)
-    return (product,)
+    numbers: dict[str, Any] = dict(attributes)
+    return build("PackedBlockProduct", *operands, *weights, domain=DOMAIN, **numbers)
+
+
+def gathered_rows(
+    build: Builder, indices: str, weights: Sequence[str], attributes: Mapping[str, int]
+) -> str:
+    """Write the kernel that gathers rows of packed weights."""
+    numbers: dict[str, Any] = dict(attributes)
+    return build("BlockGather", indices, *weights, domain=DOMAIN, **numbers)
 
 
 def _depth(context: Context) -> int:
@@ -332,6 +370,11 @@ def _gather_type(context: Context) -> tuple[TensorType, ...]:
     return (TensorType(DType.float32, (*context.shape(0), as_expr(_depth(context)))),)
 
 
+def _gathered(context: Context) -> tuple[IndexInput, ...]:
+    """The data are indices into the rows of the weights."""
+    return (IndexInput(context.node.inputs[0], (as_expr(context.attribute("columns")),)),)
+
+
 def _gather(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
     indices, values, scales = (operand(inputs, n) for n in range(3))
     minimums = inputs[3] if len(inputs) > 3 else None
@@ -340,7 +383,7 @@ def _gather(context: Context, inputs: Tensors) -> tuple[Tensor, ...]:
 
     def element(*axes: Expr) -> Expr:
         *row, k = axes
-        column = indices[tuple(row)].astype(DType.int32)
+        column = clamped(indices[tuple(row)], as_expr(context.attribute("columns")))
         number, within = k // block, k % block
         word = values[(column // PACK, number, within % length // BYTES_PER_WORD, column % PACK)]
         stored = _value(word, bits, within // length, k % BYTES_PER_WORD)
@@ -358,5 +401,5 @@ OPS: tuple[Operator, ...] = (
     Operator("SumBlocks", _sums_type, _sum_blocks, kind="reduction", domain=DOMAIN),
     Operator("PackedBlockProduct", _product_type, _packed_product, kind="contraction",
              domain=DOMAIN),
-    Operator("BlockGather", _gather_type, _gather, domain=DOMAIN),
+    Operator("BlockGather", _gather_type, _gather, indices=_gathered, domain=DOMAIN),
 )  # fmt: skip

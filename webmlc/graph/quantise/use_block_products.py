@@ -1,0 +1,220 @@
+"""Compute products and gathers with weights that are quantised in blocks (`ops/block_quantised`).
+
+In: a function after `simplify_graph`. Out: the same function, in which block-quantised weights stay
+packed. before → after:
+
+    %w = DequantizeLinear(%q: int4[K, N], %scales, %zeros) {axis=0, block_size=32}
+    %y = MatMul(%x, %w)                       ->   %y = PackedBlockProduct(%x, ..., %q.packed, ...)
+
+With a `quantisation`, float weights become block-quantised, too (`quantise_weights`). Products with
+them quantise the activations to int8, unless they are `exact`. Products with weights that the model
+itself quantises are always exact: the model multiplies floats.
+
+The weights are the right operand of a MatMul, the matrix of a Gemm, or the table of a Gather along
+its first axis. They are constant matrices. These stay as they are:
+- weights of convolutions, and those of products of more than two dimensions;
+- float weights that another node reads, too, or of which blocks would not save half of the bytes;
+- weights in blocks that do not lie along the summed axis, or whose blocks are not whole words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from webmlc.core.dtypes import DType
+from webmlc.core.expr import as_int
+from webmlc.graph.builder import Builder
+from webmlc.graph.ir import Array, Function, Module, Node, consumers
+from webmlc.graph.ops.block_quantised import (
+    PackedWeights,
+    gathered_rows,
+    pack_blocks,
+    packed_product,
+)
+from webmlc.graph.ops.operator import Context
+from webmlc.graph.ops.quantise import number_of
+from webmlc.graph.quantise.dequantised_blocks import dequantised_blocks
+from webmlc.graph.quantise.quantise_weights import Quantisation, quantise_matrix, stored_bytes
+from webmlc.graph.rewrite.rewriting import Rewriting
+from webmlc.graph.simplify.simplify_graph import remove_dead_code
+
+MIN_SAVING = 2
+"""Float weights become block-quantised if that divides their bytes by at least this number. Chosen
+by hand: it leaves out matrices of few columns, whose blocks are mostly filled with zeros.
+"""
+
+_FLOATS = tuple(dtype.numpy for dtype in (DType.float32, DType.float16, DType.bfloat16))
+"""The types of weights that can become block-quantised."""
+
+
+def use_block_products(
+    module: Module, quantisation: Quantisation | None = None, exact: bool = False
+) -> Module:
+    """Rewrite every function.
+
+    needs: inferred types, a simplified graph whose quantised weights are not dequantised yet.
+    guarantees: inferred types.
+    """
+    functions = {}
+    for name, function in module.functions.items():
+        rewriter = _BlockProducts(function, quantisation, exact)
+        functions[name] = rewriter.run()
+    return replace(module, functions=functions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """Weights as an operand of a node: input `index`, whose rows run along axis `row_axis`."""
+
+    index: int
+    row_axis: int
+
+
+def _weights_operand(node: Node) -> _Operand | None:
+    """The operand of a node that may be weights, as a matrix `[N, K]`."""
+    match node.domain, node.op:
+        case "", "MatMul":
+            return _Operand(1, 1)
+        case "", "Gemm" if not node.attributes.get("transA", 0):
+            return _Operand(1, 0 if node.attributes.get("transB", 0) else 1)
+        case "", "Gather" if not node.attributes.get("axis", 0):
+            return _Operand(0, 0)
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Weights:
+    """Packed weights of `depth` elements a row, before the last block was filled up."""
+
+    packed: PackedWeights
+    depth: int
+    exact: bool
+
+    @property
+    def padded_depth(self) -> int:
+        """The elements of a row, with those that fill up its last block."""
+        _, blocks, _ = self.packed.arrays[1].shape
+        return int(blocks) * self.packed.attributes["block"]
+
+
+@dataclass(slots=True)
+class _BlockProducts:
+    """The rewriting of a function. Weights that several nodes read are packed once: `values` holds
+    them by value and axis of their rows, and `matrices` those of floats by content.
+    """
+
+    function: Function
+    quantisation: Quantisation | None
+    exact: bool
+    users: dict[str, list[Node]] = field(init=False)
+    values: dict[tuple[str, int], _Weights | None] = field(default_factory=dict)
+    matrices: dict[object, _Weights] = field(default_factory=dict)
+
+    def run(self) -> Function:
+        is_quantised = any(node.op == "DequantizeLinear" for node in self.function.nodes)
+        if not is_quantised and self.quantisation is None:
+            return self.function
+        self.users = consumers(self.function)
+        rewriting = Rewriting(self.function, counts_readers=True)
+        for node in self.function.nodes:
+            rewriting.add(node, (self.rewritten,))
+        return remove_dead_code(rewriting.finish())
+
+    def rewritten(self, rewriting: Rewriting, node: Node, context: Context) -> str | None:
+        """The value that takes the place of a product or gather with weights."""
+        operand = _weights_operand(node)
+        if operand is None or context.rank(operand.index) != 2:
+            return None
+        weights = self._weights(rewriting, node.inputs[operand.index], operand.row_axis)
+        if weights is None:
+            return None
+        build = Builder(node, rewriting)
+        if node.op == "Gather":
+            return _gather(build, context, weights)
+        return _product(build, context, weights)
+
+    def _weights(self, rewriting: Rewriting, value: str, row_axis: int) -> _Weights | None:
+        """The weights that a value holds, if they are block-quantised or become it."""
+        key = (value, row_axis)
+        if key not in self.values:
+            blocks = dequantised_blocks(rewriting, value, row_axis)
+            if blocks is not None:
+                depth = as_int(rewriting.types[value].shape[1 - row_axis])
+                assert depth is not None
+                self.values[key] = _Weights(pack_blocks(blocks), depth, exact=True)
+            else:
+                array = rewriting.constants.get(value)
+                self.values[key] = None
+                if array is not None and array.dtype in _FLOATS:
+                    self.values[key] = self._quantised(value, array, row_axis)
+        return self.values[key]
+
+    def _quantised(self, value: str, array: Array, row_axis: int) -> _Weights | None:
+        """The weights that a float matrix becomes. Equal matrices, such as those of an embedding
+        and its transpose, become the same weights.
+        """
+        form, matrix = self.quantisation, array if row_axis == 0 else array.T
+        if form is None or not self._is_only_weights(value):
+            return None
+        rows, depth = matrix.shape
+        if stored_bytes(rows, depth, form) * MIN_SAVING > array.nbytes:
+            return None
+        if not np.isfinite(array).all():
+            return None
+        digest = hashlib.sha256(np.ascontiguousarray(matrix).tobytes()).digest()
+        key = (matrix.shape, digest)
+        if key not in self.matrices:
+            packed = pack_blocks(quantise_matrix(matrix, form))
+            self.matrices[key] = _Weights(packed, depth, self.exact)
+        return self.matrices[key]
+
+    def _is_only_weights(self, value: str) -> bool:
+        """True if all nodes that read a constant read it as weights, and it is no output."""
+        operands = ((node, _weights_operand(node)) for node in self.users.get(value, ()))
+        is_operand = (
+            operand is not None
+            and node.inputs.count(value) == 1
+            and node.inputs[operand.index] == value
+            for node, operand in operands
+        )
+        return value not in self.function.outputs and all(is_operand)
+
+
+def _product(build: Builder, context: Context, weights: _Weights) -> str:
+    """Write the product that a MatMul or a Gemm computes."""
+    node, dtype = context.node, context.dtype(0)
+    data, constants = node.inputs[0], [build.constant(a) for a in weights.packed.arrays]
+    missing = weights.padded_depth - weights.depth
+    if missing:
+        pads = [0] * (2 * context.rank(0) - 1) + [missing]
+        data = build("Pad", data, build.constant(pads))
+    if dtype is not DType.float32:
+        data = build("Cast", data, to=number_of(DType.float32))
+    result = packed_product(build, data, constants, weights.packed.attributes, weights.exact)
+    if node.op == "Gemm" and (alpha := float(context.attribute("alpha", 1.0))) != 1:
+        result = build("Mul", result, build.constant(alpha, DType.float32))
+    if dtype is not DType.float32:
+        result = build("Cast", result, to=number_of(dtype))
+    if node.op != "Gemm" or not context.has(2):
+        return result
+    addend, array = node.inputs[2], context.constant(2)
+    if (beta := float(context.attribute("beta", 1.0))) != 1:
+        if array is not None:
+            addend = build.constant(array * array.dtype.type(beta))
+        else:
+            addend = build("Mul", addend, build.constant(beta, dtype))
+    return build("Add", result, addend)
+
+
+def _gather(build: Builder, context: Context, weights: _Weights) -> str:
+    """Write the rows that a Gather reads."""
+    constants = [build.constant(array) for array in weights.packed.arrays]
+    rows = gathered_rows(build, context.node.inputs[1], constants, weights.packed.attributes)
+    if weights.padded_depth != weights.depth:
+        limits = [build.constant([n]) for n in (0, weights.depth, -1)]
+        rows = build("Slice", rows, *limits)
+    dtype = context.dtype(0)
+    return rows if dtype is DType.float32 else build("Cast", rows, to=number_of(dtype))
