@@ -8,7 +8,7 @@
 //   out: stages (segments with their uploads and downloads) and layouts (addresses in the memory of a device)
 
 import { InputError } from "./errors.js";
-import { bufferBytes, loops, symbolsOf } from "./sizes.js";
+import { bufferBytes, lengthOf, loops, symbolsOf } from "./sizes.js";
 
 /** @typedef {import("./types.d.ts").Buffer} Buffer */
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -318,8 +318,8 @@ export function layout(manifest, target, device, symbols, threads = 1, placing =
   });
   const { offsets, total } = placing(intervals);
   const places = new Map(spans.map(([name], i) => [name, offsets[i]]));
-  const { states, stateBytes } = placeStates(program, device, sizes);
-  if (device === "webgpu") return { offsets: places, sizes, arena: total, constants: new Map(), scratch: 0, total, states, stateBytes };
+  const states = placeStates(program, device, sizes, lengthOf(manifest));
+  if (device === "webgpu") return { offsets: places, sizes, arena: total, constants: new Map(), scratch: 0, total, ...states };
   const slots =
     program.buffers.length + manifest.symbols.length + boundSymbols(program).length + 2 * loops(program).length;
   const scratch = align(SLOT_TABLE + 4 * slots, CONSTANT_ALIGNMENT);
@@ -335,25 +335,30 @@ export function layout(manifest, target, device, symbols, threads = 1, placing =
     places.delete(name);
   }
   const arena = total - loadEnd;
-  return { offsets: places, sizes, arena, constants: addresses, scratch, total: end + total, states, stateBytes };
+  return { offsets: places, sizes, arena, constants: addresses, scratch, total: end + total, ...states };
 }
 
 /**
- * Place the states of a session one after another. `sizes` hold for the session's capacity.
+ * Place the states of a session that are on a device one after another. `sizes` hold for the session's capacity.
  * @param {Program} program
  * @param {Device} device
  * @param {Map<string, number>} sizes
+ * @param {string} length  the symbol on which the sizes of states depend that grow
  */
-function placeStates(program, device, sizes) {
+function placeStates(program, device, sizes, length) {
+  const used = new Set(program.steps.filter((step) => step.device === device).flatMap((step) => step.arguments));
   /** @type {Map<string, number>} */
   const states = new Map();
+  /** @type {Set<string>} */
+  const replacedStates = new Set();
   let stateBytes = 0;
-  for (const { name, kind } of program.buffers) {
-    if (kind !== "state" || !sizes.has(name)) continue;
+  for (const { name, kind, shape } of program.buffers) {
+    if (kind !== "state" || !used.has(name) || !sizes.has(name)) continue;
     states.set(name, stateBytes);
+    if (!symbolsOf(shape).has(length)) replacedStates.add(name);
     stateBytes = align(stateBytes + (sizes.get(name) ?? 0), ALIGNMENT[device]);
   }
-  return { states, stateBytes };
+  return { states, stateBytes, replacedStates };
 }
 
 /**
@@ -362,8 +367,17 @@ function placeStates(program, device, sizes) {
  * @param {import("./types.d.ts").States} states
  * @returns {import("./types.d.ts").StatePlaces}
  */
-export function statePlaces({ states: offsets, sizes }, { capacity }) {
-  return new Map([...offsets].map(([name, offset]) => [name, { offset, rowBytes: Math.floor((sizes.get(name) ?? 0) / capacity) }]));
+export function statePlaces({ states: offsets, sizes, replacedStates }, { capacity }) {
+  const place = (/** @type {string} */ name, /** @type {number} */ offset) => {
+    const grows = !replacedStates.has(name);
+    return { offset, rowBytes: Math.floor((sizes.get(name) ?? 0) / (grows ? capacity : 1)), grows };
+  };
+  return new Map([...offsets].map(([name, offset]) => [name, place(name, offset)]));
+}
+
+/** The bytes of the valid rows of a state. @param {import("./types.d.ts").StatePlace} place @param {number} length */
+export function stateBytes({ rowBytes, grows }, length) {
+  return rowBytes * (grows ? length : 1);
 }
 
 /**
@@ -378,9 +392,9 @@ export function checkPlaces(places, layout, states) {
   throw new InputError("the session began with other sizes of the inputs; open another session");
 }
 
-/** Throw `InputError` if states without memory have rows: a device was restored since. @param {import("./types.d.ts").States} states */
-export function checkNew({ length }) {
-  if (length) throw new InputError("the session was lost with its device; open another session");
+/** Throw `InputError` if states without memory had some: a device was restored since. @param {import("./types.d.ts").States} states */
+export function checkNew({ sizes }) {
+  if (sizes) throw new InputError("the session was lost with its device; open another session");
 }
 
 /** The group of each buffer: 0 if its size is known from the start, n after the n-th bind. @param {Program} program */

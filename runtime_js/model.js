@@ -4,7 +4,7 @@ import { arrayOf } from "./dtypes.js";
 import { InputError, InternalError } from "./errors.js";
 import { bind, bindFromMemory, checkCounts, checkRequirements, shapeOf } from "./manifest.js";
 import { keepAlive } from "./platform.js";
-import { evaluate, lengthOf } from "./sizes.js";
+import { evaluate, hasStates, lengthOf, symbolsOf } from "./sizes.js";
 import { fetchFile } from "./weights.js";
 
 /** @typedef {import("./types.d.ts").Device} Device */
@@ -91,19 +91,20 @@ export class Model {
 
   /**
    * Run the model, and return the outputs by name. Runs queue up, because they share one memory. The inputs are copied before
-   * this returns. A model with states starts without rows, unless a session passes its `states`.
+   * this returns. A model with states starts with new ones, unless a session passes its `states`.
    * @param {Record<string, Tensor | TypedArray>} inputs
    * @param {States} [states]
    * @returns {Promise<Record<string, Tensor>>}
    */
   run(inputs, states) {
-    if (this.#length && !states) return keepAlive(this.#runAlone(copyInputs(inputs)));
+    if (hasStates(this.#manifest) && !states) return keepAlive(this.#runAlone(copyInputs(inputs)));
     const isIdle = !this.#pending;
     const feeds = isIdle && this.#loaded.readsInputsFirst ? inputs : copyInputs(inputs);
     return this.#enqueue(async () => {
       const { symbols, values, claims } = await this.#execute(feeds, false, states);
       checkCounts(this.#manifest, values);
       if (states) states.length += this.rows(symbols);
+      if (states) states.sizes = this.stateSizes(symbols);
       const outputs = this.#manifest.outputs.map((port) => {
         const bytes = /** @type {Uint8Array} */ (values.get(port.buffer));
         const type = arrayOf(port.dtype);
@@ -126,7 +127,7 @@ export class Model {
    */
   async profile(inputs) {
     const feeds = copyInputs(inputs);
-    if (!this.#length) return this.#profile(feeds);
+    if (!hasStates(this.#manifest)) return this.#profile(feeds);
     const { withStates } = await import("./session.js");
     return withStates(this, this.#manifest, feeds, (states, values) => this.#profile(values, states));
   }
@@ -140,18 +141,24 @@ export class Model {
   }
 
   /**
-   * Open a session, whose states have room for `capacity` rows. See webmlc.d.ts.
-   * @param {{ capacity: number }} options
+   * Open a session. States that grow have room for `capacity` rows. See webmlc.d.ts.
+   * @param {{ capacity?: number }} [options]
    */
-  async session({ capacity }) {
+  async session({ capacity } = {}) {
     const { Session } = await import("./session.js");
     return new Session(this, this.#manifest, capacity);
   }
 
-  /** The number of rows that a run with these symbols appends to the states. @param {Symbols} symbols */
+  /** The number of rows that a run with these symbols appends to the states that grow. @param {Symbols} symbols */
   rows(symbols) {
-    const state = this.#program.buffers.find(({ kind }) => kind === "state");
+    const state = this.#program.buffers.find(({ kind, shape }) => kind === "state" && symbolsOf(shape).has(this.#length));
     return state ? evaluate(state.shape[0], { ...symbols, [this.#length]: 0 }) : 0;
+  }
+
+  /** The symbols of the shapes of states, but for the length. @param {Symbols} symbols @returns {Symbols} */
+  stateSizes(symbols) {
+    const names = this.#program.buffers.flatMap(({ kind, shape }) => (kind === "state" ? [...symbolsOf(shape)] : []));
+    return Object.fromEntries(names.filter((name) => name !== this.#length).map((name) => [name, symbols[name]]));
   }
 
   /** The bytes of the valid rows of each state of a session. @param {States} states @returns {Promise<Transfers>} */
@@ -169,8 +176,8 @@ export class Model {
    * @param {Symbols} [symbols]
    */
   writeStates(states, rows, symbols) {
-    const sizes = symbols ?? Object.fromEntries(this.#manifest.symbols.map(({ name }) => [name, 1]));
-    const planned = { ...sizes, [this.#length]: states.capacity - this.rows(sizes) };
+    const sizes = { ...Object.fromEntries(this.#manifest.symbols.map(({ name }) => [name, 1])), ...symbols };
+    const planned = this.#length ? { ...sizes, [this.#length]: states.capacity - this.rows(sizes) } : sizes;
     return this.#enqueue(async () => {
       const executors = Object.values(this.#loaded.executors);
       await Promise.all(executors.map((executor) => executor.writeStates(planned, states, rows)));
@@ -225,7 +232,7 @@ export class Model {
   async #execute(inputs, measure = false, states) {
     let { symbols, values } = bind(this.#manifest, inputs, states?.length);
     /** @type {Symbols} The largest length of the session: memory is planned for it. */
-    const longest = states ? { [this.#length]: this.#longest(states, symbols) } : {};
+    const longest = states && this.#length ? { [this.#length]: this.#longest(states, symbols) } : {};
     const key = JSON.stringify(symbols);
     if (key !== this.#checkedSymbols) checkRequirements(this.#manifest, symbols, symbols);
     this.#checkedSymbols = key;

@@ -3,12 +3,13 @@
 //   const session = await model.session({ capacity: 1024 });
 //   const { logits } = await session.run({ input_ids });
 //
+// A state grows by the rows of each run, or is replaced by each run. A state that is replaced is zero at first.
 // A saved session is a safetensors file: the bytes of its header, the header as JSON, then the rows of all states.
 
 import { arrayOf } from "./dtypes.js";
 import { InputError } from "./errors.js";
 import { bind, shapeOf } from "./manifest.js";
-import { lengthOf } from "./sizes.js";
+import { hasStates, lengthOf } from "./sizes.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./types.d.ts").Manifest} Manifest */
@@ -26,15 +27,17 @@ export class Session {
   #states;
   #disposed = false;
 
-  /** @param {Model} model @param {Manifest} manifest @param {number} capacity */
+  /** @param {Model} model @param {Manifest} manifest @param {number} [capacity] */
   constructor(model, manifest, capacity) {
-    if (!lengthOf(manifest)) throw new InputError("this model has no states, so it has no sessions; call model.run");
+    if (!hasStates(manifest)) throw new InputError("this model has no states, so it has no sessions; call model.run");
+    if (!lengthOf(manifest)) capacity ??= 1;
+    if (capacity === undefined) throw new InputError("capacity is missing: this model has states that grow");
     if (!(Number.isInteger(capacity) && capacity >= 1)) {
       throw new InputError(`capacity is ${capacity}, expected a whole number of at least 1`);
     }
     this.#model = model;
     this.#manifest = manifest;
-    this.#states = { id: ++sessions, capacity, length: 0 };
+    this.#states = newStates(capacity);
   }
 
   get capacity() {
@@ -54,17 +57,27 @@ export class Session {
   /** @param {number} length */
   truncate(length) {
     this.#check();
+    if (this.#manifest.states?.some(({ past }) => axisOf(past, this.#manifest) < 0)) {
+      throw new InputError("the model has states that do not grow: call reset, or load");
+    }
     if (!(Number.isInteger(length) && length >= 0 && length <= this.length)) {
       throw new InputError(`length is ${length}, expected a number from 0 to ${this.length}`);
     }
     this.#states.length = length;
   }
 
+  async reset() {
+    this.#check();
+    const states = this.#states;
+    this.#states = newStates(states.capacity);
+    await this.#model.release(states);
+  }
+
   async save() {
     this.#check();
     const rows = await this.#model.readStates(this.#states);
     /** @type {Record<string, any>} */
-    const header = { __metadata__: { length: String(this.length) } };
+    const header = { __metadata__: { length: String(this.length), sizes: JSON.stringify(this.#states.sizes ?? {}) } };
     let end = 0;
     for (const [name, { length }] of rows) {
       header[name] = { dtype: "U8", shape: [length], data_offsets: [end, end + length] };
@@ -81,10 +94,11 @@ export class Session {
   /** @param {Uint8Array} data */
   async load(data) {
     this.#check();
-    const { length, rows } = parse(data);
+    const { length, sizes, rows } = parse(data);
     if (length > this.capacity) throw new InputError(`the saved session has ${length} rows, but capacity is ${this.capacity}`);
-    await this.#model.writeStates({ ...this.#states, length }, rows);
-    this.#states.length = length;
+    if (!rows.length && !length) return this.reset(); // the saved session had not begun
+    await this.#model.writeStates({ ...this.#states, length }, rows, sizes);
+    Object.assign(this.#states, { length, sizes });
   }
 
   async dispose() {
@@ -98,7 +112,21 @@ export class Session {
   }
 }
 
-/** The length and the rows of a saved session. @param {Uint8Array} data @returns {{ length: number, rows: Transfers }} */
+/** States that have not begun. @param {number} capacity @returns {States} */
+function newStates(capacity) {
+  return { id: ++sessions, capacity, length: 0, sizes: null };
+}
+
+/** The axis along which a past grows, or -1. @param {Port} past @param {Manifest} manifest */
+function axisOf({ shape }, manifest) {
+  return lengthOf(manifest) ? shape.indexOf(lengthOf(manifest)) : -1;
+}
+
+/**
+ * The length, the sizes and the rows of a saved session.
+ * @param {Uint8Array} data
+ * @returns {{ length: number, sizes: Symbols, rows: Transfers }}
+ */
 function parse(data) {
   try {
     const start = 8 + new DataView(data.buffer, data.byteOffset).getUint32(0, true);
@@ -107,7 +135,7 @@ function parse(data) {
       if (start + end > data.length) throw new RangeError("it is truncated");
       return /** @type {[string, Uint8Array]} */ ([name, data.slice(start + begin, start + end)]);
     });
-    return { length: Number(metadata.length), rows };
+    return { length: Number(metadata.length), sizes: JSON.parse(metadata.sizes ?? "{}"), rows };
   } catch (error) {
     throw new InputError(`the data is no saved session (${/** @type {Error} */ (error).message})`);
   }
@@ -124,8 +152,10 @@ export function runAlone(model, manifest, inputs) {
     const results = await model.run(feeds, states);
     if (!manifest.states) return results;
     const rows = new Map(await model.readStates(states));
-    const after = { ...symbols, [lengthOf(manifest)]: states.length };
-    for (const { past, present } of manifest.states) results[present] = toPresent(past, rows.get(past.buffer), lengthOf(manifest), after);
+    const after = lengthOf(manifest) ? { ...symbols, [lengthOf(manifest)]: states.length } : symbols;
+    for (const { past, present } of manifest.states) {
+      results[present] = toPresent(past, rows.get(past.buffer), axisOf(past, manifest), after);
+    }
     return results;
   });
 }
@@ -139,20 +169,21 @@ export function runAlone(model, manifest, inputs) {
  * @param {(states: States, feeds: Record<string, any>, symbols: Symbols) => Promise<T>} use
  */
 export async function withStates(model, manifest, inputs, use) {
-  const name = lengthOf(manifest);
   const ports = manifest.states ?? [];
   const pasts = ports.filter(({ past }) => past.name in inputs);
   const missing = ports.find(({ past }) => !(past.name in inputs));
   if (pasts.length && missing) throw new InputError(`input "${missing.past.name}" is missing, but other pasts are there`);
   const feeds = Object.fromEntries(Object.entries(inputs).filter(([key]) => !pasts.some(({ past }) => past.name === key)));
-  const lengths = new Set(pasts.map(({ past }) => inputs[past.name].shape[past.shape.indexOf(name)]));
+  const growing = pasts.filter(({ past }) => axisOf(past, manifest) >= 0);
+  const lengths = new Set(growing.map(({ past }) => inputs[past.name].shape[axisOf(past, manifest)]));
   if (lengths.size > 1) throw new InputError(`the pasts have different numbers of rows: ${[...lengths]}`);
   const [length = 0] = lengths;
   const { symbols } = bind(manifest, feeds, length);
-  const states = { id: ++sessions, capacity: Math.max(length + model.rows(symbols), 1), length };
+  const states = { ...newStates(Math.max(length + model.rows(symbols), 1)), length };
   try {
-    if (length) {
-      const rows = pasts.map(({ past }) => /** @type {[string, Uint8Array]} */ ([past.buffer, fromPast(past, inputs[past.name], name, symbols)]));
+    if (pasts.length) {
+      const rowsOf = (/** @type {Port} */ past) => fromPast(past, inputs[past.name], axisOf(past, manifest), symbols);
+      const rows = pasts.map(({ past }) => /** @type {[string, Uint8Array]} */ ([past.buffer, rowsOf(past)]));
       await model.writeStates(states, rows, symbols);
     }
     return await use(states, feeds, symbols);
@@ -162,38 +193,39 @@ export async function withStates(model, manifest, inputs, use) {
 }
 
 /**
- * The rows of a state that an input holds, as bytes.
+ * The rows of a state that an input holds, as bytes. `axis` is the one along which it grows.
  * @param {Port} past
  * @param {Tensor} tensor
- * @param {string} name
+ * @param {number} axis
  * @param {Symbols} symbols
  */
-function fromPast(past, { dtype, shape, data }, name, symbols) {
+function fromPast(past, { dtype, shape, data }, axis, symbols) {
   const expected = shapeOf(past, symbols);
   if (dtype !== past.dtype || `${shape}` !== `${expected}`) {
     throw new InputError(`input "${past.name}" is ${dtype}[${shape}], expected ${past.dtype}[${expected}]`);
   }
   const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-  return moved(bytes, expected, past.shape.indexOf(name), data.BYTES_PER_ELEMENT, false);
+  return moved(bytes, expected, axis, data.BYTES_PER_ELEMENT, false);
 }
 
 /**
  * The rows of a state as the output that it replaces. `symbols` hold after the run.
  * @param {Port} past
  * @param {Uint8Array | undefined} rows
- * @param {string} name
+ * @param {number} axis
  * @param {Symbols} symbols
  * @returns {Tensor}
  */
-function toPresent(past, rows, name, symbols) {
+function toPresent(past, rows, axis, symbols) {
   const shape = shapeOf(past, symbols);
   const type = arrayOf(past.dtype);
-  const bytes = moved(/** @type {Uint8Array} */ (rows), shape, past.shape.indexOf(name), type.BYTES_PER_ELEMENT, true);
+  const bytes = moved(/** @type {Uint8Array} */ (rows), shape, axis, type.BYTES_PER_ELEMENT, true);
   return { dtype: past.dtype, shape, data: new type(bytes.buffer) };
 }
 
 /**
- * Move an axis to the front of a tensor, or back from the front. `shape` is that with the axis in its place.
+ * Copy a tensor, and move an axis to the front, or back from the front. `shape` is that with the axis in its place. An axis of
+ * -1 does not move.
  * @param {Uint8Array} source
  * @param {number[]} shape
  * @param {number} axis
@@ -201,6 +233,7 @@ function toPresent(past, rows, name, symbols) {
  * @param {boolean} back
  */
 function moved(source, shape, axis, width, back) {
+  if (axis < 0) return source.slice();
   const size = (/** @type {number[]} */ sizes) => sizes.reduce((product, n) => product * n, 1);
   const [outer, count, inner] = [size(shape.slice(0, axis)), shape[axis], size(shape.slice(axis + 1)) * width];
   const result = new Uint8Array(source.length);

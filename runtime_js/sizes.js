@@ -44,9 +44,14 @@ export const OPERATORS = {
   select: (a, b, c) => (a ? b : c),
 };
 
-/** The symbol of the length of sessions, or "" for a model without states. @param {Pick<import("./types.d.ts").Manifest, "symbols">} manifest */
+/** The symbol of the length of sessions, or "" for a model without states that grow. @param {Pick<import("./types.d.ts").Manifest, "symbols">} manifest */
 export function lengthOf({ symbols }) {
   return symbols.find(({ input }) => !input)?.name ?? "";
+}
+
+/** True if sessions keep states, which grow or are replaced. @param {import("./types.d.ts").Manifest} manifest */
+export function hasStates(manifest) {
+  return Boolean(lengthOf(manifest) || manifest.states);
 }
 
 /** The loops of a program, in order. Each has a symbol that counts its iterations. @param {Program} program */

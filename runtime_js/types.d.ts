@@ -126,17 +126,29 @@ export interface Layout {
   /** The offsets of the states in the block of a session, and the bytes of the block. */
   states: Map<string, number>;
   stateBytes: number;
+  /** The states that do not grow. */
+  replacedStates: Set<string>;
 }
 
-/** The states of a session: room for `capacity` rows, of which the first `length` are valid. Devices find the bytes by `id`. */
+/**
+ * The states of a session. Those that grow have room for `capacity` rows, of which the first `length` are valid. The others are
+ * zero at first. `sizes` are the symbols of the states' shapes, but for the length. They are known when the session has begun.
+ * Devices find the bytes by `id`.
+ */
 export interface States {
   id: number;
   capacity: number;
   length: number;
+  sizes: Symbols | null;
 }
 
-/** The offset of each state in the block of a session, and the bytes of a row. */
-export type StatePlaces = Map<string, { offset: number; rowBytes: number }>;
+/** The offset of a state in the block of a session, and the bytes of a row. A state that does not grow is one row. */
+export interface StatePlace {
+  offset: number;
+  rowBytes: number;
+  grows: boolean;
+}
+export type StatePlaces = Map<string, StatePlace>;
 
 /** The bytes of buffers, with their names. */
 export type Transfers = [string, Uint8Array][];

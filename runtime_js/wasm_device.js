@@ -14,7 +14,7 @@ import { LENGTH, usedOn } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
 import { FAILURE, MESSAGE, repeat, repeatWords, ring } from "./repeats.js";
 import { instantiateHere, Pace } from "./short_runs.js";
-import { neededFiles } from "./sizes.js";
+import { lengthOf, neededFiles } from "./sizes.js";
 import { controlWords, withHelpers } from "./threads.js";
 import { fetchFile, streamWeights } from "./weights.js";
 import { Workers } from "./workers.js";
@@ -146,6 +146,7 @@ export class WasmDevice {
   requests = new Map();
   slots = 0; // counts requests by message
   threads = 1;
+  hasLength = false; // of sessions
   inlineMilliseconds = 0; // see short_runs.js
   /** @type {Int32Array | null} The control words of the worker and its helpers. */
   control = null;
@@ -197,6 +198,7 @@ export class WasmDevice {
     const files = neededFiles(manifest, program.buffers.filter(({ name }) => names.has(name)));
     const { words } = this;
     this.threads = threads;
+    this.hasLength = lengthOf(manifest) !== "";
     const control = threads > 1 ? controlWords() : null;
     const channels = Array.from({ length: path ? threads - 1 : 0 }, () => new MessageChannel());
     const ports = channels.map(({ port1 }) => port1);
@@ -233,7 +235,7 @@ export class WasmDevice {
     const { words, requests } = this;
     const binding = JSON.stringify([symbols, states?.id]);
     const key = `${stage} ${binding}`;
-    if (states) uploads = [...uploads, [LENGTH, new Uint8Array(new Int32Array([states.length]).buffer)]];
+    if (states && this.hasLength) uploads = [...uploads, [LENGTH, new Uint8Array(new Int32Array([states.length]).buffer)]];
     const request = requests.get(key);
     try {
       if (words && request && !this.failure) {

@@ -24,6 +24,7 @@ import {
   scratchStride,
   SLOT_TABLE,
   stages,
+  stateBytes,
   statePlaces,
 } from "./memory_plan.js";
 import { canShareMemory } from "./platform.js";
@@ -192,6 +193,7 @@ export class Leader {
     const key = JSON.stringify(symbols);
     const binding = this.bindings.get(key) ?? this.#plan(key, symbols);
     if (binding === this.binding && states?.id === this.session) return;
+    const isNew = states !== undefined && !this.blocks.has(states.id);
     const lacksBlock = states !== undefined && !this.#hasBlock(states, binding);
     if (binding.layout.total > this.room || lacksBlock) this.#grow(binding, lacksBlock ? states : undefined);
     const words = new Int32Array(this.bytes.buffer);
@@ -199,7 +201,9 @@ export class Leader {
     const block = states && this.blocks.get(states.id);
     if (block) {
       for (const [slot, offset] of binding.stateSlots) slots[slot] = block.address + offset;
-      slots[binding.lengthSlot] = words[SLOT_TABLE / 4 + binding.lengthSlot]; // the page may have written it already
+      // The page may have written the length already.
+      if (binding.lengthSlot >= 0) slots[binding.lengthSlot] = words[SLOT_TABLE / 4 + binding.lengthSlot];
+      if (isNew) for (const [, view] of this.readStates({ ...states, length: 0 })) view.fill(0);
     }
     words.set(slots, SLOT_TABLE / 4);
     words.set([binding.layout.scratch, scratchStride(this.program)], SCRATCH_BASE / 4);
@@ -225,18 +229,17 @@ export class Leader {
   /** Views of the valid rows of each state. @param {States} states @returns {Transfers} */
   readStates({ id, length }) {
     const block = this.blocks.get(id);
-    return [...(block?.places ?? [])].map(([name, { offset, rowBytes }]) => {
-      const start = /** @type {Block} */ (block).address + offset;
-      return [name, this.bytes.subarray(start, start + length * rowBytes)];
+    return [...(block?.places ?? [])].map(([name, place]) => {
+      const start = /** @type {Block} */ (block).address + place.offset;
+      return [name, this.bytes.subarray(start, start + stateBytes(place, length))];
     });
   }
 
   /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
   writeStates(symbols, states, rows) {
-    const { length } = states;
-    this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, length: 0 });
+    this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, sizes: null });
     const contents = new Map(rows);
-    const views = this.readStates({ ...states, length });
+    const views = this.readStates(states);
     if (views.length !== rows.length || views.some(([name, view]) => contents.get(name)?.length !== view.length)) {
       throw new InputError("the rows of the states are not those of this model");
     }
@@ -265,7 +268,7 @@ export class Leader {
     const slots = [...addresses, ...names.map((name) => values[name]), ...counts];
     const positions = new Map(program.buffers.map(({ name }, slot) => [name, slot]));
     const stateSlots = [...plan.states].map(([name, offset]) => /** @type {[number, number]} */ ([positions.get(name), offset]));
-    const lengthSlot = program.buffers.length + manifest.symbols.findIndex(({ input }) => !input);
+    const lengthSlot = lengthOf(manifest) ? program.buffers.length + names.indexOf(lengthOf(manifest)) : -1;
     const isMidRun = boundSymbols(program).some((name) => name in symbols);
     const binding = { symbols, layout: plan, slots, stateSlots, lengthSlot, isMidRun };
     if (this.bindings.size >= MAX_BINDINGS) this.bindings.delete([...this.bindings.keys()][0]);

@@ -14,6 +14,7 @@ import {
   layout,
   placeConstants,
   stages,
+  stateBytes,
   statePlaces,
 } from "./memory_plan.js";
 import { evaluate, lengthOf, neededFiles, symbolsOf, tripCount } from "./sizes.js";
@@ -336,7 +337,7 @@ export class WebGpuDevice {
       const { buffer, offset } = this.#place(binding, name);
       this.#write(buffer, offset, data);
     }
-    if (states) {
+    if (states && this.length) {
       binding.symbols = { ...symbols, [this.length]: states.length };
       for (const { names, buffer } of binding.uniforms.values()) {
         if (names.includes(this.length)) this.device.queue.writeBuffer(buffer, 0, words(names, binding.symbols));
@@ -390,18 +391,19 @@ export class WebGpuDevice {
     await this.#map(staging);
     const bytes = new Uint8Array(staging.getMappedRange().slice(0));
     staging.destroy();
-    return [...block.places].map(([name, { offset, rowBytes }]) => [name, bytes.slice(offset, offset + length * rowBytes)]);
+    return [...block.places].map(([name, place]) => [name, bytes.slice(place.offset, place.offset + stateBytes(place, length))]);
   }
 
   /** Replace the rows of the states of a session. @param {Symbols} symbols @param {States} states @param {Transfers} rows */
   async writeStates(symbols, states, rows) {
     if (this.failure) throw this.failure;
-    const { block } = this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, length: 0 });
-    const places = block?.places ?? new Map();
-    if (rows.length !== places.size || rows.some(([name, { length }]) => length !== states.length * places.get(name)?.rowBytes)) {
+    const bound = this.#bind(symbols, this.blocks.has(states.id) ? states : { ...states, sizes: null });
+    const { buffer, places } = /** @type {Block} */ (bound.block);
+    const contents = new Map(rows);
+    if (rows.length !== places.size || [...places].some(([name, p]) => contents.get(name)?.length !== stateBytes(p, states.length))) {
       throw new InputError("the rows of the states are not those of this model");
     }
-    for (const [name, data] of rows) this.#write(/** @type {Block} */ (block).buffer, places.get(name).offset, data);
+    for (const [name, { offset }] of places) this.#write(buffer, offset, /** @type {Uint8Array} */ (contents.get(name)));
   }
 
   /** Free the states of a session. @param {States} states */

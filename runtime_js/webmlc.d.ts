@@ -91,10 +91,10 @@ export interface Model {
    */
   restore(): Promise<void>;
   /**
-   * Open a session of a model with states, with room for `capacity` rows (of a language model: tokens). Sessions share the
-   * weights and the code. Throws InputError if the model has no states.
+   * Open a session of a model with states. If they grow, it has room for `capacity` rows (of a language model: tokens), which
+   * must be given then. Sessions share the weights and the code. Throws InputError if the model has no states.
    */
-  session(options: { capacity: number }): Promise<Session>;
+  session(options?: { capacity?: number }): Promise<Session>;
   /** Fetch one of `files`, and check it against its hash. Throws PackageError. */
   file(path: string): Promise<ArrayBuffer>;
   /** Measure each step. */
@@ -103,15 +103,23 @@ export interface Model {
   dispose(): void;
 }
 
-/** One owner of the states of a model, which grow by the rows of each run. Memory is planned once, for its capacity. */
+/**
+ * One owner of the states of a model, which grow by the rows of each run, or are replaced by each run. Memory is planned once, for
+ * its capacity. States that are replaced are zero at first.
+ */
 export interface Session {
   readonly capacity: number;
-  /** The number of rows that the states hold. */
+  /** The number of rows that the states hold which grow. */
   readonly length: number;
-  /** Run the model, and append to the states. Throws InputError if the capacity is exceeded; the session is unchanged then. */
+  /**
+   * Run the model, and append to the states, or replace them. Throws InputError if the capacity is exceeded; the session is
+   * unchanged then.
+   */
   run(inputs: Record<string, Tensor | TypedArray>): Promise<Record<string, Tensor>>;
-  /** Forget all rows after the first `length`. */
+  /** Forget all rows after the first `length`. Throws InputError if the model has states that do not grow. */
   truncate(length: number): void;
+  /** Begin again: no rows in states that grow, and zeros in the others. */
+  reset(): Promise<void>;
   /** The rows of all states, as a safetensors file. */
   save(): Promise<Uint8Array>;
   /** Replace the states by those that `save` returned, in any session of this model. */

@@ -39,6 +39,7 @@ from webmlc.graph.simplify.flush_subnormals import flush_subnormals
 from webmlc.graph.simplify.fold_constants import fold_constants
 from webmlc.graph.simplify.hand_down_constants import hand_down_constants
 from webmlc.graph.simplify.simplify_graph import simplify_graph
+from webmlc.graph.simplify.use_recurrent_states import use_recurrent_states
 from webmlc.graph.simplify.use_states import use_states
 from webmlc.loops import text as loop_text
 from webmlc.loops.ir import LoopFunction
@@ -92,7 +93,8 @@ def build(
     booleans must fit the input's type exactly; floats are rounded to it. `emit_text` also writes
     the WAT text. `choose` chooses the schedule of each kernel, and `algorithms` those of some
     layers (`graph.algorithms.alternatives`). With `state="auto"`, pairs of a past and a present
-    become states of sessions, which grow in place; with "off" they stay inputs and outputs.
+    become states of sessions, which grow in place or are replaced; with "off" they stay inputs
+    and outputs.
     `quantise` quantises float weights in blocks, to "int8" or "int4"; `host.quantisation_loss`
     measures what that changes. With `exact`, products of block-quantised weights compute with
     float32 activations, not with int8 ones. The same model and arguments give the same bytes.
@@ -200,7 +202,7 @@ def shared_graph(
     block_products = use_block_products(module, quantise, exact)
     module = _show(watch, "use block products", block_products)
     if state == "auto":
-        module = _show(watch, "use states", use_states(module))
+        module = _show(watch, "use states", use_recurrent_states(use_states(module)))
     module = _show(watch, "check indices", check_indices(module))
     module = _show(watch, "check bodies", check_bodies(module))
     module = _show(watch, "compute in integers", compute_in_integers(module))

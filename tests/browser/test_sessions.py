@@ -1,17 +1,19 @@
 """Sessions in a real Chromium, against onnxruntime."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import webmlc
+from tests import recurrent
 from tests.browser.pages import Page, open_pages
 from tests.decoders import DECODER, check_session, session_data
 
 BLANK = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>blank</title>'
-RUN = """async ({ options, data }) => {
+RUN = """async ({ options, data, script }) => {
   const { load } = await import("/model/webmlc.js");
-  const { exercise } = await import("/scripts/session.mjs");
+  const { exercise } = await import(`/scripts/${script}.mjs`);
   const model = await load("/model/", options);
   const results = await exercise(model, data);
   model.dispose();
@@ -19,20 +21,37 @@ RUN = """async ({ options, data }) => {
 }"""
 
 
-@pytest.mark.parametrize(
-    ("device", "threads", "isolated"),
-    [("wasm", 1, True), ("wasm", 2, True), ("wasm", 1, False), ("webgpu", 1, True)],
-)
+SETTINGS = [("wasm", 1, True), ("wasm", 2, True), ("wasm", 1, False), ("webgpu", 1, True)]
+
+
+@pytest.mark.parametrize(("device", "threads", "isolated"), SETTINGS)
 def test_states_grow_in_place(tmp_path: Path, device: str, threads: int, isolated: bool) -> None:
     webmlc.build(DECODER, tmp_path / "model")
-    (tmp_path / "page").mkdir()
-    (tmp_path / "page" / "index.html").write_text(BLANK)
     data = session_data()
+    options = {"device": device, "threads": threads}
+    check_session(data, exercised(tmp_path, options, isolated, "session", data))
+
+
+@pytest.mark.parametrize(("device", "threads", "isolated"), SETTINGS)
+def test_states_are_replaced(tmp_path: Path, device: str, threads: int, isolated: bool) -> None:
+    webmlc.build(recurrent.RECURRENT, tmp_path / "model")
+    data = recurrent.session_data()
+    options = {"device": device, "threads": threads}
+    results = exercised(tmp_path, options, isolated, "recurrent", data)
+    recurrent.check_session(data, results)
+
+
+def exercised(
+    folder: Path, options: dict[str, Any], isolated: bool, script: str, data: dict[str, Any]
+) -> Any:
+    """The results of a script that exercises the sessions of the package in `folder / "model"`."""
+    (folder / "page").mkdir()
+    (folder / "page" / "index.html").write_text(BLANK)
     mounts = {
-        "/": tmp_path / "page",
-        "/model": tmp_path / "model",
+        "/": folder / "page",
+        "/model": folder / "model",
         "/scripts": Path(__file__).parents[1] / "js",
     }
-    arg = {"options": {"device": device, "threads": threads}, "data": data}
+    arg = {"options": options, "data": data, "script": script}
     [report] = open_pages(mounts, Page("/", RUN, arg=arg), isolated=isolated)
-    check_session(data, report.value)
+    return report.value

@@ -99,7 +99,7 @@ def build(
     state: Annotated[
         StateChoice,
         typer.Option(
-            help="Keep pairs of a past and a present in sessions, or leave them inputs and outputs."
+            help="Keep pasts and recurrent states in sessions, or leave them inputs and outputs."
         ),
     ] = StateChoice.auto,
     quantise: Annotated[

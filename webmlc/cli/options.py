@@ -20,7 +20,7 @@ class TargetChoice(StrEnum):
 
 
 class StateChoice(StrEnum):
-    """What becomes of a decoder's pairs of a past and a present."""
+    """What becomes of pairs of a past and a present, and of recurrent states."""
 
     auto = "auto"
     off = "off"

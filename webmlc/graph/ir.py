@@ -171,13 +171,21 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class StatePort:
     """The input `past` and the output `present` that the model had in place of a state. `type` is
-    that of the past. The symbol of the length is the size of the axis along which it grows.
+    that of the past.
+
+    A state grows by rows, or each run replaces it. If it grows, the symbol of the length is the
+    size of one axis. If it is replaced, `state` is the input itself.
     """
 
     past: str
     present: str
     state: str
     type: TensorType
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if the present replaces the past."""
+        return self.state == self.past
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,6 +199,7 @@ class Module:
     `length` is the symbol of a model with states: the number of rows that a session holds before a
     run. `states` are these values of `main`, once their rows are written in place
     (`append_in_place.py`). `state_ports` are the inputs and outputs that states replace.
+    `equal_symbols` maps each symbol that only such an input has to an equal one of another input.
 
     `assets` are files that the package holds beside the model, such as a tokeniser.
     """
@@ -204,6 +213,7 @@ class Module:
     length: str = ""
     states: tuple[str, ...] = ()
     state_ports: tuple[StatePort, ...] = ()
+    equal_symbols: Mapping[str, str] = field(default_factory=dict)
     assets: Mapping[str, bytes] = field(default_factory=dict)
 
     @property

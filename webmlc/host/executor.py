@@ -83,30 +83,52 @@ class Cache(Generic[T]):
 
 @dataclass(eq=False, slots=True)
 class States:
-    """The states of one session. They have room for `capacity` rows; the first `length` are valid.
+    """The states of one session. Those that grow have room for `capacity` rows; the first `length`
+    are valid. The others are valid as a whole, and zero at first. `sizes` are the symbols of the
+    states' shapes, but for the length. They are known when the session has begun.
 
     The bytes are in the memory of the devices, which find them by this record.
     """
 
     capacity: int
     length: int = 0
+    sizes: Mapping[str, int] | None = None
 
 
-def state_places(layout: Layout, states: States) -> dict[str, tuple[int, int]]:
-    """The offset of each state in the block of a session, and the bytes of a row."""
-    return {
-        name: (offset, layout.sizes[name] // states.capacity)
-        for name, offset in layout.states.items()
-    }
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """The place of a state in the block of a session. A state that does not grow is one row."""
+
+    offset: int
+    row_bytes: int
+    grows: bool
+
+    def bytes(self, states: States) -> int:
+        """The bytes of the valid rows."""
+        return self.row_bytes * (states.length if self.grows else 1)
+
+
+StatePlaces = Mapping[str, StatePlace]
+"""The places of the states of a session, by name."""
+
+
+def state_places(layout: Layout, states: States) -> dict[str, StatePlace]:
+    """The places of the states that are on a device."""
+    places = {}
+    for name, offset in layout.states.items():
+        grows = name not in layout.replaced_states
+        row_bytes = layout.sizes[name] // (states.capacity if grows else 1)
+        places[name] = StatePlace(offset, row_bytes, grows)
+    return places
 
 
 def check_new(states: States) -> None:
-    """Raise `InputError` if states without memory have rows: a device was restored since."""
-    if states.length:
+    """Raise `InputError` if states without memory had some: a device was restored since."""
+    if states.sizes is not None:
         raise InputError("the session was lost with its device; open another session")
 
 
-def check_places(places: Mapping[str, tuple[int, int]], layout: Layout, states: States) -> None:
+def check_places(places: StatePlaces, layout: Layout, states: States) -> None:
     """Raise `InputError` if the states of a session have other rows in this layout."""
     if places != state_places(layout, states):
         raise InputError("the session began with other sizes of the inputs; open another session")

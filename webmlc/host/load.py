@@ -124,22 +124,23 @@ class Model:
         return self._generator.generate(prompt, options)
 
     def run(self, inputs: Mapping[str, Array], states: States | None = None) -> dict[str, Array]:
-        """Run the model, and return the outputs by name. A model with states starts without rows,
+        """Run the model, and return the outputs by name. A model with states starts with new ones,
         unless a session passes its `states`.
 
         Raises `InputError` if an input does not match the model, or if its values lead to indices
         out of range.
         """
-        if self.manifest.length and states is None:
+        if self.manifest.has_states and states is None:
             return run_alone(self, inputs)
         symbols, values, _ = self._execute(inputs, states=states)
         check_counts(self.manifest, values)
         if states is not None:
             states.length += self.rows(symbols)
+            states.sizes = self._state_sizes(symbols)
         return {port.name: _output(port, values[port.buffer], symbols) for port in self.outputs}
 
-    def session(self, capacity: int) -> Session:
-        """Open a session, whose states have room for `capacity` rows.
+    def session(self, capacity: int | None = None) -> Session:
+        """Open a session. States that grow have room for `capacity` rows, which must be given then.
 
         Raises `UserError` if the model has no states.
         """
@@ -165,8 +166,10 @@ class Model:
         Raises `InputError` if `rows` are not those of this model.
         """
         self._check_not_disposed()
-        sizes = symbols or {s.name: 1 for s in self.manifest.symbols}
-        planned = {**sizes, self.manifest.length: states.capacity - self.rows(sizes)}
+        sizes = {s.name: 1 for s in self.manifest.symbols} | dict(symbols or {})
+        planned = dict(sizes)
+        if self.manifest.length:
+            planned[self.manifest.length] = states.capacity - self.rows(sizes)
         for executor in self._executors.values():
             executor.bind(planned, states)
         previous, states.length = states.length, length
@@ -177,6 +180,7 @@ class Model:
         contents = {name: array.reshape(-1).view(np.uint8) for name, array in rows.items()}
         for executor in self._executors.values():
             executor.write_states(states, contents)
+        states.sizes = self._state_sizes(sizes)
 
     def release(self, states: States) -> None:
         """Free the states of a session."""
@@ -188,7 +192,7 @@ class Model:
 
         The time of a step that runs at load is 0.
         """
-        if self.manifest.length:
+        if self.manifest.has_states:
             with session_of(self, inputs) as (session, feeds, _):
                 times = self._execute(feeds, measure=True, states=session.states)[2]
         else:
@@ -242,7 +246,9 @@ class Model:
         every step if `measure` is true.
         """
         symbols, arrays = bind(self.manifest, inputs, states.length if states else 0)
-        longest = {} if states is None else {self.manifest.length: self._longest(states, symbols)}
+        longest = {}
+        if states is not None and self.manifest.length:
+            longest[self.manifest.length] = self._longest(states, symbols)
         values = {port.buffer: arrays[port.name].reshape(-1).view(np.uint8) for port in self.inputs}
         times: list[float] = []
         for stage in self._stages:
@@ -261,10 +267,18 @@ class Model:
                     check_requirements(self.manifest, symbols, new_symbols)
         return symbols, values, times
 
+    def _state_sizes(self, symbols: Mapping[str, int]) -> dict[str, int]:
+        """The symbols of the shapes of states, but for the length."""
+        states = (buffer for buffer in self.program.buffers if buffer.kind == "state")
+        names = {name for buffer in states for name in buffer.symbols} - {self.manifest.length}
+        return {name: symbols[name] for name in sorted(names)}
+
     def rows(self, symbols: Mapping[str, int]) -> int:
-        """The number of rows that a run appends to the states."""
-        state = next(b for b in self.program.buffers if b.kind == "state")
-        return evaluate_size(state.shape[0], {**symbols, self.manifest.length: 0})
+        """The number of rows that a run appends to the states that grow."""
+        length = self.manifest.length
+        growing = (b for b in self.program.buffers if b.kind == "state" and length in b.symbols)
+        state = next(growing, None)
+        return 0 if state is None else evaluate_size(state.shape[0], {**symbols, length: 0})
 
     def _longest(self, states: States, symbols: Mapping[str, int]) -> int:
         """The largest length of a session to which a run can still append its rows. Memory is

@@ -1,13 +1,18 @@
 """Run a model with states: a session keeps them from run to run.
 
 In: a loaded model. Out: a `Session`, the twin of the one in `runtime_js/session.js`. A state grows
-by the rows of each run. Its memory is planned once, for the capacity of the session.
+by the rows of each run, or is replaced by each run. Its memory is planned once, for the capacity of
+the session. A state that is replaced is zero at first.
 
     session = model.session(capacity=1024)
     logits = session.run({"input_ids": prompt})["logits"]   # session.length is now prompt.size
     logits = session.run({"input_ids": next_token})["logits"]
     session.truncate(prompt.size)
     session.dispose()
+
+    session = model.session()                               # of a recurrent model
+    speech = session.run({"input": samples})["output"]
+    session.reset()
 """
 
 from __future__ import annotations
@@ -33,9 +38,13 @@ if TYPE_CHECKING:
 class Session:
     """One owner of the states of a model. Several sessions share the weights and the code."""
 
-    def __init__(self, model: Model, capacity: int) -> None:
-        if not model.manifest.length:
+    def __init__(self, model: Model, capacity: int | None) -> None:
+        if not model.manifest.has_states:
             raise UserError("this model has no states, so it has no sessions; call model.run")
+        if capacity is None:
+            if model.manifest.length:
+                raise InputError("capacity is missing: this model has states that grow")
+            capacity = 1
         if capacity < 1:
             raise InputError(f"capacity is {capacity}: at least 1 is needed")
         self._model = model
@@ -55,27 +64,40 @@ class Session:
 
     @property
     def length(self) -> int:
-        """The number of rows that the states hold."""
+        """The number of rows that the states hold which grow."""
         return self.states.length
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the model, and append to the states.
+        """Run the model, and append to the states, or replace them.
 
         Raises `InputError` as `Model.run` does, or if the capacity is exceeded. The session is
-        unchanged then.
+        unchanged then, unless indices were out of range: these replace states, too.
         """
         return self._model.run(inputs, self.states)
 
     def truncate(self, length: int) -> None:
-        """Forget all rows after the first `length`."""
+        """Forget all rows after the first `length`.
+
+        Raises `InputError` if the model has states that do not grow: these have no earlier value.
+        """
+        manifest = self._model.manifest
+        if any(p.axis(manifest.length) is None for p in manifest.state_ports):
+            raise InputError("the model has states that do not grow: call reset, or load")
         if not 0 <= length <= self.length:
             raise InputError(f"length is {length}, expected a number from 0 to {self.length}")
         self.states.length = length
 
+    def reset(self) -> None:
+        """Begin again: no rows in states that grow, and zeros in the others."""
+        capacity = self.states.capacity
+        self._model.release(self.states)
+        self._states = States(capacity)
+
     def save(self) -> bytes:
         """The valid rows of all states, as a safetensors file."""
         rows = self._model.read_states(self.states)
-        metadata = {"length": str(self.length)}
+        sizes = json.dumps(self.states.sizes or {})
+        metadata = {"length": str(self.length), "sizes": sizes}
         return safetensors.numpy.save({n: rows[n] for n in sorted(rows)}, metadata)
 
     def load(self, data: bytes) -> None:
@@ -86,14 +108,17 @@ class Session:
         try:
             rows = {n: np.asarray(a) for n, a in safetensors.numpy.load(data).items()}
             header_bytes = int.from_bytes(data[:8], "little")
-            length = _saved_length(data[8 : 8 + header_bytes])
+            length, sizes = _saved_metadata(data[8 : 8 + header_bytes])
         except (ValueError, KeyError, safetensors.SafetensorError) as error:
             raise InputError(f"the data is no saved session ({error})") from error
         if length > self.capacity:
             raise InputError(
                 f"the saved session has {length} rows, but capacity is {self.capacity}"
             )
-        self._model.write_states(self.states, rows, length)
+        if rows or length:
+            self._model.write_states(self.states, rows, length, sizes)
+        else:  # the session had not begun
+            self.reset()
 
     def dispose(self) -> None:
         """Free the memory of the states."""
@@ -110,7 +135,8 @@ def run_alone(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
         results = session.run(feeds)
         if ports := model.manifest.state_ports:
             states, name = model.read_states(session.states), model.manifest.length
-            symbols[name] = session.length
+            if name:
+                symbols[name] = session.length
             results |= {p.present: _present(p, states[p.past.buffer], symbols, name) for p in ports}
         return results
 
@@ -123,19 +149,23 @@ def session_of(
     one run. Yields also the other inputs and their symbols.
     """
     ports, name = model.manifest.state_ports, model.manifest.length
-    pasts = {p.past.buffer: _past(p, inputs, name) for p in ports if p.past.name in inputs}
+    present = [port for port in ports if port.past.name in inputs]
+    pasts = {p.past.buffer: _past(p, inputs, name) for p in present}
     feeds = {n: a for n, a in inputs.items() if n not in {p.past.name for p in ports}}
     if 0 < len(pasts) < len(ports):
         missing = next(p.past.name for p in ports if p.past.name not in inputs)
         raise InputError(f"input {missing!r} is missing, but other pasts are there")
-    lengths = {len(rows) for rows in pasts.values()} or {0}
+    growing = [port.past.buffer for port in present if port.axis(name) is not None]
+    lengths = {len(pasts[buffer]) for buffer in growing} or {0}
     if len(lengths) > 1:
         raise InputError(f"the pasts have different numbers of rows: {sorted(lengths)}")
     (length,) = lengths
     symbols, _ = bind(model.manifest, feeds, length)
+    for port in present:
+        _check_replaced(port, inputs[port.past.name], symbols, name)
     session = model.session(max(length + model.rows(symbols), 1))
     try:
-        if length:
+        if pasts:
             model.write_states(session.states, pasts, length, symbols)
         yield session, feeds, symbols
     finally:
@@ -143,23 +173,36 @@ def session_of(
 
 
 def _past(port: StatePort, inputs: Mapping[str, Array], length: str) -> Array:
-    """The rows of a state that an input holds."""
+    """The rows of a state that an input holds, or the whole state."""
     past = np.asarray(inputs[port.past.name])
     if past.dtype != port.past.dtype.numpy or past.ndim != len(port.past.shape):
         raise InputError(
             f"input {port.past.name!r} has dtype {past.dtype} and {past.ndim} dimensions, expected "
             f"{port.past.dtype} and {len(port.past.shape)}"
         )
-    return np.ascontiguousarray(np.moveaxis(past, port.axis(length), 0))
+    axis = port.axis(length)
+    return np.ascontiguousarray(past if axis is None else np.moveaxis(past, axis, 0))
+
+
+def _check_replaced(port: StatePort, past: Array, symbols: Mapping[str, int], length: str) -> None:
+    """Raise `InputError` if the input for a state that does not grow has another shape."""
+    expected = shape_of(port.past, symbols)
+    if port.axis(length) is None and np.shape(past) != expected:
+        raise InputError(
+            f"input {port.past.name!r} has shape {list(np.shape(past))}, expected {list(expected)}"
+        )
 
 
 def _present(port: StatePort, rows: Array, symbols: Mapping[str, int], length: str) -> Array:
     """The rows of a state as the output that it replaces. `symbols` hold after the run."""
     axis, shape = port.axis(length), list(shape_of(port.past, symbols))
+    if axis is None:
+        return rows.view(port.past.dtype.numpy).reshape(shape)
     array = rows.view(port.past.dtype.numpy).reshape(shape[axis], *shape[:axis], *shape[axis + 1 :])
     return np.ascontiguousarray(np.moveaxis(array, 0, axis))
 
 
-def _saved_length(header: bytes) -> int:
-    """The number of rows that the header of a saved session states."""
-    return int(json.loads(header)["__metadata__"]["length"])
+def _saved_metadata(header: bytes) -> tuple[int, dict[str, int]]:
+    """The number of rows that the header of a saved session states, and the sizes of its inputs."""
+    metadata = json.loads(header)["__metadata__"]
+    return int(metadata["length"]), json.loads(metadata.get("sizes", "{}"))

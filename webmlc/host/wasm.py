@@ -30,6 +30,7 @@ from webmlc.host.executor import (
     Cache,
     Loaded,
     Names,
+    StatePlaces,
     States,
     check_new,
     check_places,
@@ -74,12 +75,12 @@ class Binding:
 class Block:
     """The bytes of memory that hold the states of a session.
 
-    `places` gives the offset of each state, and the bytes of a row.
+    `places` gives the place of each state.
     """
 
     address: int
     bytes: int
-    places: Mapping[str, tuple[int, int]]
+    places: StatePlaces
 
 
 class WasmExecutor:
@@ -120,7 +121,8 @@ class WasmExecutor:
             slots = list(slots)
             for slot, offset in binding.state_slots:
                 slots[slot] = self.blocks[states].address + offset
-            slots[binding.length_slot] = states.length
+            if self.loaded.manifest.length:
+                slots[binding.length_slot] = states.length
         self._words(SLOT_TABLE, slots)
         stride = scratch_stride(self.loaded.program.resources.scratch_per_thread)
         self._words(SCRATCH_BASE, [binding.layout.scratch, stride])
@@ -168,6 +170,8 @@ class WasmExecutor:
                 return False
             self.free.remove(block)
             self.blocks[states] = replace(block, places=state_places(binding.layout, states))
+            for view in self._rows(states).values():  # of a new session: those that do not grow
+                view[:] = 0
         return True
 
     def read_states(self, states: States) -> dict[str, Array]:
@@ -184,9 +188,9 @@ class WasmExecutor:
         if states not in self.blocks:
             return {}
         block, views = self.blocks[states], {}
-        for name, (offset, row_bytes) in block.places.items():
-            start = block.address + offset
-            views[name] = self.bytes[start : start + states.length * row_bytes]
+        for name, place in block.places.items():
+            start = block.address + place.offset
+            views[name] = self.bytes[start : start + place.bytes(states)]
         return views
 
     def release(self, states: States) -> None:

@@ -25,6 +25,7 @@ from webmlc.host.executor import (
     Cache,
     Loaded,
     Names,
+    StatePlaces,
     States,
     check_new,
     check_places,
@@ -87,12 +88,12 @@ def _typed_errors() -> Iterator[None]:
 class Block:
     """The GPU buffer that holds the states of a session.
 
-    `places` gives the offset of each state, and the bytes of a row. `bindings` are those of the
+    `places` gives the place of each state. `bindings` are those of the
     session, whose bind groups contain its buffer.
     """
 
     buffer: Any
-    places: Mapping[str, tuple[int, int]]
+    places: StatePlaces
     bindings: Cache[Binding] = field(default_factory=Cache)
 
 
@@ -134,7 +135,7 @@ class WebGpuExecutor:
                 size = zone.last - zone.first
                 self.device.queue.write_buffer(self.arena, zone.first, bytes([PATTERN]) * size)
         self.bound, self.states = binding, states
-        if states is not None:
+        if states is not None and self.loaded.manifest.length:
             self._write_uniforms(self.loaded.manifest.length)
 
     def _new_block(self, plan: Layout, states: States) -> Block:
@@ -150,15 +151,15 @@ class WebGpuExecutor:
         block = self.blocks[states]
         memory = np.frombuffer(self.device.queue.read_buffer(block.buffer), np.uint8)
         return {
-            name: memory[offset : offset + states.length * row_bytes].copy()
-            for name, (offset, row_bytes) in block.places.items()
+            name: memory[place.offset : place.offset + place.bytes(states)].copy()
+            for name, place in block.places.items()
         }
 
     @_typed_errors()
     def write_states(self, states: States, rows: Mapping[str, Array]) -> None:
         """See `Executor.write_states`."""
-        for name, (offset, _) in self.blocks[states].places.items():
-            self._write_bytes(self.blocks[states].buffer, offset, rows[name])
+        for name, place in self.blocks[states].places.items():
+            self._write_bytes(self.blocks[states].buffer, place.offset, rows[name])
 
     def release(self, states: States) -> None:
         """See `Executor.release`."""

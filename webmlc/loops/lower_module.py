@@ -21,16 +21,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from webmlc.core.dtypes import DType
 from webmlc.core.expr import Expr, const
-from webmlc.graph.ir import Array, Function, Module, Node, Region, TensorType
+from webmlc.graph.ir import Function, Module, Node, Region, TensorType
 from webmlc.graph.ops.control import CONTROL
-from webmlc.graph.ops.operator import Scope
+from webmlc.loops.copies import copy_node, fused_node, value_type, view_roots
 from webmlc.loops.kernel_form import KernelForm
 from webmlc.loops.kernels import Kernels, lower_body
 from webmlc.loops.places import placed_body
+from webmlc.loops.replace_states import replace_states
 
 
 def lower_module(module: Module, form: KernelForm) -> Module:
@@ -41,8 +39,12 @@ def lower_module(module: Module, form: KernelForm) -> Module:
     """
     lowering = _Lowering(module, Kernels(_constants(module)))
     lowering.function(module.main, form)
+    functions = dict(reversed(lowering.functions.items()))
+    ports = [port for port in module.state_ports if port.is_replaced]
+    functions["main"] = replace_states(functions["main"], ports, lowering.table, form)
+    states = (*module.states, *(port.state for port in ports))
     kernels = lowering.table.kernels
-    return replace(module, functions=dict(reversed(lowering.functions.items())), kernels=kernels)
+    return replace(module, functions=functions, kernels=kernels, states=states)
 
 
 def _constants(module: Module) -> frozenset[str]:
@@ -116,7 +118,7 @@ class _Lowering:
         condition = f"{node.outputs[0]}.condition" if asks else ""
         states = ((condition,) if asks else ()) + node.outputs[:carried]
         for value, state in zip(node.inputs[1 - asks : carried + 1], states, strict=True):
-            copy = _copy(value, state, function)
+            copy = copy_node(value, state, function)
             types |= copy.attributes["body"].types
             yield self.table.call(copy, function, form, reason)
         (body,) = functions
@@ -178,10 +180,10 @@ class End:
             elif value in direct_targets and direct_targets[value] == target:
                 continue
             elif self.source(value, function) not in self.state_inputs.values():
-                copies.append(_copy(value, target, function))
+                copies.append(copy_node(value, target, function))
             elif self.source(value, function) != self.state_inputs[target]:
-                copies_aside.append(_copy(value, f"{target}.next", function))
-                copies.append(_copy(f"{target}.next", target, function, value))
+                copies_aside.append(copy_node(value, f"{target}.next", function))
+                copies.append(copy_node(f"{target}.next", target, function, value))
         return (*puts, *copies_aside, *copies)
 
     def with_slices(self, function: Function) -> Function:
@@ -215,15 +217,6 @@ class End:
         return view_roots(function).get(value, value)
 
 
-def view_roots(function: Function) -> dict[str, str]:
-    """The value that owns the bytes of each view."""
-    roots: dict[str, str] = {}
-    for node in function.nodes:
-        if node.op == "View":
-            roots[node.outputs[0]] = roots.get(node.inputs[0], node.inputs[0])
-    return roots
-
-
 def _slices(node: Node, states: tuple[str, ...]) -> dict[str, Slice]:
     """The scanned outputs of a loop, with the places of their slices."""
     places = node.attributes["places"]
@@ -245,22 +238,6 @@ def _part(target: str) -> str:
     return f"{target}.slice"
 
 
-def _copy(value: str, target: str, function: Function, like: str = "") -> Node:
-    """Build a kernel that copies a value to `target`.
-
-    `like` names a value of the same type, by default the value itself. Without a value, the kernel
-    writes `true`.
-    """
-    if not value:
-        value = f"{target}.start"
-        copied_type, constants = TensorType(DType.bool, ()), {value: np.array(True)}
-    else:
-        copied_type = value_type(function, like or value)
-        constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
-    inner = Node("Identity", (value,), (target,))
-    return _kernel("copy", inner, value, {value: copied_type, target: copied_type}, constants)
-
-
 def _copy_slice(value: str, target: str, axis: int, function: Function) -> Node:
     """Build a kernel that copies a value to the part of `target` that an iteration writes."""
     constants = {v: a for v, a in function.constants.items() if v == value and a.size == 1}
@@ -268,23 +245,7 @@ def _copy_slice(value: str, target: str, axis: int, function: Function) -> Node:
     shape = (*type_.shape[:axis], const(1), *type_.shape[axis:])
     inner = Node("Unsqueeze", (value,), (_part(target),), {"axes": (axis,)})
     types = {value: type_, _part(target): TensorType(type_.dtype, shape)}
-    return _kernel("slice", inner, value, types, constants)
-
-
-def _kernel(
-    name: str, node: Node, value: str, types: dict[str, TensorType], constants: dict[str, Array]
-) -> Node:
-    """Build a fused node of one node that reads one value."""
-    inputs = () if constants else (value,)
-    body = Function(name, inputs, node.outputs, (node,), types, constants)
-    return Node("fused", inputs, node.outputs, {"body": body}, "webmlc")
-
-
-def value_type(function: Function, value: str) -> TensorType:
-    """The type of a value, which may be a constant."""
-    tensor_type = Scope(function.types, function.constants, {}).type_of(value)
-    assert tensor_type is not None, value
-    return tensor_type
+    return fused_node("slice", inner, value, types, constants)
 
 
 def _rename(node: Node, names: Mapping[str, str]) -> Node:

@@ -65,16 +65,17 @@ class Port:
 class StatePort:
     """The input and the output that the model had in place of a state, which is `past.buffer`.
 
-    A run without a session takes and returns them: its past grows along the axis whose size is the
-    symbol of the length, which is the first axis of the state.
+    A run without a session takes and returns them. A past may grow along the axis whose size is the
+    symbol of the length, which is the first axis of the state. Otherwise each run replaces it.
     """
 
     past: Port
     present: str
 
-    def axis(self, length: str) -> int:
-        """The axis along which the past grows."""
-        return self.past.shape.index(Var(length))
+    def axis(self, length: str) -> int | None:
+        """The axis along which the past grows. `None` if it is replaced."""
+        sizes = self.past.shape
+        return sizes.index(Var(length)) if length and Var(length) in sizes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ class Buffer:
 
     `tensor` is the name of a constant in the weights, and `bytes` the exact size. A buffer of kind
     `derived` holds values that are computed from constants once, at load. One of kind `state`
-    belongs to a session, with room for as many rows as the session's capacity.
+    belongs to a session. If its size depends on the symbol of the length, it grows, and has room
+    for as many rows as the session's capacity. Otherwise each run replaces it.
     """
 
     name: str
@@ -314,8 +316,13 @@ class Manifest:
 
     @property
     def length(self) -> str:
-        """The symbol of the length of sessions; "" for a model without states."""
+        """The symbol of the length of sessions; "" for a model without states that grow."""
         return next((s.name for s in self.symbols if not s.input), "")
+
+    @property
+    def has_states(self) -> bool:
+        """True if sessions keep states, which grow or are replaced."""
+        return bool(self.length or self.state_ports)
 
     @property
     def results(self) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ class Layout:
     buffers.
 
     `states` are relative to the block of a session, whose bytes are `state_bytes`. `total` does not
-    include it.
+    include it. `replaced_states` are those that do not grow.
     """
 
     offsets: Mapping[str, int]
@@ -117,6 +117,7 @@ class Layout:
     total: int
     states: Mapping[str, int] = field(default_factory=dict)
     state_bytes: int = 0
+    replaced_states: frozenset[str] = frozenset()
 
 
 def align(value: int, alignment: int) -> int:
@@ -301,10 +302,10 @@ def layout(
     }
     placement = placing(list(intervals.values()))
     offsets = dict(zip(intervals, placement.offsets, strict=True))
-    states, state_bytes = place_states(program, device, sizes)
+    states = place_states(program, device, sizes, manifest.length)
     if device == "webgpu":
         total = placement.total
-        return Layout(offsets, sizes, total, {}, 0, total, states, state_bytes)
+        return Layout(offsets, sizes, total, {}, 0, total, *states)
     loaded = max((align(offsets[n] + sizes[n], least) for n in loading), default=0)
     symbols_count = len(manifest.symbols) + len(program.bound)
     slots = len(program.buffers) + symbols_count + 2 * len(program.loops)
@@ -318,22 +319,25 @@ def layout(
     addresses = {name: base + offset for name, offset in offsets.items()}
     total = base + placement.total
     arena = placement.total - loaded
-    return Layout(addresses, sizes, arena, constants, scratch, total, states, state_bytes)
+    return Layout(addresses, sizes, arena, constants, scratch, total, *states)
 
 
 def place_states(
-    program: Program, device: Device, sizes: Mapping[str, int]
-) -> tuple[dict[str, int], int]:
-    """Place the states of a session one after another. Returns the offset of each, and the bytes of
-    all. `sizes` hold for the session's capacity.
+    program: Program, device: Device, sizes: Mapping[str, int], length: str
+) -> tuple[dict[str, int], int, frozenset[str]]:
+    """Place the states of a session that are on a device one after another. `sizes` hold for the
+    session's capacity.
+
+    Returns the offset of each, the bytes of all, and those that do not depend on the `length`.
     """
+    used = {name for step in program.steps if step.device == device for name in step.arguments}
+    states = [b for b in program.buffers if b.kind == "state" and b.name in used & sizes.keys()]
     offsets: dict[str, int] = {}
     end = 0
-    for buffer in program.buffers:
-        if buffer.kind == "state" and buffer.name in sizes:
-            offsets[buffer.name] = end
-            end = align(end + sizes[buffer.name], ALIGNMENT[device])
-    return offsets, end
+    for buffer in states:
+        offsets[buffer.name] = end
+        end = align(end + sizes[buffer.name], ALIGNMENT[device])
+    return offsets, end, frozenset(b.name for b in states if length not in b.symbols)
 
 
 def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:

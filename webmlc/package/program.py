@@ -17,7 +17,7 @@ from webmlc.core.machine import Device
 from webmlc.core.rewrite import variables
 from webmlc.graph.ir import Function, Module, Node
 from webmlc.graph.ops.operator import array_type, is_bind
-from webmlc.loops.lower_module import view_roots
+from webmlc.loops.copies import view_roots
 from webmlc.package.manifest import Bind, Buffer, BufferKind, Control, Port, StatePort, Step, Symbol
 from webmlc.package.write import ProgramParts
 from webmlc.target.wasm.emit_module import ModuleControl
@@ -45,20 +45,24 @@ def signature(module: Module) -> Signature:
     """
     function = module.main
     roots = view_roots(function)
-    checks = {check.value for check in module.checks}
-    outputs = tuple(value for value in function.outputs if value not in checks)
+    replaced = [port for port in module.state_ports if port.is_replaced]
+    hidden = {check.value for check in module.checks} | {port.present for port in replaced}
+    inputs = tuple(v for v in function.inputs if v not in {port.past for port in replaced})
+    outputs = tuple(value for value in function.outputs if value not in hidden)
     ports = [
         tuple(
             Port(v, function.type(v).dtype, function.type(v).shape, roots.get(v, v)) for v in values
         )
-        for values in (function.inputs, outputs)
+        for values in (inputs, outputs)
     ]
     symbols: dict[str, Symbol] = {}
-    for value in function.inputs:
+    for value in inputs:
         for axis, dimension in enumerate(function.type(value).shape):
             if isinstance(dimension, Var):
                 symbols.setdefault(dimension.name, Symbol(dimension.name, value, axis))
     used = {v.name for t in function.types.values() for d in t.shape for v in variables(d)}
+    for name, equal in module.equal_symbols.items():
+        symbols.setdefault(name, replace(symbols[equal], name=name))
     if module.length:
         symbols[module.length] = Symbol(module.length, "", 0)
     bound_symbols = {s for n in function.nodes if is_bind(n) for s in n.attributes["symbols"]}
@@ -160,7 +164,7 @@ def _load_nodes(module: Module) -> list[Node]:
     calls = [node for f in functions for node in f.nodes if node.op == "call_kernel"]
     if any(_device(node) != "wasm" for node in calls):
         return []
-    rewritten = _rewritten_values(functions)
+    rewritten = _rewritten_values(functions, module.states)
     nodes: list[Node] = []
     for function in functions:
         constants = set(function.constants)
@@ -174,12 +178,12 @@ def _load_nodes(module: Module) -> list[Node]:
     return nodes
 
 
-def _rewritten_values(functions: Sequence[Function]) -> set[str]:
-    """The values whose buffers a run writes, whatever else computes them: results and states of
+def _rewritten_values(functions: Sequence[Function], states: Sequence[str]) -> set[str]:
+    """The values whose buffers a run writes, whatever else computes them: states, results of
     control flow, a value that several kernels write (a copy that a scatter updates), and regions of
     other values.
     """
-    values = {part for function in functions for part in function.regions}
+    values = {*states, *(part for function in functions for part in function.regions)}
     writers: Counter[str] = Counter()
     for node in (node for function in functions for node in function.nodes):
         match node.op:
